@@ -1,0 +1,6 @@
+"""`python -m edl` is `edl`."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()

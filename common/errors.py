@@ -1,0 +1,75 @@
+"""The one tree of errors.
+
+    EdlError
+    ├── UsageError          a flag, a file of flags or a contradiction among them      exit 2
+    │   └── DefinitionError a model-zoo definition that breaks its contract            exit 2
+    ├── DataError           a data source that cannot be read at all                   exit 1
+    │   └── RecordError     one broken record (rule 7: quarantined, never dropped)
+    ├── CheckpointError     a checkpoint that is torn, corrupt, missing or unfit       exit 1
+    ├── JobError            the job failed; the message says why                       exit 1
+    └── PeerError           another process did not answer as it must
+        ├── Unreachable     no answer within the deadline
+        ├── Unauthenticated the job's token was missing or wrong
+        └── Fenced          this process was declared lost; what it holds is void
+
+Messages are whole sentences for the user: what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class EdlError(Exception):
+    """Anything that `edl` raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(EdlError):
+    """The user asked for something impossible."""
+
+    exit_code = 2
+
+
+class DefinitionError(UsageError):
+    """A model-zoo definition lacks a function or has a wrong one."""
+
+
+class DataError(EdlError):
+    """A data source cannot be opened, is empty, or lacks a column."""
+
+
+class RecordError(DataError):
+    """One record cannot be read.
+
+    `source` is the file (or URL), `record` the 0-based number of the record in it.
+    """
+
+    def __init__(self, source: str, record: int, reason: str) -> None:
+        super().__init__(f"{source}: record {record}: {reason}")
+        self.source = source
+        self.record = record
+        self.reason = reason
+
+
+class CheckpointError(EdlError):
+    """A checkpoint is torn, corrupt, missing or does not fit the job."""
+
+
+class JobError(EdlError):
+    """The job failed."""
+
+
+class PeerError(EdlError):
+    """Another process of the job did not answer as it must."""
+
+
+class Unreachable(PeerError):
+    """No answer within the deadline."""
+
+
+class Unauthenticated(PeerError):
+    """The job's token was missing or wrong."""
+
+
+class Fenced(PeerError):
+    """This process was declared lost by the master: its leases are void."""

@@ -1,0 +1,155 @@
+"""gRPC at the edges: servers and channels with the job's token, deadlines, message limits.
+
+Every server refuses a call without the job's token (UNAUTHENTICATED); every call has a deadline.
+The token reaches a process through the environment variable EDL_TOKEN, never through arguments.
+`call` turns gRPC's errors into ours, so that no other file needs to know status codes.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any, TypeVar
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from .errors import EdlError, Unauthenticated, Unreachable
+
+TOKEN_VARIABLE = "EDL_TOKEN"
+_TOKEN_KEY = "x-edl-token"
+
+# A plain push of one batch's rows may be large; chunked Init and Pull keep dense messages far below.
+_OPTIONS = [
+    ("grpc.max_receive_message_length", 1 << 30),
+    ("grpc.max_send_message_length", 1 << 30),
+]
+# A channel whose peer went away must find its replacement soon: cap gRPC's two-minute backoff.
+_CHANNEL_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+Reply = TypeVar("Reply")
+
+
+def job_token() -> str:
+    """The token of the job that this process belongs to ("" outside of one)."""
+    return os.environ.get(TOKEN_VARIABLE, "")
+
+
+class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Refuse calls that do not carry the token; health checks are open."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+        def refuse(request: Any, context: grpc.ServicerContext) -> None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
+
+        self._refuse = grpc.unary_unary_rpc_method_handler(refuse)
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Any],
+        details: grpc.HandlerCallDetails,
+    ) -> Any:
+        if details.method.startswith("/grpc.health."):
+            return continuation(details)
+        given = dict(details.invocation_metadata or ()).get(_TOKEN_KEY, "")
+        if not hmac.compare_digest(str(given), self._token):
+            return self._refuse
+        return continuation(details)
+
+
+class Server:
+    """A gRPC server with health, bound to loopback unless told otherwise."""
+
+    def __init__(
+        self,
+        register: Callable[[grpc.Server], None],
+        *,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int = 32,
+    ) -> None:
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
+            interceptors=[_TokenCheck(token)],
+            options=[*_OPTIONS, ("grpc.so_reuseport", 0)],
+        )
+        register(self._server)
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        try:
+            bound = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise EdlError(
+                f"cannot listen on {host}:{port}: choose another --port, or 0 for any"
+            ) from error
+        self.address = f"{host}:{bound}"
+        self._server.start()
+        self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    def stop(self, grace_s: float = 0.5) -> None:
+        """Refuse new calls, let running ones end within `grace_s`, close."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(grace_s).wait(grace_s + 1.0)
+
+
+def channel(address: str, token: str) -> grpc.Channel:
+    """A channel to a peer of the job; each of its calls carries the token."""
+    plain = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    return grpc.intercept_channel(plain, _AddToken(token))
+
+
+class _CallDetails(grpc.ClientCallDetails):  # type: ignore[misc]
+    def __init__(self, details: grpc.ClientCallDetails, metadata: Any) -> None:
+        self.method = details.method
+        self.timeout = details.timeout
+        self.metadata = metadata
+        self.credentials = details.credentials
+        self.wait_for_ready = getattr(details, "wait_for_ready", None)
+        self.compression = getattr(details, "compression", None)
+
+
+class _AddToken(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        self._metadata = ((_TOKEN_KEY, token),)
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = (*(details.metadata or ()), *self._metadata)
+        return continuation(_CallDetails(details, metadata), request)
+
+
+def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:
+    """One RPC under a deadline.
+
+    Raises Unreachable where the peer does not answer in time or is gone, Unauthenticated where it
+    refuses the token, EdlError (with the peer's own message) where it refuses the request.
+    """
+    try:
+        return method(request, timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise translate(error) from error
+
+
+def translate(error: grpc.RpcError) -> EdlError:
+    """Our error for gRPC's."""
+    code = error.code() if hasattr(error, "code") else None
+    details = error.details() if hasattr(error, "details") else str(error)
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return Unauthenticated(details or "unauthenticated")
+    if code in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNKNOWN,
+    ):
+        return Unreachable(f"{code.name}: {details}")
+    return EdlError(f"{code.name if code else 'RPC'}: {details}")

@@ -1,0 +1,149 @@
+"""Every knob of a job, in one frozen dataclass.
+
+The command line, the YAML file, `--dry-run` and the processes all read this one table: a field's
+metadata holds its help, its group and its other names. `resolve` is the only way to make one from
+user input; it refuses unknown names, wrong types and contradictions with a `UsageError`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def knob(default: Any, help: str, group: str, *aliases: str, choices: tuple[str, ...] = ()) -> Any:
+    """A field with the metadata that the command line is made of."""
+    metadata = {"help": help, "group": group, "aliases": aliases, "choices": choices}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """One job, resolved. Times are seconds, sizes are records unless the name says otherwise."""
+
+    # -- Job
+    command: str = knob("train", "train, evaluate or predict", "internal")
+    job_name: str = knob("", "Name of the job; made up if not given.", "Job")
+    strategy: str = knob(
+        "ps", "Where parameters live.", "Job", "distribution_strategy", choices=("ps",)
+    )
+    output: str = knob("", "Folder for the exported model, predictions and TensorBoard.", "Job")
+    envs: dict[str, str] = knob(dict, "Environment for workers and servers: k=v,k2=v2.", "Job")
+    seed: int = knob(0, "Seed of the shuffling, the first parameters and the rows.", "Job")
+
+    # -- Model
+    model_zoo: str = knob("", "Folder of definitions, searched before the built-in ones.", "Model")
+    model_def: str = knob("", "Definition: a zoo name, a file, or a dotted module.", "Model")
+    model_params: dict[str, Any] = knob(dict, "Arguments of model(): k=v,k2=v2.", "Model")
+    device: str = knob(
+        "auto", "Device of the workers.", "Model", choices=("auto", "cpu", "cuda")
+    )
+
+    # -- Data
+    training_data: str = knob("", "File, folder, glob or URL of the training data.", "Data")
+    validation_data: str = knob("", "Data for the evaluations while training.", "Data")
+    prediction_data: str = knob("", "Data for `edl predict`.", "Data")
+    data_reader_params: dict[str, Any] = knob(
+        dict, "Arguments of the reader: k=v,k2=v2 (e.g. format=csv).", "Data"
+    )
+    minibatch_size: int = knob(64, "Records of a minibatch.", "Data", "batch_size")
+    num_minibatches_per_task: int = knob(8, "Minibatches of a task.", "Data")
+    num_epochs: int = knob(1, "Passes over the training data.", "Data", "epochs")
+    max_steps: int = knob(0, "Stop after so many versions; 0: no limit.", "Data", "max_step")
+    shuffle: bool = knob(True, "Shuffle tasks and the records within each.", "Data")
+    overlap_epochs: bool = knob(
+        False, "Lease tasks of the next epoch while this one's tail still runs.", "Data"
+    )
+
+    # -- Replicas
+    num_workers: int = knob(2, "Workers at the start.", "Replicas")
+    num_ps: int = knob(1, "Parameter servers.", "Replicas", "num_ps_pods")
+    relaunch_on_worker_failure: int = knob(
+        3, "Relaunches of a worker that crashed; preemption never counts.", "Replicas"
+    )
+    lease_s: float = knob(10.0, "A worker silent for so long is lost.", "Replicas")
+    drain_grace_s: float = knob(20.0, "Time a draining worker has to hand back.", "Replicas")
+    master_timeout_s: float = knob(
+        120.0, "How long workers and servers wait for an absent master.", "Replicas"
+    )
+    worker_threads: int = knob(
+        0, "Compute threads of a worker; 0: cores divided by workers.", "Replicas"
+    )
+
+    # -- Consistency
+    use_async: bool = knob(False, "Apply each push on arrival.", "Consistency")
+    grads_to_wait: int = knob(1, "Sync: pushes of one version.", "Consistency")
+    staleness: int | None = knob(
+        None,
+        "Refuse (and recompute) gradients older than so many versions; default 0 in sync mode, "
+        "no bound in async mode.",
+        "Consistency",
+        "sync_version_tolerance",
+    )
+    lr_staleness_modulation: bool = knob(
+        False, "Async: divide the learning rate by the staleness of the push.", "Consistency"
+    )
+    get_model_steps: int = knob(
+        1, "Async: pull dense parameters every so many minibatches.", "Consistency"
+    )
+    pull_ahead: int | None = knob(
+        None,
+        "Minibatches pulled while one computes: 0 or 1; default 0 in sync mode, 1 in async mode.",
+        "Consistency",
+    )
+    ps_embedding_threshold: int = knob(
+        2 << 20,
+        "An nn.Embedding of more bytes than this moves to the servers; 0: none does.",
+        "Consistency",
+    )
+
+    # -- Checkpoints and evaluation
+    checkpoint_steps: int = knob(0, "Checkpoint every so many versions; 0: at the end.", "Books")
+    checkpoint_dir: str = knob("", "Folder of the checkpoints.", "Books")
+    keep_checkpoint_max: int = knob(0, "Checkpoints kept; 0: all.", "Books")
+    checkpoint_dir_for_init: str = knob("", "Start from this checkpoint's parameters.", "Books")
+    evaluation_steps: int = knob(
+        0, "Evaluate every so many versions; 0: at the end of each epoch.", "Books"
+    )
+    log_loss_steps: int = knob(100, "Log the loss every so many minibatches.", "Books")
+
+    # -- Faults in the data
+    task_fault_tolerance: int = knob(
+        3, "Tries of a span whose content fails before it is quarantined.", "Faults"
+    )
+    skip_records: int = knob(
+        0, "Budget: up to so many quarantined records still count as success.", "Faults"
+    )
+
+    # -- Watching
+    log_level: str = knob(
+        "info", "Least severe line logged.", "Watching", choices=("debug", "info", "warning")
+    )
+    log_format: str = knob("text", "Format of the log.", "Watching", choices=("text", "json"))
+    tensorboard: bool = knob(True, "Write TensorBoard scalars under --output.", "Watching")
+    port: int = knob(0, "Port of the master; 0: any.", "Watching")
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSettings:
+        """The settings that `to_json` wrote. Unknown names raise TypeError."""
+        return cls(**json.loads(text))
+
+    @property
+    def resolved_staleness(self) -> int | None:
+        """Versions by which a push may lag; None: no bound."""
+        if self.staleness is not None:
+            return self.staleness
+        return None if self.use_async else 0
+
+    @property
+    def resolved_pull_ahead(self) -> int:
+        if self.pull_ahead is not None:
+            return self.pull_ahead
+        return 1 if self.use_async else 0

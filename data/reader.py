@@ -1,0 +1,85 @@
+"""The seam between data and everything else: a reader counts records and reads ranges of them.
+
+A data set is a list of sources (files, row groups, folders); a record is (source, number). The
+master cuts sources into tasks and never reads a record; workers read ranges. Tabular records come
+by column (`Columns`), so that a `feed` works on whole numpy arrays; anything else is a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named run of records: `name` is what `read` takes; `records` how many it has."""
+
+    name: str
+    records: int
+
+
+class Columns(Mapping[str, NDArray[Any]]):
+    """A batch of tabular records: `records["age"]` is a numpy array of shape [len(records)].
+
+    `len()` is the number of records, not of columns; `names` are the columns.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = dict(arrays)
+        lengths = {name: len(array) for name, array in self._arrays.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns of unequal length: {lengths}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._arrays)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise KeyError(f"no column {name!r}; there are {', '.join(self._arrays)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._arrays.values()), ()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+
+Records = Columns | list[Any]
+
+
+def take(records: Records, indices: NDArray[np.int64] | slice) -> Records:
+    """The records at `indices`, in that order."""
+    if isinstance(records, Columns):
+        return Columns({name: records[name][indices] for name in records.names})
+    if isinstance(indices, slice):
+        return records[indices]
+    return [records[i] for i in indices]
+
+
+class RecordReader(Protocol):
+    """What `open_reader`, and a definition's own `reader(path, **params)`, return."""
+
+    def sources(self) -> Sequence[Source]:
+        """All sources, in a fixed order. Raises DataError where one cannot be opened or is empty."""
+        ...
+
+    def read(
+        self, source: str, start: int, end: int, skip: Collection[int] = ()
+    ) -> Records:
+        """Records [start, end) of a source, in order, less the numbers in `skip`.
+
+        Raises RecordError for the first broken record that is not in `skip`; the same call with
+        that number in `skip` then succeeds or names the next one.
+        """
+        ...

@@ -1,0 +1,78 @@
+"""What the servers must know of a model: plain data, no torch.
+
+A worker derives it from the user's module; every worker of a job derives the same one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+
+from . import optimizers
+
+CHUNK_ELEMENTS = 1 << 20  # 4 MiB of float32: the unit of placement, transfer and locking
+
+
+@dataclass(frozen=True)
+class DenseSpec:
+    """A dense tensor. `kind` is "parameter", or "buffer" (running statistics: pushes add a change)."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str = "parameter"
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_chunks(self) -> int:
+        return -(-self.elements // CHUNK_ELEMENTS)
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """An embedding table: int64 ids, float32 rows of `dim`, made at first touch.
+
+    `initializer`: "zeros", "uniform" (on [-scale, scale]) or "normal" (standard deviation scale).
+    """
+
+    name: str
+    dim: int
+    initializer: str = "uniform"
+    scale: float = 0.05
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Everything that Init tells a shard."""
+
+    dense: tuple[DenseSpec, ...]
+    tables: tuple[TableSpec, ...]
+    optimizer: optimizers.Optimizer
+    seed: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "dense": [dataclasses.asdict(d) for d in self.dense],
+                "tables": [dataclasses.asdict(t) for t in self.tables],
+                "optimizer": optimizers.to_dict(self.optimizer),
+                "seed": self.seed,
+            },
+            sort_keys=True,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelSpec:
+        values = json.loads(text)
+        return cls(
+            dense=tuple(
+                DenseSpec(d["name"], tuple(d["shape"]), d["kind"]) for d in values["dense"]
+            ),
+            tables=tuple(TableSpec(**t) for t in values["tables"]),
+            optimizer=optimizers.from_dict(values["optimizer"]),
+            seed=values["seed"],
+        )

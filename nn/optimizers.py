@@ -1,0 +1,147 @@
+"""Optimizer specs: what a definition's `optimizer()` returns.
+
+Names, arguments and defaults are torch.optim's. The servers apply them (ps/optimizers.py); a spec
+is plain data and imports no torch. `lr` is a number or a schedule of the server's version (steps).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import DefinitionError
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same learning rate for ever."""
+
+    lr: float
+
+    def at(self, version: int) -> float:
+        return self.lr
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """lr * gamma ** (version // step_size), as torch.optim.lr_scheduler.StepLR."""
+
+    lr: float
+    step_size: int
+    gamma: float = 0.1
+
+    def at(self, version: int) -> float:
+        return self.lr * self.gamma ** (version // self.step_size)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from lr to min_lr over total_steps, after a linear warm-up."""
+
+    lr: float
+    total_steps: int
+    warmup_steps: int = 0
+    min_lr: float = 0.0
+
+    def at(self, version: int) -> float:
+        if version < self.warmup_steps:
+            return self.lr * (version + 1) / self.warmup_steps
+        done = (version - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
+        return self.min_lr + (self.lr - self.min_lr) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+Schedule = Constant | StepDecay | Cosine
+
+
+@dataclass(frozen=True)
+class SGD:
+    """torch.optim.SGD: momentum, Nesterov, dampening, L2 weight decay."""
+
+    lr: float | Schedule = 1e-3
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+
+@dataclass(frozen=True)
+class Adagrad:
+    """torch.optim.Adagrad (without lr_decay: use a schedule)."""
+
+    lr: float | Schedule = 1e-2
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+
+
+@dataclass(frozen=True)
+class Adam:
+    """torch.optim.Adam; with amsgrad=True the AMSGrad variant."""
+
+    lr: float | Schedule = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """torch.optim.AdamW: weight decay decoupled from the gradient."""
+
+    lr: float | Schedule = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 1e-2
+    amsgrad: bool = False
+
+
+@dataclass(frozen=True)
+class FTRL:
+    """FTRL-Proximal (McMahan et al. 2013, "Ad click prediction", algorithm 1).
+
+    Per coordinate: sigma = (sqrt(n + g^2) - sqrt(n)) / lr; z += g - sigma * w; n += g^2;
+    w = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / lr + l2).
+    """
+
+    lr: float | Schedule = 0.1
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+
+
+Optimizer = SGD | Adagrad | Adam | AdamW | FTRL
+_OPTIMIZERS = {c.__name__: c for c in (SGD, Adagrad, Adam, AdamW, FTRL)}
+_SCHEDULES = {c.__name__: c for c in (Constant, StepDecay, Cosine)}
+
+
+def learning_rate(optimizer: Optimizer, version: int) -> float:
+    """The learning rate of the step that takes `version` to `version + 1`."""
+    lr = optimizer.lr
+    return lr.at(version) if isinstance(lr, Constant | StepDecay | Cosine) else float(lr)
+
+
+def to_dict(optimizer: Optimizer) -> dict[str, Any]:
+    """JSON-ready; `from_dict` reads it back."""
+    fields = {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
+    lr = fields["lr"]
+    if isinstance(lr, Constant | StepDecay | Cosine):
+        fields["lr"] = {"schedule": type(lr).__name__, **dataclasses.asdict(lr)}
+    return {"name": type(optimizer).__name__, **fields}
+
+
+def from_dict(values: dict[str, Any]) -> Optimizer:
+    """The spec that `to_dict` wrote. Raises DefinitionError for an unknown name."""
+    fields = dict(values)
+    name = fields.pop("name")
+    if name not in _OPTIMIZERS:
+        raise DefinitionError(f"unknown optimizer {name!r}: choose from {sorted(_OPTIMIZERS)}")
+    if isinstance(fields["lr"], dict):
+        schedule = dict(fields["lr"])
+        fields["lr"] = _SCHEDULES[schedule.pop("schedule")](**schedule)
+    if "betas" in fields:
+        fields["betas"] = tuple(fields["betas"])
+    optimizer: Optimizer = _OPTIMIZERS[name](**fields)
+    return optimizer

@@ -1,0 +1,265 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNKNOWN: _ClassVar[Role]
+    WORKER: _ClassVar[Role]
+    SERVER: _ClassVar[Role]
+
+class TaskKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KIND_UNKNOWN: _ClassVar[TaskKind]
+    TRAIN: _ClassVar[TaskKind]
+    EVALUATE: _ClassVar[TaskKind]
+    PREDICT: _ClassVar[TaskKind]
+    EVALUATE_END: _ClassVar[TaskKind]
+    TRAIN_END: _ClassVar[TaskKind]
+ROLE_UNKNOWN: Role
+WORKER: Role
+SERVER: Role
+KIND_UNKNOWN: TaskKind
+TRAIN: TaskKind
+EVALUATE: TaskKind
+PREDICT: TaskKind
+EVALUATE_END: TaskKind
+TRAIN_END: TaskKind
+
+class Replica(_message.Message):
+    __slots__ = ("role", "index", "incarnation")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    role: Role
+    index: int
+    incarnation: str
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("replica", "address", "metrics_address", "pid", "host")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    replica: Replica
+    address: str
+    metrics_address: str
+    pid: int
+    host: str
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+
+class RegisterReply(_message.Message):
+    __slots__ = ("fenced", "settings_json", "job_dir")
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    JOB_DIR_FIELD_NUMBER: _ClassVar[int]
+    fenced: bool
+    settings_json: str
+    job_dir: str
+    def __init__(self, fenced: bool = ..., settings_json: _Optional[str] = ..., job_dir: _Optional[str] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("id", "attempt", "kind", "source", "start", "end", "epoch", "position", "boundaries", "skips", "cut", "payload", "lease_s")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    SKIPS_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    attempt: int
+    kind: TaskKind
+    source: str
+    start: int
+    end: int
+    epoch: int
+    position: int
+    boundaries: _containers.RepeatedScalarFieldContainer[int]
+    skips: _containers.RepeatedScalarFieldContainer[int]
+    cut: str
+    payload: bytes
+    lease_s: float
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., kind: _Optional[_Union[TaskKind, str]] = ..., source: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., boundaries: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., cut: _Optional[str] = ..., payload: _Optional[bytes] = ..., lease_s: _Optional[float] = ...) -> None: ...
+
+class GetTaskRequest(_message.Message):
+    __slots__ = ("replica", "request_id", "wait_s")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    replica: Replica
+    request_id: str
+    wait_s: float
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., request_id: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class GetTaskReply(_message.Message):
+    __slots__ = ("outcome", "task")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        TASK: _ClassVar[GetTaskReply.Outcome]
+        WAIT: _ClassVar[GetTaskReply.Outcome]
+        FINISHED: _ClassVar[GetTaskReply.Outcome]
+        FENCED: _ClassVar[GetTaskReply.Outcome]
+        DRAIN: _ClassVar[GetTaskReply.Outcome]
+    TASK: GetTaskReply.Outcome
+    WAIT: GetTaskReply.Outcome
+    FINISHED: GetTaskReply.Outcome
+    FENCED: GetTaskReply.Outcome
+    DRAIN: GetTaskReply.Outcome
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    outcome: GetTaskReply.Outcome
+    task: Task
+    def __init__(self, outcome: _Optional[_Union[GetTaskReply.Outcome, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("start", "end", "source", "record", "error", "traceback")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    source: str
+    record: int
+    error: str
+    traceback: str
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., source: _Optional[str] = ..., record: _Optional[int] = ..., error: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
+
+class ReportTaskRequest(_message.Message):
+    __slots__ = ("replica", "task", "attempt", "done", "failed", "handed_back", "result", "records")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    HANDED_BACK_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    replica: Replica
+    task: int
+    attempt: int
+    done: bool
+    failed: Failure
+    handed_back: int
+    result: bytes
+    records: int
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., done: bool = ..., failed: _Optional[_Union[Failure, _Mapping]] = ..., handed_back: _Optional[int] = ..., result: _Optional[bytes] = ..., records: _Optional[int] = ...) -> None: ...
+
+class ReportTaskReply(_message.Message):
+    __slots__ = ("accepted",)
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    def __init__(self, accepted: bool = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("task", "attempt", "position")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    attempt: int
+    position: int
+    def __init__(self, task: _Optional[int] = ..., attempt: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("replica", "progress", "version", "scalars", "state")
+    class ScalarsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCALARS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    replica: Replica
+    progress: _containers.RepeatedCompositeFieldContainer[Progress]
+    version: int
+    scalars: _containers.ScalarMap[str, float]
+    state: str
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ...) -> None: ...
+
+class HeartbeatReply(_message.Message):
+    __slots__ = ("fenced", "drain", "low_water")
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATER_FIELD_NUMBER: _ClassVar[int]
+    fenced: bool
+    drain: bool
+    low_water: int
+    def __init__(self, fenced: bool = ..., drain: bool = ..., low_water: _Optional[int] = ...) -> None: ...
+
+class GetServersRequest(_message.Message):
+    __slots__ = ("known_slot_map_version", "wait_s")
+    KNOWN_SLOT_MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    known_slot_map_version: int
+    wait_s: float
+    def __init__(self, known_slot_map_version: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class GetServersReply(_message.Message):
+    __slots__ = ("slot_map_version", "addresses", "num_slots")
+    SLOT_MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    NUM_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    slot_map_version: int
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    num_slots: int
+    def __init__(self, slot_map_version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., num_slots: _Optional[int] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ("known_revision", "wait_s")
+    KNOWN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    known_revision: int
+    wait_s: float
+    def __init__(self, known_revision: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("revision", "status_json")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    STATUS_JSON_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    status_json: str
+    def __init__(self, revision: _Optional[int] = ..., status_json: _Optional[str] = ...) -> None: ...
+
+class ScaleRequest(_message.Message):
+    __slots__ = ("num_workers",)
+    NUM_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    num_workers: int
+    def __init__(self, num_workers: _Optional[int] = ...) -> None: ...
+
+class ScaleReply(_message.Message):
+    __slots__ = ("previous",)
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    previous: int
+    def __init__(self, previous: _Optional[int] = ...) -> None: ...
+
+class StopRequest(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class StopReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

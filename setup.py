@@ -1,0 +1,41 @@
+"""Install the folders of this repository as the package `edl`.
+
+The repository root is the package: master/ is edl.master, ps/ is edl.ps. Nothing
+lands in site-packages under a generic name such as `proto` or `worker`.
+"""
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+FOLDERS = [
+    "common",
+    "data",
+    "master",
+    "model_zoo",
+    "nn",
+    "proto",
+    "ps",
+    "runtime",
+    "worker",
+]
+
+
+class BuildWithoutSetup(build_py):
+    """`setup.py` stands in the folder of the package, yet is no module of it."""
+
+    def find_package_modules(self, package, package_dir):
+        modules = super().find_package_modules(package, package_dir)
+        return [module for module in modules if module[:2] != ("edl", "setup")]
+
+
+setup(
+    package_dir={"edl": "."},
+    packages=["edl", *(f"edl.{folder}" for folder in FOLDERS)],
+    package_data={
+        "edl": ["py.typed"],
+        "edl.data": ["vendored/*"],
+        "edl.model_zoo": ["templates/*"],
+        "edl.proto": ["*.proto", "*.pyi"],
+    },
+    cmdclass={"build_py": BuildWithoutSetup},
+)
