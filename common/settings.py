@@ -1,24 +1,77 @@
 """Every knob of a job, in one frozen dataclass.
 
 The command line, the YAML file, `--dry-run` and the processes all read this one table: a field's
-metadata holds its help, its group and its other names. `resolve` is the only way to make one from
-user input; it refuses unknown names, wrong types and contradictions with a `UsageError`.
+metadata holds its help, its group and its other names. `resolve.resolve` is the only way to make
+one from user input; it refuses unknown names, wrong types and contradictions with a `UsageError`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import typing
 from dataclasses import dataclass, field
 from typing import Any
 
 
-def knob(default: Any, help: str, group: str, *aliases: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field with the metadata that the command line is made of."""
-    metadata = {"help": help, "group": group, "aliases": aliases, "choices": choices}
+def knob(
+    default: Any,
+    help: str,
+    group: str,
+    *aliases: str,
+    choices: tuple[str, ...] = (),
+    minimum: int = 0,
+    path: bool = False,
+) -> Any:
+    """A field with the metadata that the command line is made of.
+
+    `minimum` is of numbers; a `path` is made absolute, so that a job means the same from anywhere.
+    """
+    metadata = {
+        "help": help,
+        "group": group,
+        "aliases": aliases,
+        "choices": choices,
+        "minimum": minimum,
+        "path": path,
+    }
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One row of the table, as the command line sees it."""
+
+    name: str
+    kind: Any
+    default: Any
+    help: str
+    group: str
+    aliases: tuple[str, ...]
+    choices: tuple[str, ...]
+    minimum: int
+    path: bool
+
+
+@functools.cache
+def knobs() -> tuple[Knob, ...]:
+    """What a user may set, in the order of the table."""
+    kinds = typing.get_type_hints(JobSettings)
+    defaults = JobSettings()
+    return tuple(
+        Knob(name=f.name, kind=kinds[f.name], default=getattr(defaults, f.name), **f.metadata)
+        for f in dataclasses.fields(JobSettings)
+        if f.metadata["group"] != "internal"
+    )
+
+
+@functools.cache
+def spellings() -> dict[str, str]:
+    """Every accepted name (with underscores) -> the setting."""
+    return {spelled: knob.name for knob in knobs() for spelled in (knob.name, *knob.aliases)}
 
 
 @dataclass(frozen=True)
@@ -31,27 +84,31 @@ class JobSettings:
     strategy: str = knob(
         "ps", "Where parameters live.", "Job", "distribution_strategy", choices=("ps",)
     )
-    output: str = knob("", "Folder for the exported model, predictions and TensorBoard.", "Job")
+    output: str = knob(
+        "", "Folder for the exported model, predictions and TensorBoard.", "Job", path=True
+    )
     envs: dict[str, str] = knob(dict, "Environment for workers and servers: k=v,k2=v2.", "Job")
     seed: int = knob(0, "Seed of the shuffling, the first parameters and the rows.", "Job")
 
     # -- Model
-    model_zoo: str = knob("", "Folder of definitions, searched before the built-in ones.", "Model")
+    model_zoo: str = knob(
+        "", "Folder of definitions, searched before the built-in ones.", "Model", path=True
+    )
     model_def: str = knob("", "Definition: a zoo name, a file, or a dotted module.", "Model")
     model_params: dict[str, Any] = knob(dict, "Arguments of model(): k=v,k2=v2.", "Model")
-    device: str = knob(
-        "auto", "Device of the workers.", "Model", choices=("auto", "cpu", "cuda")
-    )
+    device: str = knob("auto", "Device of the workers.", "Model", choices=("auto", "cpu", "cuda"))
 
     # -- Data
-    training_data: str = knob("", "File, folder, glob or URL of the training data.", "Data")
-    validation_data: str = knob("", "Data for the evaluations while training.", "Data")
-    prediction_data: str = knob("", "Data for `edl predict`.", "Data")
+    training_data: str = knob(
+        "", "File, folder, glob or URL of the training data.", "Data", path=True
+    )
+    validation_data: str = knob("", "Data for the evaluations while training.", "Data", path=True)
+    prediction_data: str = knob("", "Data for `edl predict`.", "Data", path=True)
     data_reader_params: dict[str, Any] = knob(
         dict, "Arguments of the reader: k=v,k2=v2 (e.g. format=csv).", "Data"
     )
-    minibatch_size: int = knob(64, "Records of a minibatch.", "Data", "batch_size")
-    num_minibatches_per_task: int = knob(8, "Minibatches of a task.", "Data")
+    minibatch_size: int = knob(64, "Records of a minibatch.", "Data", "batch_size", minimum=1)
+    num_minibatches_per_task: int = knob(8, "Minibatches of a task.", "Data", minimum=1)
     num_epochs: int = knob(1, "Passes over the training data.", "Data", "epochs")
     max_steps: int = knob(0, "Stop after so many versions; 0: no limit.", "Data", "max_step")
     shuffle: bool = knob(True, "Shuffle tasks and the records within each.", "Data")
@@ -60,7 +117,7 @@ class JobSettings:
     )
 
     # -- Replicas
-    num_workers: int = knob(2, "Workers at the start.", "Replicas")
+    num_workers: int = knob(2, "Workers at the start.", "Replicas", minimum=1)
     num_ps: int = knob(1, "Parameter servers.", "Replicas", "num_ps_pods")
     relaunch_on_worker_failure: int = knob(
         3, "Relaunches of a worker that crashed; preemption never counts.", "Replicas"
@@ -76,7 +133,7 @@ class JobSettings:
 
     # -- Consistency
     use_async: bool = knob(False, "Apply each push on arrival.", "Consistency")
-    grads_to_wait: int = knob(1, "Sync: pushes of one version.", "Consistency")
+    grads_to_wait: int = knob(1, "Sync: pushes of one version.", "Consistency", minimum=1)
     staleness: int | None = knob(
         None,
         "Refuse (and recompute) gradients older than so many versions; default 0 in sync mode, "
@@ -88,7 +145,7 @@ class JobSettings:
         False, "Async: divide the learning rate by the staleness of the push.", "Consistency"
     )
     get_model_steps: int = knob(
-        1, "Async: pull dense parameters every so many minibatches.", "Consistency"
+        1, "Async: pull dense parameters every so many minibatches.", "Consistency", minimum=1
     )
     pull_ahead: int | None = knob(
         None,
@@ -102,18 +159,22 @@ class JobSettings:
     )
 
     # -- Checkpoints and evaluation
-    checkpoint_steps: int = knob(0, "Checkpoint every so many versions; 0: at the end.", "Books")
-    checkpoint_dir: str = knob("", "Folder of the checkpoints.", "Books")
-    keep_checkpoint_max: int = knob(0, "Checkpoints kept; 0: all.", "Books")
-    checkpoint_dir_for_init: str = knob("", "Start from this checkpoint's parameters.", "Books")
-    evaluation_steps: int = knob(
-        0, "Evaluate every so many versions; 0: at the end of each epoch.", "Books"
+    checkpoint_steps: int = knob(
+        0, "Checkpoint every so many versions; 0: at the end.", "Checkpoints"
     )
-    log_loss_steps: int = knob(100, "Log the loss every so many minibatches.", "Books")
+    checkpoint_dir: str = knob("", "Folder of the checkpoints.", "Checkpoints", path=True)
+    keep_checkpoint_max: int = knob(0, "Checkpoints kept; 0: all.", "Checkpoints")
+    checkpoint_dir_for_init: str = knob(
+        "", "Start from this checkpoint's parameters.", "Checkpoints", path=True
+    )
+    evaluation_steps: int = knob(
+        0, "Evaluate every so many versions; 0: at the end of each epoch.", "Checkpoints"
+    )
+    log_loss_steps: int = knob(100, "Log the loss every so many minibatches.", "Checkpoints")
 
     # -- Faults in the data
     task_fault_tolerance: int = knob(
-        3, "Tries of a span whose content fails before it is quarantined.", "Faults"
+        3, "Tries of a span whose content fails before it is quarantined.", "Faults", minimum=1
     )
     skip_records: int = knob(
         0, "Budget: up to so many quarantined records still count as success.", "Faults"

@@ -74,9 +74,7 @@ class RecordReader(Protocol):
         """All sources, in a fixed order. Raises DataError where one cannot be opened or is empty."""
         ...
 
-    def read(
-        self, source: str, start: int, end: int, skip: Collection[int] = ()
-    ) -> Records:
+    def read(self, source: str, start: int, end: int, skip: Collection[int] = ()) -> Records:
         """Records [start, end) of a source, in order, less the numbers in `skip`.
 
         Raises RecordError for the first broken record that is not in `skip`; the same call with

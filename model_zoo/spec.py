@@ -10,4 +10,320 @@ A definition is a plain Python module (docs/model-zoo.md):
     def reader(path, **params) -> RecordReader    optional
     class Callbacks                               optional
     def process_predictions(outputs, worker)      optional
+
+What the module defines is called only through `Definition`, which checks what comes back.
+Nothing here imports torch; the definition does. catalogue.py finds definitions, check.py tries one
+on a batch, scaffold.py makes a new one.
 """
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..common.errors import DefinitionError
+from ..nn.metrics import Metric, as_metric
+from ..nn.optimizers import Optimizer
+from .catalogue import did_you_mean, find, list_definitions
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["CALLBACKS", "SIGNATURES", "Definition", "list_definitions", "load_definition"]
+
+SIGNATURES = {
+    "model": "def model(**params) -> nn.Module",
+    "loss": "def loss(outputs, labels) -> Tensor",
+    "optimizer": "def optimizer() -> edl.nn.Adam(...), SGD(...), ...",
+    "feed": "def feed(records, mode) -> (features, labels)",
+    "metrics": "def metrics() -> dict[str, Metric]",
+    "reader": "def reader(path, **params) -> RecordReader",
+    "Callbacks": "class Callbacks, made without arguments",
+    "process_predictions": "def process_predictions(outputs, worker)",
+}
+# Positional arguments that each function is called with (model: by name, from --model_params).
+_ARGUMENTS = {
+    "loss": ("outputs", "labels"),
+    "optimizer": (),
+    "feed": ("records", "mode"),
+    "metrics": (),
+    "reader": ("path",),
+    "Callbacks": (),
+    "process_predictions": ("outputs", "worker"),
+}
+# What Callbacks may define, and what each is called with.
+CALLBACKS = {
+    "on_train_begin": ("model",),
+    "on_task_end": ("kind",),
+    "on_evaluate_end": ("values",),
+    "on_train_end": ("model",),
+}
+# ElasticDL's names, for the "did you mean" of those who come from there.
+_FORMER = {
+    "custom_model": "model",
+    "eval_metrics_fn": "metrics",
+    "callbacks": "Callbacks",
+    "custom_data_reader": "reader",
+    "PredictionOutputsProcessor": "process_predictions",
+}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A checked definition. `params` are the arguments of `model`."""
+
+    name: str
+    file: str
+    doc: str
+    module: ModuleType = field(repr=False)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    model_function: str = "model"
+
+    def has(self, name: str) -> bool:
+        """Whether the definition has the optional part `name`."""
+        return hasattr(self.module, name)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The optional parts that it has."""
+        return tuple(
+            name
+            for name in ("metrics", "reader", "Callbacks", "process_predictions")
+            if self.has(name)
+        )
+
+    def model(self) -> nn.Module:
+        """A new model, made with `params`."""
+        from torch import nn
+
+        made = self._function(self.model_function)(**self.params)
+        if not isinstance(made, nn.Module):
+            raise self._wrong("model", f"returned {_kind(made)} instead of a torch.nn.Module")
+        return made
+
+    @property
+    def loss(self) -> Callable[[Any, Any], Any]:
+        return self._function("loss")
+
+    def optimizer(self) -> Optimizer:
+        """The optimizer spec."""
+        made = self._function("optimizer")()
+        if not isinstance(made, Optimizer):
+            hint = (
+                "; the servers keep the optimizer's state, so return a spec of edl.nn"
+                if type(made).__module__.startswith("torch.optim")
+                else ""
+            )
+            raise self._wrong("optimizer", f"returned {_kind(made)}, no optimizer of edl.nn{hint}")
+        return made
+
+    def feed(self, records: Any, mode: str) -> tuple[Any, Any]:
+        """(features, labels) of a batch. What the user's code raises passes through as it is."""
+        fed = self._function("feed")(records, mode)
+        if not isinstance(fed, tuple) or len(fed) != 2:
+            raise self._wrong("feed", f"returned {_kind(fed)} instead of (features, labels)")
+        return fed
+
+    def metrics(self) -> dict[str, Metric]:
+        """Fresh metrics by name; {} where the definition has none."""
+        if not self.has("metrics"):
+            return {}
+        made = self._function("metrics")()
+        if not isinstance(made, dict) or not all(isinstance(name, str) for name in made):
+            raise self._wrong("metrics", f"returned {_kind(made)} instead of a dict by name")
+        try:
+            return {name: as_metric(metric) for name, metric in made.items()}
+        except DefinitionError as error:
+            raise self._wrong("metrics", str(error)) from error
+
+    @property
+    def reader(self) -> Callable[..., Any] | None:
+        """The definition's own `reader(path, **params)`, or None."""
+        return getattr(self.module, "reader", None)
+
+    @cached_property
+    def callbacks(self) -> Any:
+        """The one object of the class Callbacks in this process, or None."""
+        return self._function("Callbacks")() if self.has("Callbacks") else None
+
+    @property
+    def process_predictions(self) -> Callable[[Any, Any], Any] | None:
+        return getattr(self.module, "process_predictions", None)
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        function = getattr(self.module, name, None)
+        if function is None:
+            raise _missing(self.module, self.file, name)
+        made: Callable[..., Any] = function
+        return made
+
+    def _wrong(self, name: str, what: str) -> DefinitionError:
+        line = _line(self._function(name if name != "model" else self.model_function))
+        return _error(self.file, line, name, what)
+
+
+def load_definition(
+    model_def: str,
+    model_zoo: str = "",
+    params: Mapping[str, Any] | None = None,
+    *,
+    training: bool = True,
+) -> Definition:
+    """Find, import and check the definition `model_def`.
+
+    `training`: also demand loss and optimizer. Raises DefinitionError for every mistake.
+    """
+    if not model_def:
+        raise DefinitionError(
+            "No definition: name one with --model_def (`edl zoo list` shows them)."
+        )
+    module, name, function = find(model_def, model_zoo)
+    definition = Definition(
+        name=name,
+        file=str(getattr(module, "__file__", None) or module.__name__),
+        doc=inspect.getdoc(module) or "",
+        module=module,
+        params=dict(params or {}),
+        model_function=function,
+    )
+    _check(definition, training)
+    return definition
+
+
+def _check(definition: Definition, training: bool) -> None:
+    module, file = definition.module, definition.file
+    required = [definition.model_function, "feed", *(("loss", "optimizer") if training else ())]
+    for name in required:
+        if not hasattr(module, name):
+            raise _missing(module, file, name)
+    _check_misspelt(module, file, definition.model_function)
+    _check_model(definition)
+    for name, arguments in _ARGUMENTS.items():
+        if definition.has(name):
+            _check_call(file, name, getattr(module, name), arguments)
+    if definition.has("Callbacks"):
+        _check_callbacks(file, module.Callbacks)
+
+
+def _missing(module: ModuleType, file: str, name: str) -> DefinitionError:
+    near = did_you_mean(name, _own_names(module))
+    former = next((old for old, new in _FORMER.items() if new == name and hasattr(module, old)), "")
+    if former:
+        near = f" (did you mean {former!r}? ElasticDL's {former} is {name} here)"
+    signature = SIGNATURES.get(name, SIGNATURES["model"].replace("model", name))
+    return DefinitionError(f"{file}: the definition lacks {name}{near}. Expected: {signature}")
+
+
+def _check_misspelt(module: ModuleType, file: str, model_function: str) -> None:
+    """An optional part under a near name would be ignored in silence."""
+    for own in _own_names(module):
+        if own in (*SIGNATURES, model_function) or own.startswith("_"):
+            continue
+        near = difflib.get_close_matches(own, SIGNATURES, n=1, cutoff=0.85)
+        meant = near[0] if near else _FORMER.get(own, "")
+        if meant and not hasattr(module, meant):
+            raise _error(
+                file,
+                _line(getattr(module, own)),
+                own,
+                f"is no part of a definition: did you mean {meant!r}? Rename it (or let its name "
+                "begin with an underscore)",
+                signature=SIGNATURES[meant],
+            )
+
+
+def _own_names(module: ModuleType) -> list[str]:
+    """Functions and classes that the module itself defines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if (inspect.isfunction(value) or inspect.isclass(value))
+        and value.__module__ == module.__name__
+    ]
+
+
+def _check_model(definition: Definition) -> None:
+    function = getattr(definition.module, definition.model_function)
+    file, name = definition.file, definition.model_function
+    if not callable(function):
+        raise _error(file, 0, name, f"is {_kind(function)}, no function", SIGNATURES["model"])
+    try:
+        signature = inspect.signature(function)
+        signature.bind(**definition.params)
+    except (TypeError, ValueError) as error:
+        known = [p.name for p in signature.parameters.values()]
+        unknown = [key for key in definition.params if key not in known]
+        hint = did_you_mean(unknown[0], known) if unknown else ""
+        raise _error(
+            file,
+            _line(function),
+            name,
+            f"{signature} does not take --model_params {dict(definition.params)}: {error}{hint}",
+            SIGNATURES["model"],
+        ) from error
+
+
+def _check_call(file: str, name: str, function: Any, arguments: tuple[str, ...]) -> None:
+    kind = "class" if name == "Callbacks" else "function"
+    if not callable(function) or (name == "Callbacks") != inspect.isclass(function):
+        raise _error(file, 0, name, f"is {_kind(function)}, no {kind}")
+    _check_arguments(file, name, function, arguments, SIGNATURES[name])
+
+
+def _check_arguments(
+    file: str, name: str, function: Any, arguments: tuple[str, ...], expected: str
+) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin without a signature: found out when it is called
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        told = f"{signature} but is called with ({', '.join(arguments)}): {error}"
+        raise _error(file, _line(function), name, f"has the arguments {told}", expected) from error
+
+
+def _check_callbacks(file: str, callbacks: type) -> None:
+    for name, value in vars(callbacks).items():
+        if not name.startswith("on_") or not inspect.isfunction(value):
+            continue
+        if name not in CALLBACKS:
+            raise _error(
+                file,
+                _line(value),
+                f"Callbacks.{name}",
+                f"is never called{did_you_mean(name, CALLBACKS)}",
+                f"one of {', '.join(CALLBACKS)}",
+            )
+        called = ("self", *CALLBACKS[name])
+        _check_arguments(
+            file, f"Callbacks.{name}", value, called, f"def {name}({', '.join(called)})"
+        )
+
+
+def _error(file: str, line: int, name: str, what: str, signature: str = "") -> DefinitionError:
+    where = f"{file}:{line}" if line else file
+    return DefinitionError(f"{where}: {name} {what}. Expected: {signature or SIGNATURES[name]}")
+
+
+def _line(function: Any) -> int:
+    """The line of a function or class; 0 where it is unknown."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None:
+        return int(code.co_firstlineno)
+    try:
+        return inspect.getsourcelines(function)[1]
+    except (OSError, TypeError):
+        return 0
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")

@@ -1,0 +1,66 @@
+"""What a definition imports: `from edl.nn import Adam, AUC, Embedding`.
+
+Optimizer specs, metrics and hashing need numpy only. The names that need torch are looked up at
+first use (PEP 562), so that the master, the servers and the command line start without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .hashing import hash64
+from .metrics import AUC, Accuracy, LogLoss, Mean, MeanSquaredError, Metric
+from .optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Constant, Cosine, StepDecay
+
+if TYPE_CHECKING:
+    from .embedding import PADDING, Embedding, RowSource, attach, tables
+    from .local import LocalRows, torch_optimizer
+    from .replace import replace_big_embeddings
+
+_NEEDS_TORCH = {
+    "Embedding": "embedding",
+    "PADDING": "embedding",
+    "RowSource": "embedding",
+    "attach": "embedding",
+    "tables": "embedding",
+    "LocalRows": "local",
+    "torch_optimizer": "local",
+    "replace_big_embeddings": "replace",
+}
+
+__all__ = [
+    "AUC",
+    "FTRL",
+    "PADDING",
+    "SGD",
+    "Accuracy",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Constant",
+    "Cosine",
+    "Embedding",
+    "LocalRows",
+    "LogLoss",
+    "Mean",
+    "MeanSquaredError",
+    "Metric",
+    "RowSource",
+    "StepDecay",
+    "attach",
+    "hash64",
+    "replace_big_embeddings",
+    "tables",
+    "torch_optimizer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NEEDS_TORCH:
+        return getattr(importlib.import_module(f".{_NEEDS_TORCH[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

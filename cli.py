@@ -1,0 +1,215 @@
+"""`edl`: the command line. It parses, starts the master by name and shows what the master says.
+
+Nothing heavy is imported before a command needs it: `edl --help` must be quick. Every EdlError ends
+as one line `edl: error: …` and the exit code of its class; what is unexpected keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import __version__
+from .common import paths
+from .common.errors import EdlError, JobError, UsageError
+from .common.resolve import resolve
+from .watch.options import NAMES, JobCommand, as_yaml, given_values, job_options
+
+if TYPE_CHECKING:
+    from .watch.jobs import Job, Status
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    the job failed; the error says why
+  2    wrong usage: a flag, a contradiction, a definition; nothing was started
+  3    finished, but data was quarantined (more records than --skip_records)
+  130  interrupted (the first Ctrl-C stops gracefully, the second kills)"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `edl` and exit with its code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run `edl`; its exit code."""
+    try:
+        code = cli.main(arguments, prog_name="edl", standalone_mode=False)
+    except EdlError as error:
+        click.echo(f"edl: error: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"edl: error: {error.format_message()}{_hint(error)}", err=True)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("edl: interrupted", err=True)
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _hint(error: click.ClickException) -> str:
+    ctx = getattr(error, "ctx", None)
+    return f" Try `{ctx.command_path} --help`." if ctx is not None else ""
+
+
+class _InOrder(click.Group):
+    """Commands in the order in which they are written, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_InOrder, context_settings={**NAMES, "help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="edl", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Elastic, fault-tolerant training for PyTorch: every record is applied exactly once."""
+
+
+# -- jobs
+
+
+def _job_command(name: str, help: str) -> None:
+    """Add `edl <name>`, which resolves the settings and runs a job."""
+
+    @cli.command(name, cls=JobCommand, help=help, epilog=EXIT_CODES, context_settings=NAMES)
+    @click.option("--config", metavar="FILE", type=click.Path(), help="Settings from a YAML file.")
+    @click.option("--dry_run", is_flag=True, help="Print the resolved job as YAML; start nothing.")
+    @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
+    @job_options
+    def command(config: str | None, dry_run: bool, detach: bool, **flags: Any) -> int:
+        values, origins = given_values(config, flags)
+        settings = resolve(name, values, origins)
+        resolved = dataclasses.asdict(settings)
+        if dry_run:
+            said = {key: origins.get(key, "flag") for key in values}
+            click.echo(as_yaml(name, resolved, said))
+            return 0
+        from .watch import follow, jobs, screen
+
+        job, child = jobs.start(settings)
+        if detach:
+            follow.wait_until_serving(job, child)
+            click.echo(f"{job.name} runs: `edl status {job.name}`, `edl logs -f {job.name}`")
+            return 0
+        return follow.follow(job, child, screen.open_screen(settings.log_format, resolved))
+
+
+_job_command("train", "Train a model with servers and elastic workers, and watch it to its end.")
+_job_command("evaluate", "Evaluate a checkpoint on --validation_data.")
+_job_command("predict", "Predict --prediction_data with a checkpoint; results go to --output.")
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table")
+def status(job: str | None, output: str) -> None:
+    """The state of a job, or of all jobs."""
+    from .watch import jobs, view
+
+    if job is not None:
+        found = jobs.find(job).status()
+        _print_status(found, output, lambda: view.panel(found))
+        return
+    listed = [each.status() for each in jobs.all_jobs()]
+    if not listed and output == "table":
+        click.echo(f"No jobs in {paths.jobs_folder()}: `edl train` starts one.")
+        return
+    _print_status(listed, output, lambda: view.jobs_table(listed))
+
+
+def _print_status(found: Status | list[Status], output: str, table: Any) -> None:
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+    elif output == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
+    else:
+        from rich.console import Console
+
+        Console().print(table())
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("--role", type=click.Choice(["master", "worker", "server"]), help="Only this role.")
+@click.option("--index", type=int, metavar="N", help="Only this replica of the role.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each.")
+def logs(job: str | None, follow: bool, role: str | None, index: int | None, tail: int) -> None:
+    """The logs of a job's processes."""
+    from .watch import jobs
+    from .watch.logs import lines
+
+    for text in lines(jobs.find(job), role=role, index=index, tail=tail, follow=follow):
+        click.echo(text)
+
+
+@cli.command()
+@click.argument("job", required=False)
+def stop(job: str | None) -> None:
+    """End a job: its workers hand back, a checkpoint is written where there is a place for one."""
+    found = _running(job)
+    client = found.client()
+    try:
+        client.stop("edl stop")
+    finally:
+        client.close()
+    click.echo(f"{found.name} is stopping: `edl status {found.name}` shows when it has.")
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option("--num_workers", type=click.IntRange(1), required=True, help="Workers wanted.")
+def scale(job: str | None, num_workers: int) -> None:
+    """Change the number of workers of a running job."""
+    found = _running(job)
+    client = found.client()
+    try:
+        previous = client.scale(num_workers)
+    finally:
+        client.close()
+    click.echo(f"{found.name}: {previous} -> {num_workers} workers wanted")
+
+
+def _running(name: str | None) -> Job:
+    """The job, which must not be over."""
+    from .watch import jobs
+
+    job = jobs.find(name)
+    if job.is_over():
+        raise JobError(f"Job {job.name!r} is over: {job.status().get('state')}.")
+    return job
+
+
+# -- the rest
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell: `eval "$(edl completion bash)"`."""
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    if made is None:
+        raise UsageError(f"There is no completion for {shell}.")
+    click.echo(made(cli, {}, "edl", "_EDL_COMPLETE").source())
+
+
+@cli.command()
+def version() -> None:
+    """The versions of edl and of what it stands on."""
+    import platform
+    from importlib import metadata
+
+    click.echo(f"edl {__version__}")
+    click.echo(f"python {platform.python_version()}")
+    for package in ("torch", "numpy", "numba", "grpcio", "protobuf"):
+        click.echo(f"{package} {metadata.version(package)}")

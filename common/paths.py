@@ -1,0 +1,80 @@
+"""Where jobs live on this machine, and whether one runs.
+
+    $EDL_HOME (default ~/.edl)/
+        jobs/<job_name>/      settings.json token lock master.json journal.sqlite result.json logs/
+        old/<job_name>.<time> what a new job of the same name replaced
+
+The lock decides: the command line takes it before it starts a master and leaves it to the master,
+so that it is held exactly as long as the job runs, whatever kills whom, and two jobs of one name
+cannot start. Only the owner may read a job's folder: it holds the job's token and environment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from .errors import UsageError
+
+HOME_VARIABLE = "EDL_HOME"
+
+
+def home() -> Path:
+    return Path(os.environ.get(HOME_VARIABLE) or "~/.edl").expanduser()
+
+
+def jobs_folder() -> Path:
+    return home() / "jobs"
+
+
+def job_folder(job_name: str) -> Path:
+    return jobs_folder() / job_name
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a job runs (or starts) in this folder."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def claim(job_name: str) -> tuple[Path, int]:
+    """A new, empty folder for a job and the descriptor of its lock, to be left to the master.
+
+    The folder of an ended job of that name is kept under old/. Raises UsageError where one runs.
+    """
+    folder = job_folder(job_name)
+    running = UsageError(
+        f"A job named {job_name!r} is running already: choose another --job_name, watch it with "
+        f"`edl status {job_name}`, or end it with `edl stop {job_name}`."
+    )
+    try:
+        if folder.exists():
+            if is_locked(folder):
+                raise running
+            old = home() / "old"
+            old.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.rename(old / f"{job_name}.{time.time_ns() // 1_000_000}")
+        jobs_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(mode=0o700)
+        (folder / "logs").mkdir()
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (FileExistsError, BlockingIOError) as error:
+        raise running from error
+    except OSError as error:
+        raise UsageError(
+            f"Cannot make the job's folder {folder}: {error.strerror}. Set {HOME_VARIABLE} to a "
+            "folder that can be written."
+        ) from error
+    return folder, descriptor

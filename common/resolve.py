@@ -1,0 +1,246 @@
+"""From what a user said to one `JobSettings`, or one sentence that says what to do.
+
+The order: names, types, the bounds of each value, contradictions among values, then the outside
+(paths, checkpoints, a job of that name that runs), so that a job which would fail after minutes of
+work fails before its first process. Nothing is started, made or written here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import glob
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import paths, storage
+from .errors import CheckpointError, UsageError
+from .settings import JobSettings, Knob, knobs, spellings
+from .values import convert
+
+# A DNS label, short enough that a replica's name, which begins with it, is one as well.
+_JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
+# What ElasticDL called them.
+_FORMER_CHOICES = {"parameterserverstrategy": "ps"}
+
+Say = Callable[[str], str]
+
+
+def resolve(
+    command: str, values: Mapping[str, Any], origins: Mapping[str, str] | None = None
+) -> JobSettings:
+    """The settings of `edl <command>`: `values` by name, text or typed; defaults for the rest.
+
+    `origins` says where a value stands ("job.yaml:3"), for the errors. Raises UsageError.
+    """
+
+    def say(name: str) -> str:
+        where = (origins or {}).get(name, "")
+        return f"--{name} ({where})" if where else f"--{name}"
+
+    known = spellings()
+    rows = {knob.name: knob for knob in knobs()}
+    given: dict[str, Any] = {}
+    for spelled, value in values.items():
+        if spelled not in known:
+            near = difflib.get_close_matches(spelled, known, n=1)
+            hint = f"; did you mean --{near[0]}?" if near else "."
+            raise UsageError(f"There is no setting --{spelled}{hint}")
+        name = known[spelled]
+        given[name] = _value(rows[name], value, say(name))
+    if not given.get("job_name"):
+        given["job_name"] = _made_up_name(command, given.get("model_def", ""))
+    if _is_file(given.get("model_def", "")):
+        given["model_def"] = _absolute(given["model_def"])
+    settings = JobSettings(command=command, **given)
+    _check_names(settings, say)
+    _check_consistency(settings, say)
+    _check_checkpoints(settings, say)
+    _check_inputs(settings, say)
+    _check_outside(settings, say)
+    return settings
+
+
+def _value(knob: Knob, value: Any, said: str) -> Any:
+    made = convert(value, knob.kind, said)
+    if knob.choices:
+        lower = _FORMER_CHOICES.get(made.lower(), made.lower())
+        if lower not in knob.choices:
+            near = difflib.get_close_matches(lower, knob.choices, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise UsageError(f"{said} is one of {', '.join(knob.choices)}, not {made!r}{hint}")
+        return lower
+    number = isinstance(made, int | float) and not isinstance(made, bool)
+    if number and not made >= knob.minimum:
+        raise UsageError(f"{said} is at least {knob.minimum}, not {made}.")
+    if knob.path:
+        parts = _parts(made) if knob.name in _DATA.values() else [made]
+        return ",".join(_absolute(part) for part in parts)
+    return made
+
+
+def _made_up_name(command: str, model_def: str) -> str:
+    stem = Path(model_def).stem if _is_file(model_def) else model_def.rpartition(".")[2]
+    stem = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:20].strip("-")
+    now = datetime.datetime.now()
+    return f"{stem or command}-{now:%m%d-%H%M%S}-{secrets.token_hex(1)}"
+
+
+def _check_names(settings: JobSettings, say: Say) -> None:
+    if not _JOB_NAME.fullmatch(settings.job_name):
+        fitting = re.sub(r"[^a-z0-9]+", "-", settings.job_name.lower())[:50].strip("-")
+        raise UsageError(
+            f"{say('job_name')} is made of at most 50 lower-case letters, digits and dashes, "
+            f"not {settings.job_name!r}{f'; {fitting!r} would do' if fitting else ''}."
+        )
+    if not settings.model_def:
+        raise UsageError(
+            "No --model_def: name a definition (`edl zoo list` shows them), or a file of your own "
+            "(`edl zoo init` makes one)."
+        )
+    for name in settings.envs:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UsageError(f"{say('envs')}: {name!r} is no name of an environment variable.")
+
+
+def _check_consistency(settings: JobSettings, say: Say) -> None:
+    """Contradictions about who keeps the parameters and when they change."""
+    if settings.strategy == "ps" and settings.num_ps < 1:
+        raise UsageError(
+            f"{say('strategy')} ps keeps the parameters on servers, but {say('num_ps')} is 0: "
+            "give --num_ps 1 or more."
+        )
+    if settings.use_async and settings.grads_to_wait > 1:
+        raise UsageError(
+            f"{say('use_async')} applies each push on arrival, but {say('grads_to_wait')} "
+            f"{settings.grads_to_wait} waits for several: leave out one of them."
+        )
+    if settings.lr_staleness_modulation and not settings.use_async:
+        raise UsageError(
+            f"{say('lr_staleness_modulation')} has no effect in sync mode, where no stale gradient "
+            "is applied: add --use_async, or leave it out."
+        )
+    if settings.get_model_steps > 1 and not settings.use_async:
+        raise UsageError(
+            f"{say('get_model_steps')} {settings.get_model_steps} would compute on old parameters, "
+            "which sync mode refuses: add --use_async, or leave it out."
+        )
+    if settings.pull_ahead not in (None, 0, 1):
+        raise UsageError(
+            f"{say('pull_ahead')} is 0 or 1 (deeper hurts convergence), not {settings.pull_ahead}."
+        )
+    if settings.port > 65535:
+        raise UsageError(f"{say('port')} is at most 65535, not {settings.port}: 0 takes any.")
+    for name in ("lease_s", "drain_grace_s", "master_timeout_s"):
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise UsageError(f"{say(name)} is a time in seconds above 0.")
+
+
+def _check_checkpoints(settings: JobSettings, say: Say) -> None:
+    for name in ("checkpoint_steps", "keep_checkpoint_max"):
+        if getattr(settings, name) and not settings.checkpoint_dir:
+            raise UsageError(f"{say(name)} needs a folder: give --checkpoint_dir as well.")
+    if settings.evaluation_steps and settings.command == "train" and not settings.validation_data:
+        raise UsageError(
+            f"{say('evaluation_steps')} needs data to evaluate on: give --validation_data as well."
+        )
+
+
+_DATA = {"train": "training_data", "evaluate": "validation_data", "predict": "prediction_data"}
+
+
+def _check_inputs(settings: JobSettings, say: Say) -> None:
+    needed = [_DATA[settings.command]]
+    if settings.command != "train":
+        needed.append("checkpoint_dir_for_init")
+    for name in needed:
+        if not getattr(settings, name):
+            raise UsageError(f"`edl {settings.command}` needs --{name}.")
+
+
+def _check_outside(settings: JobSettings, say: Say) -> None:
+    if _is_file(settings.model_def) and not Path(settings.model_def).is_file():
+        raise UsageError(
+            f"{say('model_def')}: there is no file {settings.model_def}; `edl zoo list` shows the "
+            "definitions that are there."
+        )
+    if settings.model_zoo and not Path(settings.model_zoo).is_dir():
+        raise UsageError(
+            f"{say('model_zoo')}: {settings.model_zoo} is no folder; `edl zoo init` makes one."
+        )
+    for name in _DATA.values():
+        for path in _parts(getattr(settings, name)):
+            _check_readable(path, say(name))
+    for name in ("output", "checkpoint_dir"):
+        _check_writable(getattr(settings, name), say(name))
+    if settings.checkpoint_dir_for_init:
+        _check_checkpoint(settings.checkpoint_dir_for_init, say("checkpoint_dir_for_init"))
+    if paths.is_locked(paths.job_folder(settings.job_name)):
+        raise UsageError(
+            f"{say('job_name')}: a job named {settings.job_name!r} is running already: choose "
+            f"another name, watch it (`edl status {settings.job_name}`) or end it "
+            f"(`edl stop {settings.job_name}`)."
+        )
+
+
+def _check_checkpoint(path: str, said: str) -> None:
+    """One of the checkpoints there is whole. Checksums are for the servers, which read it all."""
+    problem: CheckpointError | None = None
+    for directory in reversed(storage.find_checkpoints(path) or [Path(path)]):
+        try:
+            storage.read_manifest(directory, checksums=False)
+        except CheckpointError as error:
+            problem = problem or error
+        else:
+            return
+    raise UsageError(
+        f"{said}: {problem}. Name a folder of checkpoints (the --checkpoint_dir of an earlier job), "
+        "or one version-... in it."
+    ) from problem
+
+
+def _check_readable(path: str, said: str) -> None:
+    if not path or not _is_local(path):
+        return
+    if not os.path.lexists(path) and glob.has_magic(path):
+        if not glob.glob(path, recursive=True):
+            raise UsageError(f"{said}: no file matches {path}.")
+    elif not os.path.exists(path):
+        raise UsageError(f"{said}: there is no file or folder {path}.")
+    elif not os.access(path, os.R_OK):
+        raise UsageError(f"{said}: {path} cannot be read: check its permissions.")
+
+
+def _check_writable(path: str, said: str) -> None:
+    """The folder, or the nearest one above it that exists, can be written."""
+    if not path or not _is_local(path):
+        return
+    there = Path(path)
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        raise UsageError(f"{said}: {there} is a file, so that {path} cannot be a folder.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{said}: {there} cannot be written: choose another folder.")
+
+
+def _parts(path: str) -> list[str]:
+    """A list of paths with commas between, unless there is a file of that very name."""
+    return [path] if os.path.exists(path) else [part.strip() for part in path.split(",")]
+
+
+def _is_file(model_def: str) -> bool:
+    return model_def.endswith(".py") or "/" in model_def
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path
+
+
+def _absolute(path: str) -> str:
+    path = path.strip()
+    return os.path.abspath(os.path.expanduser(path)) if path and _is_local(path) else path

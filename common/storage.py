@@ -1,0 +1,262 @@
+"""Checkpoints on disk: versioned directories, atomic and checksummed.
+
+    <checkpoint_dir>/version-000000001234/   one cut of all shards
+        shard-00000-of-00002.*               written by the servers, each file by rename
+        MANIFEST.json                        written last: names, sizes and sha256 of all files
+
+A directory without a valid manifest is no checkpoint, however many files it has; files that the
+manifest does not name (of an attempt that was given up) are ignored. A checkpoint that is asked for
+by name must be whole, or CheckpointError says which file is not and why; `latest` skips torn ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import CheckpointError
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "MANIFEST.json"
+FORMAT = 1
+_VERSION_NAME = re.compile(r"version-(\d{12,})")
+_READ_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file of a checkpoint."""
+
+    name: str
+    nbytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A complete checkpoint. `model` is a ModelSpec as JSON, `books` the master's."""
+
+    directory: Path
+    version: int
+    num_shards: int
+    num_slots: int
+    files: tuple[FileRecord, ...]
+    model: dict[str, Any]
+    books: dict[str, Any]
+    created: str
+
+
+def version_directory(checkpoint_dir: str | Path, version: int) -> Path:
+    """Where the checkpoint of a version belongs."""
+    return Path(checkpoint_dir) / f"version-{version:012d}"
+
+
+def write_file(path: Path, data: bytes) -> FileRecord:
+    """Write a file so that it is there whole or not at all, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_directory(path.parent)
+    return FileRecord(path.name, len(data), hashlib.sha256(data).hexdigest())
+
+
+def write_manifest(
+    directory: str | Path,
+    *,
+    version: int,
+    num_shards: int,
+    num_slots: int,
+    files: Sequence[FileRecord],
+    model: dict[str, Any] | None = None,
+    books: dict[str, Any] | None = None,
+) -> Manifest:
+    """Make the directory a checkpoint: the last write of it.
+
+    `model` None: the one that the servers wrote into their books (shard-*.json).
+    """
+    if model is None:
+        model = _model_of(Path(directory), files)
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    values = {
+        "format": FORMAT,
+        "version": version,
+        "num_shards": num_shards,
+        "num_slots": num_slots,
+        "files": [dataclasses.asdict(record) for record in files],
+        "model": model,
+        "books": books or {},
+        "created": created,
+    }
+    path = Path(directory)
+    write_file(path / MANIFEST, json.dumps(values, indent=1).encode())
+    return Manifest(path, version, num_shards, num_slots, tuple(files), model, books or {}, created)
+
+
+def read_manifest(directory: str | Path, *, checksums: bool = True) -> Manifest:
+    """The checkpoint in a version's directory; every file is there, of its size and checksum.
+
+    Raises CheckpointError with the file and what is wrong with it.
+    """
+    path = Path(directory)
+    try:
+        values = json.loads((path / MANIFEST).read_bytes())
+        if values["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path / MANIFEST} has format {values['format']}; this version reads {FORMAT}"
+            )
+        manifest = Manifest(
+            path,
+            int(values["version"]),
+            int(values["num_shards"]),
+            int(values["num_slots"]),
+            tuple(FileRecord(**record) for record in values["files"]),
+            values["model"],
+            values["books"],
+            values["created"],
+        )
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} is no complete checkpoint: cannot read {MANIFEST}: {error.strerror}"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path / MANIFEST} is damaged: {error!r}") from error
+    for record in manifest.files:
+        _check_size(path, record)
+    if checksums:
+        for record in manifest.files:
+            _check_sum(path, record)
+    return manifest
+
+
+def read_checked(manifest: Manifest, record: FileRecord) -> bytes:
+    """A file's bytes. Raises CheckpointError unless they are what was written."""
+    path = manifest.directory / record.name
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+    if hashlib.sha256(data).hexdigest() != record.sha256:
+        raise CheckpointError(f"{path} is damaged: its sha256 is not the manifest's")
+    return data
+
+
+def find_checkpoints(checkpoint_dir: str | Path) -> list[Path]:
+    """The directories of all versions that have a manifest, oldest first; nothing is checked."""
+    return [path for path in _version_directories(checkpoint_dir) if (path / MANIFEST).is_file()]
+
+
+def latest(checkpoint_dir: str | Path) -> Manifest | None:
+    """The newest checkpoint that is whole; a torn one is skipped with a warning."""
+    for path in reversed(_version_directories(checkpoint_dir)):
+        try:
+            return read_manifest(path)
+        except CheckpointError as error:
+            log.warning("checkpoint skipped: %s", error)
+    return None
+
+
+def load(path: str | Path) -> Manifest:
+    """The checkpoint in a version's directory, or the newest whole one below a checkpoint_dir.
+
+    Raises CheckpointError where there is none, or where the version that is named is not whole.
+    """
+    path = Path(path)
+    if _VERSION_NAME.fullmatch(path.name) or (path / MANIFEST).exists():
+        return read_manifest(path)
+    manifest = latest(path)
+    if manifest is None:
+        raise CheckpointError(
+            f"there is no complete checkpoint in {path}: name a checkpoint_dir, or a folder "
+            "version-... in one"
+        )
+    return manifest
+
+
+def prune(checkpoint_dir: str | Path, keep_max: int) -> list[Path]:
+    """Remove all but the last `keep_max` complete checkpoints (0: keep all). What was removed.
+
+    Torn ones older than the oldest that is kept go too; a newer one may still be in the making.
+    """
+    if keep_max <= 0:
+        return []
+    directories = _version_directories(checkpoint_dir)
+    complete = [path for path in directories if _is_complete(path)]
+    kept = complete[-keep_max:]
+    removed = [path for path in directories if kept and path < kept[0]]
+    for path in removed:
+        (path / MANIFEST).unlink(missing_ok=True)  # first, so that no half is ever taken for whole
+        shutil.rmtree(path)
+    return removed
+
+
+def _model_of(directory: Path, files: Sequence[FileRecord]) -> dict[str, Any]:
+    name = next((record.name for record in files if record.name.endswith(".json")), None)
+    if name is None:
+        raise CheckpointError(f"no server wrote its books to {directory}")
+    model: dict[str, Any] = json.loads((directory / name).read_bytes())["model"]
+    return model
+
+
+def _version_directories(checkpoint_dir: str | Path) -> list[Path]:
+    """By version, ascending."""
+    root = Path(checkpoint_dir)
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if _VERSION_NAME.fullmatch(path.name)]
+    return sorted(path for path in found if path.is_dir())
+
+
+def _is_complete(path: Path) -> bool:
+    try:
+        read_manifest(path, checksums=False)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _check_size(directory: Path, record: FileRecord) -> None:
+    path = directory / record.name
+    try:
+        nbytes = path.stat().st_size
+    except OSError as error:
+        raise CheckpointError(f"{path} is missing: {error.strerror}") from error
+    if nbytes != record.nbytes:
+        raise CheckpointError(f"{path} is torn: {nbytes} bytes instead of {record.nbytes}")
+
+
+def _check_sum(directory: Path, record: FileRecord) -> None:
+    path = directory / record.name
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_READ_NBYTES):
+            digest.update(block)
+    if digest.hexdigest() != record.sha256:
+        raise CheckpointError(f"{path} is damaged: its sha256 is not the manifest's")
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

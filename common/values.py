@@ -1,0 +1,147 @@
+"""Text to typed values, for flags and job files. Nothing is evaluated.
+
+`k=v,k2=v2` is the form of dictionaries that ElasticDL's users know. A value may be quoted or stand
+in brackets; a piece without `=` belongs to the value before it, so that `envs=A=1,2,B=3` means
+{"A": "1,2", "B": "3"}. Semicolons separate as well where values are typed (`a=1; b=2`).
+A text that begins with `{` is JSON or YAML.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .errors import UsageError
+
+_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
+FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?")
+_WORDS = {"true": True, "false": False, "null": None, "none": None}
+_YES = {"true", "yes", "on", "1"}
+_NO = {"false", "no", "off", "0"}
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+
+
+def convert(value: Any, kind: Any, said: str) -> Any:
+    """`value` (text of a flag, or what YAML made of it) as `kind`: str, int, float, bool, a
+    dictionary, or one of those or None. `said` names the setting in the UsageError.
+    """
+    if kind in (int | None, float | None) and _is_none(value):
+        return None
+    if kind in (int, int | None):
+        return _number(value, int, said)
+    if kind in (float, float | None):
+        return _number(value, float, said)
+    if kind is bool:
+        return _boolean(value, said)
+    if kind is str:
+        return _string(value, said)
+    return _dictionary(value, said, typed=kind == dict[str, Any])
+
+
+def _is_none(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value.lower() in ("none", "null"))
+
+
+def _number(value: Any, kind: type[int | float], said: str) -> int | float:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        try:
+            made = kind(value)
+        except (ValueError, OverflowError):
+            pass
+        else:
+            if isinstance(value, str) or made == value:
+                return made
+    what = "a whole number" if kind is int else "a number"
+    raise UsageError(f"{said} takes {what}, not {value!r}.")
+
+
+def _boolean(value: Any, said: str) -> bool:
+    text = str(value).lower()
+    if text not in _YES | _NO:
+        raise UsageError(f"{said} is either true or false, not {value!r}.")
+    return text in _YES
+
+
+def _string(value: Any, said: str) -> str:
+    if value is None or isinstance(value, bool | list | dict):
+        raise UsageError(f"{said} takes a text, not {value!r}: put it in quotes.")
+    return str(value)
+
+
+def _dictionary(value: Any, said: str, *, typed: bool) -> dict[str, Any]:
+    """Several texts (a repeated flag) are merged, the last wins."""
+    made: dict[str, Any] = {}
+    for part in value if isinstance(value, list | tuple) else [value]:
+        given = _pairs(part, said, typed=typed) if isinstance(part, str) else part
+        if not isinstance(given, dict) or not all(isinstance(key, str) for key in given):
+            raise UsageError(f"{said} takes k=v,k2=v2 or a mapping by name, not {part!r}.")
+        made.update(given)
+    if typed:
+        return made
+    return {key: _string(item, f"{said}: {key}") for key, item in made.items()}
+
+
+def _pairs(text: str, said: str, *, typed: bool) -> dict[str, Any]:
+    if text.lstrip().startswith("{"):
+        return dict(_load(text, said))
+    pairs: list[tuple[str, str]] = []
+    for separator, piece in _split(text, ",;" if typed else ","):
+        key, equals, value = piece.partition("=")
+        if equals and re.fullmatch(r"[\w.-]+", key.strip()):
+            pairs.append((key.strip(), value.strip()))
+        elif pairs and separator:
+            key, before = pairs[-1]
+            pairs[-1] = (key, before + separator + piece)
+        elif piece.strip():
+            raise UsageError(f"{said} takes k=v,k2=v2, but {piece.strip()!r} has no key.")
+    return {key: scalar(value, said) if typed else _unquoted(value) for key, value in pairs}
+
+
+def _split(text: str, separators: str) -> list[tuple[str, str]]:
+    """(separator before it, piece) outside of quotes and brackets."""
+    pieces, separator, piece, closing = [], "", "", ""
+    for letter in text:
+        if closing:
+            closing = closing[:-1] if letter == closing[-1] else closing + _opened(letter, closing)
+        elif letter in separators:
+            pieces.append((separator, piece))
+            separator, piece = letter, ""
+            continue
+        elif letter in _PAIRS or (letter in "'\"" and piece.rstrip().endswith("=")):
+            closing = _PAIRS.get(letter, letter)
+        piece += letter
+    return [*pieces, (separator, piece)]
+
+
+def _opened(letter: str, closing: str) -> str:
+    """What must close a bracket or quote that opens within another; nothing opens in quotes."""
+    if closing[-1] in "'\"":
+        return ""
+    return letter if letter in "'\"" else _PAIRS.get(letter, "")
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def scalar(text: str, said: str) -> Any:
+    """A value by its look: true, null, 3, 1e-3, [1, 2], {a: 1}; quotes make it a string."""
+    if text != _unquoted(text):
+        return _unquoted(text)
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if FLOAT.fullmatch(text):
+        return float(text)
+    return _load(text, said) if text[:1] in ("[", "{") else text
+
+
+def _load(text: str, said: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        what = " ".join(str(error).split())
+        raise UsageError(f"{said}: {text!r} is neither JSON nor YAML: {what}") from error

@@ -1,0 +1,107 @@
+"""What all readers share: sources are opened at first use, ranges are checked, skips left out.
+
+A format gives one opener per source; an opened source says how many records it has and reads any
+ascending choice of them. Readers can be pickled and used from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.errors import DataError, UsageError
+from .reader import Records, Source
+
+
+class Opened(Protocol):
+    """One source, opened."""
+
+    @property
+    def records(self) -> int: ...
+
+    def read(self, numbers: NDArray[np.int64]) -> Records:
+        """The records of these ascending numbers (perhaps none).
+
+        Raises RecordError for the first of them that is broken.
+        """
+        ...
+
+
+class FileReader:
+    """A RecordReader made of openers: {source name: callable that opens it}."""
+
+    def __init__(self, openers: Mapping[str, Callable[[], Opened]]) -> None:
+        self._openers = dict(openers)
+        self._opened: dict[str, Opened] = {}
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_openers": self._openers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_openers"])  # type: ignore[misc]
+
+    def sources(self) -> Sequence[Source]:
+        counted = [Source(name, self._open(name).records) for name in self._openers]
+        for source in counted:
+            if not source.records:
+                raise DataError(f"{source.name} has no records: remove it or put records into it.")
+        return counted
+
+    def read(self, source: str, start: int, end: int, skip: Collection[int] = ()) -> Records:
+        if source not in self._openers:
+            raise DataError(f"There is no source {source!r} in this data; did its path change?")
+        opened = self._open(source)
+        if not 0 <= start <= end <= opened.records:
+            raise DataError(
+                f"{source} has {opened.records} records, not the range [{start}, {end}): "
+                "did the file change while the job ran?"
+            )
+        numbers = np.arange(start, end, dtype=np.int64)
+        if skip:
+            numbers = numbers[~np.isin(numbers, np.fromiter(skip, np.int64, len(skip)))]
+        return opened.read(numbers)
+
+    def _open(self, name: str) -> Opened:
+        with self._lock:
+            if name not in self._opened:
+                self._opened[name] = self._openers[name]()
+            return self._opened[name]
+
+
+def names_of(value: str | Sequence[str] | None) -> list[str]:
+    """A list of names: as given, or from "a|b|c" (the command line's commas part parameters)."""
+    if value is None:
+        return []
+    return value.split("|") if isinstance(value, str) else [str(each) for each in value]
+
+
+def pairs_of(value: str | Mapping[str, str] | None) -> dict[str, str]:
+    """A mapping: as given, or from "a:x|b:y". Raises UsageError."""
+    if not isinstance(value, str):
+        return dict(value or {})
+    pairs = [pair.rpartition(":") for pair in value.split("|") if pair]
+    if bad := [name + value for name, colon, value in pairs if not colon]:
+        raise UsageError(f"{bad[0]!r} must read name:type, with | between several.")
+    return {name: value for name, _, value in pairs}
+
+
+def flag_of(value: bool | str, name: str) -> bool:
+    """A yes or no: as given, or spelled. Raises UsageError."""
+    spelled = str(value).lower()
+    if spelled not in ("true", "false", "1", "0", "yes", "no"):
+        raise UsageError(f"The parameter {name} must be true or false, not {value!r}.")
+    return spelled in ("true", "1", "yes")
+
+
+def check_columns(source: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
+    """The wanted columns (all where none is named). Raises DataError naming those there are."""
+    if missing := [name for name in wanted if name not in there]:
+        raise DataError(
+            f"{source} has no column {', '.join(map(repr, missing))}; it has {', '.join(there)}."
+        )
+    return list(wanted or there)

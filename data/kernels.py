@@ -1,0 +1,105 @@
+"""The two loops over bytes that Python is too slow for, compiled at first use."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_QUOTE, _NEWLINE, _RETURN = ord('"'), ord("\n"), ord("\r")
+# The scanner's state between two chunks.
+IN_QUOTES, FIELD_START, AFTER_QUOTE, IN_RECORD, COUNT = range(5)
+
+
+def csv_state() -> NDArray[np.int64]:
+    """The scanner's state at the start of a file."""
+    return np.array([0, 1, 0, 0, 0], dtype=np.int64)
+
+
+@njit(cache=True, nogil=True)
+def scan_csv(
+    chunk: NDArray[np.uint8],
+    base: int,
+    separator: int,
+    stride: int,
+    state: NDArray[np.int64],
+    starts: NDArray[np.int64],
+) -> int:
+    """Write the offset of every `stride`-th record that begins in the chunk; return how many.
+
+    The rules are those of Python's csv module: a quote counts only at the start of a field, a
+    doubled quote within quotes is text, a newline within quotes is text, a blank line is nothing.
+    """
+    found = 0
+    in_quotes, field_start, after_quote, in_record, count = state
+    for i in range(len(chunk)):
+        byte = chunk[i]
+        if in_quotes:
+            if byte == _QUOTE:
+                in_quotes, after_quote = 0, 1
+            continue
+        if byte == _NEWLINE:
+            in_record, field_start, after_quote = 0, 1, 0
+            continue
+        if not in_record:
+            if byte == _RETURN:
+                continue
+            if count % stride == 0:
+                starts[found] = base + i
+                found += 1
+            count += 1
+            in_record = 1
+        if byte == _QUOTE and (field_start or after_quote):
+            in_quotes = 1
+        after_quote = 0
+        field_start = 1 if byte == separator else 0
+    state[0], state[1], state[2], state[3], state[4] = (
+        in_quotes,
+        field_start,
+        after_quote,
+        in_record,
+        count,
+    )
+    return found
+
+
+def _crc32c_tables() -> NDArray[np.uint32]:
+    """Eight tables of the Castagnoli polynomial, reflected ("slicing by 8")."""
+    tables = np.zeros((8, 256), dtype=np.uint32)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        tables[0, byte] = crc
+    for k in range(1, 8):
+        tables[k] = (tables[k - 1] >> np.uint32(8)) ^ tables[0][tables[k - 1] & np.uint32(255)]
+    return tables
+
+
+_TABLES = _crc32c_tables()
+
+
+@njit(cache=True, nogil=True)
+def _crc32c(data: NDArray[np.uint8], tables: NDArray[np.uint32]) -> int:
+    crc = np.uint32(0xFFFFFFFF)
+    whole = len(data) - len(data) % 8
+    for i in range(0, whole, 8):
+        crc = (
+            tables[7, data[i] ^ (crc & np.uint32(255))]
+            ^ tables[6, data[i + 1] ^ ((crc >> np.uint32(8)) & np.uint32(255))]
+            ^ tables[5, data[i + 2] ^ ((crc >> np.uint32(16)) & np.uint32(255))]
+            ^ tables[4, data[i + 3] ^ (crc >> np.uint32(24))]
+            ^ tables[3, data[i + 4]]
+            ^ tables[2, data[i + 5]]
+            ^ tables[1, data[i + 6]]
+            ^ tables[0, data[i + 7]]
+        )
+    for i in range(whole, len(data)):
+        crc = (crc >> np.uint32(8)) ^ tables[0, (crc ^ data[i]) & np.uint32(255)]
+    return int(crc ^ np.uint32(0xFFFFFFFF))
+
+
+def masked_crc32c(data: bytes | memoryview) -> int:
+    """The checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
+    crc = int(_crc32c(np.frombuffer(data, np.uint8), _TABLES))
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,106 @@
+"""TFRecord: length-prefixed records with CRC-32C checksums, and tf.train.Example inside them.
+
+    uint64 length | uint32 masked crc of the length | data | uint32 masked crc of the data
+
+The lengths are read once to index the file. A wrong checksum of the data breaks that record alone.
+A wrong length, or a file that is cut off, breaks one record too, the last of the file as far as can
+be told: what follows cannot be found.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.errors import RecordError
+from .example import parse_example
+from .file_reader import FileReader, flag_of
+from .files import DataFile, Seekable, cached
+from .kernels import masked_crc32c
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+_FRAME_NBYTES = _HEADER.size + _FOOTER.size
+
+
+def tfrecord_reader(files: Sequence[DataFile], raw: bool | str = False) -> FileReader:
+    """Records as {feature: numpy array, or list of bytes}; `raw`: as bytes, unparsed."""
+    plain = flag_of(raw, "raw")
+    return FileReader({file.name: partial(TfrecordFile, file, plain) for file in files})
+
+
+class TfrecordFile:
+    """One file, indexed: `_offsets[i]` is the first byte of record i, the last is the end."""
+
+    def __init__(self, file: DataFile, raw: bool) -> None:
+        file.nbytes()
+        self._raw = raw
+        self._seekable = Seekable(file)
+        self._file = self._seekable.file
+
+        def save(to: Path) -> None:
+            with to.open("wb") as stream:
+                np.save(stream, _offsets(self._file))
+
+        path = cached(self._file, "tfrecord.npy", save)
+        self._offsets: NDArray[np.int64] = (
+            _offsets(self._file) if path is None else np.load(path, allow_pickle=False)
+        )
+        self.records = len(self._offsets) - 1
+
+    def read(self, numbers: NDArray[np.int64]) -> list[Any]:
+        if not len(numbers):
+            return []
+        first, last = int(numbers[0]), int(numbers[-1])
+        low, high = int(self._offsets[first]), int(self._offsets[last + 1])
+        with self._file.open() as stream:
+            stream.seek(low)
+            block = memoryview(stream.read(high - low))
+        bounds = (self._offsets[first : last + 2] - low).tolist()
+        return [
+            self._record(block[bounds[n - first] : bounds[n - first + 1]], n)
+            for n in numbers.tolist()
+        ]
+
+    def _record(self, frame: memoryview, number: int) -> Any:
+        name = self._file.name
+        if len(frame) < _FRAME_NBYTES:
+            raise RecordError(name, number, "the file is cut off within it")
+        nbytes, length_crc = _HEADER.unpack_from(frame)
+        if masked_crc32c(frame[:8]) != length_crc:
+            raise RecordError(name, number, "its length is corrupt; no later record can be found")
+        if nbytes != len(frame) - _FRAME_NBYTES:
+            raise RecordError(name, number, "the file is cut off within it")
+        data = frame[_HEADER.size : -_FOOTER.size]
+        if masked_crc32c(data) != _FOOTER.unpack_from(frame, len(frame) - _FOOTER.size)[0]:
+            raise RecordError(name, number, "its checksum is wrong: the data is corrupt")
+        if self._raw:
+            return bytes(data)
+        try:
+            return parse_example(bytes(data))
+        except ValueError as error:
+            reason = f"it is no tf.train.Example ({error}); raw=true gives the bytes"
+            raise RecordError(name, number, reason) from error
+
+
+def _offsets(file: DataFile) -> NDArray[np.int64]:
+    """The first byte of each record, and the end of the last."""
+    size, offset = file.nbytes(), 0
+    offsets = [0]
+    with file.open() as stream:
+        while offset < size:
+            stream.seek(offset)
+            header = stream.read(_HEADER.size)
+            sound = len(header) == _HEADER.size
+            if sound:
+                nbytes, crc = _HEADER.unpack(header)
+                sound = masked_crc32c(header[:8]) == crc
+            offset = min(size, offset + nbytes + _FRAME_NBYTES) if sound else size
+            offsets.append(offset)
+    return np.array(offsets, dtype=np.int64)

@@ -1,0 +1,171 @@
+"""How workers, servers' launchers and the command line talk to the master.
+
+Every call stands under a deadline and is repeated, with backoff, while the master is unreachable,
+for `patience_s` in all; the master's answers are idempotent, so repeating changes nothing. A lost
+reply to `get_task` leases nothing twice: the repeat carries the same request id.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from ..common import rpc
+from ..common.errors import Unreachable
+from ..proto import master_pb2 as pb
+from ..proto import master_pb2_grpc
+
+RPC_TIMEOUT_S = 5.0  # beyond what the master may hold a call; a guess
+_BACKOFF_S = (0.05, 1.0)  # first and longest pause between tries
+
+Reply = TypeVar("Reply")
+
+
+class MasterClient:
+    """One caller's line to the master. Safe to share among threads.
+
+    `replica` says who calls (None for the command line, which may only look, scale and stop).
+    Raises Unreachable when the master has not answered for `patience_s`, Unauthenticated where the
+    token is wrong. Answers that say `fenced` are returned, not raised.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        replica: pb.Replica | None = None,
+        patience_s: float = 120.0,
+    ) -> None:
+        self.address = address
+        self.replica = replica
+        self._patience_s = patience_s
+        self._channel = rpc.channel(address, rpc.job_token() if token is None else token)
+        self._stub = master_pb2_grpc.MasterStub(self._channel)
+        self._closed = threading.Event()
+        self._numbers = itertools.count(1)
+
+    def close(self) -> None:
+        """Give up all calls that run."""
+        self._closed.set()
+        self._channel.close()
+
+    # -- replicas
+
+    def register(
+        self, address: str = "", metrics_address: str = "", pid: int = 0, host: str = ""
+    ) -> pb.RegisterReply:
+        """Say hello; the reply brings the settings of the job."""
+        request = pb.RegisterRequest(
+            replica=self.replica,
+            address=address,
+            metrics_address=metrics_address,
+            pid=pid,
+            host=host,
+        )
+        return self._call(self._stub.Register, request)
+
+    def get_task(self, wait_s: float = 10.0) -> pb.GetTaskReply:
+        """Lease a task; the master holds the call up to `wait_s` while there is none."""
+        request_id = f"{self.replica.incarnation if self.replica else ''}/{next(self._numbers)}"
+        request = pb.GetTaskRequest(replica=self.replica, request_id=request_id, wait_s=wait_s)
+        return self._call(self._stub.GetTask, request, wait_s)
+
+    def report_done(self, task: int, attempt: int, *, records: int, result: bytes = b"") -> bool:
+        """The lease is done: all its spans are acknowledged by all shards. False: fenced."""
+        return self.report_task(
+            pb.ReportTaskRequest(
+                task=task, attempt=attempt, done=True, records=records, result=result
+            )
+        )
+
+    def report_failed(self, task: int, attempt: int, failure: pb.Failure, *, records: int) -> bool:
+        """The content of a span failed. False: fenced."""
+        return self.report_task(
+            pb.ReportTaskRequest(task=task, attempt=attempt, failed=failure, records=records)
+        )
+
+    def hand_back(self, task: int, attempt: int, position: int, *, records: int) -> bool:
+        """Give the lease back; all shards have acknowledged up to `position`. False: fenced."""
+        return self.report_task(
+            pb.ReportTaskRequest(task=task, attempt=attempt, handed_back=position, records=records)
+        )
+
+    def report_task(self, request: pb.ReportTaskRequest) -> bool:
+        """Send a report made by the caller; `replica` is filled in. False: fenced."""
+        request.replica.CopyFrom(self.replica)
+        return bool(self._call(self._stub.ReportTask, request).accepted)
+
+    def heartbeat(
+        self,
+        *,
+        progress: Iterable[pb.Progress] = (),
+        version: int = 0,
+        scalars: Mapping[str, float] | None = None,
+        state: str = "",
+        patience_s: float | None = None,
+    ) -> pb.HeartbeatReply:
+        """Say that this replica lives; renews all leases of a worker."""
+        request = pb.HeartbeatRequest(
+            replica=self.replica,
+            progress=progress,
+            version=version,
+            scalars=scalars or {},
+            state=state,
+        )
+        return self._call(self._stub.Heartbeat, request, patience_s=patience_s)
+
+    def get_servers(
+        self, known_slot_map_version: int = 0, wait_s: float = 10.0
+    ) -> pb.GetServersReply:
+        """Addresses of the servers; `slot_map_version` 0 while not all of them are there."""
+        request = pb.GetServersRequest(known_slot_map_version=known_slot_map_version, wait_s=wait_s)
+        return self._call(self._stub.GetServers, request, wait_s)
+
+    # -- command line
+
+    def status(self, known_revision: int = 0, wait_s: float = 0.0) -> tuple[int, dict[str, Any]]:
+        """Revision and status of the job; held up to `wait_s` until newer than `known_revision`."""
+        request = pb.StatusRequest(known_revision=known_revision, wait_s=wait_s)
+        reply = self._call(self._stub.Status, request, wait_s)
+        return reply.revision, json.loads(reply.status_json)
+
+    def scale(self, num_workers: int) -> int:
+        """Ask for that many workers; returns how many were wanted before."""
+        return int(self._call(self._stub.Scale, pb.ScaleRequest(num_workers=num_workers)).previous)
+
+    def stop(self, reason: str = "") -> None:
+        """Drain the workers, write a checkpoint if the job has a place for one, end."""
+        self._call(self._stub.Stop, pb.StopRequest(reason=reason))
+
+    # -- the one way out
+
+    def _call(
+        self,
+        method: Callable[..., Reply],
+        request: Any,
+        wait_s: float = 0.0,
+        patience_s: float | None = None,
+    ) -> Reply:
+        patience_s = self._patience_s if patience_s is None else patience_s
+        give_up = time.monotonic() + wait_s + patience_s
+        pause_s = _BACKOFF_S[0]
+        while True:
+            left_s = max(give_up - time.monotonic(), 0.1)
+            try:
+                return rpc.call(method, request, min(wait_s + RPC_TIMEOUT_S, left_s))
+            except Unreachable as error:
+                if self._closed.is_set() or time.monotonic() + pause_s >= give_up:
+                    raise Unreachable(
+                        f"the master at {self.address} did not answer within {patience_s:g} s "
+                        f"({error}); see `edl logs`, or whether its process still runs"
+                    ) from error
+            except ValueError as error:  # what grpc raises for a channel closed under a call
+                raise Unreachable(f"the line to the master at {self.address} is closed") from error
+            self._closed.wait(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, _BACKOFF_S[1])

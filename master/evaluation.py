@@ -1,0 +1,69 @@
+"""Evaluation rounds. Pure.
+
+A round is the validation data, cut into EVALUATE tasks that read one cut of the parameters. When the
+last has brought its metric states, one EVALUATE_END task gets them all and answers with the values.
+The queue lets a result pass only from the lease that is current, and a task is done once: so no
+state is counted twice.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..common.errors import JobError
+
+
+@dataclass
+class Round:
+    """One evaluation of `version`; `tasks` of the data, and the end's when it is due."""
+
+    name: str
+    version: int
+    epoch: int
+    cut: str
+    tasks: list[int] = field(default_factory=list)
+    end_task: int | None = None
+    metrics: dict[str, Any] | None = None
+
+
+class Evaluations:
+    """All rounds of the job; `finished` are those that have values, oldest first."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.running: dict[str, Round] = {}
+        self.finished: list[Round] = []
+
+    def begin(self, version: int, epoch: int, cut: str) -> Round:
+        self._count += 1
+        name = f"evaluation-{self._count}"
+        self.running[name] = Round(name, version, epoch, cut)
+        return self.running[name]
+
+    def end(self, name: str, result: bytes) -> Round:
+        """The EVALUATE_END task's result. Raises JobError where it is no JSON object."""
+        round_ = self.running[name]
+        metrics = json.loads(result or b"{}")
+        if not isinstance(metrics, dict):
+            raise JobError(f"metrics of {name} are {metrics!r}, not values by name")
+        round_.metrics = metrics
+        self.finished.append(self.running.pop(name))
+        return round_
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        """The metrics of the newest finished evaluation."""
+        return self.finished[-1].metrics or {} if self.finished else {}
+
+
+def pack(states: Iterable[bytes]) -> bytes:
+    """Byte strings as one: uint32 count, then uint64 length and bytes of each (little-endian)."""
+    parts = list(states)
+    packed = [struct.pack("<I", len(parts))]
+    for part in parts:
+        packed += [struct.pack("<Q", len(part)), part]
+    return b"".join(packed)

@@ -1,0 +1,101 @@
+"""Who is in the job: each incarnation of a worker or server, and when it was last heard. Pure.
+
+An incarnation is registered, heard, and lost for good: whoever was lost, or never registered, is
+`fenced` whatever it says. A new incarnation of the same role and index replaces the old one, which
+is lost by it. Roles never touch each other: worker 3 and server 3 are strangers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+WORKER = "worker"
+SERVER = "server"
+
+
+@dataclass
+class Member:
+    """One incarnation that lives, as it described itself."""
+
+    role: str
+    index: int
+    incarnation: str
+    last_heard: float
+    address: str = ""
+    metrics_address: str = ""
+    pid: int = 0
+    host: str = ""
+    version: int = 0
+    state: str = "starting"
+    scalars: dict[str, float] = field(default_factory=dict)
+
+
+class Membership:
+    """`lease_s`: a worker silent for longer is lost. Servers are lost only when they exit."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._members: dict[str, Member] = {}  # by incarnation
+        self._lost: set[str] = set()
+
+    def register(self, member: Member) -> tuple[bool, list[Member]]:
+        """Whether it is in, and who is lost by that. A repeat changes nothing."""
+        if member.incarnation in self._lost:
+            return False, []
+        known = self._members.get(member.incarnation)
+        if known is not None:
+            known.last_heard = member.last_heard
+            return True, []
+        replaced = self.lose_index(member.role, member.index)
+        self._members[member.incarnation] = member
+        return True, replaced
+
+    def heard(
+        self,
+        incarnation: str,
+        now: float,
+        *,
+        version: int | None = None,
+        state: str = "",
+        scalars: Mapping[str, float] | None = None,
+    ) -> bool:
+        """A sign of life. False: fenced."""
+        member = self._members.get(incarnation)
+        if member is None:
+            return False
+        member.last_heard = now
+        member.version = max(member.version, version or 0)
+        member.state = state or member.state
+        member.scalars.update(scalars or {})
+        return True
+
+    def lose(self, incarnation: str) -> Member | None:
+        """It is gone for good; None where it was not there."""
+        self._lost.add(incarnation)
+        return self._members.pop(incarnation, None)
+
+    def lose_index(self, role: str, index: int) -> list[Member]:
+        """All incarnations of one process are gone."""
+        gone = [m for m in self._members.values() if (m.role, m.index) == (role, index)]
+        for member in gone:
+            self.lose(member.incarnation)
+        return gone
+
+    def expire(self, now: float) -> list[Member]:
+        """Workers silent for longer than the lease: lost."""
+        gone = [
+            m
+            for m in self._members.values()
+            if m.role == WORKER and now - m.last_heard > self._lease_s
+        ]
+        for member in gone:
+            self.lose(member.incarnation)
+        return gone
+
+    def get(self, incarnation: str) -> Member | None:
+        return self._members.get(incarnation)
+
+    def of(self, role: str) -> list[Member]:
+        """Members of a role, by index."""
+        return sorted((m for m in self._members.values() if m.role == role), key=lambda m: m.index)

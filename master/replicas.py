@@ -1,0 +1,182 @@
+"""Which replicas should run, against which do. Pure.
+
+    wanted --start--> running --exit--> wanted (again, at once or after a pause) | finished | failed
+
+How a process ended decides what follows:
+  killed by a signal from outside    preemption: started again at once, however often
+  exit 0, told to leave              finished: gone for good
+  exit 0, not told                   drained by somebody else (SIGTERM, as preemption does): as above
+  exit code, or a signal of a crash  failure: again after a growing pause, up to the limit
+A server that ends is beyond repair in this release: `dead_server` says so. Scaling down drains the
+highest indexes, scaling up reuses the indexes that have left.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from .membership import SERVER, WORKER
+
+# A process that gets one of these made it itself; all others come from outside.
+_CRASHES = {
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
+_FIRST_PAUSE_S = 1.0  # doubled with each failure; guesses
+_LONGEST_PAUSE_S = 30.0
+_SHORT_LIFE_S = 2.0  # who leaves sooner without being told is not started again without a pause
+
+
+class Phase(Enum):
+    WAITING = "waiting"  # to be started at `not_before`
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass
+class Slot:
+    """One place for a replica: its role and index, and what became of its processes."""
+
+    role: str
+    index: int
+    phase: Phase = Phase.WAITING
+    incarnation: str = ""
+    not_before: float = 0.0
+    started: float = 0.0
+    leaving: bool = False  # told to leave
+    failures: int = 0
+    preemptions: int = 0
+    last_end: str = ""  # how its last process ended, in words
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start this replica now."""
+
+    role: str
+    index: int
+    incarnation: str
+
+
+class Replicas:
+    """`relaunches`: restarts of a failed worker. `name()` makes a fresh incarnation's name."""
+
+    def __init__(
+        self, workers: int, servers: int, *, relaunches: int, name: Callable[[], str]
+    ) -> None:
+        self._relaunches = relaunches
+        self._name = name
+        self._ending = False
+        self.slots: dict[tuple[str, int], Slot] = {}
+        for index in range(servers):
+            self.slots[SERVER, index] = Slot(SERVER, index)
+        for index in range(workers):
+            self.slots[WORKER, index] = Slot(WORKER, index)
+        self.dead_server: Slot | None = None
+
+    def starts(self, now: float) -> list[Start]:
+        """What to start now; taken as started."""
+        due = [s for s in self.slots.values() if s.phase == Phase.WAITING and s.not_before <= now]
+        for slot in due:
+            slot.phase = Phase.RUNNING
+            slot.incarnation = self._name()
+            slot.started = now
+        return [Start(s.role, s.index, s.incarnation) for s in due]
+
+    def next_start(self) -> float | None:
+        """When `starts` has something to say again."""
+        waiting = [s.not_before for s in self.slots.values() if s.phase == Phase.WAITING]
+        return min(waiting, default=None)
+
+    def exited(self, role: str, index: int, incarnation: str, code: int, now: float) -> str:
+        """A process has ended; returns "preempted", "failed", "finished" or "" (not ours)."""
+        slot = self.slots.get((role, index))
+        if slot is None or slot.incarnation != incarnation or slot.phase != Phase.RUNNING:
+            return ""
+        slot.last_end = describe_end(code)
+        if slot.leaving or self._ending:
+            slot.phase = Phase.FINISHED
+            return "finished"
+        if role == SERVER:
+            slot.phase = Phase.FAILED
+            self.dead_server = slot
+            return "failed"
+        slot.phase = Phase.WAITING
+        slot.not_before = now
+        if code == 0 or (code < 0 and -code not in _CRASHES):
+            slot.preemptions += 1
+            if code == 0 and now - slot.started < _SHORT_LIFE_S:
+                slot.not_before = now + _FIRST_PAUSE_S
+            return "preempted"
+        slot.failures += 1
+        slot.not_before = now + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (slot.failures - 1))
+        if slot.failures > self._relaunches:
+            slot.phase = Phase.FAILED
+        return "failed"
+
+    def scale(self, workers: int) -> int:
+        """Want so many workers; returns how many were wanted before."""
+        wanted = self._wanted_workers()
+        for slot in wanted[workers:]:
+            slot.leaving = True
+            if slot.phase == Phase.WAITING:
+                slot.phase = Phase.FINISHED
+        missing = workers - len(wanted)
+        index = 0
+        while missing > 0:
+            taken = self.slots.get((WORKER, index))
+            if taken is None or taken.phase == Phase.FINISHED:
+                failures = taken.failures if taken else 0
+                self.slots[WORKER, index] = Slot(WORKER, index, failures=failures)
+                missing -= 1
+            index += 1
+        return len(wanted)
+
+    def end(self) -> None:
+        """The job is over: start nothing more; whoever leaves now has finished."""
+        self._ending = True
+        for slot in self.slots.values():
+            slot.leaving = True
+            if slot.phase == Phase.WAITING:
+                slot.phase = Phase.FINISHED
+
+    def is_leaving(self, role: str, index: int) -> bool:
+        slot = self.slots.get((role, index))
+        return slot is None or slot.leaving
+
+    def running(self, role: str) -> list[Slot]:
+        return [s for s in self.slots.values() if s.role == role and s.phase == Phase.RUNNING]
+
+    @property
+    def all_workers_failed(self) -> Slot | None:
+        """The last worker's slot, where every worker that is wanted has failed for good."""
+        wanted = self._wanted_workers()
+        failed = [s for s in wanted if s.phase == Phase.FAILED]
+        return failed[-1] if failed and len(failed) == len(wanted) else None
+
+    def total(self, what: str, role: str) -> int:
+        """Sum of "failures" or "preemptions" over the slots of a role."""
+        return sum(getattr(s, what) for s in self.slots.values() if s.role == role)
+
+    def _wanted_workers(self) -> list[Slot]:
+        slots = (s for s in self.slots.values() if s.role == WORKER and not s.leaving)
+        return sorted(slots, key=lambda s: s.index)
+
+
+def describe_end(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

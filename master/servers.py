@@ -1,0 +1,129 @@
+"""The parameter servers, as the master needs them. All calls block and may be repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..common.errors import PeerError
+from ..common.storage import MANIFEST, FileRecord
+from ..ps.client import PsClient, SlotMap
+
+NUM_SLOTS = SlotMap(1).num_slots
+_RPC_TIMEOUT_S = 10.0  # of small calls
+_SNAPSHOT_TIMEOUT_S = 1800.0  # a shard writes all it holds
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """What the shards answered to a fence: positions by task, one per shard."""
+
+    applied: Mapping[int, Sequence[int]]
+    anything_applied: bool  # whether any shard has applied any push since it began
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One state of all shards, pinned. `applied`: position by task of the ledgers."""
+
+    name: str
+    version: int
+    applied: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of all shards, and the model they hold (ModelSpec as JSON)."""
+
+    files: tuple[FileRecord, ...]
+    model: dict[str, Any]
+    num_shards: int
+
+
+class Servers(Protocol):
+    """All shards of the job as one. Raises Unreachable where one does not answer in time."""
+
+    def fence(self, attempts: Mapping[int, int]) -> Fenced:
+        """Refuse attempts below these; afterwards none of them is ever applied."""
+        ...
+
+    def cut(self, name: str, hold_s: float) -> Cut | None:
+        """Pin one state of all shards; None where pushes in flight did not arrive in `hold_s`."""
+        ...
+
+    def unpin(self, name: str) -> None:
+        """Forget a cut."""
+        ...
+
+    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+        """Write a pinned cut."""
+        ...
+
+    def flush(self) -> int:
+        """Sync mode: step with the pushes that wait for others. The version."""
+        ...
+
+    def version(self) -> int:
+        """The version now."""
+        ...
+
+    def retire(self, low_water: int) -> None:
+        """Tasks below the mark leave the ledgers."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RemoteServers:
+    """Servers over gRPC."""
+
+    def __init__(self, addresses: Sequence[str], token: str, master_epoch: int = 1) -> None:
+        self._client = PsClient(addresses, token=token)
+        self._master_epoch = master_epoch
+
+    def fence(self, attempts: Mapping[int, int]) -> Fenced:
+        answers = self._client.fence(
+            attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch
+        )
+        for shard, applied in answers.items():
+            if applied.keys() != attempts.keys():
+                missing = sorted(attempts.keys() - applied.keys())
+                raise PeerError(f"server {shard} has retired tasks {missing}, which are not done")
+        shards = sorted(answers)
+        figures = self._client.describe(timeout_s=_RPC_TIMEOUT_S).values()
+        return Fenced(
+            {task: [answers[shard][task] for shard in shards] for task in attempts},
+            any(reply.pushes_applied for reply in figures),
+        )
+
+    def cut(self, name: str, hold_s: float) -> Cut | None:
+        taken = self._client.take_cut(name, hold_s=hold_s, timeout_s=hold_s + _RPC_TIMEOUT_S)
+        if taken is None:
+            return None
+        return Cut(name, taken.version, {entry.task: entry.applied for entry in taken.ledger})
+
+    def unpin(self, name: str) -> None:
+        self._client.unpin(name, timeout_s=_RPC_TIMEOUT_S)
+
+    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+        (directory / MANIFEST).unlink(missing_ok=True)  # an older job's: no half of it may survive
+        files, _ = self._client.snapshot(cut, str(directory), timeout_s=_SNAPSHOT_TIMEOUT_S)
+        records = tuple(FileRecord(*file) for file in files)
+        books = next(record.name for record in records if record.name.endswith(".json"))
+        model = json.loads((directory / books).read_bytes())["model"]
+        return Snapshot(records, model, self._client.num_shards)
+
+    def flush(self) -> int:
+        return max(version for version, _ in self._client.flush(timeout_s=_RPC_TIMEOUT_S).values())
+
+    def version(self) -> int:
+        return max(r.version for r in self._client.describe(timeout_s=_RPC_TIMEOUT_S).values())
+
+    def retire(self, low_water: int) -> None:
+        self._client.retire(low_water, timeout_s=_RPC_TIMEOUT_S)
+
+    def close(self) -> None:
+        self._client.close()

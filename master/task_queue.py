@@ -1,0 +1,524 @@
+"""The task queue: who does which records, so that each is applied exactly once. Pure.
+
+    todo --lease--> leased --done--> done --durable--> (retired)
+      ^                |
+      |   lost, failed, handed back
+      +--- fenced <--- fencing
+
+A lease is (task, attempt, worker incarnation); it ends with its worker: its deadline is the worker's
+(membership.py), so that any sign of life renews all leases. A train task that comes back is first
+fenced: every shard refuses its old attempt from then on and says up to which position it applied
+the task. It is leased again from the least of these positions, with the others as boundaries of its
+minibatches, so that each shard drops exactly what it has. Tasks that push nothing (evaluate,
+predict, the two ends) come back at once, from their beginning; results of old attempts are refused.
+
+Tasks that came back go first, evaluations go before training, and the tasks of an epoch are leased
+only when the epoch is opened. Preemption never counts against a task. A span whose content fails
+`tolerance` times is quarantined: its positions join `skips` and `quarantined`; where nothing of the
+whole job was applied by then the definition itself is broken, which `broken` tells.
+
+Events may come twice, late and in any order: what is not about the current lease changes nothing
+and is answered as before. An event that no order of messages can explain raises IllegalTransition.
+Fences to send are a state (`fencing`), not an event, so that none is ever forgotten.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ..common.errors import EdlError
+from ..common.order import order
+from .plan import Kind, Plan
+
+# Tasks outside of the plan (evaluations, ends) are numbered from here, so that the ids of train
+# tasks, and with them the order of records, do not depend on when evaluations happen.
+UNPLANNED_IDS = 10**12
+_REPORTS_KEPT = (
+    64  # answers kept per worker for repeated reports; a worker holds few leases at once
+)
+_STORY_KEPT = 12
+
+
+class IllegalTransition(EdlError):
+    """A bug of the master or of a server: the books would no longer be exact."""
+
+
+class State(Enum):
+    TODO = "todo"
+    LEASED = "leased"
+    FENCING = "fencing"
+    DONE = "done"
+
+
+@dataclass
+class Task:
+    """A range of records of one epoch. Positions count from its start, in its own order.
+
+    `attempt` is that of the current lease, or of the next one. `position` is where the lease begins:
+    all shards have applied what is before it. `heard` is how far its worker says that it is.
+    """
+
+    id: int
+    kind: Kind
+    source: str
+    start: int
+    end: int
+    epoch: int = 0
+    cut: str = ""
+    payload: bytes = b""
+    group: str = ""  # the evaluation round that it belongs to
+    state: State = State.TODO
+    attempt: int = 1
+    position: int = 0
+    boundaries: tuple[int, ...] = ()
+    skips: set[int] = field(default_factory=set)
+    tries: dict[int, int] = field(default_factory=dict)  # failures by start of the span
+    worker: str = ""  # the incarnation that holds it
+    heard: int = field(default=0, compare=False)
+    failure: Failure | None = None  # the one that will be quarantined once fenced
+    result: bytes = b""
+    story: list[str] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    def tell(self, event: str) -> None:
+        self.story = [*self.story[1 - _STORY_KEPT :], event]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The content of positions [start, end) failed; of `record` of the source, where known."""
+
+    start: int
+    end: int
+    error: str
+    source: str = ""
+    record: int | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """Records that are skipped because their content failed too often."""
+
+    task: int
+    source: str
+    records: tuple[int, ...]
+    error: str
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Raise the task's attempt on every shard."""
+
+    task: int
+    attempt: int
+
+
+class TaskQueue:
+    """See the module. `tolerance`: tries of a failing span before it is quarantined."""
+
+    def __init__(self, plan: Plan, *, tolerance: int = 3) -> None:
+        self.plan = plan
+        self.tolerance = tolerance
+        self.tasks: dict[int, Task] = {}  # all that are not retired
+        self.opened = 0  # epochs opened
+        self.quarantined: list[Quarantine] = []
+        self.broken: str | None = None  # why the job cannot go on
+        self._todo: list[tuple[int, int]] = []  # heap of (rank, id)
+        self._leased: dict[int, None] = {}
+        self._fencing: dict[int, None] = {}
+        self._done: dict[int, None] = {}
+        self._begun: dict[int, None] = {}  # not done, but leased before
+        self._open_of_epoch: Counter[int] = Counter()
+        self._open_of_group: Counter[str] = Counter()
+        self._records_done = 0
+        self._tasks_done = 0
+        self._next_unplanned = UNPLANNED_IDS
+        self._low = plan.first_id
+        self._answers: dict[str, OrderedDict[tuple[int, int], bool]] = {}
+        self._requests: dict[str, tuple[str, int, int]] = {}  # worker: request id, task, attempt
+
+    # -- what there is to do
+
+    def open_epoch(self, group: str = "") -> int:
+        """Make the tasks of the next epoch; returns its number."""
+        epoch = self.opened
+        if not self.plan.overlap_epochs and not self.epochs_done(epoch):
+            raise IllegalTransition(
+                f"epoch {epoch} opened while {self._open_of_epoch} tasks of earlier ones are open"
+            )
+        if self.plan.epochs is not None and epoch >= self.plan.epochs:
+            raise IllegalTransition(f"epoch {epoch} opened of {self.plan.epochs}")
+        self.opened += 1
+        for number, piece in enumerate(self.plan.epoch(epoch), self.plan.first_id_of(epoch)):
+            self._add(Task(number, self.plan.kind, *piece, epoch=epoch, group=group))
+        return epoch
+
+    def add(
+        self,
+        kind: int,
+        pieces: Iterable[Sequence[Any]],
+        *,
+        epoch: int = 0,
+        cut: str = "",
+        payload: bytes = b"",
+        group: str = "",
+    ) -> list[int]:
+        """Make tasks outside of the plan; returns their ids."""
+        ids = []
+        for source, start, end in pieces:
+            number = self._next_unplanned
+            self._next_unplanned += 1
+            self._add(
+                Task(number, Kind(kind), source, start, end, epoch, cut, payload, group),
+            )
+            ids.append(number)
+        return ids
+
+    # -- events of workers
+
+    def lease(self, worker: str, request: str) -> Task | None:
+        """The task for a worker's request; None: none now. Asked again, the same lease again."""
+        last = self._requests.get(worker)
+        if last is not None and last[0] == request:
+            task = self._current(worker, *last[1:])
+            if task is not None:
+                return task
+        if not self._todo:
+            return None
+        task = self.tasks[heapq.heappop(self._todo)[1]]
+        self._must(task, State.TODO, "lease")
+        task.state = State.LEASED
+        task.worker = worker
+        task.tell(f"attempt {task.attempt} leased by {worker} at {task.position}")
+        self._leased[task.id] = None
+        self._begun[task.id] = None
+        self._requests[worker] = (request, task.id, task.attempt)
+        return task
+
+    def progress(self, worker: str, task: int, attempt: int, position: int) -> None:
+        """The worker says how far all shards have acknowledged its lease. For the eye only."""
+        current = self._current(worker, task, attempt)
+        if current is not None and position <= current.size:
+            current.heard = max(current.heard, position)
+
+    def done(self, worker: str, task: int, attempt: int, result: bytes = b"") -> bool:
+        """All spans of the lease are acknowledged by all shards. False: it is the worker's no more."""
+        current = self._current(worker, task, attempt)
+        if current is None:
+            return self._answer(worker, task, attempt)
+        del self._leased[task]
+        current.worker = ""
+        current.result = result
+        current.tell(f"attempt {attempt} done by {worker}")
+        self._finish(current)
+        return self._answer(worker, task, attempt, True)
+
+    def hand_back(self, worker: str, task: int, attempt: int) -> bool:
+        """The worker gives its lease back. Where the task goes on, the fence tells. False: fenced."""
+        current = self._current(worker, task, attempt)
+        if current is None:
+            return self._answer(worker, task, attempt)
+        self._come_back(current, f"handed back by {worker}")
+        return self._answer(worker, task, attempt, True)
+
+    def failed(
+        self,
+        worker: str,
+        task: int,
+        attempt: int,
+        failure: Mapping[str, Any],
+        anything_applied: bool = True,
+    ) -> bool:
+        """The content of a span failed; `failure` are the fields of a Failure. False: fenced.
+
+        `anything_applied`: whether anything of the whole job is known to be applied.
+        """
+        current = self._current(worker, task, attempt)
+        if current is None:
+            return self._answer(worker, task, attempt)
+        told = Failure(**failure)
+        tries = current.tries.get(told.start, 0) + 1
+        current.tries[told.start] = tries
+        if tries >= self.tolerance:
+            current.failure = told
+        why = f"failed with {worker} at {told.start}: {told.error}"
+        self._come_back(current, why, anything_applied)
+        return self._answer(worker, task, attempt, True)
+
+    # -- events of membership and shards
+
+    def lost(self, worker: str) -> list[Fence]:
+        """The worker is gone: its leases end. Returns the fences that this makes necessary."""
+        held = self.held_by(worker)
+        for task in held:
+            self._come_back(task, f"lost with {worker}")
+        return [Fence(t.id, t.attempt) for t in held if t.state == State.FENCING]
+
+    def fenced(
+        self, task: int, attempt: int, applied: Sequence[int], anything_applied: bool = True
+    ) -> None:
+        """Every shard refuses attempts below `attempt`; `applied`: each one's position.
+
+        `anything_applied`: whether the shards have applied anything at all since the job began.
+        """
+        current = self.tasks.get(task)
+        if current is None or attempt < current.attempt or current.state != State.FENCING:
+            return  # late: fenced again since, or leased again by the first of two answers
+        if attempt > current.attempt or not applied:
+            raise self._illegal(current, f"fenced with attempt {attempt}")
+        if not current.position <= min(applied) <= max(applied) <= current.size:
+            raise self._illegal(current, f"fenced at {list(applied)} of {current.size}")
+        del self._fencing[task]
+        current.position = min(applied)
+        current.boundaries = tuple(sorted({p for p in applied if p > current.position}))
+        current.tell(f"attempt {attempt} fenced at {list(applied)}")
+        current.heard = 0
+        if current.position == current.size:
+            self._finish(current)
+            return
+        self._quarantine(current, anything_applied)
+        self._requeue(current)
+
+    def durable(self, tasks: Iterable[int]) -> None:
+        """These tasks, all done, need not be remembered: they are retired. Again is harmless."""
+        for number in tasks:
+            task = self.tasks.get(number)
+            if task is not None:
+                self._must(task, State.DONE, "durable")
+                del self.tasks[number], self._done[number]
+
+    # -- views
+
+    @property
+    def fencing(self) -> list[Fence]:
+        """Fences that every shard must answer."""
+        return [Fence(number, self.tasks[number].attempt) for number in self._fencing]
+
+    @property
+    def done_tasks(self) -> list[int]:
+        """Done, not yet retired."""
+        return list(self._done)
+
+    @property
+    def low_water(self) -> int:
+        """All train tasks below it are retired, for good."""
+        end = self.plan.first_id_of(self.opened)
+        while self._low < end and self._low not in self.tasks:
+            self._low += 1
+        return self._low
+
+    def epochs_done(self, epochs: int) -> bool:
+        """The first so many epochs are done."""
+        return self.opened >= epochs and not any(e < epochs for e in +self._open_of_epoch)
+
+    @property
+    def all_epochs_opened(self) -> bool:
+        return self.plan.epochs is not None and self.opened >= self.plan.epochs
+
+    @property
+    def plan_done(self) -> bool:
+        """All tasks of the plan are done."""
+        return self.all_epochs_opened and self.epochs_done(self.opened)
+
+    @property
+    def has_todo(self) -> bool:
+        return bool(self._todo)
+
+    def group_done(self, group: str) -> bool:
+        return not self._open_of_group[group]
+
+    def held_by(self, worker: str) -> list[Task]:
+        return [t for t in map(self.tasks.__getitem__, self._leased) if t.worker == worker]
+
+    @property
+    def records_done(self) -> int:
+        """Records of the plan that are applied (as far as was heard)."""
+        begun = (self.tasks[n] for n in self._begun if n < UNPLANNED_IDS)
+        return self._records_done + sum(max(t.position, t.heard) for t in begun)
+
+    @property
+    def uneven(self) -> bool:
+        """Shards stand at different positions of a task that nobody works on now."""
+        begun = (self.tasks[number] for number in self._begun)
+        return any(
+            t.state == State.FENCING or (t.state == State.TODO and t.boundaries) for t in begun
+        )
+
+    @property
+    def quarantined_records(self) -> int:
+        return sum(len(q.records) for q in self.quarantined)
+
+    def counts(self) -> dict[str, int]:
+        """Tasks by state; `done` counts retired ones too."""
+        return {
+            "todo": len(self._todo),
+            "leased": len(self._leased),
+            "fencing": len(self._fencing),
+            "done": self._tasks_done,
+            "total": len(self._todo) + len(self._leased) + len(self._fencing) + self._tasks_done,
+        }
+
+    # -- books: what a checkpoint says of the queue
+
+    def books(self, applied: Mapping[int, int] | None = None) -> dict[str, Any]:
+        """The plan's state as JSON values, at a cut of all shards.
+
+        `applied` is the cut's position of each task that the shards' ledgers hold; without it, what
+        the queue itself knows. Lists the tasks that are not done at the cut.
+        """
+        applied = applied or {}
+        tasks = []
+        for task in self.tasks.values():
+            if task.kind != self.plan.kind or task.id >= UNPLANNED_IDS:
+                continue
+            whole = task.size if task.state == State.DONE else 0
+            position = applied.get(task.id, whole or task.position)
+            if position < task.size:
+                tasks.append([task.id, task.epoch, position, task.attempt, sorted(task.skips)])
+        return {
+            "plan": self.plan.fingerprint(),
+            "first_id": self.plan.first_id,
+            "next_id": self.plan.first_id_of(self.opened),
+            "epochs_opened": self.opened,
+            "tasks": tasks,
+            "quarantined": [[q.task, q.source, list(q.records), q.error] for q in self.quarantined],
+        }
+
+    @classmethod
+    def from_books(cls, plan: Plan, books: Mapping[str, Any], *, tolerance: int = 3) -> TaskQueue:
+        """A queue that goes on where `books` ended; each open task must be fenced first."""
+        if books["plan"] != plan.fingerprint() or books["first_id"] != plan.first_id:
+            raise IllegalTransition("the books are those of another plan")
+        queue = cls(plan, tolerance=tolerance)
+        still_open = {row[0]: row[1:] for row in books["tasks"]}
+        for epoch in range(books["epochs_opened"]):
+            queue.opened += 1
+            for number, piece in enumerate(plan.epoch(epoch), plan.first_id_of(epoch)):
+                task = Task(number, plan.kind, *piece, epoch=epoch)
+                if number not in still_open:
+                    queue._records_done += task.size
+                    queue._tasks_done += 1
+                    continue
+                _, task.position, task.attempt, skips = still_open[number]
+                task.attempt += 1
+                task.skips = set(skips)
+                task.tell(f"restored at {task.position}")
+                task.state = State.FENCING
+                queue._register(task)
+                queue._fencing[number] = None
+                queue._begun[number] = None
+        queue.quarantined = [
+            Quarantine(task, source, tuple(records), error)
+            for task, source, records, error in books["quarantined"]
+        ]
+        return queue
+
+    # -- inside
+
+    def _register(self, task: Task) -> None:
+        self.tasks[task.id] = task
+        if task.id < UNPLANNED_IDS:
+            self._open_of_epoch[task.epoch] += 1
+        if task.group:
+            self._open_of_group[task.group] += 1
+
+    def _add(self, task: Task) -> None:
+        self._register(task)
+        self._push(task, came_back=False)
+
+    def _push(self, task: Task, came_back: bool) -> None:
+        first = task.id >= UNPLANNED_IDS
+        heapq.heappush(self._todo, ((0 if first else 2) + (0 if came_back else 1), task.id))
+
+    def _requeue(self, task: Task) -> None:
+        task.state = State.TODO
+        self._push(task, came_back=True)
+
+    def _current(self, worker: str, number: int, attempt: int) -> Task | None:
+        """The task if this worker holds it under this attempt."""
+        task = self.tasks.get(number)
+        if task is None or task.state != State.LEASED:
+            return None
+        return task if (task.worker, task.attempt) == (worker, attempt) else None
+
+    def _answer(self, worker: str, task: int, attempt: int, given: bool | None = None) -> bool:
+        """Give an answer and keep it, or give again the one that was given before."""
+        answers = self._answers.setdefault(worker, OrderedDict())
+        if given is None:
+            return answers.get((task, attempt), False)
+        answers[task, attempt] = given
+        while len(answers) > _REPORTS_KEPT:
+            answers.popitem(last=False)
+        return given
+
+    def _come_back(self, task: Task, why: str, anything_applied: bool = True) -> None:
+        self._must(task, State.LEASED, why)
+        del self._leased[task.id]
+        task.tell(f"attempt {task.attempt} {why}")
+        task.worker = ""
+        task.attempt += 1
+        if task.kind == Kind.TRAIN:
+            task.state = State.FENCING
+            self._fencing[task.id] = None
+            return
+        task.heard = 0
+        self._quarantine(task, anything_applied)
+        self._requeue(task)
+
+    def _finish(self, task: Task) -> None:
+        task.state = State.DONE
+        self._done[task.id] = None
+        del self._begun[task.id]
+        if task.group:
+            self._open_of_group[task.group] -= 1
+        if task.id < UNPLANNED_IDS:
+            self._open_of_epoch[task.epoch] -= 1
+            self._records_done += task.size
+        self._tasks_done += 1
+
+    def _quarantine(self, task: Task, anything_applied: bool) -> None:
+        """Rule 7: the positions to blame are never read again, and are named."""
+        failure, task.failure = task.failure, None
+        if failure is None:
+            return
+        del task.tries[failure.start]  # what else is broken in the span has tries of its own
+        offsets = order(
+            self.plan.seed,
+            task.epoch,
+            task.id,
+            task.size,
+            self.plan.shuffle and task.kind == Kind.TRAIN,
+        )
+        blamed = [p for p in range(failure.start, failure.end) if p < task.size]
+        if failure.record is not None:
+            named = [p for p in blamed if task.start + int(offsets[p]) == failure.record]
+            blamed = named or blamed
+        blamed = [p for p in blamed if p not in task.skips]
+        where = failure.source or task.source
+        if not blamed or not (anything_applied or self._records_done or task.position):
+            self.broken = f"{failure.error} ({where}, {task.kind.name.lower()} task {task.id})"
+            return
+        task.skips.update(blamed)
+        records = tuple(sorted(task.start + int(offsets[p]) for p in blamed))
+        self.quarantined.append(Quarantine(task.id, where, records, failure.error))
+        task.tell(f"quarantined records {list(records)}")
+
+    def _must(self, task: Task, state: State, event: str) -> None:
+        if task.state != state:
+            raise self._illegal(task, event)
+
+    def _illegal(self, task: Task, event: str) -> IllegalTransition:
+        story = "; ".join(task.story)
+        return IllegalTransition(
+            f"task {task.id} is {task.state.value} (attempt {task.attempt}) and was told: {event}. "
+            f"Its story: {story or 'none'}"
+        )

@@ -1,0 +1,225 @@
+"""Try a definition before a job does: `edl zoo check`.
+
+Loading has checked names and signatures; this builds the model and takes one batch through feed,
+forward, loss, backward, metrics and prediction, with the tables' rows in this process.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..common.errors import EdlError
+from ..data.reader import Records
+from ..nn.embedding import Embedding, attach, tables
+from ..nn.local import LocalRows, torch_optimizer
+from ..nn.metrics import values
+from .spec import Definition
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was tried. `level`: "ok", "warning" or "error"; `what`: the function."""
+
+    level: str
+    what: str
+    detail: str
+
+
+class _Stop(Exception):
+    """What comes next needs what has just failed."""
+
+
+class _SpyRows(LocalRows):
+    """LocalRows that remember what each table was asked for."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.asked: dict[str, list[Tensor]] = {}
+
+    def rows(self, table: Embedding, ids: Tensor) -> Tensor:
+        self.asked.setdefault(table.name, []).append(ids)
+        return super().rows(table, ids)
+
+
+def check_definition(definition: Definition, records: Records | None = None) -> list[Finding]:
+    """Findings in the order of the trial; the definition is sound where none is an "error".
+
+    Without records only what needs none is tried.
+    """
+    trial = _Trial(definition)
+    try:
+        trial.build()
+        if records is None:
+            trial.note("warning", "feed", "not tried: give --training_data to try it on a batch")
+        else:
+            trial.train(records)
+            trial.evaluate(records)
+            trial.predict(records)
+    except _Stop:
+        pass
+    return trial.findings
+
+
+class _Trial:
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+        self._rows = _SpyRows(seed=0)
+        self._model: nn.Module = nn.Identity()
+        self.findings: list[Finding] = []
+
+    def note(self, level: str, what: str, detail: str) -> None:
+        self.findings.append(Finding(level, what, detail))
+
+    def _try(self, what: str, action: Callable[..., Result], *arguments: Any) -> Result:
+        try:
+            return action(*arguments)
+        except Exception as error:  # the user's code may raise anything: it becomes a finding
+            detail = str(error) if isinstance(error, EdlError) else self._told(error)
+            self.note("error", what, detail)
+            raise _Stop from error
+
+    def _told(self, error: Exception) -> str:
+        """The error with the user's own line, the last one that lies in the definition's file."""
+        where = ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == self._definition.file:
+                where = f"{frame.filename}:{frame.lineno}: `{frame.line}`: "
+        return f"{where}{type(error).__name__}: {error}"
+
+    def build(self) -> None:
+        self._model = self._try("model", self._definition.model)
+        specs = self._try("model", tables, self._model)
+        attach(self._model, self._rows)
+        dense = sum(p.numel() for p in self._model.parameters())
+        told = ", ".join(f"{t.name} (dim {t.dim})" for t in specs.values()) or "none"
+        self.note("ok", "model", f"{dense:,} dense parameters; tables on the servers: {told}")
+        if self._definition.has("optimizer"):
+            optimizer = self._try("optimizer", self._definition.optimizer)
+            self._try(
+                "optimizer", torch_optimizer, optimizer, list(self._model.parameters()) or [_one()]
+            )
+            self.note("ok", "optimizer", str(optimizer))
+        metrics = self._try("metrics", self._definition.metrics)
+        if metrics:
+            self.note("ok", "metrics", ", ".join(metrics))
+        callbacks = self._try("Callbacks", lambda: self._definition.callbacks)
+        if callbacks is not None:
+            self.note("ok", "Callbacks", type(callbacks).__qualname__)
+
+    def train(self, records: Records) -> None:
+        features, labels = self._try("feed", self._definition.feed, records, "train")
+        self.note(
+            "ok",
+            "feed",
+            f"{len(records)} records -> features {_shape(features)}, labels {_shape(labels)}",
+        )
+        self._model.train()
+        outputs = self._try("model", self._model, features)
+        self._check_features(features)
+        self.note("ok", "forward", f"outputs {_shape(outputs)}")
+        if not self._definition.has("loss"):
+            return
+        loss = self._try("loss", self._definition.loss, outputs, labels)
+        self._check_loss(loss)
+        self._try("loss", loss.backward)
+        self._check_gradients()
+        self.note("ok", "loss", f"{loss.item():.4g} on the first batch; gradients are finite")
+
+    def _check_features(self, features: Any) -> None:
+        """`feature` must name exactly what forward gets, or the pull ahead is in vain."""
+        for table in (m for m in self._model.modules() if isinstance(m, Embedding)):
+            asked = self._rows.asked.get(table.name)
+            if asked is None:
+                self.note(
+                    "warning", "model", f"the forward never asks table {table.name!r} for rows"
+                )
+            elif table.feature is None:
+                self.note(
+                    "warning",
+                    "model",
+                    f"table {table.name!r} names no feature=: its rows are pulled inside the "
+                    "forward instead of ahead of it",
+                )
+            elif not isinstance(features, dict) or table.feature not in features:
+                self.note(
+                    "error",
+                    "feed",
+                    f"table {table.name!r} has feature={table.feature!r}, but feed returns "
+                    f"{_shape(features)}",
+                )
+            elif not any(
+                torch.equal(table.lookup_ids(features[table.feature]), ids) for ids in asked
+            ):
+                self.note(
+                    "error",
+                    "model",
+                    f"table {table.name!r} has feature={table.feature!r}, but its forward gets other "
+                    "ids: pass features[...] unchanged, or leave feature= out",
+                )
+
+    def _check_loss(self, loss: Any) -> None:
+        told = ""
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            told = f"returned {_shape(loss)} instead of a scalar tensor (the mean of the batch)"
+        elif not loss.requires_grad:
+            told = "does not depend on the outputs: nothing would be learnt"
+        elif not bool(torch.isfinite(loss)):
+            told = f"is {loss.item()} on the first batch"
+        if told:
+            self.note("error", "loss", told)
+            raise _Stop
+
+    def _check_gradients(self) -> None:
+        named = dict(self._model.named_parameters())
+        unused = [name for name, p in named.items() if p.requires_grad and p.grad is None]
+        if unused:
+            self.note("warning", "model", f"no gradient reaches {', '.join(unused)}")
+        rows = {
+            f"a row of table {n!r}": p
+            for n in self._rows.asked
+            for p in self._rows.table(n).values()
+        }
+        for name, parameter in {**named, **rows}.items():
+            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+                self.note("error", "loss", f"the gradient of {name} is not finite")
+                raise _Stop
+
+    @torch.no_grad()
+    def evaluate(self, records: Records) -> None:
+        self._model.eval()
+        metrics = self._definition.metrics()
+        features, labels = self._try("feed", self._definition.feed, records, "evaluate")
+        outputs = self._try("model", self._model, features)
+        for name, metric in metrics.items():
+            self._try(f"metrics: {name}", metric.update, outputs, labels)
+        if metrics:
+            told = ", ".join(f"{name} {value:.4g}" for name, value in values(metrics).items())
+            self.note("ok", "evaluate", f"{told} (an untrained model)")
+
+    @torch.no_grad()
+    def predict(self, records: Records) -> None:
+        features, _ = self._try("feed", self._definition.feed, records, "predict")
+        outputs = self._try("model", self._model, features)
+        self.note("ok", "predict", f"outputs {_shape(outputs)}")
+
+
+def _one() -> nn.Parameter:
+    return nn.Parameter(torch.zeros(1))
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_shape(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, tuple | list) and len(value) <= 8:
+        return "(" + ", ".join(_shape(part) for part in value) + ")"
+    return type(value).__name__

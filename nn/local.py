@@ -1,0 +1,129 @@
+"""Tables in one process, row by row: the oracle that the servers are held against.
+
+Every row is a torch Parameter of its own, made at first touch. So torch.optim sees grad None where
+a step does not touch a row, and its state and Adam's step count are per row, as on the servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..common.errors import DefinitionError
+from . import optimizers
+from .embedding import Embedding
+from .initializers import initial_rows
+
+
+class LocalRows:
+    """A RowSource of one process.
+
+    A plain training loop: `attach(model, rows)`; forward, backward; give `new_parameters()` to the
+    optimizer's group; step; `zero_grad(set_to_none=True)`.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self._tables: dict[str, dict[int, nn.Parameter]] = {}
+        self._new: list[nn.Parameter] = []
+
+    def rows(self, table: Embedding, ids: Tensor) -> Tensor:
+        unique, inverse = torch.unique(ids, return_inverse=True)
+        if not len(unique):
+            return torch.zeros(*ids.shape, table.dim, device=ids.device)
+        rows = self._ensure(table, unique.tolist())
+        return torch.stack([rows[i] for i in unique.tolist()]).to(ids.device)[inverse]
+
+    def _ensure(self, table: Embedding, ids: list[int]) -> dict[int, nn.Parameter]:
+        rows = self._tables.setdefault(table.name, {})
+        missing = np.array([i for i in ids if i not in rows], np.int64)
+        values = initial_rows(self.seed, table.spec, missing)
+        for i, value in zip(missing.tolist(), values, strict=True):
+            rows[i] = nn.Parameter(torch.from_numpy(np.array(value, dtype=np.float32)))
+            self._new.append(rows[i])
+        return rows
+
+    def table(self, name: str) -> dict[int, nn.Parameter]:
+        """Row by id of what has been touched so far."""
+        return self._tables.get(name, {})
+
+    def parameters(self) -> list[nn.Parameter]:
+        """All rows of all tables, in the order in which each table made them."""
+        return [row for rows in self._tables.values() for row in rows.values()]
+
+    def parameters_touched(self) -> list[nn.Parameter]:
+        """The rows that have a gradient now."""
+        return [row for row in self.parameters() if row.grad is not None]
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """The rows made since the last call."""
+        new, self._new = self._new, []
+        return new
+
+
+def torch_optimizer(
+    spec: optimizers.Optimizer, parameters: Iterable[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """The torch.optim that a spec means, at the learning rate of version 0.
+
+    For a schedule, set `group["lr"] = learning_rate(spec, version)` before each step.
+    """
+    lr = optimizers.learning_rate(spec, 0)
+    params = list(parameters)
+    match spec:
+        case optimizers.SGD():
+            return torch.optim.SGD(
+                params,
+                lr=lr,
+                momentum=spec.momentum,
+                dampening=spec.dampening,
+                weight_decay=spec.weight_decay,
+                nesterov=spec.nesterov,
+            )
+        case optimizers.Adagrad():
+            return torch.optim.Adagrad(
+                params,
+                lr=lr,
+                weight_decay=spec.weight_decay,
+                initial_accumulator_value=spec.initial_accumulator_value,
+                eps=spec.eps,
+            )
+        case optimizers.Adam() | optimizers.AdamW():
+            kind = torch.optim.AdamW if isinstance(spec, optimizers.AdamW) else torch.optim.Adam
+            return kind(
+                params,
+                lr=lr,
+                betas=spec.betas,
+                eps=spec.eps,
+                weight_decay=spec.weight_decay,
+                amsgrad=spec.amsgrad,
+            )
+        case optimizers.FTRL():
+            return _FTRL(params, {"lr": lr, "beta": spec.beta, "l1": spec.l1, "l2": spec.l2})
+    raise DefinitionError(f"{spec!r} is no optimizer of edl.nn.")
+
+
+class _FTRL(torch.optim.Optimizer):
+    """FTRL-Proximal, which torch.optim lacks; see optimizers.FTRL. n and z start at 0."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            lr, beta, l1, l2 = (group[k] for k in ("lr", "beta", "l1", "l2"))
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state, g = self.state[weight], weight.grad
+                if not state:
+                    state["n"] = torch.zeros_like(weight)
+                    state["z"] = torch.zeros_like(weight)
+                n, z = state["n"], state["z"]
+                sigma = ((n + g * g).sqrt() - n.sqrt()) / lr
+                z += g - sigma * weight
+                n += g * g
+                shrunk = -(z - z.sign() * l1) / ((beta + n.sqrt()) / lr + l2)
+                weight.copy_(torch.where(z.abs() <= l1, torch.zeros_like(z), shrunk))

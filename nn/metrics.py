@@ -1,0 +1,348 @@
+"""Metrics that merge exactly: every state is a sum over records.
+
+A worker updates its own metrics and sends `pack(metrics)`; whoever has all the bytes calls `merge`,
+which adds the states elementwise. So the value over any number of workers is the value over all
+the records, never a mean of means. numpy only; torch tensors are taken by their own `.numpy()`.
+
+Outputs are [N] or [N, 1] scores or [N, C] class scores, labels [N] or [N, 1].
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.errors import DefinitionError, EdlError
+
+Array = NDArray[Any]
+State = dict[str, Array]
+Value = float | dict[str, float]
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """What `metrics()` of a definition returns by name. `state` of a fresh metric is all zeros."""
+
+    def update(self, outputs: Any, labels: Any) -> None:
+        """Count one batch."""
+        ...
+
+    def state(self) -> State:
+        """What has been counted, as arrays whose elementwise sum over workers is the whole."""
+        ...
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Hold this state instead of the present one."""
+        ...
+
+    def value(self) -> Value:
+        """The metric of what has been counted; NaN where that is nothing."""
+        ...
+
+
+def to_numpy(values: Any) -> Array:
+    """The array of a torch tensor (any device, with or without gradient), list or array."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if values.is_floating_point() else values
+        return np.asarray(values.numpy())
+    return np.asarray(values)
+
+
+def _flat(name: str, values: Any) -> Array:
+    array = to_numpy(values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ValueError(f"{name} needs values of shape [N] or [N, 1], not {list(array.shape)}")
+    return array
+
+
+def _pair(name: str, outputs: Any, labels: Any) -> tuple[NDArray[np.float64], Array]:
+    scores, truth = _flat(name, outputs).astype(np.float64), _flat(name, labels)
+    if scores.shape != truth.shape:
+        raise ValueError(f"{name} got {len(scores)} outputs for {len(truth)} labels")
+    if np.isnan(scores).any():
+        raise ValueError(f"{name} got NaN among the outputs")
+    return scores, truth
+
+
+def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
+
+
+class _Sums:
+    """State as named arrays that `update` adds to."""
+
+    def __init__(self, **zeros: Array) -> None:
+        self._sums: State = zeros
+
+    def state(self) -> State:
+        return {name: array.copy() for name, array in self._sums.items()}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        if set(state) != set(self._sums):
+            raise EdlError(
+                f"{type(self).__name__} cannot load a state of {sorted(state)}: it holds "
+                f"{sorted(self._sums)}."
+            )
+        self._sums = {
+            name: np.array(state[name], dtype=mine.dtype) for name, mine in self._sums.items()
+        }
+
+    def _ratio(self, total: str, count: str) -> float:
+        number = float(self._sums[count])
+        return float(self._sums[total]) / number if number else math.nan
+
+
+class AUC(_Sums):
+    """Area under the ROC curve by a histogram of the score in [0, 1] (`logits`: of its sigmoid).
+
+    Pairs of a positive and a negative in one bin count one half, so the value differs from the
+    exact one by at most `error_bound()`: half the share of such pairs. With 2**15 bins and scores
+    spread over a tenth of the interval that is below 1e-3; integer counts merge exactly.
+    Labels above 0.5 are positive.
+    """
+
+    BINS = 1 << 15
+
+    def __init__(self, *, logits: bool = False) -> None:
+        super().__init__(
+            positives=np.zeros(self.BINS, np.int64), negatives=np.zeros(self.BINS, np.int64)
+        )
+        self.logits = logits
+
+    def update(self, outputs: Any, labels: Any) -> None:
+        scores, truth = _pair("AUC", outputs, labels)
+        if self.logits:
+            scores = _sigmoid(scores)
+        elif len(scores) and (scores.min() < 0 or scores.max() > 1):
+            raise ValueError(
+                f"AUC got scores in [{scores.min():.3g}, {scores.max():.3g}], outside of [0, 1]: "
+                "use AUC(logits=True) for logits"
+            )
+        bins = np.minimum((scores * self.BINS).astype(np.int64), self.BINS - 1)
+        positive = truth > 0.5
+        self._sums["positives"] += np.bincount(bins[positive], minlength=self.BINS)
+        self._sums["negatives"] += np.bincount(bins[~positive], minlength=self.BINS)
+
+    def value(self) -> float:
+        positives, negatives, pairs = self._counts()
+        if not pairs:
+            return math.nan
+        below = np.cumsum(negatives) - negatives
+        return float((positives * (below + 0.5 * negatives)).sum() / pairs)
+
+    def error_bound(self) -> float:
+        """The most by which `value` may differ from the exact AUC of the same records."""
+        positives, negatives, pairs = self._counts()
+        return float(0.5 * (positives * negatives).sum() / pairs) if pairs else math.nan
+
+    def _counts(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        positives = self._sums["positives"].astype(np.float64)
+        negatives = self._sums["negatives"].astype(np.float64)
+        return positives, negatives, float(positives.sum() * negatives.sum())
+
+
+class Accuracy(_Sums):
+    """Share of right answers: argmax of [N, C] outputs, or score >= threshold of [N] outputs.
+
+    `logits`: the threshold is on the sigmoid of the output.
+    """
+
+    def __init__(self, *, threshold: float = 0.5, logits: bool = False) -> None:
+        super().__init__(correct=np.zeros((), np.int64), count=np.zeros((), np.int64))
+        self.threshold = threshold
+        self.logits = logits
+
+    def update(self, outputs: Any, labels: Any) -> None:
+        array = to_numpy(outputs)
+        if array.ndim == 2 and array.shape[1] > 1:
+            guess, truth = array.argmax(axis=1), _flat("Accuracy", labels)
+            if guess.shape != truth.shape:
+                raise ValueError(f"Accuracy got {len(guess)} outputs for {len(truth)} labels")
+            right = guess == truth
+        else:
+            scores, truth = _pair("Accuracy", outputs, labels)
+            right = ((_sigmoid(scores) if self.logits else scores) >= self.threshold) == (
+                truth > 0.5
+            )
+        self._sums["correct"] += right.sum()
+        self._sums["count"] += right.size
+
+    def value(self) -> float:
+        return self._ratio("correct", "count")
+
+
+class LogLoss(_Sums):
+    """Mean binary cross-entropy of probabilities (clipped by 1e-7), or of logits, unclipped."""
+
+    def __init__(self, *, logits: bool = False) -> None:
+        super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
+        self.logits = logits
+
+    def update(self, outputs: Any, labels: Any) -> None:
+        scores, truth = _pair("LogLoss", outputs, labels)
+        if self.logits:
+            losses = np.logaddexp(0.0, scores) - truth * scores
+        else:
+            p = np.clip(scores, 1e-7, 1 - 1e-7)
+            losses = -(truth * np.log(p) + (1 - truth) * np.log1p(-p))
+        self._sums["total"] += losses.sum()
+        self._sums["count"] += losses.size
+
+    def value(self) -> float:
+        return self._ratio("total", "count")
+
+
+class MeanSquaredError(_Sums):
+    """Mean of (output - label)**2 over all elements; outputs and labels of equal size."""
+
+    def __init__(self) -> None:
+        super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
+
+    def update(self, outputs: Any, labels: Any) -> None:
+        guess, truth = to_numpy(outputs), to_numpy(labels)
+        if guess.size != truth.size:
+            raise ValueError(
+                f"MeanSquaredError got outputs of shape {list(guess.shape)} for labels of shape "
+                f"{list(truth.shape)}"
+            )
+        errors = guess.astype(np.float64).ravel() - truth.astype(np.float64).ravel()
+        self._sums["total"] += (errors**2).sum()
+        self._sums["count"] += errors.size
+
+    def value(self) -> float:
+        return self._ratio("total", "count")
+
+
+class Mean(_Sums):
+    """Mean over records of `function(outputs, labels)`, the mean of one batch: `Mean(loss)`."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
+        self._function = function
+
+    def update(self, outputs: Any, labels: Any) -> None:
+        count = len(labels)
+        self._sums["total"] += float(to_numpy(self._function(outputs, labels))) * count
+        self._sums["count"] += count
+
+    def value(self) -> float:
+        return self._ratio("total", "count")
+
+
+class TorchMetric:
+    """A `torchmetrics.Metric` as one of ours. Every state must be a sum (`dist_reduce_fx="sum"`)."""
+
+    def __init__(self, metric: Any) -> None:
+        unfit = [
+            name
+            for name, reduce in metric._reductions.items()
+            if getattr(reduce, "__name__", "") != "dim_zero_sum"
+            or isinstance(metric._defaults[name], list)
+        ]
+        if unfit:
+            raise DefinitionError(
+                f"metrics(): the states {', '.join(unfit)} of torchmetrics' "
+                f"{type(metric).__name__} are no sums, so workers' states cannot be added. Use an "
+                "edl.nn metric, or the binned form (for example thresholds=1000)."
+            )
+        self.metric = metric
+
+    def update(self, outputs: Any, labels: Any) -> None:
+        self.metric.update(outputs, labels)
+
+    def state(self) -> State:
+        return {name: to_numpy(getattr(self.metric, name)) for name in self.metric._defaults}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        self.metric.reset()
+        for name, zeros in self.metric._defaults.items():
+            filled = zeros.clone()
+            filled.copy_(filled.new_tensor(state[name].tolist()))
+            setattr(self.metric, name, filled.to(self.metric.device))
+        self.metric._update_count = 1  # else compute() warns that nothing was counted
+
+    def value(self) -> Value:
+        result = self.metric.compute()
+        if isinstance(result, Mapping):
+            return {str(name): float(part) for name, part in result.items()}
+        if result.numel() == 1:
+            return float(result)
+        return {str(i): float(part) for i, part in enumerate(result.flatten().tolist())}
+
+
+def as_metric(metric: Any) -> Metric:
+    """`metric` as a Metric: ours and the user's as they are, torchmetrics' adapted."""
+    if hasattr(metric, "_reductions") and hasattr(metric, "compute"):
+        return TorchMetric(metric)
+    missing = [name for name in ("update", "state", "load", "value") if not hasattr(metric, name)]
+    if missing or isinstance(metric, type):
+        raise DefinitionError(
+            f"metrics(): {metric!r} is no metric: "
+            + ("it is a class, not an object of it." if isinstance(metric, type) else "")
+            + ("" if isinstance(metric, type) else f"it lacks {', '.join(missing)}.")
+        )
+    adapted: Metric = metric
+    return adapted
+
+
+def values(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """The value of each metric by name; a metric of several values becomes "name/part"."""
+    flat: dict[str, float] = {}
+    for name, metric in metrics.items():
+        value = metric.value()
+        if isinstance(value, Mapping):
+            flat |= {f"{name}/{part}": float(number) for part, number in value.items()}
+        else:
+            flat[name] = float(value)
+    return flat
+
+
+def pack(metrics: Mapping[str, Metric]) -> bytes:
+    """The states of all metrics as one compressed .npz; holds no pickles."""
+    arrays = {
+        f"{name}/{part}": np.asarray(array)
+        for name, metric in metrics.items()
+        for part, array in metric.state().items()
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def unpack(data: bytes) -> dict[str, State]:
+    """The states by metric that `pack` wrote. Raises EdlError where the bytes are something else."""
+    states: dict[str, State] = {}
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            for key in arrays.files:
+                name, _, part = key.rpartition("/")
+                states.setdefault(name, {})[part] = arrays[key]
+    except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+        raise EdlError(f"A worker's metric states cannot be read: {error}.") from error
+    return states
+
+
+def merge(parts: Sequence[bytes], metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """Load the sum of all packed states into fresh `metrics`; answers their `values`."""
+    totals = {name: metric.state() for name, metric in metrics.items()}
+    for part in parts:
+        states = unpack(part)
+        if set(states) != set(totals):
+            raise EdlError(
+                f"A worker sent the metrics {sorted(states)}; this definition has {sorted(totals)}."
+            )
+        for name, state in states.items():
+            for key, array in state.items():
+                totals[name][key] = totals[name][key] + array
+    for name, metric in metrics.items():
+        metric.load(totals[name])
+    return values(metrics)

@@ -1,0 +1,65 @@
+"""`python -m edl.ps --index I --incarnation X --master HOST:PORT`: one parameter server.
+
+The job's token comes in EDL_TOKEN. Exit codes: 0 drained; 1 lost, without a master, or unable to
+read its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+
+from ..common import log as logs
+from ..common import rpc
+from ..common.errors import EdlError, Unreachable
+from ..common.malloc import keep_freed_memory
+from ..common.settings import JobSettings
+from .server import Server
+
+log = logging.getLogger("edl.ps")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m edl.ps", description="One parameter server.")
+    parser.add_argument("--index", type=int, required=True, help="number of the shard")
+    parser.add_argument("--incarnation", required=True, help="unique name of this process")
+    parser.add_argument("--master", required=True, help="host:port of the master")
+    parser.add_argument("--restore", default="", help="checkpoint to continue, with its ledger")
+    given = parser.parse_args(arguments)
+    keep_freed_memory()
+    logs.configure(role="ps", index=given.index)
+    server = Server(
+        index=given.index,
+        incarnation=given.incarnation,
+        master=given.master,
+        token=rpc.job_token(),
+    )
+    signal.signal(signal.SIGTERM, lambda *_: server.drain())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the master drains us
+    try:
+        return _run(server, given.restore)
+    finally:
+        server.close()
+
+
+def _run(server: Server, restore: str) -> int:
+    try:
+        settings = server.register(JobSettings().master_timeout_s)
+        if settings is None:
+            return 1
+        logs.configure(settings.log_level, settings.log_format, "ps", server.index)
+        store = server.open_store(settings, restore)
+        log.info("serving address=%s", server.address)
+        return server.beat_until_end(store, settings.master_timeout_s)
+    except Unreachable as error:
+        log.error("the master did not answer: %s", error)
+        return 1
+    except EdlError as error:
+        log.error("%s", error)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""From pushes to steps: async, sync and bounded staleness. Pure.
+
+async: each push is a step. sync: the gradients of `grads_to_wait` pushes are summed in the order of
+arrival and divided by grads_to_wait (an incomplete version that is flushed, too), then one step.
+A push of a version older than the shard's by more than the bound is stale. What has been summed but
+not stepped is keyed by chunk and by row, so a snapshot holds it and another number of shards can
+take it over.
+
+References: SSP, Ho et al. 2013; staleness-aware rates, Zhang et al. 2016 (lr / staleness).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .dense import ChunkKey
+from .optimizers import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Update:
+    """Gradients: by chunk float32[n], by table (unique ids[n], float32[n, dim])."""
+
+    dense: dict[ChunkKey, Floats] = field(default_factory=dict)
+    rows: dict[str, tuple[Ints, Floats]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How pushes become steps. `staleness` None: no bound."""
+
+    use_async: bool = False
+    grads_to_wait: int = 1
+    staleness: int | None = None
+    lr_staleness_modulation: bool = False
+
+    def is_stale(self, push_version: int, version: int) -> bool:
+        return self.staleness is not None and push_version < version - self.staleness
+
+    def lr_scale(self, push_version: int, version: int) -> float:
+        """What the learning rate of an async push is multiplied by."""
+        if not (self.use_async and self.lr_staleness_modulation):
+            return 1.0
+        return 1.0 / max(1, version - push_version)
+
+
+class Aggregation:
+    """Pushes of the version that is being made."""
+
+    def __init__(self, policy: Policy, pushes: int = 0, sums: Update | None = None) -> None:
+        self._wait = 1 if policy.use_async else policy.grads_to_wait
+        self.pushes = pushes
+        self._dense: dict[ChunkKey, Floats] = dict(sums.dense) if sums else {}
+        self._rows = {table: [part] for table, part in sums.rows.items()} if sums else {}
+
+    def add(self, update: Update) -> Update | None:
+        """One push. The update of the step that it completes, if it does."""
+        if self._wait == 1:
+            return update
+        for key, grad in update.dense.items():
+            if key in self._dense:
+                self._dense[key] += grad
+            else:
+                self._dense[key] = grad.copy()
+        for table, part in update.rows.items():
+            self._rows.setdefault(table, []).append(part)
+        self.pushes += 1
+        return self.flush() if self.pushes >= self._wait else None
+
+    def flush(self) -> Update:
+        """The update of a step with what there is."""
+        sums = self.sums()
+        self.pushes, self._dense, self._rows = 0, {}, {}
+        divisor = np.float32(self._wait)
+        return Update(
+            {key: grad / divisor for key, grad in sums.dense.items()},
+            {table: (ids, grads / divisor) for table, (ids, grads) in sums.rows.items()},
+        )
+
+    def sums(self) -> Update:
+        """What has been summed; the next push does not change it in place."""
+        for table, parts in self._rows.items():
+            self._rows[table] = [sum_by_id(parts)]
+        return Update(
+            {key: grad.copy() for key, grad in self._dense.items()},
+            {table: parts[0] for table, parts in self._rows.items()},
+        )
+
+
+def sum_by_id(parts: list[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
+    """Unique ids and the sums of their gradients, added in the order of `parts`."""
+    if len(parts) == 1:
+        return parts[0]
+    ids, inverse = np.unique(np.concatenate([ids for ids, _ in parts]), return_inverse=True)
+    total = np.zeros((len(ids), parts[0][1].shape[1]), np.float32)
+    start = 0
+    for part_ids, grads in parts:
+        total[inverse[start : start + len(part_ids)]] += grads  # ids are unique within a part
+        start += len(part_ids)
+    return ids, total

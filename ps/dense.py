@@ -1,0 +1,117 @@
+"""The dense chunks that this shard owns: values, optimizer state, and when each changed.
+
+A chunk is a run of at most 1,048,576 elements of one tensor. A parameter's chunk is one row of the
+optimizer's rule, with its own step count; a buffer's chunk only adds what is pushed to it.
+
+Pins share: a pin holds the chunks' arrays themselves, and the next write to a chunk copies its
+arrays first. So a pin costs nothing until chunks are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
+from .optimizers import Floats, Ints, Rule
+
+ChunkKey = tuple[str, int]  # tensor, number
+_ONLY_ROW = np.zeros(1, np.int64)
+
+
+@dataclass
+class Chunk:
+    """`value` and each of `state` are float32[n]; `steps` int64[1]; `changed` is a version."""
+
+    value: Floats
+    state: list[Floats]
+    steps: Ints
+    changed: int
+    pinned: bool = field(default=False, repr=False)  # a pin may share the arrays: copy, then write
+
+    def copy(self) -> Chunk:
+        """An equal chunk whose arrays are its own."""
+        state = [values.copy() for values in self.state]
+        return Chunk(self.value.copy(), state, self.steps.copy(), self.changed)
+
+
+class Dense:
+    """Chunks by (tensor, number). Not thread-safe: the store holds the lock."""
+
+    def __init__(self, spec: ModelSpec, rule: Rule) -> None:
+        self._rule = rule
+        self._specs = {tensor.name: tensor for tensor in spec.dense}
+        self._chunks: dict[ChunkKey, Chunk] = {}
+        self._pins: dict[str, dict[ChunkKey, Chunk]] = {}
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        return key in self._chunks
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of values and state, pins left out."""
+        return sum(c.value.nbytes * (1 + len(c.state)) for c in self._chunks.values())
+
+    def elements(self, key: ChunkKey) -> int:
+        """How many elements the chunk must have."""
+        tensor, number = key
+        return min(CHUNK_ELEMENTS, self._specs[tensor].elements - number * CHUNK_ELEMENTS)
+
+    def is_buffer(self, tensor: str) -> bool:
+        return self._specs[tensor].kind == "buffer"
+
+    def make(self, key: ChunkKey, value: Floats, version: int) -> None:
+        """A fresh chunk with its first value; a chunk that is there is left alone."""
+        if key in self._chunks:
+            return
+        constants = () if self.is_buffer(key[0]) else self._rule.state.values()
+        state = [np.full(len(value), constant, np.float32) for constant in constants]
+        self.insert(key, Chunk(value.copy(), state, np.zeros(1, np.int64), version))
+
+    def insert(self, key: ChunkKey, chunk: Chunk) -> None:
+        """A chunk from a snapshot."""
+        self._chunks[key] = chunk
+
+    def apply(self, grads: Mapping[ChunkKey, Floats], lr: float, version: int) -> None:
+        """The step that makes `version`: parameters by the rule, buffers by addition."""
+        for key, grad in grads.items():
+            chunk = self._writable(key)
+            chunk.changed = version
+            if self.is_buffer(key[0]):
+                chunk.value += grad
+                continue
+            row = (1, -1)
+            self._rule.apply(
+                chunk.value.reshape(row),
+                [values.reshape(row) for values in chunk.state],
+                chunk.steps,
+                _ONLY_ROW,
+                grad.reshape(row),
+                lr,
+            )
+
+    def changed_since(self, version: int | None, cut: str = "") -> Iterator[tuple[ChunkKey, Chunk]]:
+        """Chunks changed after `version` (None: all), now or as `cut` was pinned."""
+        chunks = self._pins[cut] if cut else self._chunks
+        for key, chunk in chunks.items():
+            if version is None or chunk.changed > version:
+                yield key, chunk
+
+    def pin(self, cut: str) -> None:
+        for chunk in self._chunks.values():
+            chunk.pinned = True
+        self._pins[cut] = dict(self._chunks)
+
+    def unpin(self, cut: str) -> None:
+        self._pins.pop(cut, None)
+
+    def _writable(self, key: ChunkKey) -> Chunk:
+        chunk = self._chunks[key]
+        if chunk.pinned:
+            chunk = self._chunks[key] = chunk.copy()
+        return chunk

@@ -1,0 +1,165 @@
+"""The life of one parameter-server process.
+
+serve -> register -> (restore) -> beat once a second until told to go. While it has no store yet,
+calls are answered UNAVAILABLE. It beats at once when shard 0's version crosses a multiple that the
+master waits for (checkpoint, evaluation), so that the master need not poll.
+
+Ends with 0 when drained (by the master or SIGTERM), with 1 when the master declared it lost, or did
+not answer for `master_timeout_s`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+from prometheus_client import start_http_server
+
+from ..common import rpc, storage
+from ..common.errors import Unreachable
+from ..common.settings import JobSettings
+from ..proto import master_pb2 as pb
+from ..proto import master_pb2_grpc, ps_pb2_grpc
+from . import snapshot
+from .aggregation import Policy
+from .servicer import ParameterServerServicer
+from .slots import SlotMap
+from .store import Store
+
+log = logging.getLogger(__name__)
+
+_BEAT_S = 1.0
+_CALL_S = 5.0
+_THREADS = 256  # a frozen shard holds one for each push; they are made as needed
+
+
+class Server:
+    """One shard as a process: its gRPC service, its metrics, its line to the master."""
+
+    def __init__(self, *, index: int, incarnation: str, master: str, token: str) -> None:
+        self.index = index
+        self._replica = pb.Replica(role=pb.SERVER, index=index, incarnation=incarnation)
+        self._wake = threading.Event()
+        self._draining = False
+        self._servicer = ParameterServerServicer(index)
+        self._rpc = rpc.Server(
+            lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(
+                self._servicer, server
+            ),
+            token=token,
+            threads=_THREADS,
+        )
+        self.address = self._rpc.address
+        self._http, _ = start_http_server(
+            0, addr="127.0.0.1", registry=self._servicer.metrics.registry
+        )
+        self._channel = rpc.channel(master, token)
+        self._master_address = master
+        self._master = master_pb2_grpc.MasterStub(self._channel)
+
+    def drain(self) -> None:
+        """End with 0 soon. Safe to call from a signal handler."""
+        self._draining = True
+        self._wake.set()
+
+    def close(self) -> None:
+        self._rpc.stop()
+        self._http.shutdown()
+        self._channel.close()
+
+    def register(self, patience_s: float) -> JobSettings | None:
+        """Say hello; the job's settings. None: declared lost already, or drained meanwhile.
+
+        Raises Unreachable after `patience_s` without an answer.
+        """
+        request = pb.RegisterRequest(
+            replica=self._replica,
+            address=self.address,
+            metrics_address=f"127.0.0.1:{self._http.server_port}",
+            pid=os.getpid(),
+            host=socket.gethostname(),
+        )
+        deadline = time.monotonic() + patience_s
+        while not self._draining:
+            try:
+                reply = rpc.call(self._master.Register, request, _CALL_S)
+                return None if reply.fenced else JobSettings.from_json(reply.settings_json)
+            except Unreachable:
+                if time.monotonic() > deadline:
+                    raise
+                self._wake.wait(0.2)
+        return None
+
+    def open_store(self, settings: JobSettings, restore: str) -> Store:
+        """The shard, empty or from a checkpoint. `restore`: one to continue, with its ledger."""
+        store = Store(
+            index=self.index,
+            slot_map=SlotMap(settings.num_ps),
+            policy=Policy(
+                use_async=settings.use_async,
+                grads_to_wait=settings.grads_to_wait,
+                staleness=settings.resolved_staleness,
+                lr_staleness_modulation=settings.lr_staleness_modulation,
+            ),
+            on_version=self._watch(settings),
+        )
+        if path := restore or settings.checkpoint_dir_for_init:
+            manifest = storage.load(path)
+            snapshot.restore(store, manifest, new_job=not restore)
+            log.info("restored checkpoint=%s version=%d", manifest.directory, store.version)
+        self._servicer.attach(store)
+        return store
+
+    def beat_until_end(self, store: Store, patience_s: float) -> int:
+        """Heartbeats until the end; the exit code."""
+        heard = time.monotonic()
+        while not self._draining:
+            self._wake.wait(_BEAT_S)
+            self._wake.clear()
+            self._servicer.metrics.observe(store)
+            try:
+                reply = self._beat(store)
+            except Unreachable as error:
+                if time.monotonic() - heard > patience_s:
+                    log.error(
+                        "the master at %s has not answered for %.0f s (%s): giving up",
+                        self._master_address,
+                        patience_s,
+                        error,
+                    )
+                    return 1
+                continue
+            heard = time.monotonic()
+            if reply.fenced:
+                log.error("the master has declared this server lost: ending")
+                return 1
+            if reply.drain:
+                self._draining = True
+            if reply.low_water:
+                store.retire(reply.low_water)
+        log.info("drained version=%d", store.version)
+        return 0
+
+    def _beat(self, store: Store) -> Any:
+        request = pb.HeartbeatRequest(
+            replica=self._replica,
+            version=store.version,
+            state="serving" if store.initialized else "waiting",
+        )
+        return rpc.call(self._master.Heartbeat, request, _CALL_S)
+
+    def _watch(self, settings: JobSettings) -> Any:
+        """What the store calls at each version."""
+        marks = [n for n in (settings.checkpoint_steps, settings.evaluation_steps) if n > 0]
+        if settings.max_steps > 0:
+            marks.append(settings.max_steps)
+
+        def passed(version: int) -> None:
+            if self.index == 0 and any(version % mark == 0 for mark in marks):
+                self._wake.set()
+
+        return passed

@@ -1,0 +1,258 @@
+"""The parameter server's gRPC service: bytes to numpy views and back, over the store.
+
+A request that no shard can serve is INVALID_ARGUMENT, one that does not fit this shard's state
+FAILED_PRECONDITION, with the reason; both leave the shard as it was. Values are not judged: a NaN
+is the worker's to find.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.errors import EdlError
+from ..nn.model_spec import ModelSpec
+from ..proto import ps_pb2 as pb
+from ..proto import ps_pb2_grpc
+from . import snapshot
+from .aggregation import Update
+from .dense import ChunkKey
+from .ledger import Span
+from .metrics import Metrics
+from .optimizers import Floats
+from .store import Invalid, Outcome, Store
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _served(method: Method) -> Method:
+    """Our errors as status codes; the time of each call."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def serve(self: ParameterServerServicer, request: Any, context: grpc.ServicerContext) -> Any:
+        began = time.perf_counter()
+        code = grpc.StatusCode.INTERNAL
+        try:
+            reply = method(self, request, context)
+            code = grpc.StatusCode.OK
+            return reply
+        except Invalid as error:
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            context.abort(code, str(error))
+        except EdlError as error:
+            code = grpc.StatusCode.FAILED_PRECONDITION
+            context.abort(code, str(error))
+        except OSError as error:
+            context.abort(code, f"{name} failed on server {self.index}: {error}")
+        except MemoryError:
+            code = grpc.StatusCode.RESOURCE_EXHAUSTED
+            context.abort(code, f"server {self.index} is out of memory: use more servers")
+        finally:
+            self.metrics.rpc.labels(name, code.name).observe(time.perf_counter() - began)
+
+    return serve  # type: ignore[return-value]
+
+
+class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
+    """Serves a store once it is there; until then every call is UNAVAILABLE (ask again)."""
+
+    def __init__(self, index: int, store: Store | None = None) -> None:
+        self.index = index
+        self.metrics = Metrics(index)
+        self._store = store
+
+    def attach(self, store: Store) -> None:
+        self._store = store
+
+    def _ready(self, context: grpc.ServicerContext) -> Store:
+        if self._store is None:
+            context.abort(grpc.StatusCode.UNAVAILABLE, f"server {self.index} is starting")
+        assert self._store is not None  # abort has raised
+        return self._store
+
+    @_served
+    def Init(self, request: pb.InitRequest, context: grpc.ServicerContext) -> pb.InitReply:
+        store = self._ready(context)
+        try:
+            spec = ModelSpec.from_json(request.model_json)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Invalid(f"model_json is no ModelSpec: {error!r}") from error
+        version = store.init(spec, _chunks(request.chunks), request.complete)
+        return pb.InitReply(version=version)
+
+    @_served
+    def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullReply:
+        store = self._ready(context)
+        self.metrics.received.inc(request.ByteSize())
+        if self._moved(store, request.slot_map_version):
+            return pb.PullReply(outcome=pb.PullReply.MOVED)
+        asked = [(rows.table, _ids(rows)) for rows in request.tables]
+        pulled = store.pull(
+            dense=request.dense,
+            known_version=request.known_version if request.HasField("known_version") else None,
+            tables=asked,
+            cut=request.cut,
+        )
+        if pulled is None:
+            return pb.PullReply(outcome=pb.PullReply.UNINITIALIZED)
+        version, chunks, rows = pulled
+        return pb.PullReply(
+            version=version,
+            dense=[
+                pb.DenseChunk(tensor=tensor, chunk=chunk, data=data)
+                for (tensor, chunk), data in chunks
+            ],
+            tables=[
+                pb.Rows(table=table, values=values.tobytes())
+                for (table, _), values in zip(asked, rows, strict=True)
+            ],
+        )
+
+    @_served
+    def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReply:
+        store = self._ready(context)
+        self.metrics.received.inc(request.ByteSize())
+        if self._moved(store, request.slot_map_version):
+            return pb.PushReply(outcome=pb.PushReply.MOVED)
+        span = request.span
+        try:
+            span = Span(span.task, span.attempt, span.start, span.end)
+        except ValueError as error:
+            raise Invalid(str(error)) from error
+        update = Update(_chunks(request.dense), _gradients(request.tables))
+        pushed = store.push(span, request.version, update)
+        self.metrics.pushes.labels(pushed.outcome.name.lower()).inc()
+        if pushed.outcome is Outcome.APPLIED:
+            self.metrics.staleness.observe(pushed.staleness)
+        elif pushed.outcome is Outcome.DUPLICATE:
+            self.metrics.duplicates.inc()
+        return pb.PushReply(
+            outcome=pb.PushReply.Outcome.Value(pushed.outcome.name),
+            version=pushed.version,
+            applied=pushed.applied,
+        )
+
+    @_served
+    def Fence(self, request: pb.FenceRequest, context: grpc.ServicerContext) -> pb.FenceReply:
+        attempts = {entry.task: entry.attempt for entry in request.entries}
+        applied = self._ready(context).fence(attempts, request.master_epoch)
+        return pb.FenceReply(
+            entries=[pb.FenceReply.Entry(task=t, applied=p) for t, p in applied.items()]
+        )
+
+    @_served
+    def Freeze(self, request: pb.FreezeRequest, context: grpc.ServicerContext) -> pb.FreezeReply:
+        entries, version = self._ready(context).freeze(_cut(request.cut), request.timeout_s)
+        return pb.FreezeReply(
+            ledger=[
+                pb.LedgerEntry(task=e.task, attempt=e.attempt, applied=e.applied) for e in entries
+            ],
+            version=version,
+        )
+
+    @_served
+    def Pin(self, request: pb.PinRequest, context: grpc.ServicerContext) -> pb.PinReply:
+        targets = {entry.task: entry.applied for entry in request.targets}
+        store = self._ready(context)
+        reached, version = store.pin(_cut(request.cut), targets, request.timeout_s)
+        return pb.PinReply(reached=reached, version=version)
+
+    @_served
+    def Unpin(self, request: pb.UnpinRequest, context: grpc.ServicerContext) -> pb.UnpinReply:
+        self._ready(context).unpin(request.cut)
+        return pb.UnpinReply()
+
+    @_served
+    def Snapshot(
+        self, request: pb.SnapshotRequest, context: grpc.ServicerContext
+    ) -> pb.SnapshotReply:
+        files, version = snapshot.write(self._ready(context), request.cut, request.directory)
+        return pb.SnapshotReply(
+            files=[
+                pb.SnapshotReply.File(name=f.name, nbytes=f.nbytes, sha256=f.sha256) for f in files
+            ],
+            version=version,
+        )
+
+    @_served
+    def Flush(self, request: pb.FlushRequest, context: grpc.ServicerContext) -> pb.FlushReply:
+        version, pushes = self._ready(context).flush()
+        return pb.FlushReply(version=version, pushes=pushes)
+
+    @_served
+    def Retire(self, request: pb.RetireRequest, context: grpc.ServicerContext) -> pb.RetireReply:
+        self._ready(context).retire(request.low_water)
+        return pb.RetireReply()
+
+    @_served
+    def Describe(
+        self, request: pb.DescribeRequest, context: grpc.ServicerContext
+    ) -> pb.DescribeReply:
+        store = self._ready(context)
+        dense_bytes, table_rows, _ = store.sizes()
+        return pb.DescribeReply(
+            shard=store.index,
+            version=store.version,
+            initialized=store.initialized,
+            dense_bytes=dense_bytes,
+            table_rows=table_rows,
+            ledger_tasks=store.ledger_tasks,
+            pushes_applied=store.counts[Outcome.APPLIED],
+            pushes_duplicate=store.counts[Outcome.DUPLICATE],
+            pushes_fenced=store.counts[Outcome.FENCED],
+            pushes_stale=store.counts[Outcome.STALE],
+            pushes_gap=store.counts[Outcome.GAP],
+        )
+
+    @staticmethod
+    def _moved(store: Store, slot_map_version: int) -> bool:
+        """The caller names a slot map that is not this shard's; 0 names none."""
+        return slot_map_version not in (0, store.slot_map.version)
+
+
+def _cut(name: str) -> str:
+    if not name:
+        raise Invalid("a cut needs a name")
+    return name
+
+
+def _chunks(messages: Iterable[pb.DenseChunk]) -> dict[ChunkKey, Floats]:
+    chunks: dict[ChunkKey, Floats] = {}
+    for message in messages:
+        key = (message.tensor, message.chunk)
+        if key in chunks:
+            raise Invalid(f"chunk {message.chunk} of tensor {message.tensor!r} comes twice")
+        chunks[key] = _view(message.data, np.dtype(np.float32), f"chunk of {message.tensor!r}")
+    return chunks
+
+
+def _gradients(messages: Iterable[pb.Rows]) -> dict[str, tuple[NDArray[np.int64], Floats]]:
+    rows: dict[str, tuple[NDArray[np.int64], Floats]] = {}
+    for message in messages:
+        if message.table in rows:
+            raise Invalid(f"table {message.table!r} comes twice")
+        ids = _ids(message)
+        values = _view(message.values, np.dtype(np.float32), f"values of {message.table!r}")
+        if len(ids) == 0 or len(values) % len(ids):
+            raise Invalid(
+                f"table {message.table!r}: {len(values)} values do not fill {len(ids)} rows"
+            )
+        rows[message.table] = ids, values.reshape(len(ids), -1)
+    return rows
+
+
+def _ids(message: pb.Rows) -> NDArray[np.int64]:
+    return _view(message.ids, np.dtype(np.int64), f"ids of {message.table!r}")
+
+
+def _view(data: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
+    if len(data) % dtype.itemsize:
+        raise Invalid(f"{what}: {len(data)} bytes are no whole number of {dtype}")
+    return np.frombuffer(data, dtype)

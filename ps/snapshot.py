@@ -1,0 +1,225 @@
+"""A pinned cut to files and back, onto any number of shards.
+
+A shard writes pieces of bounded size (safetensors; the lock is held for one piece at a time):
+
+    shard-I-of-N.dense-K       chunks: value, optimizer state, steps, changed
+    shard-I-of-N.table-T-K     rows of table T: ids, weight, optimizer state, steps
+    shard-I-of-N.sums-...      what the aggregation has summed and not stepped
+    shard-I-of-N.json          the model, version, ledger, number of pushes that wait
+
+Restoring, a shard reads all files and keeps what the slot map gives it. Everything that the next
+step depends on is in them, so that step equals the uninterrupted run's bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from ..common.errors import CheckpointError
+from ..common.storage import FileRecord, Manifest, read_checked, write_file
+from ..nn.model_spec import ModelSpec
+from .aggregation import Update, sum_by_id
+from .dense import Chunk, ChunkKey
+from .ledger import Entry
+from .optimizers import Floats, Ints, Rule, make_rule
+from .slots import SlotMap
+from .store import Books, Store
+from .table import RowBlock
+
+PIECE_NBYTES = 64 << 20  # of one file; memory needed beside the store is about three of them
+Tensors = dict[str, NDArray[Any]]
+_NO_STEPS = np.zeros(1, np.int64)
+
+
+# -- Writing
+
+
+def write(store: Store, cut: str, directory: str | Path) -> tuple[list[FileRecord], int]:
+    """Write this shard's part of a pinned cut. The files; the cut's version."""
+    spec, books = store.cut_books(cut)
+    path = Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    shard = f"shard-{store.index:05d}-of-{store.slot_map.num_shards:05d}"
+    records = []
+    for name, tensors, about in _pieces(store, cut, spec, books):
+        metadata = {"edl": json.dumps(about)}
+        data = safetensors.numpy.save(tensors, metadata)
+        records.append(write_file(path / f"{shard}.{name}.safetensors", data))
+    records.append(write_file(path / f"{shard}.json", _books_json(spec, books)))
+    return records, books.version
+
+
+def _books_json(spec: ModelSpec, books: Books) -> bytes:
+    return json.dumps(
+        {
+            "model": json.loads(spec.to_json()),
+            "version": books.version,
+            "low_water": books.low_water,
+            "ledger": [[e.task, e.attempt, e.applied] for e in books.ledger],
+            "pushes": books.pushes,
+        }
+    ).encode()
+
+
+Piece = tuple[str, Tensors, dict[str, Any]]  # name, tensors, what they are
+
+
+def _pieces(store: Store, cut: str, spec: ModelSpec, books: Books) -> Iterator[Piece]:
+    states = list(make_rule(spec.optimizer).state)
+    for number, run in enumerate(_runs(store.cut_chunks(cut))):
+        yield f"dense-{number:05d}", *_chunk_tensors(run, states)
+    for index, table in enumerate(spec.tables):
+        row_nbytes = 4 * table.dim * (1 + len(states)) + 16
+        blocks = store.cut_rows(cut, table.name, max(1, PIECE_NBYTES // row_nbytes))
+        for number, block in enumerate(blocks):
+            tensors = {"ids": block.ids, "weight": block.weight, "steps": block.steps}
+            tensors |= {f"state.{s}": v for s, v in zip(states, block.state, strict=True)}
+            yield f"table-{index:03d}-{number:05d}", tensors, {"rows": table.name}
+    sums = [(key, Chunk(v, [], _NO_STEPS, 0)) for key, v in books.sums.dense.items()]
+    for number, run in enumerate(_runs(sums)):
+        yield f"sums-dense-{number:05d}", *_chunk_tensors(run, [], "chunk_sums")
+    for number, (name, (ids, total)) in enumerate(books.sums.rows.items()):
+        yield f"sums-table-{number:03d}", {"ids": ids, "sum": total}, {"row_sums": name}
+
+
+def _runs(chunks: Iterable[tuple[ChunkKey, Chunk]]) -> Iterator[list[tuple[ChunkKey, Chunk]]]:
+    run: list[tuple[ChunkKey, Chunk]] = []
+    nbytes = 0
+    for key, chunk in chunks:
+        size = chunk.value.nbytes * (1 + len(chunk.state))
+        if run and nbytes + size > PIECE_NBYTES:
+            yield run
+            run, nbytes = [], 0
+        run.append((key, chunk))
+        nbytes += size
+    if run:
+        yield run
+
+
+def _chunk_tensors(
+    run: list[tuple[ChunkKey, Chunk]], states: list[str], kind: str = "chunks"
+) -> tuple[Tensors, dict[str, Any]]:
+    tensors: Tensors = {}
+    about = []
+    for number, ((tensor, chunk_number), chunk) in enumerate(run):
+        tensors[f"{number}.value"] = chunk.value
+        for name, values in zip(states, chunk.state, strict=False):  # a buffer has none
+            tensors[f"{number}.state.{name}"] = values
+        about.append([tensor, chunk_number, int(chunk.steps[0]), chunk.changed])
+    return tensors, {kind: about}
+
+
+# -- Reading
+
+
+def restore(store: Store, manifest: Manifest, *, new_job: bool) -> None:
+    """Load what is this shard's of a checkpoint of any number of shards.
+
+    new_job: without the ledger and the pushes that wait (see Store.restore). Raises CheckpointError
+    where a file is damaged or the parts are not of one cut.
+    """
+    spec = ModelSpec.from_json(json.dumps(manifest.model))
+    parts = _Parts(store.index, store.slot_map, spec)
+    store.restore(spec, _merged_books(manifest), new_job=new_job)
+    for record in manifest.files:
+        if not record.name.endswith(".safetensors"):
+            continue
+        tensors, about = _load(manifest, record)
+        if "chunks" in about:
+            for key, chunk in parts.chunks(tensors, about["chunks"]):
+                store.insert_chunk(key, chunk)
+        elif "rows" in about:
+            store.insert_rows(about["rows"], parts.rows(tensors, about["rows"]))
+        else:
+            parts.add_sums(tensors, about)
+    if not new_job:
+        store.restore_sums(parts.sums())
+
+
+def _load(manifest: Manifest, record: FileRecord) -> tuple[Tensors, dict[str, Any]]:
+    data = read_checked(manifest, record)
+    header_nbytes = int.from_bytes(data[:8], "little")  # safetensors: length, JSON header, data
+    header = json.loads(data[8 : 8 + header_nbytes])
+    return safetensors.numpy.load(data), json.loads(header["__metadata__"]["edl"])
+
+
+def _merged_books(manifest: Manifest) -> Books:
+    """The books of all shards as one; they must be of one cut."""
+    version = pushes = low_water = 0
+    ledgers: list[dict[int, Entry]] = []
+    for record in manifest.files:
+        if not record.name.endswith(".json"):
+            continue
+        values = json.loads(read_checked(manifest, record))
+        version, pushes = max((version, pushes), (values["version"], values["pushes"]))
+        low_water = max(low_water, values["low_water"])
+        ledgers.append({task: Entry(task, a, p) for task, a, p in values["ledger"]})
+    if len(ledgers) != manifest.num_shards:
+        raise CheckpointError(
+            f"{manifest.directory} names the books of {len(ledgers)} shards "
+            f"instead of {manifest.num_shards}"
+        )
+    merged = []
+    for task in sorted({task for ledger in ledgers for task in ledger if task >= low_water}):
+        entries = [ledger.get(task, Entry(task, 0, 0)) for ledger in ledgers]
+        positions = {e.applied for e in entries}
+        if len(positions) > 1:
+            raise CheckpointError(
+                f"{manifest.directory} is not one cut: its shards stand at the positions "
+                f"{sorted(positions)} of task {task}"
+            )
+        merged.append(Entry(task, max(e.attempt for e in entries), positions.pop()))
+    return Books(version, low_water, tuple(merged), pushes)
+
+
+@dataclass
+class _Parts:
+    """Keeps what a slot map gives to one shard."""
+
+    index: int
+    slot_map: SlotMap
+    spec: ModelSpec
+    _rule: Rule = field(init=False)
+    _dense_sums: dict[ChunkKey, Floats] = field(default_factory=dict)
+    _row_sums: dict[str, list[tuple[Ints, Floats]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rule = make_rule(self.spec.optimizer)
+
+    def _is_mine(self, tensor: str, chunk: int) -> bool:
+        return self.slot_map.shard_of_chunk(tensor, chunk) == self.index
+
+    def chunks(self, tensors: Tensors, about: list[Any]) -> Iterator[tuple[ChunkKey, Chunk]]:
+        for number, (tensor, chunk, steps, changed) in enumerate(about):
+            if not self._is_mine(tensor, chunk):
+                continue
+            names = [f"{number}.state.{name}" for name in self._rule.state]
+            state = [tensors[name].copy() for name in names if name in tensors]
+            value = tensors[f"{number}.value"].copy()
+            yield (tensor, chunk), Chunk(value, state, np.full(1, steps, np.int64), changed)
+
+    def rows(self, tensors: Tensors, table: str) -> RowBlock:
+        state = tuple(tensors[f"state.{name}"] for name in self._rule.state)
+        block = RowBlock(tensors["ids"], tensors["weight"], state, tensors["steps"])
+        return block.select(self.slot_map.shards_of_ids(table, block.ids) == self.index)
+
+    def add_sums(self, tensors: Tensors, about: dict[str, Any]) -> None:
+        for number, (tensor, chunk, _, _) in enumerate(about.get("chunk_sums", ())):
+            if self._is_mine(tensor, chunk):
+                self._dense_sums[tensor, chunk] = tensors[f"{number}.value"].copy()
+        if "row_sums" in about:
+            table, ids = about["row_sums"], tensors["ids"]
+            mine = self.slot_map.shards_of_ids(table, ids) == self.index
+            self._row_sums.setdefault(table, []).append((ids[mine], tensors["sum"][mine]))
+
+    def sums(self) -> Update:
+        rows = {table: sum_by_id(parts) for table, parts in self._row_sums.items()}
+        return Update(self._dense_sums, rows)

@@ -1,0 +1,133 @@
+"""Replicas as processes of this machine.
+
+Each is a session (and process group) of its own, so that a Ctrl-C in the terminal reaches the
+master alone and a kill reaches all that a replica started. One thread per child waits for its end
+and reports it. Output is appended to `<job_dir>/logs/<role>-<index>.log`. The job's token travels in
+the environment only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..common.errors import EdlError
+from .base import Exit, OnExit, Replica
+
+_MODULES = {"worker": "edl.worker", "server": "edl.ps"}
+_CLOSE_S = 5.0  # a killed process is gone at once; only a hung disk takes longer
+
+
+class LocalRuntime:
+    """`command` is what runs a replica, before its arguments; a test gives another."""
+
+    def __init__(
+        self,
+        job_dir: Path,
+        *,
+        master_address: str,
+        on_exit: OnExit,
+        command: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._logs = job_dir / "logs"
+        self._master_address = master_address
+        self._on_exit = on_exit
+        self._command = command or {
+            role: (sys.executable, "-m", module) for role, module in _MODULES.items()
+        }
+        self._lock = threading.Lock()
+        self._children: dict[str, subprocess.Popen[bytes]] = {}  # by incarnation
+        self._waiters: list[threading.Thread] = []
+        self._closed = False
+
+    def start(self, role: str, index: int, incarnation: str, env: Mapping[str, str]) -> Replica:
+        arguments = [
+            *self._command[role],
+            *("--index", str(index)),
+            *("--incarnation", incarnation),
+            *("--master", self._master_address),
+        ]
+        with self._lock:
+            if self._closed:
+                raise EdlError(f"{role} {index} cannot be started: the job is ending")
+            try:
+                self._logs.mkdir(parents=True, exist_ok=True)
+                with open(self._logs / f"{role}-{index}.log", "ab") as output:
+                    child = subprocess.Popen(
+                        arguments,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env={**os.environ, **env},
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                raise EdlError(f"{role} {index} cannot be started: {error}") from error
+            replica = Replica(role, index, incarnation, child.pid)
+            self._children[incarnation] = child
+            waiter = threading.Thread(
+                target=self._wait, args=(replica, child), name=f"wait-{role}-{index}", daemon=True
+            )
+            self._waiters = [t for t in self._waiters if t.is_alive()] + [waiter]
+            waiter.start()
+        return replica
+
+    def stop(self, replica: Replica, grace_s: float) -> None:
+        with self._lock:
+            child = self._children.get(replica.incarnation)
+        if child is None:
+            return
+        if grace_s <= 0:
+            self._signal(child, signal.SIGKILL)
+            return
+        self._signal(child, signal.SIGTERM, group=False)
+        killer = threading.Thread(
+            target=self._kill_after, args=(child, grace_s), name="kill-after", daemon=True
+        )
+        killer.start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            children, waiters = list(self._children.values()), list(self._waiters)
+        for child in children:
+            self._signal(child, signal.SIGKILL)
+        for waiter in waiters:
+            waiter.join(_CLOSE_S)
+
+    def _wait(self, replica: Replica, child: subprocess.Popen[bytes]) -> None:
+        code = child.wait()
+        self._signal_group(child.pid, signal.SIGKILL)  # what the replica started goes with it
+        with self._lock:
+            del self._children[replica.incarnation]
+            closed = self._closed
+        if not closed:
+            self._on_exit(Exit(replica, code))
+
+    def _kill_after(self, child: subprocess.Popen[bytes], grace_s: float) -> None:
+        try:
+            child.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._signal(child, signal.SIGKILL)
+
+    def _signal(
+        self, child: subprocess.Popen[bytes], number: signal.Signals, group: bool = True
+    ) -> None:
+        if child.poll() is not None:
+            return
+        if group:
+            self._signal_group(child.pid, number)
+        else:
+            child.send_signal(number)
+
+    @staticmethod
+    def _signal_group(pid: int, number: signal.Signals) -> None:
+        try:
+            os.killpg(pid, number)
+        except (ProcessLookupError, PermissionError):
+            return  # nobody of the group is left

@@ -1,0 +1,131 @@
+"""One worker in sync mode equals plain torch in one process, for every optimizer, on 1-3 servers.
+
+The servers are real (gRPC on loopback); the oracle is torch.optim with every embedding row a
+parameter of its own. The model has a table that is pulled ahead, one that is pulled inside the
+forward, BatchNorm's running statistics, dropout and a tensor without gradient.
+"""
+
+import numpy as np
+import pytest
+import torch
+from edl.nn import (
+    FTRL,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Cosine,
+    Embedding,
+    LocalRows,
+    attach,
+    torch_optimizer,
+)
+from edl.nn.optimizers import learning_rate
+from edl.worker.ps_trainer import PsTrainer, _seed_of, model_spec
+from servers import serving
+from torch import nn
+
+torch.set_num_threads(1)
+STEPS = 200
+SEED = 7
+OPTIMIZERS = {
+    "sgd": SGD(lr=0.1),
+    "momentum": SGD(lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "nesterov": SGD(lr=0.05, momentum=0.9, nesterov=True),
+    "adagrad": Adagrad(lr=0.05),
+    "adam": Adam(lr=Cosine(5e-3, total_steps=STEPS, warmup_steps=20)),
+    "amsgrad": Adam(lr=3e-3, amsgrad=True),
+    "adamw": AdamW(lr=3e-3, weight_decay=0.05),
+    "ftrl": FTRL(lr=0.1, l1=1e-4, l2=1e-3),
+}
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.user = Embedding("user", 8, feature="user")
+        self.words = Embedding("words", 4, initializer="normal", scale=0.1, combiner="mean")
+        self.norm = nn.BatchNorm1d(12)
+        self.hidden = nn.Linear(12, 16)
+        self.drop = nn.Dropout(0.1)
+        self.out = nn.Linear(16, 1)
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, features):
+        x = torch.cat([self.user(features["user"]), self.words(features["words"])], 1)
+        return self.out(self.drop(torch.tanh(self.hidden(self.norm(x))))).squeeze(1)
+
+
+def make_model():
+    torch.manual_seed(SEED)
+    return Model()
+
+
+def loss_of(outputs, labels):
+    return nn.functional.binary_cross_entropy_with_logits(outputs, labels)
+
+
+def batch(step):
+    rng = np.random.default_rng([SEED, step])
+    user = torch.from_numpy(np.minimum(rng.zipf(1.3, 32), 300).astype(np.int64))
+    words = torch.from_numpy(rng.integers(-1, 60, (32, 5)))  # -1 is padding
+    labels = ((user % 3 == 0) ^ (rng.random(32) < 0.1)).float()
+    return {"user": user, "words": words}, labels
+
+
+def plain_torch(spec):
+    """State dict, rows by table, and the losses."""
+    model, rows, losses = make_model(), LocalRows(SEED), []
+    attach(model, rows)
+    optimizer = torch_optimizer(spec, model.parameters())
+    for step in range(STEPS):
+        features, labels = batch(step)
+        torch.manual_seed(_seed_of(SEED, 0, 1, step))
+        model.train()
+        loss = loss_of(model(features), labels)
+        optimizer.param_groups[0]["params"].extend(rows.new_parameters())
+        optimizer.param_groups[0]["lr"] = learning_rate(spec, step)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    tables = {
+        name: {i: row.detach().numpy() for i, row in rows.table(name).items()}
+        for name in ("user", "words")
+    }
+    return model.state_dict(), tables, losses
+
+
+@pytest.fixture(scope="module", params=OPTIMIZERS)
+def oracle(request):
+    return OPTIMIZERS[request.param], plain_torch(OPTIMIZERS[request.param])
+
+
+@pytest.mark.parametrize("num_servers", [1, 2, 3])
+def test_one_sync_worker_equals_plain_torch(oracle, num_servers):
+    optimizer, (state, tables, losses) = oracle
+    spec = model_spec(make_model(), optimizer, SEED)
+
+    with serving(num_servers, spec) as client:
+        trainer = PsTrainer(make_model, loss_of, client, spec, device=torch.device("cpu"))
+        found = []
+        for step in range(STEPS):
+            features, labels = batch(step)
+            prepared = trainer.prepare(features)
+            pulled = trainer.begin(prepared, None)
+            gradients = trainer.gradients(features, labels, prepared, pulled, (0, 1, step))
+            trainer.push(1, 1, step, step + 1, gradients)
+            found.append(gradients.loss)
+        final = trainer.state_dict()
+        rows = {
+            name: client.pull({name: np.array(sorted(ids))}, timeout_s=10).rows[name]
+            for name, ids in tables.items()
+        }
+
+    np.testing.assert_allclose(found, losses, rtol=1e-3, atol=1e-4)
+    for name, tensor in final.items():
+        if name != "norm.num_batches_tracked":
+            np.testing.assert_allclose(tensor, state[name], rtol=1e-3, atol=2e-5, err_msg=name)
+    for name, expected in tables.items():
+        stacked = np.stack([expected[i] for i in sorted(expected)])
+        np.testing.assert_allclose(rows[name], stacked, rtol=1e-3, atol=2e-5, err_msg=name)

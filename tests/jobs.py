@@ -1,0 +1,159 @@
+"""Run a real job (master, servers and workers as processes) and look at its books."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from edl.common import storage
+from edl.common.settings import JobSettings
+from edl.master.client import MasterClient
+from safetensors.numpy import load_file
+
+ZOO = Path(__file__).parent / "zoo"
+
+
+class Job:
+    """A job of real processes. `with Job(tmp_path, ...) as job: job.wait()`."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.settings = JobSettings(
+            **{
+                "job_name": folder.name,
+                "model_zoo": str(ZOO),
+                "checkpoint_dir": str(folder / "checkpoints"),
+                **settings,
+            }
+        )
+        (folder / "settings.json").write_text(self.settings.to_json())
+        self.token = secrets.token_hex(8)
+        (folder / "logs").mkdir(exist_ok=True)
+        self.revision = 0
+
+    def __enter__(self) -> Job:
+        with open(self.folder / "logs" / "master.log", "ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "edl.master", "--job-dir", str(self.folder)],
+                env={**os.environ, "EDL_TOKEN": self.token, "OMP_NUM_THREADS": "1"},
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pids = [r["pid"] for r in self._replicas()]
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(10)
+        for pid in pids:
+            for number in (signal.SIGCONT, signal.SIGKILL):
+                send(pid, number)
+
+    def client(self) -> MasterClient:
+        """Waits for the master to serve."""
+        address = self.folder / "master.json"
+        deadline = time.monotonic() + 60
+        while not address.exists():
+            assert self.process.poll() is None, self.logs()
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.02)
+        return MasterClient(
+            json.loads(address.read_text())["address"], token=self.token, patience_s=10
+        )
+
+    def watch(self, until: Any, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Follow the status until `until(status)`; answers that status."""
+        client = self.client()
+        deadline = time.monotonic() + timeout_s
+        try:
+            while True:
+                self.revision, status = client.status(self.revision, wait_s=1.0)
+                self.last = status
+                if until(status):
+                    return status
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"{status}\n{self.logs()}")
+        finally:
+            client.close()
+            self.revision = 0
+
+    def wait(self, timeout_s: float = 120.0) -> int:
+        """The master's exit code."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job did not end in {timeout_s} s\n{self.logs()}") from None
+
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.folder / "result.json").read_text())
+
+    def logs(self, tail: int = 60) -> str:
+        parts = []
+        for path in sorted((self.folder / "logs").glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-tail:]
+            parts.append(f"---- {path.name}\n" + "\n".join(lines))
+        return "\n".join(parts)
+
+    def _replicas(self) -> list[dict[str, Any]]:
+        status = getattr(self, "last", None)
+        if self.process.poll() is None and (self.folder / "master.json").exists():
+            client = self.client()
+            try:
+                _, status = client.status()
+            finally:
+                client.close()
+        return [r for r in (status or {}).get("workers", []) + (status or {}).get("servers", [])]
+
+    # -- the books
+
+    def checkpoint(self) -> Path:
+        found = storage.latest(Path(self.settings.checkpoint_dir))
+        assert found is not None, self.logs()
+        return Path(found)
+
+    def table(self, name: str) -> dict[int, np.ndarray]:
+        return table(self.checkpoint(), name)
+
+
+def send(pid: int | None, number: int) -> bool:
+    """Signal a process; False where it is gone."""
+    if not pid:
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def table(checkpoint: Path, name: str) -> dict[int, np.ndarray]:
+    """Rows by id of an embedding table, read from the files of a checkpoint."""
+    from edl.ps import snapshot
+
+    return snapshot.read_table(checkpoint, name)
+
+
+def dense(checkpoint: Path, name: str) -> np.ndarray:
+    from edl.ps import snapshot
+
+    return snapshot.read_dense(checkpoint)[name]
+
+
+def write_records(path: Path, count: int) -> Path:
+    np.savez(path, record=np.arange(count, dtype=np.int64))
+    return path
+
+
+__all__ = ["Job", "dense", "load_file", "send", "table", "write_records"]

@@ -1,0 +1,67 @@
+"""Real parameter servers (gRPC on loopback) inside the test's process, and reading checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from edl.common import rpc, storage
+from edl.nn.model_spec import ModelSpec
+from edl.proto import ps_pb2_grpc
+from edl.ps import snapshot
+from edl.ps.aggregation import Policy
+from edl.ps.client import PsClient
+from edl.ps.servicer import ParameterServerServicer
+from edl.ps.slots import SlotMap
+from edl.ps.store import Store
+
+TOKEN = "a token"
+
+
+@contextmanager
+def serving(
+    num_servers: int, spec: ModelSpec | None = None, policy: Policy | None = None
+) -> Iterator[PsClient]:
+    """A client of `num_servers` empty servers."""
+    servers = []
+    for index in range(num_servers):
+        store = Store(
+            index=index, slot_map=SlotMap(num_servers), policy=policy or Policy(staleness=0)
+        )
+        servicer = ParameterServerServicer(index, store)
+
+        def register(server, servicer=servicer):
+            ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
+
+        servers.append(rpc.Server(register, token=TOKEN))
+    client = PsClient([server.address for server in servers], token=TOKEN, spec=spec)
+    try:
+        yield client
+    finally:
+        client.close()
+        for server in servers:
+            server.stop()
+
+
+def restored(checkpoint: str | Path) -> Store:
+    """One shard that holds all of a checkpoint, ledger included."""
+    store = Store(index=0, slot_map=SlotMap(1), policy=Policy())
+    snapshot.restore(store, storage.load(checkpoint), new_job=False)
+    return store
+
+
+def table(checkpoint: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ids int64[n], ascending, and rows float32[n, dim] of a checkpoint's table."""
+    ids, rows = [], []
+    for record in storage.load(checkpoint).files:
+        tensors, about = snapshot._load(storage.load(checkpoint), record) if (
+            record.name.endswith(".safetensors")
+        ) else ({}, {})
+        if about.get("rows") == name:
+            ids.append(tensors["ids"])
+            rows.append(tensors["weight"])
+    everything = np.concatenate(ids) if ids else np.zeros(0, np.int64)
+    order = np.argsort(everything)
+    return everything[order], np.concatenate(rows)[order] if rows else np.zeros((0, 1), np.float32)

@@ -1,0 +1,386 @@
+"""Client and servicer over real gRPC: exactly once, concurrency, refusals, large tensors."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from edl.common.errors import EdlError, Unauthenticated, Unreachable
+from edl.nn import optimizers
+from edl.nn.initializers import initial_rows
+from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
+from edl.proto import ps_pb2 as pb
+from edl.ps.aggregation import Policy
+from edl.ps.client import PsClient, PushOutcome, Span
+
+USERS = TableSpec("users", 4)
+SPEC = ModelSpec((DenseSpec("w", (2, 3)), DenseSpec("b", (5,))), (USERS,), optimizers.SGD(lr=1.0))
+WAIT = {"timeout_s": 10.0}
+
+
+def zeros(spec=SPEC):
+    return {d.name: np.zeros(d.shape, np.float32) for d in spec.dense}
+
+
+def ones(ids):
+    ids = np.asarray(ids, np.int64)
+    return ids, np.ones((len(ids), 4), np.float32)
+
+
+def ready(start_shards, count=2, spec=SPEC, **policy):
+    shards = start_shards(count, spec, Policy(**({"use_async": True} | policy)))
+    shards.client.init(spec, zeros(spec), **WAIT)
+    return shards
+
+
+def versions(shards):
+    return tuple(store.version for store in shards.stores)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_push_moves_dense_values_and_rows_on_every_shard(start_shards, count):
+    shards = ready(start_shards, count)
+    ids = np.array([7, -3, 2**62, 11, 5], np.int64)
+    dense = zeros()
+
+    result = shards.client.push(
+        Span(0, 1, 0, 8),
+        (0,) * count,
+        dense={"w": np.full((2, 3), 2, np.float32), "b": np.ones(5, np.float32)},
+        tables={"users": ones(ids)},
+        **WAIT,
+    )
+    pulled = shards.client.pull({"users": ids[::-1]}, dense=dense, **WAIT)
+
+    assert (PushOutcome.APPLIED, (1,) * count) == (result.outcome, result.versions)
+    assert (1,) * count == pulled.versions
+    assert {"w", "b"} == pulled.changed
+    np.testing.assert_array_equal(dense["w"], -2)
+    np.testing.assert_array_equal(dense["b"], -1)
+    np.testing.assert_array_equal(pulled.rows["users"], initial_rows(0, USERS, ids[::-1]) - 1)
+
+
+def test_a_pull_of_unknown_ids_answers_initial_values_and_makes_no_row(start_shards):
+    shards = ready(start_shards)
+    ids = np.arange(100)
+
+    pulled = shards.client.pull({"users": ids}, **WAIT)
+
+    np.testing.assert_array_equal(pulled.rows["users"], initial_rows(0, USERS, ids))
+    assert [0, 0] == [store.sizes()[1]["users"] for store in shards.stores]
+
+
+def test_a_pull_of_no_ids_has_no_rows(start_shards):
+    shards = ready(start_shards)
+
+    pulled = shards.client.pull({"users": np.empty(0, np.int64)}, **WAIT)
+
+    assert (0, 4) == pulled.rows["users"].shape
+
+
+def test_a_second_pull_sends_only_chunks_that_changed(start_shards):
+    shards = ready(start_shards)
+    dense = zeros()
+    shards.client.pull({}, dense=dense, **WAIT)
+    shards.client.push(
+        Span(0, 1, 0, 8), versions(shards), dense={"b": np.ones(5, np.float32)}, **WAIT
+    )
+
+    changed = shards.client.pull({}, dense=dense, **WAIT).changed
+
+    assert {"b"} == changed
+    np.testing.assert_array_equal(dense["b"], -1)
+
+
+def test_a_worker_that_meets_empty_servers_is_told_to_initialize_them(start_shards):
+    shards = start_shards(2, SPEC)
+
+    pulled = shards.client.pull({}, dense=zeros(), **WAIT)
+    pushed = shards.client.push(Span(0, 1, 0, 8), (0, 0), **WAIT)
+
+    assert (False, PushOutcome.UNINITIALIZED) == (pulled.initialized, pushed.outcome)
+
+
+def test_the_first_worker_to_initialize_wins(start_shards):
+    shards = ready(start_shards)
+    dense = zeros()
+
+    shards.client.init(SPEC, {name: values + 9 for name, values in zeros().items()}, **WAIT)
+
+    shards.client.pull({}, dense=dense, **WAIT)
+    np.testing.assert_array_equal(dense["w"], 0)
+
+
+def test_another_model_is_refused_with_the_difference(start_shards):
+    shards = ready(start_shards)
+    other = ModelSpec(SPEC.dense, (TableSpec("users", 8),), SPEC.optimizer)
+
+    with pytest.raises(EdlError, match=r"another model.*tables.*dim=4.*dim=8"):
+        shards.client.init(other, zeros(), **WAIT)
+
+
+def test_a_repeated_push_is_acknowledged_and_not_applied_again(start_shards):
+    shards = ready(start_shards)
+    push = {"dense": {"b": np.ones(5, np.float32)}, "tables": {"users": ones([1, 2, 3])}}
+    dense = zeros()
+
+    for _ in range(3):
+        result = shards.client.push(Span(4, 1, 0, 8), (0, 0), **push, **WAIT)
+
+    pulled = shards.client.pull({"users": np.array([2])}, dense=dense, **WAIT)
+    assert (PushOutcome.APPLIED, (1, 1)) == (result.outcome, result.versions)
+    np.testing.assert_array_equal(dense["b"], -1)
+    np.testing.assert_array_equal(pulled.rows["users"], initial_rows(0, USERS, np.array([2])) - 1)
+    assert [2, 2] == [r.pushes_duplicate for r in shards.client.describe(**WAIT).values()]
+
+
+def test_a_zombie_is_fenced_and_the_fence_tells_what_was_applied(start_shards):
+    shards = ready(start_shards)
+    shards.client.push(Span(4, 1, 0, 8), (0, 0), **WAIT)
+
+    applied = shards.client.fence({4: 2, 9: 2}, **WAIT)
+    zombie = shards.client.push(Span(4, 1, 8, 16), (1, 1), **WAIT)
+    heir = shards.client.push(Span(4, 2, 8, 16), (1, 1), **WAIT)
+
+    assert {0: {4: 8, 9: 0}, 1: {4: 8, 9: 0}} == applied
+    assert (PushOutcome.FENCED, PushOutcome.APPLIED) == (zombie.outcome, heir.outcome)
+
+
+def test_a_gap_names_the_least_position_that_a_shard_expects(start_shards):
+    shards = ready(start_shards)
+    shards.client.push(Span(4, 1, 0, 8), (0, 0), **WAIT)
+
+    result = shards.client.push(Span(4, 1, 16, 24), (0, 0), **WAIT)
+
+    assert (PushOutcome.GAP, 8) == (result.outcome, result.position)
+
+
+def test_a_retired_task_is_fenced_for_ever(start_shards):
+    shards = ready(start_shards)
+    shards.client.push(Span(4, 1, 0, 8), (0, 0), **WAIT)
+    shards.client.retire(5, **WAIT)
+
+    result = shards.client.push(Span(4, 9, 8, 16), (1, 1), **WAIT)
+
+    assert PushOutcome.FENCED == result.outcome
+    assert {0: {5: 0}, 1: {5: 0}} == shards.client.fence({4: 10, 5: 1}, **WAIT)
+
+
+def test_an_old_master_cannot_fence(start_shards):
+    shards = ready(start_shards)
+    shards.client.fence({1: 2}, master_epoch=3, **WAIT)
+
+    with pytest.raises(EdlError, match="epoch 3 has taken over"):
+        shards.client.fence({1: 3}, master_epoch=2, **WAIT)
+
+
+def test_a_push_that_reached_one_shard_only_is_completed_by_its_repetition(start_shards):
+    """Rule 3: shards that are ahead drop what they have, shards behind apply what they lack."""
+    shards = ready(start_shards)
+    alone = PsClient(shards.addresses[:1], token="secret", spec=SPEC)
+    alone.push(Span(0, 1, 0, 8), (0,), **WAIT)
+    alone.close()
+
+    applied = shards.client.fence({0: 2}, **WAIT)
+    result = shards.client.push(Span(0, 2, 0, 8), (0, 0), **WAIT)
+
+    assert {0: {0: 8}, 1: {0: 0}} == applied
+    assert (PushOutcome.APPLIED, (1, 1)) == (result.outcome, result.versions)
+
+
+def test_sync_mode_makes_a_version_of_exactly_grads_to_wait_pushes(start_shards):
+    """A9: "exactly 4 pushes per version; stale push rejected **and** recomputed"."""
+    shards = ready(start_shards, use_async=False, grads_to_wait=4, staleness=0)
+    push = {"dense": {"b": np.full(5, 4, np.float32)}, "tables": {"users": ones([1])}}
+
+    seen = [
+        shards.client.push(Span(task, 1, 0, 8), (0, 0), **push, **WAIT).versions
+        for task in range(4)
+    ]
+    late = shards.client.push(Span(4, 1, 0, 8), (0, 0), **push, **WAIT)
+    recomputed = shards.client.push(Span(4, 1, 0, 8), late.versions, **push, **WAIT)
+
+    dense = zeros()
+    pulled = shards.client.pull({"users": np.array([1])}, dense=dense, **WAIT)
+    assert [(0, 0), (0, 0), (0, 0), (1, 1)] == seen
+    assert (PushOutcome.STALE, PushOutcome.APPLIED) == (late.outcome, recomputed.outcome)
+    np.testing.assert_array_equal(dense["b"], -4)  # the mean of four, once
+    np.testing.assert_array_equal(pulled.rows["users"], initial_rows(0, USERS, np.array([1])) - 1)
+
+
+def test_a_flush_steps_with_the_pushes_that_wait(start_shards):
+    shards = ready(start_shards, use_async=False, grads_to_wait=4)
+    shards.client.push(Span(0, 1, 0, 8), (0, 0), dense={"b": np.full(5, 4, np.float32)}, **WAIT)
+
+    flushed = [shards.client.flush(**WAIT), shards.client.flush(**WAIT)]
+
+    dense = zeros()
+    shards.client.pull({}, dense=dense, **WAIT)
+    assert [{0: (1, 1), 1: (1, 1)}, {0: (1, 0), 1: (1, 0)}] == flushed
+    np.testing.assert_array_equal(dense["b"], -1)
+
+
+def test_concurrent_pushes_lose_no_update(start_shards):
+    """A10: "Concurrent pushes, 8 threads x 500 SGD: final weights exact"."""
+    spec = ModelSpec((DenseSpec("w", (64,)),), (USERS,), optimizers.SGD(lr=2.0**-10))
+    shards = ready(start_shards, 1, spec)
+    ids = np.arange(8)
+    initial = initial_rows(0, USERS, ids)
+    exact = TableSpec("users", 4, "zeros")
+    assert initial.shape == initial_rows(0, exact, ids).shape
+
+    def worker(task):
+        for p in range(500):
+            grad = np.full(64, task + 1, np.float32)
+            result = shards.client.push(
+                Span(task, 1, p, p + 1), (0,), dense={"w": grad}, timeout_s=60.0
+            )
+            assert PushOutcome.APPLIED == result.outcome
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(worker, range(8)))
+
+    dense = zeros(spec)
+    pulled = shards.client.pull({}, dense=dense, **WAIT)
+    assert 4000 == pulled.version
+    np.testing.assert_array_equal(dense["w"], -500 * 36 * 2.0**-10)
+
+
+def test_a_tensor_of_300_mb_trains_spread_over_servers(start_shards):
+    """A20: "One dense tensor > 256 MB: trained, spread over PSs"."""
+    spec = ModelSpec((DenseSpec("big", (75, 1 << 20)),), (), optimizers.SGD(lr=0.5))
+    shards = start_shards(2, spec)
+    shards.client.init(spec, zeros(spec), timeout_s=60.0)
+    weight = zeros(spec)
+
+    shards.client.push(
+        Span(0, 1, 0, 1), (0, 0), dense={"big": np.ones((75, 1 << 20), np.float32)}, timeout_s=60.0
+    )
+    shards.client.pull({}, dense=weight, timeout_s=60.0)
+
+    assert (-0.5, -0.5) == (weight["big"].min(), weight["big"].max())
+    held = [store.sizes()[0] / 2**20 for store in shards.stores]
+    assert 300 == sum(held)
+    assert all(abs(mib - 150) <= 8 for mib in held), held
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 << 20  # KiB; three copies a side
+
+
+def test_a_client_without_the_job_token_is_refused(start_shards):
+    """A19: "Unauthenticated client pushes: refused"."""
+    shards = ready(start_shards)
+    stranger = PsClient(shards.addresses, token="guess", spec=SPEC)
+
+    with pytest.raises(Unauthenticated):
+        stranger.push(Span(0, 1, 0, 8), (0, 0), **WAIT)
+
+    stranger.close()
+    assert (0, 0) == versions(shards)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (pb.PushRequest(span=pb.Span(task=0, attempt=1, start=8, end=8)), "positions must rise"),
+        (pb.PushRequest(span=pb.Span(task=0, attempt=0, start=0, end=8)), "attempts from 1"),
+        (
+            pb.PushRequest(tables=[pb.Rows(table="nope", ids=bytes(8), values=bytes(16))]),
+            "unknown table 'nope': the model has users",
+        ),
+        (
+            pb.PushRequest(tables=[pb.Rows(table="users", ids=bytes(8), values=bytes(12))]),
+            r"shape \(1, 3\), not \(1, 4\)",
+        ),
+        (pb.PushRequest(tables=[pb.Rows(table="users", ids=bytes(9))]), "9 bytes"),
+        (
+            pb.PushRequest(tables=[pb.Rows(table="users", ids=bytes(16), values=bytes(32))]),
+            "not unique",
+        ),
+        (
+            pb.PushRequest(tables=[pb.Rows(table="users", values=bytes(32))]),
+            "8 values do not fill 0 rows",
+        ),
+        (
+            pb.PushRequest(dense=[pb.DenseChunk(tensor="b", data=bytes(16))]),
+            "has 5 elements, not 4",
+        ),
+        (pb.PushRequest(dense=[pb.DenseChunk(tensor="b", chunk=1)]), "chunk 1 of tensor 'b'"),
+        (
+            pb.PushRequest(dense=[pb.DenseChunk(tensor="b", data=bytes(20))] * 2),
+            "comes twice",
+        ),
+    ],
+)
+def test_a_malformed_push_is_refused_by_name_and_changes_nothing(start_shards, request_, message):
+    shards = ready(start_shards, 1)
+    if not request_.HasField("span"):
+        request_.span.CopyFrom(pb.Span(task=0, attempt=1, start=0, end=8))
+
+    with pytest.raises(EdlError, match=f"INVALID_ARGUMENT.*{message}"):
+        shards.client._control("Push", {0: request_}, 1e9)
+
+    assert (0, ()) == (shards.stores[0].version, shards.stores[0].ledger())
+
+
+def test_rows_of_another_shard_are_refused(start_shards):
+    shards = ready(start_shards, 2)
+    ids = np.arange(100, dtype=np.int64)
+    rows = pb.Rows(table="users", ids=ids.tobytes(), values=bytes(1600))
+    request = pb.PushRequest(span=pb.Span(task=0, attempt=1, end=8), tables=[rows])
+
+    with pytest.raises(EdlError, match="live on another server"):
+        shards.client._control("Push", {0: request}, 1e9)
+
+
+def test_an_unknown_cut_is_refused(start_shards):
+    shards = ready(start_shards)
+
+    with pytest.raises(EdlError, match="cut 'x' is not pinned"):
+        shards.client.pull({}, dense=zeros(), cut="x", **WAIT)
+
+
+def test_another_slot_map_is_refused(start_shards):
+    shards = ready(start_shards, 1)
+
+    reply = shards.client._control("Pull", {0: pb.PullRequest(slot_map_version=7)}, 1e9)[0]
+
+    assert pb.PullReply.MOVED == reply.outcome
+
+
+def test_a_push_is_repeated_until_its_server_is_back(start_shards):
+    shards = ready(start_shards)
+    shards.servers[1].stop(0)
+    again = start_shards(2, SPEC)
+    again.client.init(SPEC, zeros(), **WAIT)
+    timer = threading.Timer(
+        0.3, lambda: shards.client.update([shards.addresses[0], again.addresses[1]])
+    )
+    timer.start()
+
+    result = shards.client.push(Span(0, 1, 0, 8), (0, 0), **WAIT)
+
+    timer.join()
+    assert PushOutcome.APPLIED == result.outcome
+    assert [1, 1] == [shards.stores[0].version, again.stores[1].version]
+
+
+def test_a_push_to_a_dead_server_ends_at_its_deadline_with_its_address(start_shards):
+    shards = ready(start_shards)
+    shards.servers[1].stop(0)
+
+    with pytest.raises(Unreachable, match=f"server 1 at {shards.addresses[1]}"):
+        shards.client.push(Span(0, 1, 0, 8), (0, 0), timeout_s=0.3)
+
+
+def test_buffers_add_what_is_pushed(start_shards):
+    spec = ModelSpec((DenseSpec("mean", (3,), "buffer"),), (), optimizers.Adam())
+    shards = ready(start_shards, 2, spec)
+    shards.client.push(Span(0, 1, 0, 8), (0, 0), dense={"mean": np.full(3, 2, np.float32)}, **WAIT)
+    dense = zeros(spec)
+
+    shards.client.pull({}, dense=dense, **WAIT)
+
+    np.testing.assert_array_equal(dense["mean"], 2)

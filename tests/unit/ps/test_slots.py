@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edl.nn.initializers import initial_rows
+from edl.nn.model_spec import TableSpec
+from edl.ps.slots import SlotMap, chunk_slot, row_slots
+
+
+@pytest.mark.parametrize("num_shards", [2, 3, 5, 8])
+def test_the_chunks_of_one_tensor_spread_evenly(num_shards):
+    slot_map = SlotMap(num_shards)
+
+    owners = [slot_map.shard_of_chunk("embedding.weight", chunk) for chunk in range(75)]
+
+    counts = np.bincount(owners, minlength=num_shards)
+    assert counts.max() - counts.min() <= 3, counts
+
+
+@pytest.mark.parametrize("num_shards", [2, 3, 8])
+def test_consecutive_ids_spread_evenly(num_shards):
+    owners = SlotMap(num_shards).shards_of_ids("t", np.arange(100_000))
+
+    shares = np.bincount(owners, minlength=num_shards) / 100_000
+    np.testing.assert_allclose(shares, 1 / num_shards, rtol=0.1)
+
+
+def test_slots_never_change():
+    """A checkpoint is placed by them: golden values."""
+    assert [563, 171, 804] == [chunk_slot("w", chunk) for chunk in range(3)]
+    assert [0, 0, 0] == row_slots("t", np.array([0, 1, -1])).tolist()
+
+
+def test_more_shards_than_slots_are_refused():
+    with pytest.raises(ValueError, match="5 shards cannot share 4 slots"):
+        SlotMap(5, num_slots=4)
+
+
+def test_first_values_depend_on_seed_table_and_id_only():
+    spec = TableSpec("t", 8, "normal", 0.1)
+    ids = np.array([5, -9, 2**61, 0])
+
+    rows = initial_rows(1, spec, ids)
+
+    np.testing.assert_array_equal(rows[[2]], initial_rows(1, spec, ids[[2]]))
+    assert not np.array_equal(rows, initial_rows(2, spec, ids))
+    assert not np.array_equal(rows, initial_rows(1, TableSpec("u", 8, "normal", 0.1), ids))
+
+
+def test_first_values_have_the_distribution_that_was_asked_for():
+    ids = np.arange(20_000)
+
+    uniform = initial_rows(0, TableSpec("t", 8, "uniform", 0.5), ids)
+    normal = initial_rows(0, TableSpec("t", 8, "normal", 0.5), ids)
+    zeros = initial_rows(0, TableSpec("t", 8, "zeros"), ids)
+
+    assert -0.5 <= uniform.min() < -0.49 and 0.49 < uniform.max() <= 0.5
+    np.testing.assert_allclose([uniform.mean(), normal.mean()], 0, atol=0.005)
+    np.testing.assert_allclose([uniform.std(), normal.std()], [0.5 / 3**0.5, 0.5], rtol=0.01)
+    assert not zeros.any()

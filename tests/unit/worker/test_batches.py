@@ -1,0 +1,83 @@
+"""The order and the cutting of a task's records."""
+
+import numpy as np
+import pytest
+from edl.common.errors import RecordError
+from edl.common.order import order
+from edl.worker.batches import SpanError, cuts, spans
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+class Numbers:
+    """A source of the numbers 0..n-1, some of them broken."""
+
+    def __init__(self, broken=()):
+        self.broken = set(broken)
+
+    def sources(self):
+        return []
+
+    def read(self, source, start, end, skip=()):
+        for record in range(start, end):
+            if record in self.broken and record not in skip:
+                raise RecordError(source, record, "torn")
+        return [r for r in range(start, end) if r not in skip]
+
+
+def test_order_is_a_permutation_that_depends_on_seed_epoch_and_task_only():
+    assert sorted(order(1, 2, 3, 100, True)) == list(range(100))
+    assert list(order(1, 2, 3, 100, True)) == list(order(1, 2, 3, 100, True))
+    variants = {
+        tuple(order(*key, 100, True)) for key in [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4)]
+    }
+    assert len(variants) == 4
+
+
+def test_order_without_shuffling_is_the_file_order():
+    assert list(order(1, 2, 3, 5, False)) == [0, 1, 2, 3, 4]
+
+
+@given(
+    st.integers(0, 50),
+    st.integers(0, 60),
+    st.integers(1, 9),
+    st.lists(st.integers(0, 120), max_size=6),
+)
+def test_cuts_cover_the_range_once_and_stop_at_every_boundary(start, length, minibatch, boundaries):
+    end = start + length
+    pieces = list(cuts(start, end, minibatch, boundaries))
+    assert [p for a, b in pieces for p in range(a, b)] == list(range(start, end))
+    assert all(0 < b - a <= minibatch for a, b in pieces)
+    ends = {b for _, b in pieces}
+    assert {b for b in boundaries if start < b < end} <= ends
+
+
+@given(st.integers(1, 40), st.integers(1, 7), st.data())
+def test_spans_from_any_position_are_those_of_the_whole_task(size, minibatch, data):
+    position = minibatch * data.draw(st.integers(0, (size - 1) // minibatch))
+    offsets = order(0, 0, 1, size, True)
+    whole = list(spans(Numbers(), "s", 10, 10 + size, offsets=offsets, minibatch=minibatch))
+    rest = list(
+        spans(
+            Numbers(), "s", 10, 10 + size, offsets=offsets, minibatch=minibatch, position=position
+        )
+    )
+    assert rest == [span for span in whole if span.start >= position]
+    assert sorted(r for span in whole for r in span.records) == list(range(10, 10 + size))
+
+
+def test_skipped_positions_are_not_read_and_the_spans_stay_the_same():
+    offsets = order(0, 0, 1, 10, True)
+    broken = 100 + int(offsets[4])
+    found = list(spans(Numbers([broken]), "s", 100, 110, offsets=offsets, minibatch=3, skips=[4]))
+    assert [(s.start, s.end) for s in found] == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert [s.used for s in found] == [3, 2, 3, 1]
+    assert broken not in [r for s in found for r in s.records]
+
+
+def test_a_broken_record_is_named_with_its_minibatch():
+    offsets = np.arange(10)
+    with pytest.raises(SpanError) as raised:
+        list(spans(Numbers([107]), "s", 100, 110, offsets=offsets, minibatch=3))
+    assert (raised.value.start, raised.value.end, raised.value.record) == (6, 9, 107)

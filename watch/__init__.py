@@ -1,0 +1,1 @@
+"""What the command line does with jobs: start, find, follow and show them. cli.py parses only."""

@@ -1,0 +1,198 @@
+"""A job, seen from outside: its folder, its master, its end.
+
+The state comes from the best witness: result.json (it ended), the master's answer (it runs), the
+lock (it starts, or does not answer), else the master died without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..common import paths, storage
+from ..common.errors import EdlError, JobError, Unreachable, UsageError
+from ..common.settings import JobSettings
+
+if TYPE_CHECKING:
+    from ..master.client import MasterClient
+
+Status = dict[str, Any]
+
+ENDED = ("done", "failed")
+_PATIENCE_S = 3.0  # a master on this machine answers in milliseconds, unless it is stopped
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of this machine."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "logs" / "master.log"
+
+    def address(self) -> tuple[str, int] | None:
+        """Address and pid of the master, once it serves."""
+        values = _read_json(self.folder / "master.json")
+        return (values["address"], values["pid"]) if values else None
+
+    def client(self, patience_s: float = _PATIENCE_S) -> MasterClient:
+        """Raises JobError where no master was ever there."""
+        from ..master.client import MasterClient
+
+        found = self.address()
+        if found is None:
+            raise JobError(f"Job {self.name!r} has no master yet: try again, or see {self.log}.")
+        token = (self.folder / "token").read_text().strip()
+        return MasterClient(found[0], token=token, patience_s=patience_s)
+
+    def result(self) -> Status | None:
+        """The last status of a job that ended."""
+        return _read_json(self.folder / "result.json")
+
+    def status(self) -> Status:
+        """The state now, of a job in any condition."""
+        if (result := self.result()) is not None:
+            return result
+        locked = paths.is_locked(self.folder)
+        if self.address() is not None:
+            client = self.client()
+            try:
+                return client.status()[1]
+            except Unreachable as error:
+                state = "silent" if locked else "dead"
+                return {"job_name": self.name, "state": state, "message": str(error)}
+            finally:
+                client.close()
+        state = "starting" if locked else "dead"
+        return {"job_name": self.name, "state": state, "message": f"see {self.log}"}
+
+    def is_over(self) -> bool:
+        """Whether nothing more comes from this job."""
+        if self.result() is not None:
+            return True
+        found = self.address()
+        return not paths.is_locked(self.folder) and (found is None or not _is_alive(found[1]))
+
+    def last_words(self, lines: int = 20) -> str:
+        """The end of the master's log."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+
+def start(settings: JobSettings) -> tuple[Job, subprocess.Popen[bytes]]:
+    """Make the job's folder and start its master, which leaves with the lock.
+
+    The master has a session of its own: neither Ctrl-C nor a terminal that closes reaches it.
+    """
+    folder, lock = paths.claim(settings.job_name)
+    try:
+        token = secrets.token_hex(16)
+        with open(os.open(folder / "token", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(token)
+        storage.write_file(folder / "settings.json", settings.to_json().encode())
+        job = Job(folder)
+        with open(job.log, "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "edl.master", "--job-dir", str(folder)],
+                env={**os.environ, "EDL_TOKEN": token},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+    finally:
+        os.close(lock)
+    return job, process
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End the master and everything below it, now."""
+    import psutil
+
+    try:
+        below = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        below = []
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for child in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.wait(10.0)
+
+
+def all_jobs() -> list[Job]:
+    """By time of start, the last one last."""
+    try:
+        folders = [path for path in paths.jobs_folder().iterdir() if path.is_dir()]
+    except FileNotFoundError:
+        return []
+    return [Job(path) for path in sorted(folders, key=_started)]
+
+
+def find(name: str | None) -> Job:
+    """The job of that name; without a name the only one, or the only one that runs."""
+    jobs = all_jobs()
+    if name is not None:
+        for job in jobs:
+            if job.name == name:
+                return job
+        raise UsageError(f"There is no job {name!r} here. {_listed(jobs)}")
+    running = [job for job in jobs if not job.is_over()]
+    for those in (running, jobs):
+        if len(those) == 1:
+            return those[0]
+    raise UsageError(f"Which job? {_listed(running or jobs)}")
+
+
+def _listed(jobs: Iterable[Job]) -> str:
+    names = [job.name for job in jobs]
+    if not names:
+        return f"There are no jobs in {paths.jobs_folder()}: `edl train` starts one."
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"There are: {', '.join(names[-20:])}{more}."
+
+
+def _started(folder: Path) -> float:
+    for name in ("settings.json", "."):
+        with contextlib.suppress(OSError):
+            return (folder / name).stat().st_mtime
+    return 0.0
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        values: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise EdlError(f"{path} is damaged: {error}") from error
+    return values

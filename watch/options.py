@@ -1,0 +1,185 @@
+"""The options of train, evaluate and predict, made from the table of settings.
+
+Every option is accepted with dashes and with underscores, and under its other names; a boolean as
+`--use_async`, `--use_async=true` and `--no_use_async`. All values stay text here: common/resolve.py
+gives them their types, so that a flag and a line of a job file mean the same.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from ..common import job_file
+from ..common.errors import EdlError, UsageError
+from ..common.settings import Knob, knobs, spellings
+
+NAMES = {"token_normalize_func": lambda name: name.replace("-", "_"), "max_content_width": 100}
+
+# ElasticDL's flags that are not taken here: what to do instead.
+_SUBMIT = "belongs to `edl submit`, which comes with the Kubernetes release: leave it out here"
+_CLUSTER = re.compile(
+    r"""image_name|(worker|ps)_image|image_pull_policy|namespace|force_use_kube_config_file|yaml
+    |volume|populate_env_names|cluster_spec(_json)?|restart_policy|aux_params|job_command
+    |\w+_resource_(request|limit)|\w+_pod_priority|relaunch_timeout_worker|log_file_path
+    |need_(pod_manager|task_manager|elasticdl_job_service|tf_config)|ps_is_critical
+    |critical_worker_index|ps_relaunch_max_num|launch_worker_after_ps_running
+    |enable_automate_memory|num_evaluators|(docker|tensorboard_service)_\w+""",
+    re.VERBOSE,
+)
+_DEFINITION = re.compile(
+    "feed|loss|optimizer|callbacks|eval_metrics_fn|custom_data_reader|custom_model"
+    "|prediction_outputs_processor"
+)
+_ELSEWHERE = {
+    _CLUSTER: _SUBMIT,
+    _DEFINITION: "is gone: in a definition that function always has one name (docs/model-zoo.md)",
+    re.compile("tensorboard_log_dir"): "is gone: --output holds the TensorBoard scalars as well",
+    re.compile("learning_rate_scheduler"): "is gone: give the optimizer a schedule as its lr",
+}
+
+_METAVARS: dict[Any, str] = {
+    int: "N",
+    int | None: "N",
+    float: "SECONDS",
+    bool: "[true|false]",
+    dict[str, str]: "K=V,...",
+    dict[str, Any]: "K=V,...",
+}
+
+
+class _Text(click.ParamType[Any]):
+    """Text as it is; completes choices and paths."""
+
+    name = "text"
+
+    def __init__(self, knob: Knob) -> None:
+        self._knob = knob
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        if self._knob.path or self._knob.name == "model_def":
+            return [CompletionItem(incomplete, type="file")]
+        words = ("true", "false") if self._knob.kind is bool else self._knob.choices
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+class JobCommand(click.Command):
+    """A command whose options are the settings, shown in sections."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").replace("-", "_")
+            for pattern, what in _ELSEWHERE.items():
+                if pattern.fullmatch(name):
+                    raise UsageError(f"--{name} {what}.") from error
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EdlError:
+            if str(ctx.params.get("log_level")).lower() == "debug":
+                traceback.print_exc()
+            raise
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups = {knob.name: knob.group for knob in knobs()}
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                section = groups.get(param.name or "", "Command")
+                sections.setdefault(section, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """All settings as options; their values arrive as keywords, None where not given."""
+    for knob in reversed(knobs()):
+        if knob.kind is bool:
+            function = click.option(f"--no_{knob.name}", is_flag=True, hidden=True)(function)
+        function = _option(knob)(function)
+    return function
+
+
+def _option(knob: Knob) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    boolean = {"is_flag": False, "flag_value": "true"} if knob.kind is bool else {}
+    return click.option(
+        *(f"--{name}" for name in (knob.name, *knob.aliases)),
+        knob.name,
+        type=_Text(knob),
+        default=None,
+        multiple=knob.kind in (dict[str, str], dict[str, Any]),
+        metavar=_metavar(knob),
+        help=_help(knob),
+        **boolean,
+    )
+
+
+def _metavar(knob: Knob) -> str:
+    if knob.choices:
+        return f"[{'|'.join(knob.choices)}]"
+    return _METAVARS.get(knob.kind, "PATH" if knob.path else "TEXT")
+
+
+def _help(knob: Knob) -> str:
+    """The help with its default, and how to say no."""
+    if knob.kind is bool:
+        default = str(knob.default).lower()
+        return f"{knob.help} [default: {default}; off: --no_{knob.name}]"
+    if knob.default in ("", None, {}):
+        return knob.help
+    return f"{knob.help} [default: {knob.default}]"
+
+
+def given_values(
+    config: str | None, flags: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """(values, where each was said) of the flags and the job file; flags win."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    if config is not None:
+        for name, (value, where) in job_file.read(config, spellings()).items():
+            values[name], origins[name] = value, where
+    for knob in knobs():
+        given = flags.get(knob.name)
+        if knob.kind is bool and flags.get(f"no_{knob.name}"):
+            if given is not None:
+                raise UsageError(f"--{knob.name} and --no_{knob.name} contradict each other.")
+            given = "false"
+        if given not in (None, ()):
+            values[knob.name] = given
+            origins.pop(knob.name, None)
+    return values, origins
+
+
+def as_yaml(command: str, values: dict[str, Any], origins: dict[str, str]) -> str:
+    """Every setting by section, with where its value comes from; a job file again.
+
+    `values` are those of the resolved settings; `origins` has "flag" or a file's line by name.
+    """
+    import yaml
+
+    lines = [f"# edl {command}"]
+    section = ""
+    for knob in knobs():
+        if knob.group != section:
+            section = knob.group
+            lines += ["", f"# {section}"]
+        value = yaml.safe_dump(
+            values[knob.name], default_flow_style=True, width=10**6, sort_keys=False
+        )
+        text = value.removesuffix("\n").removesuffix("\n...")
+        lines.append(f"{knob.name}: {text}  # {origins.get(knob.name, 'default')}")
+    return "\n".join(lines)

@@ -1,0 +1,290 @@
+"""A job's status as text: the live panel, a plain line, the summary at the end, the table of jobs.
+
+All are pure functions of the status that the master answers (docs/cli.md lists its fields).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .jobs import ENDED, Status
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_STYLES = {
+    "done": "green",
+    "failed": "red",
+    "dead": "red",
+    "silent": "red",
+    "lost": "red",
+    "stopping": "yellow",
+    "draining": "yellow",
+    "starting": "yellow",
+    "waiting": "yellow",
+}
+_MOST_REPLICAS = 12  # rows of a panel that still fits a screen with the rest
+_MOST_EVENTS = 6
+
+
+def panel(status: Status) -> RenderableType:
+    """The live view."""
+    from rich import box
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    top = Table.grid(padding=(0, 1), expand=True)
+    top.add_column(no_wrap=True, style="dim")
+    top.add_column(ratio=1)
+    top.add_row("records", _bar(status))
+    top.add_row("now", " · ".join(_figures(status)) or "-")
+    top.add_row("tasks", _tasks(status))
+    top.add_row("restarts", _restarts(status))
+    parts: list[RenderableType] = [top]
+    if message := status.get("message"):
+        parts.append(Text(str(message), style="yellow"))
+    if status.get("workers") or status.get("servers"):
+        parts += [Text(""), _replicas(status)]
+    if quarantined := status.get("quarantined"):
+        parts += [Text(""), *(Text(f"! {line}", style="red") for line in _quarantined(quarantined))]
+    if events := status.get("events"):
+        parts.append(Text(""))
+        for event in events[-_MOST_EVENTS:]:
+            parts.append(Text.assemble((f"{duration(event['t']):>6}  ", "dim"), event["text"]))
+    state = str(status.get("state", "?"))
+    title = Text.assemble(
+        f" edl {status.get('command') or 'job'} · {status.get('job_name', '?')} · ",
+        (state, _STYLES.get(state, "cyan")),
+        f" · {duration(status.get('started_s_ago'))} ",
+    )
+    return Panel(Group(*parts), title=title, title_align="left", box=box.ROUNDED, padding=(0, 1))
+
+
+def line(status: Status) -> str:
+    """Where the job stands, in one line."""
+    parts = [str(status.get("state", "?")), _progress(status)]
+    parts += _figures(status)
+    tasks = status.get("tasks") or {}
+    parts.append(f"tasks {tasks.get('done', 0)}/{tasks.get('total') or '?'}")
+    parts.append(f"workers {_counted(status.get('workers'))}")
+    parts.append(f"servers {_counted(status.get('servers'))}")
+    if (eta := _eta_s(status)) is not None and eta > 0:
+        parts.append(f"ETA {duration(eta)}")
+    return " · ".join(part for part in parts if part)
+
+
+def summary(status: Status, next_command: str = "") -> list[str]:
+    """What a job that ended has to tell."""
+    rows = [("state", _end(status)), ("records", _progress(status))]
+    rows.append(("time", f"{duration(status.get('started_s_ago'))}{_mean_rate(status)}"))
+    if metrics := status.get("metrics"):
+        rows.append(("metrics", " · ".join(f"{k} {_figure(v)}" for k, v in metrics.items())))
+    if status.get("loss") is not None:
+        rows.append(("loss", _figure(status["loss"])))
+    rows.append(("restarts", _restarts(status)))
+    for found in _quarantined(status.get("quarantined") or ()):
+        rows.append(("quarantined", found))
+    if status.get("checkpoint"):
+        rows.append(("checkpoint", str(status["checkpoint"])))
+    if next_command:
+        rows.append(("next", next_command))
+    return [f"{name:<12} {value}" for name, value in rows if value]
+
+
+def next_command(status: Status, settings: dict[str, Any]) -> str:
+    """What a user is likely to do now."""
+    name = status.get("job_name", "")
+    if status.get("state") == "failed":
+        return f"edl logs {name}"
+    checkpoint = status.get("checkpoint")
+    if not checkpoint or status.get("command") != "train":
+        return ""
+    shown = {
+        key: settings[key] for key in ("model_zoo", "model_def", "num_ps") if settings.get(key)
+    }
+    if settings.get("validation_data"):
+        command, shown["validation_data"] = "evaluate", settings["validation_data"]
+    else:
+        command, shown["prediction_data"] = "predict", "PATH"
+    flags = " ".join(f"--{key} {value}" for key, value in shown.items())
+    return f"edl {command} {flags} --checkpoint_dir_for_init {checkpoint}"
+
+
+def jobs_table(statuses: Sequence[Status]) -> Table:
+    """One row per job."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    for name in ("job", "command", "state"):
+        made.add_column(name, no_wrap=True)
+    for name in ("records", "epoch", "records/s", "loss", "workers", "servers", "time"):
+        made.add_column(name, justify="right", no_wrap=True)
+    for status in statuses:
+        state = str(status.get("state", "?"))
+        rate = status.get("records_per_s")
+        made.add_row(
+            str(status.get("job_name", "?")),
+            str(status.get("command") or "-"),
+            Text(state, style=_STYLES.get(state, "cyan")),
+            _percent(status),
+            _epoch(status) or "-",
+            f"{rate:,.0f}" if rate else "-",
+            _figure(status["loss"]) if status.get("loss") is not None else "-",
+            _counted(status.get("workers")),
+            _counted(status.get("servers")),
+            duration(status.get("started_s_ago")),
+        )
+    return made
+
+
+def duration(seconds: float | None) -> str:
+    """0:07, 12:34, 1:02:03."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _bar(status: Status) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    done, total = status.get("records_done") or 0, status.get("records_total")
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(ratio=1)
+    grid.add_column(no_wrap=True, justify="right")
+    eta = _eta_s(status)
+    told = _progress(status) + (f" · ETA {duration(eta)}" if eta else "")
+    grid.add_row(ProgressBar(total=total or None, completed=done, pulse=not total), told)
+    return grid
+
+
+def _progress(status: Status) -> str:
+    done, total = status.get("records_done"), status.get("records_total")
+    if done is None:
+        return ""
+    if not total:
+        return f"{done:,} records"
+    return f"{_percent(status)} {done:,}/{total:,} records"
+
+
+def _percent(status: Status) -> str:
+    done, total = status.get("records_done"), status.get("records_total")
+    if done is None or not total:
+        return "-" if done is None else f"{done:,}"
+    return f"{100 * done // total} %"  # rounded down: 100 % is said of all only
+
+
+def _epoch(status: Status) -> str:
+    epoch, epochs = status.get("epoch"), status.get("num_epochs")
+    if epoch is None or status.get("command") not in (None, "train"):
+        return ""
+    return f"{min(epoch + 1, epochs)}/{epochs}" if epochs else f"{epoch + 1}"
+
+
+def _figures(status: Status) -> list[str]:
+    """Epoch, rate, loss, version and metrics, as far as they are known."""
+    made = []
+    if epoch := _epoch(status):
+        made.append(f"epoch {epoch}")
+    if status.get("records_per_s"):
+        made.append(f"{status['records_per_s']:,.0f} records/s")
+    if status.get("loss") is not None:
+        made.append(f"loss {_figure(status['loss'])}")
+    if status.get("version"):
+        made.append(f"version {status['version']:,}")
+    made += [f"{name} {_figure(value)}" for name, value in (status.get("metrics") or {}).items()]
+    return made
+
+
+def _tasks(status: Status) -> str:
+    tasks = status.get("tasks") or {}
+    told = " · ".join(f"{name} {tasks.get(name) or 0:,}" for name in ("todo", "leased", "fencing"))
+    total = tasks.get("total")
+    return f"{told} · done {tasks.get('done') or 0:,}{f' of {total:,}' if total else ''}"
+
+
+def _restarts(status: Status) -> str:
+    restarts = status.get("restarts") or {}
+    names = (("workers", "worker"), ("servers", "server"), ("preemptions", "preemptions"))
+    return " · ".join(f"{name} {restarts.get(key) or 0}" for name, key in names)
+
+
+def _replicas(status: Status) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in ("replica", "state"):
+        made.add_column(name, no_wrap=True)
+    for name in ("task", "records/s", "version", "pid", "heard of"):
+        made.add_column(name, justify="right", no_wrap=True)
+    rows = [("worker", r) for r in status.get("workers") or ()]
+    rows += [("server", r) for r in status.get("servers") or ()]
+    for role, replica in rows[:_MOST_REPLICAS]:
+        state = str(replica.get("state") or "?")
+        rate, age = replica.get("records_per_s"), replica.get("heartbeat_age_s")
+        made.add_row(
+            f"{role}-{replica.get('index', '?')}",
+            Text(state, style=_STYLES.get(state, "green")),
+            _or_dash(replica.get("task")),
+            f"{rate:,.0f}" if rate else "-",
+            _or_dash(replica.get("version")),
+            _or_dash(replica.get("pid")),
+            "-" if age is None else f"{age:.1f} s ago",
+        )
+    if len(rows) > _MOST_REPLICAS:
+        made.add_row(f"… {len(rows) - _MOST_REPLICAS} more")
+    return made
+
+
+def _quarantined(found: Iterable[Status]) -> list[str]:
+    """One line per place: file, record numbers, the error."""
+    return [
+        f"{entry.get('source') or '?'} {_numbers(entry.get('records') or [])}: {entry.get('error')}"
+        for entry in found
+    ]
+
+
+def _numbers(records: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in records[:10])
+    more = f" and {len(records) - 10} more" if len(records) > 10 else ""
+    return f"record{'s' if len(records) != 1 else ''} {shown or '?'}{more}"
+
+
+def _end(status: Status) -> str:
+    state = str(status.get("state", "?"))
+    if state in ENDED and status.get("exit_code") == 3:
+        state = "finished with quarantined data"
+    return ": ".join(part for part in (state, str(status.get("message") or "")) if part)
+
+
+def _mean_rate(status: Status) -> str:
+    seconds, done = status.get("started_s_ago"), status.get("records_done")
+    return f" · {done / seconds:,.0f} records/s in the mean" if seconds and done else ""
+
+
+def _eta_s(status: Status) -> float | None:
+    total, rate = status.get("records_total"), status.get("records_per_s")
+    if not total or not rate or status.get("state") in ENDED:
+        return None
+    return max(0.0, (total - (status.get("records_done") or 0)) / float(rate))
+
+
+def _counted(replicas: Sequence[Status] | None) -> str:
+    return "-" if replicas is None else str(len(replicas))
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _or_dash(value: Any) -> str:
+    return "-" if value in (None, "") else str(value)

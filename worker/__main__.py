@@ -1,0 +1,255 @@
+"""`python -m edl.worker`: a worker's process, or (`--describe`) the check before the job starts.
+
+The process outlives its incarnation: where the master has declared it lost (it slept past its
+lease, say), it drops its leases and registers as a new incarnation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import grpc
+import torch
+from prometheus_client import Counter, Gauge, start_http_server
+
+from ..common import log as logs
+from ..common import rpc
+from ..common.clock import MonotonicClock
+from ..common.errors import EdlError, Fenced, Unreachable, UsageError
+from ..common.settings import JobSettings
+from ..master.client import MasterClient
+from ..nn.optimizers import SGD
+from ..nn.replace import replace_big_embeddings
+from ..proto import master_pb2 as pb
+from ..ps.client import PsClient
+from . import nursery
+from .describe import describe, load, open_readers
+from .ps_trainer import PsTrainer, model_spec
+from .task_stream import TaskStream
+from .tasks import DefinitionTasks
+from .worker import Worker
+
+log = logging.getLogger("edl.worker")
+
+
+def main() -> int:
+    """Run; returns the exit code: 0 done or drained, 1 failed, 2 the definition is at fault."""
+    parser = argparse.ArgumentParser(prog="python -m edl.worker")
+    parser.add_argument("--describe", action="store_true")
+    parser.add_argument("--nursery", action="store_true")
+    parser.add_argument("--job-dir", default=os.environ.get("EDL_JOB_DIR", ""))
+    parser.add_argument("--index", type=int, default=0)
+    parser.add_argument("--incarnation", default="")
+    parser.add_argument("--master", default="")
+    given = parser.parse_args()
+    if given.nursery:
+        return nursery.run(main)
+    try:
+        if given.describe:
+            job_dir = Path(given.job_dir)
+            describe(JobSettings.from_json((job_dir / "settings.json").read_text()), job_dir)
+            return 0
+        return _work(given.master, given.index, given.incarnation)
+    except EdlError as error:
+        print(f"edl: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _work(master_address: str, index: int, incarnation: str) -> int:
+    process = _Process(master_address, index)
+    signal.signal(signal.SIGTERM, process.on_sigterm)
+    lives = 0
+    while True:
+        name = incarnation if lives == 0 else f"{incarnation}.{lives}"
+        try:
+            process.live(name)
+            return 0
+        except Fenced as error:
+            log.warning("incarnation=%s -> fenced reason=%r; registering anew", name, str(error))
+            lives += 1
+
+
+class _Process:
+    """What all incarnations share: the health server, the metrics port, the loaded definition."""
+
+    def __init__(self, master_address: str, index: int) -> None:
+        self._master_address = master_address
+        self._index = index
+        self._server = rpc.Server(_no_services, token=rpc.job_token(), threads=2)
+        self._metrics_port = start_http_server(0, addr="127.0.0.1")[0].server_port
+        self._records = Counter("edl_records_processed", "Records used.", ["role"])
+        self._loss = Gauge("edl_train_loss", "Loss of the last minibatch.")
+        self._drain = threading.Event()
+        self._worker: Worker | None = None
+        self._patience_s = 120.0
+
+    def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        self._drain.set()
+        if self._worker is not None:
+            # Not from the handler itself: it may have interrupted the holder of the stream's lock.
+            threading.Thread(target=self._worker.drain, daemon=True).start()
+
+    def live(self, incarnation: str) -> None:
+        """One incarnation, to its end. Raises Fenced where another must follow."""
+        replica = pb.Replica(role=pb.WORKER, index=self._index, incarnation=incarnation)
+        master = MasterClient(self._master_address, replica=replica, patience_s=self._patience_s)
+        try:
+            reply = master.register(
+                self._server.address,
+                f"127.0.0.1:{self._metrics_port}",
+                os.getpid(),
+                socket.gethostname(),
+            )
+            if reply.fenced:
+                raise UsageError(f"the master does not know incarnation {incarnation!r}: leaving")
+            settings = JobSettings.from_json(reply.settings_json)
+            self._patience_s = settings.master_timeout_s
+            logs.configure(settings.log_level, settings.log_format, "worker", self._index)
+            self._run(master, settings)
+        finally:
+            master.close()
+
+    def _run(self, master: MasterClient, settings: JobSettings) -> None:
+        beat = _Heartbeat(master, interval_s=min(1.0, settings.lease_s / 5))
+        beat.start()
+        try:
+            worker = self._build(master, settings)
+            if worker is None:
+                return
+            self._worker = worker
+            if self._drain.is_set():
+                worker.drain()
+            beat.attach(worker)
+            worker.run()
+        finally:
+            self._worker = None
+            beat.stop()
+
+    def _build(self, master: MasterClient, settings: JobSettings) -> Worker | None:
+        """Load the definition and connect to the servers; None where it was drained meanwhile."""
+        threads = settings.worker_threads or max(
+            1, (os.cpu_count() or 1) // max(1, settings.num_workers)
+        )
+        torch.set_num_threads(threads)
+        definition = load(settings)
+        readers = open_readers(definition, settings)
+
+        def make_model() -> torch.nn.Module:
+            torch.manual_seed(settings.seed)
+            model = definition.model()
+            if settings.ps_embedding_threshold:
+                replace_big_embeddings(model, settings.ps_embedding_threshold)
+            return model
+
+        servers = master.get_servers(0, 10.0)
+        while not servers.slot_map_version and not self._drain.is_set():
+            servers = master.get_servers(0, 10.0)
+        if self._drain.is_set():
+            return None
+        # Servers that restore a checkpoint to evaluate or predict keep its model, optimizer included.
+        optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
+        spec = model_spec(make_model(), optimizer, settings.seed)
+        trainer = PsTrainer(
+            make_model,
+            definition.loss if definition.has("loss") else None,
+            PsClient(list(servers.addresses), token=rpc.job_token(), spec=spec),
+            spec,
+            device=choose_device(settings.device),
+            get_model_steps=settings.get_model_steps,
+            ahead=bool(settings.resolved_pull_ahead),
+            patience_s=settings.master_timeout_s,
+        )
+        stream = TaskStream(
+            master,
+            readers,
+            definition.feed,
+            minibatch=settings.minibatch_size,
+            seed=settings.seed,
+            shuffle=settings.shuffle,
+            prepare=trainer.prepare,
+        )
+        tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
+        if settings.command == "train":
+            tasks.train_begin(trainer.model)
+
+        def on_step(loss: float, records: int) -> None:
+            self._loss.set(loss)
+            self._records.labels("worker").inc(records)
+
+        return Worker(
+            master,
+            stream,
+            trainer,
+            tasks,
+            clock=MonotonicClock(),
+            pull_ahead=settings.resolved_pull_ahead,
+            log_loss_steps=settings.log_loss_steps,
+            on_step=on_step,
+        )
+
+
+class _Heartbeat(threading.Thread):
+    """Says that the worker lives, and tells it what the master answers."""
+
+    def __init__(self, master: MasterClient, *, interval_s: float) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._master = master
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._attached = threading.Event()
+        self._worker: Worker | None = None
+
+    def attach(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        while not self._stop.is_set():
+            worker = self._worker
+            try:
+                if worker is not None:
+                    reply = self._master.heartbeat(
+                        progress=worker.progress(),
+                        version=worker.version,
+                        scalars=worker.scalars(),
+                        state=worker.state,
+                    )
+                else:
+                    reply = self._master.heartbeat(state="starting")
+            except Unreachable as error:
+                # The loop meets the same silence at its next call, and reports it.
+                log.warning("heartbeat -> unanswered error=%r", str(error))
+                return
+            if worker is not None:
+                if reply.fenced:
+                    worker.fence()
+                    return
+                if reply.drain:
+                    worker.drain()
+            self._stop.wait(self._interval_s)
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The torch device for --device. Raises UsageError for cuda where there is none."""
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise UsageError("--device cuda, but torch sees no CUDA device here: use --device auto")
+    return torch.device("cuda" if there and wanted != "cpu" else "cpu")
+
+
+def _no_services(server: grpc.Server) -> None:
+    """A worker serves health only."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

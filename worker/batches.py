@@ -1,0 +1,93 @@
+"""The order of the records of a task, and its cutting into minibatches. Pure.
+
+A task is records [start, end) of a source. Position p of it is record `start + order[p]`, where the
+order is a pure function of (seed, epoch, task): whoever leases the task again sees the same one, so
+that positions mean the same to every worker and to every server's ledger. A minibatch is a span of
+positions; it never crosses a boundary that the master names, so that a shard that has applied a
+span before drops exactly that span (docs/architecture.md, "The books").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.errors import RecordError
+from ..data.reader import RecordReader, Records, take
+
+
+@dataclass(frozen=True)
+class Span:
+    """Positions [start, end) of a task, and the raw records that are to be used."""
+
+    start: int
+    end: int
+    records: Records
+
+    @property
+    def used(self) -> int:
+        """Records that are used: the span less its quarantined positions."""
+        return len(self.records)
+
+
+class SpanError(Exception):
+    """The content of a span failed. `record` is the record to blame, where one is."""
+
+    def __init__(
+        self, start: int, end: int, source: str, error: Exception, record: int | None = None
+    ) -> None:
+        super().__init__(f"positions {start}-{end} of {source}: {type(error).__name__}: {error}")
+        self.start = start
+        self.end = end
+        self.source = source
+        self.error = error
+        self.record = record
+
+
+def cuts(
+    start: int, end: int, minibatch: int, boundaries: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Spans that cover [start, end) in order, each at most `minibatch` long, none across a boundary."""
+    stops = sorted(b for b in boundaries if start < b < end)
+    for stop in (*stops, end):
+        while start < stop:
+            yield start, min(start + minibatch, stop)
+            start = min(start + minibatch, stop)
+
+
+def spans(
+    reader: RecordReader,
+    source: str,
+    start: int,
+    end: int,
+    *,
+    offsets: NDArray[np.int64],
+    minibatch: int,
+    position: int = 0,
+    boundaries: Sequence[int] = (),
+    skips: Collection[int] = (),
+) -> Iterator[Span]:
+    """The minibatches of records [start, end) of `source` from `position` on.
+
+    Reads the task's records at once (a task is small: minibatch times num_minibatches_per_task) and
+    raises SpanError, naming the minibatch and the record, where one is broken.
+    """
+    skipped = {start + int(offsets[p]) for p in skips}
+    try:
+        records = reader.read(source, start, end, skip=skipped)
+    except RecordError as error:
+        broken = int(np.flatnonzero(offsets == error.record - start)[0])
+        for a, b in cuts(position, len(offsets), minibatch, boundaries):
+            if a <= broken < b:
+                raise SpanError(a, b, error.source, error, error.record) from error
+        # Broken, but applied before by somebody who could read it: the source changed under us.
+        raise SpanError(broken, broken + 1, error.source, error, error.record) from error
+    kept = np.ones(len(offsets), dtype=bool)
+    kept[[record - start for record in skipped]] = False
+    row = np.cumsum(kept) - 1  # index into `records` by offset
+    for a, b in cuts(position, len(offsets), minibatch, boundaries):
+        wanted = offsets[a:b]
+        yield Span(a, b, take(records, row[wanted[kept[wanted]]]))

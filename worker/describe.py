@@ -1,0 +1,61 @@
+"""`python -m edl.worker --describe`: check the definition, count the data, before anything starts.
+
+The master runs this once, so that it never runs user code itself and a mistake in the definition or
+the data is one line at once, not a crash of every worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from ..common.errors import DataError
+from ..common.settings import JobSettings
+from ..data.reader import RecordReader
+from ..model_zoo.spec import Definition, load_definition
+from ..proto import master_pb2 as pb
+
+
+def load(settings: JobSettings) -> Definition:
+    """The job's definition. Raises DefinitionError."""
+    return load_definition(
+        settings.model_def,
+        settings.model_zoo,
+        settings.model_params,
+        training=settings.command == "train",
+    )
+
+
+def open_readers(definition: Definition, settings: JobSettings) -> dict[int, RecordReader]:
+    """The readers that the command needs, by task kind. Raises UsageError or DataError."""
+    from ..data.open import open_reader
+
+    paths = {
+        pb.TRAIN: settings.training_data if settings.command == "train" else "",
+        pb.EVALUATE: settings.validation_data if settings.command != "predict" else "",
+        pb.PREDICT: settings.prediction_data if settings.command == "predict" else "",
+    }
+    make = definition.reader if definition.reader is not None else open_reader
+    return {kind: make(path, **settings.data_reader_params) for kind, path in paths.items() if path}
+
+
+def describe(settings: JobSettings, job_dir: Path) -> None:
+    """Write `job_dir`/describe.json: the sources and their records, what the definition has."""
+    definition = load(settings)
+    definition.model()
+    result: dict[str, object] = {}
+    names: dict[int, str] = {
+        pb.TRAIN: "training",
+        pb.EVALUATE: "validation",
+        pb.PREDICT: "prediction",
+    }
+    for kind, reader in open_readers(definition, settings).items():
+        sources = reader.sources()
+        if not sum(source.records for source in sources):
+            raise DataError(f"the {names[kind]} data has no records: check the path and the format")
+        result[names[kind]] = [[source.name, source.records] for source in sources]
+    result["has"] = list(definition.optional)
+    partial = job_dir / ".describe.json"
+    partial.write_text(json.dumps(result))
+    os.replace(partial, job_dir / "describe.json")

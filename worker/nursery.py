@@ -1,0 +1,99 @@
+"""A process that has imported torch and the worker's code, and forks workers from there.
+
+A fresh interpreter needs seconds to import torch; a fork of this one is a worker at once, so that a
+preempted worker is replaced in a fraction of a second. The nursery itself computes nothing, opens no
+socket and starts no thread: what is forked is a clean interpreter.
+
+It speaks JSON lines. In: {"id", "argv", "env", "log"}. Out: {"ready": true} once, then
+{"id", "pid"} for each worker started and {"pid", "status"} (as of os.waitpid) for each that ended.
+It ends when its standard input does; workers then go on by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+def run(main: Callable[[], int]) -> int:
+    """Serve until standard input ends. `main` is what a forked worker runs, with its own sys.argv."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _ignore)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests = os.fdopen(os.dup(0), "rb", buffering=0)
+    _say({"ready": True})
+    selector = selectors.DefaultSelector()
+    selector.register(requests, selectors.EVENT_READ)
+    selector.register(wake_read, selectors.EVENT_READ)
+    rest = b""
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is not requests:
+                os.read(wake_read, 4096)
+                _reap()
+                continue
+            data = requests.read(65536)
+            if not data:
+                return 0
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                request = json.loads(line)
+                pid = os.fork()
+                if pid == 0:
+                    selector.close()
+                    _become(request, main)
+                _say({"id": request["id"], "pid": pid})
+
+
+def _reap() -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        _say({"pid": pid, "status": status})
+
+
+def _become(request: dict[str, Any], main: Callable[[], int]) -> None:
+    """In the child: be a worker with its own session, environment and log; never returns."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.setsid()
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        sys.argv = request["argv"]
+        code = main()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:  # noqa: BLE001 - the last frame of a process: print, then leave
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The wake-up pipe tells; the handler only keeps SIGCHLD from being discarded."""
+
+
+def _say(message: dict[str, Any]) -> None:
+    os.write(1, json.dumps(message).encode() + b"\n")

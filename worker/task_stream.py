@@ -1,0 +1,239 @@
+"""Leases tasks and reads their minibatches ahead of the trainer, in one thread.
+
+The thread runs at most `depth` minibatches ahead; the next task is leased while the last minibatches
+of this one compute. A lease's `position` is what all servers have acknowledged: only the trainer
+moves it, so a task is reported by what was applied and never by what was read. A lease that is void
+(fenced, failed, drained) is passed over by both sides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..common.errors import EdlError, Fenced
+from ..common.order import order
+from ..data.reader import RecordReader
+from ..proto import master_pb2 as pb
+from . import batches
+from .batches import SpanError
+
+_GET_TASK_WAIT_S = 10.0  # how long the master may hold a request for a task
+
+
+@dataclass
+class Lease:
+    """A task that this worker holds. `position`: applied on all servers up to here."""
+
+    task: pb.Task
+    position: int = 0
+    void: bool = False
+    used: int = 0  # records used under this lease
+
+    @property
+    def size(self) -> int:
+        return int(self.task.end - self.task.start)
+
+
+@dataclass
+class Batch:
+    """A minibatch, ready for the model."""
+
+    lease: Lease
+    start: int
+    end: int
+    used: int
+    features: Any = None
+    labels: Any = None
+    prepared: Any = None  # what the trainer's `prepare` made of the features, off the critical path
+    pulled: Any = None  # a pull that the trainer started ahead
+
+
+@dataclass
+class EndOfTask:
+    """All minibatches of the lease have been handed out."""
+
+    lease: Lease
+
+
+@dataclass
+class BadSpan:
+    """A minibatch could not be read or fed."""
+
+    lease: Lease
+    error: SpanError
+
+
+Item = Batch | EndOfTask | BadSpan
+
+
+class LeaseSource(Protocol):
+    """The master, as far as the stream needs it (master/client.py)."""
+
+    def get_task(self, wait_s: float) -> pb.GetTaskReply: ...
+
+
+class TaskStream:
+    """Iterates over minibatches and ends of tasks until the master says that all is done.
+
+    `readers` by task kind; `feed(records, mode)` and `prepare(features)` run in the stream's thread.
+    `on_lease` is called before a lease's first minibatch is read.
+    """
+
+    def __init__(
+        self,
+        master: LeaseSource,
+        readers: Mapping[int, RecordReader],
+        feed: Callable[[Any, str], tuple[Any, Any]],
+        *,
+        minibatch: int,
+        seed: int,
+        shuffle: bool,
+        prepare: Callable[[Any], Any] = lambda features: None,
+        depth: int = 2,
+    ) -> None:
+        self._master = master
+        self._readers = readers
+        self._feed = feed
+        self._prepare = prepare
+        self._minibatch = minibatch
+        self._seed = seed
+        self._shuffle = shuffle
+        self._depth = depth
+        self._items: deque[Item] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._ended = False
+        self._error: BaseException | None = None
+        self.leases: dict[int, Lease] = {}
+        self._thread = threading.Thread(target=self._run, name="task-stream", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Lease nothing more, read nothing more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def held(self) -> list[Lease]:
+        """Leases that are not void, oldest first."""
+        with self._changed:
+            return [lease for lease in self.leases.values() if not lease.void]
+
+    def forget(self, lease: Lease) -> None:
+        """The lease has ended: reported, fenced or handed back."""
+        with self._changed:
+            lease.void = True
+            self.leases.pop(lease.task.id, None)
+            self._changed.notify_all()
+
+    def next(self, timeout_s: float | None = None) -> Item | None:
+        """The next item; None at the end of everything, after close, or after `timeout_s`.
+
+        Raises what the thread died of (Fenced, Unreachable).
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._ended or self._closed, timeout_s)
+            if self._closed:
+                return None
+            if self._items:
+                item = self._items.popleft()
+                self._changed.notify_all()
+                return item
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def peek(self) -> Item | None:
+        """The item that `next` would return, if there is one now."""
+        with self._changed:
+            return self._items[0] if self._items else None
+
+    @property
+    def ended(self) -> bool:
+        """Everything was handed out and the master has nothing more."""
+        with self._changed:
+            return self._ended and not self._items
+
+    def read(
+        self, lease: Lease, position: int, boundaries: tuple[int, ...] = ()
+    ) -> Iterator[Batch]:
+        """The minibatches of a lease from `position` on. Raises SpanError."""
+        task = lease.task
+        offsets = order(
+            self._seed,
+            task.epoch,
+            task.id,
+            lease.size,
+            self._shuffle and task.kind == pb.TRAIN,
+        )
+        mode = {pb.TRAIN: "train", pb.EVALUATE: "evaluate", pb.PREDICT: "predict"}[task.kind]
+        for span in batches.spans(
+            self._readers[task.kind],
+            task.source,
+            task.start,
+            task.end,
+            offsets=offsets,
+            minibatch=self._minibatch,
+            position=position,
+            boundaries=(*task.boundaries, *boundaries),
+            skips=task.skips,
+        ):
+            batch = Batch(lease, span.start, span.end, span.used)
+            if span.used:
+                try:
+                    batch.features, batch.labels = self._feed(span.records, mode)
+                    batch.prepared = self._prepare(batch.features)
+                except EdlError:
+                    raise
+                except Exception as error:  # the user's code: whatever it raises is about this span
+                    raise SpanError(span.start, span.end, task.source, error) from error
+            yield batch
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                reply = self._master.get_task(_GET_TASK_WAIT_S)
+                if reply.outcome == pb.GetTaskReply.TASK:
+                    lease = Lease(reply.task, position=reply.task.position)
+                    with self._changed:
+                        self.leases[lease.task.id] = lease
+                    self._produce(lease)
+                elif reply.outcome == pb.GetTaskReply.FENCED:
+                    raise Fenced("the master has declared this worker lost")
+                elif reply.outcome != pb.GetTaskReply.WAIT:
+                    return  # finished, or drain: the heartbeat says so too
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _produce(self, lease: Lease) -> None:
+        if lease.task.kind in (pb.TRAIN, pb.EVALUATE, pb.PREDICT):
+            try:
+                for batch in self.read(lease, lease.position):
+                    if not self._put(batch):
+                        return
+            except SpanError as error:
+                self._put(BadSpan(lease, error))
+                return
+        self._put(EndOfTask(lease))
+
+    def _put(self, item: Item) -> bool:
+        """Wait for room; False where the lease is void or the stream closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(self._items) < self._depth or self._closed or item.lease.void
+            )
+            if self._closed or item.lease.void:
+                return False
+            self._items.append(item)
+            self._changed.notify_all()
+            return True

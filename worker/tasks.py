@@ -1,0 +1,119 @@
+"""What a definition's own functions do with tasks: metrics, predictions, callbacks, the export.
+
+Metric states travel as opaque bytes: the master collects one per evaluation task, and whoever gets
+the EVALUATE_END task merges them (nn/metrics.py: states add, so the merge is exact).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import save_file
+
+from ..common.errors import DefinitionError, JobError
+from ..model_zoo.spec import Definition
+from ..nn import metrics as streamed
+from ..proto import master_pb2 as pb
+from .ps_trainer import PsTrainer
+from .task_stream import Lease
+
+
+class DefinitionTasks:
+    """The definition's metrics, `process_predictions` and `Callbacks`, called at the right moments."""
+
+    def __init__(self, definition: Definition, *, output: str, worker: int) -> None:
+        self._definition = definition
+        self._output = Path(output) if output else None
+        self._worker = worker
+        self._metrics: dict[int, dict[str, streamed.Metric]] = {}
+        self._predictions: dict[int, list[Any]] = {}
+
+    def evaluate(self, lease: Lease, outputs: Any, labels: Any) -> None:
+        for metric in self._of(lease).values():
+            metric.update(outputs, labels)
+
+    def evaluated(self, lease: Lease) -> bytes:
+        """The states of the task's metrics."""
+        states = streamed.pack(self._of(lease))
+        del self._metrics[lease.task.id]
+        return states
+
+    def merge(self, payload: bytes) -> dict[str, Any]:
+        """The values of the merged states; `payload` as the master packs it (DESIGN of EVALUATE_END)."""
+        values = streamed.merge(unpack_results(payload), self._new_metrics())
+        self._call("on_evaluate_end", values)
+        return values
+
+    def predict(self, lease: Lease, outputs: Any) -> None:
+        if self._definition.process_predictions is not None:
+            self._definition.process_predictions(outputs, self._worker)
+        self._predictions.setdefault(lease.task.id, []).append(streamed.to_numpy(outputs))
+
+    def predicted(self, lease: Lease) -> None:
+        """Write the task's outputs, in record order, as one .npy file: again is the same file."""
+        parts = self._predictions.pop(lease.task.id, [])
+        if self._output is None:
+            return
+        folder = self._output / "predictions"
+        name = f"part-{lease.task.id:08d}.npy"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = folder / f".{name}.{os.getpid()}"
+            with open(partial, "wb") as file:
+                np.save(file, np.concatenate(parts) if parts else np.zeros((0,), np.float32))
+            os.replace(partial, folder / name)
+        except OSError as error:
+            raise JobError(f"cannot write predictions into {folder}: {error}") from error
+
+    def train_end(self, trainer: PsTrainer) -> None:
+        """Export the dense model and call on_train_end."""
+        if self._output is not None:
+            folder = self._output / "model"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                partial = folder / f".model.{os.getpid()}"
+                save_file(
+                    {name: tensor.contiguous() for name, tensor in trainer.state_dict().items()},
+                    partial,
+                )
+                os.replace(partial, folder / "model.safetensors")
+            except OSError as error:
+                raise JobError(f"cannot export the model into {folder}: {error}") from error
+        self._call("on_train_end", trainer.model)
+
+    def task_end(self, lease: Lease) -> None:
+        self._call("on_task_end", pb.TaskKind.Name(lease.task.kind).lower())
+
+    def train_begin(self, model: Any) -> None:
+        self._call("on_train_begin", model)
+
+    def _new_metrics(self) -> dict[str, streamed.Metric]:
+        return self._definition.metrics()
+
+    def _of(self, lease: Lease) -> dict[str, streamed.Metric]:
+        if lease.task.id not in self._metrics:
+            self._metrics[lease.task.id] = self._new_metrics()
+        return self._metrics[lease.task.id]
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        method = getattr(self._definition.callbacks, name, None)
+        if method is not None:
+            method(*arguments)
+
+
+def unpack_results(payload: bytes) -> list[bytes]:
+    """The byte strings that the master packed: uint32 count, then uint64 length and bytes each."""
+    try:
+        (count,) = struct.unpack_from("<I", payload)
+        parts, at = [], 4
+        for _ in range(count):
+            (length,) = struct.unpack_from("<Q", payload, at)
+            parts.append(payload[at + 8 : at + 8 + length])
+            at += 8 + length
+    except struct.error as error:
+        raise DefinitionError("the payload of an evaluation is torn") from error
+    return parts

@@ -1,0 +1,395 @@
+"""The worker's loop: take the next minibatch, compute, push, report what was applied.
+
+One incarnation of a worker is one `Worker`. Its books are the leases' positions: a position moves
+only when all servers have acknowledged the span, and reports carry nothing else. Pipeline: the
+stream reads ahead in its thread, the next pull and the last push run in another while this thread
+computes. Pushes of a worker are strictly in order: the acknowledgement of one is awaited before the
+next is sent.
+
+What ends a lease early:
+  fenced      a server or the master knows a newer attempt: drop the lease, say nothing.
+  gap         a server lacks earlier spans: compute them again from where it stands, then go on.
+  stale       the gradients are beyond the staleness bound: pull, compute again.
+  failure     the content fails (exception, NaN, broken record): report span, file and record.
+  drain       hand every lease back at its exact position.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from ..common.clock import Clock
+from ..common.errors import EdlError, Fenced
+from ..master.client import MasterClient
+from ..proto import master_pb2 as pb
+from ..ps.client import PushOutcome, PushResult
+from .batches import SpanError
+from .ps_trainer import Gradients, PsTrainer
+from .task_stream import BadSpan, Batch, EndOfTask, Lease, TaskStream
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class Tasks(Protocol):
+    """What a definition does with tasks other than training (worker/evaluation.py)."""
+
+    def evaluate(self, lease: Lease, outputs: Any, labels: Any) -> None: ...
+
+    def evaluated(self, lease: Lease) -> bytes: ...
+
+    def merge(self, payload: bytes) -> dict[str, Any]: ...
+
+    def predict(self, lease: Lease, outputs: Any) -> None: ...
+
+    def predicted(self, lease: Lease) -> None: ...
+
+    def train_end(self, trainer: PsTrainer) -> None: ...
+
+    def task_end(self, lease: Lease) -> None: ...
+
+
+@dataclass
+class _Pending:
+    batch: Batch
+    gradients: Gradients
+    result: Future[PushResult]
+
+
+class Worker:
+    """One incarnation: leases, computes, pushes and reports until the master says that all is done.
+
+    `run` returns when all is done or the worker was drained, and raises Fenced when the master has
+    declared it lost. `scalars` (loss, records_per_s) and `progress` are read by the heartbeat thread.
+    """
+
+    def __init__(
+        self,
+        master: MasterClient,
+        stream: TaskStream,
+        trainer: PsTrainer,
+        tasks: Tasks,
+        *,
+        clock: Clock,
+        pull_ahead: int,
+        log_loss_steps: int,
+        on_step: Callable[[float, int], None] = lambda loss, records: None,
+    ) -> None:
+        self._master = master
+        self._stream = stream
+        self._trainer = trainer
+        self._tasks = tasks
+        self._clock = clock
+        self._pull_ahead = pull_ahead
+        self._log_loss_steps = log_loss_steps
+        self._on_step = on_step
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="pull-push")
+        self._pending: _Pending | None = None
+        self._draining = threading.Event()
+        self._fenced = threading.Event()
+        self._steps = 0
+        self._rate = _Rate(clock)
+        self.loss: float | None = None
+        self.state = "starting"
+
+    # -- for the heartbeat thread and signal handlers
+
+    def drain(self) -> None:
+        """Finish the current minibatch, hand the leases back, leave."""
+        self._draining.set()
+        self._stream.close()
+
+    def fence(self) -> None:
+        """The master has declared this incarnation lost."""
+        self._fenced.set()
+        self._stream.close()
+
+    def progress(self) -> list[pb.Progress]:
+        return [
+            pb.Progress(task=h.task.id, attempt=h.task.attempt, position=h.position)
+            for h in self._stream.held()
+        ]
+
+    def scalars(self) -> dict[str, float]:
+        values = {"records_per_s": self._rate.per_s()}
+        if self.loss is not None:
+            values["loss"] = self.loss
+        return values
+
+    @property
+    def version(self) -> int:
+        return self._trainer.version
+
+    # -- the loop
+
+    def run(self) -> None:
+        """Work until done or drained. Raises Fenced, Unreachable, or EdlError of a broken job."""
+        self._stream.start()
+        try:
+            while (item := self._next()) is not None:
+                match item:
+                    case BadSpan(lease, error):
+                        self._settle()
+                        self._fail(lease, error)
+                    case EndOfTask(lease):
+                        self._end(lease)
+                    case Batch() if not item.lease.void:
+                        self._batch(item)
+            if self._fenced.is_set():
+                raise Fenced("the master has declared this worker lost")
+            self._settle()
+            if self._draining.is_set():
+                self._hand_back()
+        finally:
+            self._stream.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _next(self) -> Any:
+        item = self._stream.next(timeout_s=0.0)
+        if item is None and not self._stream.ended:
+            # Nothing is ready: settle the last push now, so that its task can be reported and the
+            # master is not left waiting for it while we wait for the master.
+            self._settle()
+            self.state = "waiting"
+            item = self._stream.next()
+        return item
+
+    def _batch(self, batch: Batch) -> None:
+        lease, tasks = batch.lease, self._tasks
+        try:
+            match lease.task.kind:
+                case pb.TRAIN:
+                    self.state = "training"
+                    self._train(batch)
+                case pb.EVALUATE:
+                    self.state = "evaluating"
+                    self._settle()
+                    if batch.used:
+                        outputs = self._outputs(batch)
+                        self._guard(batch, lambda: tasks.evaluate(lease, outputs, batch.labels))
+                    self._used(batch)
+                case pb.PREDICT:
+                    self.state = "predicting"
+                    self._settle()
+                    if batch.used:
+                        outputs = self._outputs(batch)
+                        self._guard(batch, lambda: tasks.predict(lease, outputs))
+                    self._used(batch)
+        except SpanError as error:
+            self._fail(lease, error)
+
+    def _outputs(self, batch: Batch) -> Any:
+        return self._guard(
+            batch,
+            lambda: self._trainer.outputs(
+                batch.features, batch.prepared or {}, batch.lease.task.cut
+            ),
+        )
+
+    def _end(self, lease: Lease) -> None:
+        """All minibatches of the lease were handed out: settle them, then report."""
+        self._settle()
+        if lease.void:
+            return
+        task = lease.task
+        result = b""
+        try:
+            match task.kind:
+                case pb.EVALUATE:
+                    result = self._tasks.evaluated(lease)
+                case pb.PREDICT:
+                    self._tasks.predicted(lease)
+                case pb.EVALUATE_END:
+                    result = json.dumps(self._tasks.merge(task.payload)).encode()
+                case pb.TRAIN_END:
+                    self._tasks.train_end(self._trainer)
+            self._tasks.task_end(lease)
+        except EdlError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's code: reported like bad content
+            self._fail(lease, SpanError(0, lease.size, task.source, error))
+            return
+        accepted = self._master.report_done(
+            task.id, task.attempt, records=lease.used, result=result
+        )
+        log.info(
+            "task=%d attempt=%d kind=%s records=%d -> %s",
+            task.id,
+            task.attempt,
+            pb.TaskKind.Name(task.kind).lower(),
+            lease.used,
+            "done" if accepted else "refused",
+        )
+        self._stream.forget(lease)
+
+    # -- training
+
+    def _train(self, batch: Batch) -> None:
+        if not self._pull_ahead:
+            self._settle()  # the pull must see our own last push
+            if batch.lease.void:
+                return
+        gradients = self._gradients(batch)
+        self._settle()
+        if batch.lease.void:
+            return
+        self._pending = _Pending(batch, gradients, self._pool.submit(self._push, batch, gradients))
+
+    def _gradients(self, batch: Batch) -> Gradients:
+        """Pull (unless that was done ahead), start the next pull, compute."""
+        ahead, batch.pulled = batch.pulled, None  # a second try of the span must pull afresh
+        unique = batch.prepared or {}
+        pulled = self._trainer.begin(unique, ahead.result() if ahead is not None else None)
+        if self._pull_ahead:
+            following = self._stream.peek()
+            if isinstance(following, Batch) and following.lease.task.kind == pb.TRAIN:
+                following.pulled = self._trainer.start_pull(following.prepared or {}, self._pool)
+        if not batch.used:
+            return self._trainer.empty()
+        task = batch.lease.task
+        stream = (task.epoch, task.id, batch.start)
+        return self._guard(
+            batch,
+            lambda: self._trainer.gradients(batch.features, batch.labels, unique, pulled, stream),
+        )
+
+    def _push(self, batch: Batch, gradients: Gradients) -> PushResult:
+        task = batch.lease.task
+        return self._trainer.push(task.id, task.attempt, batch.start, batch.end, gradients)
+
+    def _settle(self) -> None:
+        """Wait for the acknowledgement of the last push, and do what it asks for."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            self._acknowledge(pending.batch, pending.gradients, pending.result.result())
+        except SpanError as error:
+            self._fail(pending.batch.lease, error)
+
+    def _acknowledge(self, batch: Batch, gradients: Gradients, result: PushResult) -> None:
+        """Follow one span until it is applied everywhere or its lease is void."""
+        while not batch.lease.void:
+            match result.outcome:
+                case PushOutcome.APPLIED:
+                    self._applied(batch, gradients)
+                    return
+                case PushOutcome.FENCED:
+                    log.info("task=%d -> fenced", batch.lease.task.id)
+                    self._stream.forget(batch.lease)
+                    return
+                case PushOutcome.GAP:
+                    self._rewind(batch, result.position or 0)
+                case PushOutcome.STALE | PushOutcome.UNINITIALIZED:
+                    pass
+            if batch.lease.void or self._fenced.is_set():
+                return
+            gradients = self._gradients(batch)
+            result = self._push(batch, gradients)
+
+    def _rewind(self, batch: Batch, position: int) -> None:
+        """Compute the spans [position, batch.start) again: a server lacks them."""
+        log.info("task=%d -> rewind from=%d to=%d", batch.lease.task.id, batch.start, position)
+        for missing in self._stream.read(batch.lease, position, boundaries=(batch.start,)):
+            if missing.start >= batch.start or batch.lease.void:
+                return
+            gradients = self._gradients(missing)
+            self._acknowledge(missing, gradients, self._push(missing, gradients))
+
+    def _applied(self, batch: Batch, gradients: Gradients) -> None:
+        self._used(batch)
+        if gradients.loss is None:
+            return
+        self.loss = gradients.loss
+        self._steps += 1
+        self._on_step(gradients.loss, batch.used)
+        if self._steps % self._log_loss_steps == 0:
+            log.info(
+                "step=%d version=%d loss=%.5g records_per_s=%.0f",
+                self._steps,
+                self.version,
+                gradients.loss,
+                self._rate.per_s(),
+            )
+
+    def _used(self, batch: Batch) -> None:
+        if batch.end > batch.lease.position:
+            batch.lease.position = batch.end
+            batch.lease.used += batch.used
+            self._rate.add(batch.used)
+
+    # -- ends of leases
+
+    def _guard(self, batch: Batch, compute: Callable[[], Result]) -> Result:
+        """Run the user's code on one minibatch; what it raises becomes a SpanError."""
+        try:
+            return compute()
+        except EdlError:
+            raise
+        except (
+            Exception
+        ) as error:  # the user's model or loss: whatever it raises is about this span
+            raise SpanError(batch.start, batch.end, batch.lease.task.source, error) from error
+
+    def _fail(self, lease: Lease, error: SpanError) -> None:
+        """Report a failed span; the master decides whether to try again or to quarantine."""
+        if lease.void:
+            return
+        cause = error.error
+        text = f"{type(cause).__name__}: {cause}"
+        trace = "".join(traceback.format_exception(cause))
+        log.warning(
+            "task=%d source=%s positions=%d-%d -> failed error=%r",
+            lease.task.id,
+            error.source,
+            error.start,
+            error.end,
+            text,
+        )
+        failure = pb.Failure(
+            start=error.start, end=error.end, source=error.source, error=text, traceback=trace
+        )
+        if error.record is not None:
+            failure.record = error.record
+        self._master.report_failed(lease.task.id, lease.task.attempt, failure, records=lease.used)
+        self._stream.forget(lease)
+
+    def _hand_back(self) -> None:
+        self.state = "draining"
+        for lease in self._stream.held():
+            self._master.hand_back(
+                lease.task.id, lease.task.attempt, lease.position, records=lease.used
+            )
+            log.info("task=%d position=%d -> handed back", lease.task.id, lease.position)
+            self._stream.forget(lease)
+
+
+class _Rate:
+    """Records per second over the last few seconds."""
+
+    def __init__(self, clock: Clock, window_s: float = 5.0) -> None:
+        self._clock = clock
+        self._window_s = window_s
+        self._since = clock.now()
+        self._records = 0
+        self._last = 0.0
+
+    def add(self, records: int) -> None:
+        self._records += records
+
+    def per_s(self) -> float:
+        """Called by the heartbeat; closes the window when it is full."""
+        passed = self._clock.now() - self._since
+        if passed >= self._window_s:
+            self._last = self._records / passed
+            self._since, self._records = self._clock.now(), 0
+        elif not self._last and passed > 0.5:
+            return self._records / passed
+        return self._last
