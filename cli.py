@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,8 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run `edl`; its exit code."""
+    return report(lambda: cli.main(arguments, prog_name="edl", standalone_mode=False))
+
+
+def report(command: Callable[[], Any]) -> int:
+    """Run a command; its exit code, or the one of its error, which is told in a line."""
     try:
-        code = cli.main(arguments, prog_name="edl", standalone_mode=False)
+        code = command()
     except EdlError as error:
         click.echo(f"edl: error: {error}", err=True)
         return error.exit_code
@@ -133,7 +138,8 @@ def _print_status(found: Status | list[Status], output: str, table: Any) -> None
     else:
         from rich.console import Console
 
-        Console().print(table())
+        # Piped, a line is as long as it is: nothing is cut for a terminal that is not there.
+        Console(width=None if sys.stdout.isatty() else 120).print(table())
 
 
 @cli.command()

@@ -16,6 +16,7 @@ FOLDERS = [
     "proto",
     "ps",
     "runtime",
+    "watch",
     "worker",
 ]
 

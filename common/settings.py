@@ -15,20 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def knob(
-    default: Any,
+def about(
     help: str,
     group: str,
     *aliases: str,
     choices: tuple[str, ...] = (),
     minimum: int = 0,
     path: bool = False,
-) -> Any:
-    """A field with the metadata that the command line is made of.
+) -> dict[str, Any]:
+    """The metadata of a field, which the command line is made of.
 
     `minimum` is of numbers; a `path` is made absolute, so that a job means the same from anywhere.
     """
-    metadata = {
+    return {
         "help": help,
         "group": group,
         "aliases": aliases,
@@ -36,9 +35,11 @@ def knob(
         "minimum": minimum,
         "path": path,
     }
-    if callable(default):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
+
+
+def knob(default: Any, *words: str, **more: Any) -> Any:
+    """A field with a default and what `about` makes of the rest."""
+    return field(default=default, metadata=about(*words, **more))
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,10 @@ class JobSettings:
     output: str = knob(
         "", "Folder for the exported model, predictions and TensorBoard.", "Job", path=True
     )
-    envs: dict[str, str] = knob(dict, "Environment for workers and servers: k=v,k2=v2.", "Job")
+    envs: dict[str, str] = field(
+        default_factory=dict,
+        metadata=about("Environment for workers and servers: k=v,k2=v2.", "Job"),
+    )
     seed: int = knob(0, "Seed of the shuffling, the first parameters and the rows.", "Job")
 
     # -- Model
@@ -95,7 +99,9 @@ class JobSettings:
         "", "Folder of definitions, searched before the built-in ones.", "Model", path=True
     )
     model_def: str = knob("", "Definition: a zoo name, a file, or a dotted module.", "Model")
-    model_params: dict[str, Any] = knob(dict, "Arguments of model(): k=v,k2=v2.", "Model")
+    model_params: dict[str, Any] = field(
+        default_factory=dict, metadata=about("Arguments of model(): k=v,k2=v2.", "Model")
+    )
     device: str = knob("auto", "Device of the workers.", "Model", choices=("auto", "cpu", "cuda"))
 
     # -- Data
@@ -104,8 +110,9 @@ class JobSettings:
     )
     validation_data: str = knob("", "Data for the evaluations while training.", "Data", path=True)
     prediction_data: str = knob("", "Data for `edl predict`.", "Data", path=True)
-    data_reader_params: dict[str, Any] = knob(
-        dict, "Arguments of the reader: k=v,k2=v2 (e.g. format=csv).", "Data"
+    data_reader_params: dict[str, Any] = field(
+        default_factory=dict,
+        metadata=about("Arguments of the reader: k=v,k2=v2 (e.g. format=csv).", "Data"),
     )
     minibatch_size: int = knob(64, "Records of a minibatch.", "Data", "batch_size", minimum=1)
     num_minibatches_per_task: int = knob(8, "Minibatches of a task.", "Data", minimum=1)

@@ -229,15 +229,18 @@ def _infer(values: Sequence[str]) -> str:
 
 
 def _kind(value: str) -> str:
-    for kind in ("int64", "float64"):
-        try:
-            convert([value], kind)
-        except OverflowError:
-            return "str"  # more digits than an int64 has: an id, not a quantity
-        except ValueError:
-            continue
-        return "str" if "_" in value else kind  # Python reads 1_000 as a number
-    return "str"
+    if "_" in value:  # Python reads 1_000 as a number
+        return "str"
+    try:
+        # More digits than an int64 has: an id, not a quantity.
+        return "int64" if -(2**63) <= int(value) < 2**63 else "str"
+    except ValueError:
+        pass
+    try:
+        float(value)
+    except ValueError:
+        return "str"
+    return "float64"
 
 
 def _index(file: DataFile, options: _Options) -> tuple[NDArray[np.int64], int]:

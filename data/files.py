@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,12 +66,17 @@ class DataFile:
 def expand(path: str) -> list[DataFile]:
     """The files that `path` stands for, in a fixed order.
 
-    Raises UsageError where it stands for nothing, DataError where a folder holds no file.
+    Raises UsageError where it stands for nothing or names a file twice, DataError where a folder
+    holds no file.
     """
     if not path.strip():
         raise UsageError("The path of the data is empty: give a file, a folder, a glob or a URL.")
     if "," in path and not Path(path).exists():
-        return [file for part in path.split(",") if part.strip() for file in expand(part.strip())]
+        parts = [part.strip() for part in path.split(",") if part.strip()]
+        files = [file for part in parts for file in expand(part)]
+        if twice := [name for name, n in Counter(f.name for f in files).items() if n > 1]:
+            raise UsageError(f"{twice[0]} is named twice in {path}: name each file once.")
+        return files
     fs, inner = _file_system(path)
     names = _Names(fs, path)
     if fs.isfile(inner):

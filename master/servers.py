@@ -70,10 +70,6 @@ class Servers(Protocol):
         """The version now."""
         ...
 
-    def retire(self, low_water: int) -> None:
-        """Tasks below the mark leave the ledgers."""
-        ...
-
     def close(self) -> None: ...
 
 
@@ -121,9 +117,6 @@ class RemoteServers:
 
     def version(self) -> int:
         return max(r.version for r in self._client.describe(timeout_s=_RPC_TIMEOUT_S).values())
-
-    def retire(self, low_water: int) -> None:
-        self._client.retire(low_water, timeout_s=_RPC_TIMEOUT_S)
 
     def close(self) -> None:
         self._client.close()

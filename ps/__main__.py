@@ -48,7 +48,7 @@ def _run(server: Server, restore: str) -> int:
     try:
         settings = server.register(JobSettings().master_timeout_s)
         if settings is None:
-            return 1
+            return 0 if server.draining else 1
         logs.configure(settings.log_level, settings.log_format, "ps", server.index)
         store = server.open_store(settings, restore)
         log.info("serving address=%s", server.address)

@@ -12,6 +12,7 @@ other calls are control and stay gRPC.
 from __future__ import annotations
 
 import enum
+import functools
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -179,7 +180,12 @@ class GrpcShardConnection:
 
 def start(method: Any, request: Any, timeout_s: float) -> Waiter[Any]:
     """Send an RPC now; the waiter gathers its reply."""
-    future = method.future(request, timeout=timeout_s)
+    try:
+        future = method.future(request, timeout=timeout_s)
+    except ValueError as error:  # the channel was closed meanwhile: its server was replaced
+        closed = Unreachable(f"the connection was closed: {error}")
+        closed.__cause__ = error
+        return functools.partial(_raise, closed)
 
     def wait() -> Any:
         try:
@@ -190,6 +196,10 @@ def start(method: Any, request: Any, timeout_s: float) -> Waiter[Any]:
             raise Unreachable("CANCELLED: the connection was closed") from error
 
     return wait
+
+
+def _raise(error: EdlError) -> NoReturn:
+    raise error
 
 
 def _chunk_message(chunk: Chunk) -> pb.DenseChunk:
@@ -346,22 +356,26 @@ class PsClient:
         parts = {table: self._cut_ids(table, ids) for table, ids in tables.items()}
         everything = full or bool(cut)
 
-        def request(index: int) -> ShardPull:
-            known = None if everything else self._shards[index].known_version
-            mine = {t: ids[places[index]] for t, (ids, places) in parts.items()}
-            asked = {t: ids for t, ids in mine.items() if len(ids)}
-            return ShardPull(dense is not None, known, asked, cut)
+        asked: dict[int, _Shard] = {}  # `update` may replace one meanwhile
 
-        replies = self._all(
-            lambda shard, index, left_s: shard.connection.start_pull(request(index), left_s),
-            deadline,
-        )
+        def begin(shard: _Shard, index: int, left_s: float) -> Waiter[ShardPulled]:
+            asked[index] = shard
+            mine = {t: ids[places[index]] for t, (ids, places) in parts.items()}
+            request = ShardPull(
+                dense is not None,
+                None if everything else shard.known_version,
+                {t: ids for t, ids in mine.items() if len(ids)},
+                cut,
+            )
+            return shard.connection.start_pull(request, left_s)
+
+        replies = self._all(begin, deadline)
         self._refuse_moved(r.outcome == pb.PullReply.MOVED for r in replies)
         versions = tuple(reply.version for reply in replies)
         if any(reply.outcome == pb.PullReply.UNINITIALIZED for reply in replies):
             return Pulled(False, versions, {}, frozenset())
         changed = set[str]()
-        for shard, reply in zip(self._shards, replies, strict=True):
+        for index, reply in enumerate(replies):
             if dense is None:
                 break
             for tensor, number, values in reply.dense:
@@ -369,7 +383,7 @@ class PsClient:
                 flat[number * CHUNK_ELEMENTS : number * CHUNK_ELEMENTS + len(values)] = values
                 changed.add(tensor)
             if not cut:
-                shard.known_version = reply.version
+                asked[index].known_version = reply.version
         rows = {
             table: self._join_rows(table, len(ids), places, [r.tables for r in replies])
             for table, (ids, places) in parts.items()
@@ -617,8 +631,6 @@ class PsClient:
         places: Sequence[NDArray[np.int64] | slice],
         parts: Sequence[Mapping[str, Floats]],
     ) -> Floats:
-        if len(parts) == 1 and table in parts[0]:
-            return parts[0][table]
         rows = np.empty((count, self._dims[table]), np.float32)
         for place, part in zip(places, parts, strict=True):
             if table in part:

@@ -61,6 +61,10 @@ class Server:
         self._master_address = master
         self._master = master_pb2_grpc.MasterStub(self._channel)
 
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
     def drain(self) -> None:
         """End with 0 soon. Safe to call from a signal handler."""
         self._draining = True
@@ -120,6 +124,8 @@ class Server:
         while not self._draining:
             self._wake.wait(_BEAT_S)
             self._wake.clear()
+            if self._draining:
+                break
             self._servicer.metrics.observe(store)
             try:
                 reply = self._beat(store)

@@ -6,7 +6,7 @@ what should run is decided elsewhere (master/replicas.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,8 +35,15 @@ OnExit = Callable[[Exit], None]
 class Runtime(Protocol):
     """Starts, stops and watches replicas. Calls may come from any thread and do not block."""
 
-    def start(self, role: str, index: int, incarnation: str, env: Mapping[str, str]) -> Replica:
-        """Start a replica. Raises EdlError where it cannot be started at all."""
+    def start(
+        self,
+        role: str,
+        index: int,
+        incarnation: str,
+        env: Mapping[str, str],
+        arguments: Sequence[str] = (),
+    ) -> Replica:
+        """Start a replica, with `arguments` after its own. Raises EdlError where it cannot be started at all."""
         ...
 
     def stop(self, replica: Replica, grace_s: float) -> None:

@@ -45,12 +45,20 @@ class LocalRuntime:
         self._waiters: list[threading.Thread] = []
         self._closed = False
 
-    def start(self, role: str, index: int, incarnation: str, env: Mapping[str, str]) -> Replica:
-        arguments = [
+    def start(
+        self,
+        role: str,
+        index: int,
+        incarnation: str,
+        env: Mapping[str, str],
+        arguments: Sequence[str] = (),
+    ) -> Replica:
+        command = [
             *self._command[role],
             *("--index", str(index)),
             *("--incarnation", incarnation),
             *("--master", self._master_address),
+            *arguments,
         ]
         with self._lock:
             if self._closed:
@@ -59,7 +67,7 @@ class LocalRuntime:
                 self._logs.mkdir(parents=True, exist_ok=True)
                 with open(self._logs / f"{role}-{index}.log", "ab") as output:
                     child = subprocess.Popen(
-                        arguments,
+                        command,
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+
 from edl.common import storage
 from edl.common.settings import JobSettings
 from edl.master.client import MasterClient
-from safetensors.numpy import load_file
 
 ZOO = Path(__file__).parent / "zoo"
 
@@ -40,7 +40,7 @@ class Job:
         (folder / "logs").mkdir(exist_ok=True)
         self.revision = 0
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         with open(self.folder / "logs" / "master.log", "ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "edl.master", "--job-dir", str(self.folder)],
@@ -114,17 +114,15 @@ class Job:
                 _, status = client.status()
             finally:
                 client.close()
-        return [r for r in (status or {}).get("workers", []) + (status or {}).get("servers", [])]
+        status = status or {}
+        return [*status.get("workers", []), *status.get("servers", [])]
 
     # -- the books
 
     def checkpoint(self) -> Path:
-        found = storage.latest(Path(self.settings.checkpoint_dir))
+        found = storage.latest(self.settings.checkpoint_dir)
         assert found is not None, self.logs()
-        return Path(found)
-
-    def table(self, name: str) -> dict[int, np.ndarray]:
-        return table(self.checkpoint(), name)
+        return found.directory
 
 
 def send(pid: int | None, number: int) -> bool:
@@ -138,22 +136,6 @@ def send(pid: int | None, number: int) -> bool:
     return True
 
 
-def table(checkpoint: Path, name: str) -> dict[int, np.ndarray]:
-    """Rows by id of an embedding table, read from the files of a checkpoint."""
-    from edl.ps import snapshot
-
-    return snapshot.read_table(checkpoint, name)
-
-
-def dense(checkpoint: Path, name: str) -> np.ndarray:
-    from edl.ps import snapshot
-
-    return snapshot.read_dense(checkpoint)[name]
-
-
 def write_records(path: Path, count: int) -> Path:
     np.savez(path, record=np.arange(count, dtype=np.int64))
     return path
-
-
-__all__ = ["Job", "dense", "load_file", "send", "table", "write_records"]

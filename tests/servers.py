@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+
 from edl.common import rpc, storage
 from edl.nn.model_spec import ModelSpec
 from edl.proto import ps_pb2_grpc
@@ -56,12 +57,23 @@ def table(checkpoint: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Ids int64[n], ascending, and rows float32[n, dim] of a checkpoint's table."""
     ids, rows = [], []
     for record in storage.load(checkpoint).files:
-        tensors, about = snapshot._load(storage.load(checkpoint), record) if (
-            record.name.endswith(".safetensors")
-        ) else ({}, {})
+        tensors, about = (
+            snapshot._load(storage.load(checkpoint), record)
+            if (record.name.endswith(".safetensors"))
+            else ({}, {})
+        )
         if about.get("rows") == name:
             ids.append(tensors["ids"])
             rows.append(tensors["weight"])
     everything = np.concatenate(ids) if ids else np.zeros(0, np.int64)
     order = np.argsort(everything)
     return everything[order], np.concatenate(rows)[order] if rows else np.zeros((0, 1), np.float32)
+
+
+def dense(checkpoint: str | Path, name: str) -> np.ndarray:
+    """A dense tensor of a checkpoint, flat."""
+    store = restored(checkpoint)
+    chunks = sorted(
+        (number, chunk.value) for (tensor, number), chunk in store.cut_chunks("") if tensor == name
+    )
+    return np.concatenate([weight.reshape(-1) for _, weight in chunks])

@@ -13,7 +13,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,10 +96,13 @@ class Job:
             return ""
 
 
-def start(settings: JobSettings) -> tuple[Job, subprocess.Popen[bytes]]:
+def start(
+    settings: JobSettings, master: Sequence[str] = (sys.executable, "-m", "edl.master")
+) -> tuple[Job, subprocess.Popen[bytes]]:
     """Make the job's folder and start its master, which leaves with the lock.
 
     The master has a session of its own: neither Ctrl-C nor a terminal that closes reaches it.
+    `master` is what runs it, before its arguments; a test gives another.
     """
     folder, lock = paths.claim(settings.job_name)
     try:
@@ -110,7 +113,7 @@ def start(settings: JobSettings) -> tuple[Job, subprocess.Popen[bytes]]:
         job = Job(folder)
         with open(job.log, "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "edl.master", "--job-dir", str(folder)],
+                [*master, "--job-dir", str(folder)],
                 env={**os.environ, "EDL_TOKEN": token},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -115,29 +115,26 @@ def next_command(status: Status, settings: dict[str, Any]) -> str:
 
 
 def jobs_table(statuses: Sequence[Status]) -> Table:
-    """One row per job."""
-    from rich import box
+    """One row per job; 80 columns are enough."""
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    for name in ("job", "command", "state"):
-        made.add_column(name, no_wrap=True)
-    for name in ("records", "epoch", "records/s", "loss", "workers", "servers", "time"):
+    made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    made.add_column("job", no_wrap=True)
+    made.add_column("state", no_wrap=True)
+    for name in ("done", "epoch", "records/s", "loss", "workers", "time"):
         made.add_column(name, justify="right", no_wrap=True)
     for status in statuses:
         state = str(status.get("state", "?"))
         rate = status.get("records_per_s")
         made.add_row(
             str(status.get("job_name", "?")),
-            str(status.get("command") or "-"),
             Text(state, style=_STYLES.get(state, "cyan")),
             _percent(status),
             _epoch(status) or "-",
             f"{rate:,.0f}" if rate else "-",
             _figure(status["loss"]) if status.get("loss") is not None else "-",
             _counted(status.get("workers")),
-            _counted(status.get("servers")),
             duration(status.get("started_s_ago")),
         )
     return made

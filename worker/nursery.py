@@ -49,6 +49,8 @@ def run(main: Callable[[], int]) -> int:
                 pid = os.fork()
                 if pid == 0:
                     selector.close()
+                    for mine in (requests.fileno(), wake_read, wake_write):
+                        os.close(mine)
                     _become(request, main)
                 _say({"id": request["id"], "pid": pid})
 

@@ -8,6 +8,9 @@ forward, BatchNorm's running statistics, dropout and a tensor without gradient.
 import numpy as np
 import pytest
 import torch
+from servers import serving
+from torch import nn
+
 from edl.nn import (
     FTRL,
     SGD,
@@ -22,8 +25,6 @@ from edl.nn import (
 )
 from edl.nn.optimizers import learning_rate
 from edl.worker.ps_trainer import PsTrainer, _seed_of, model_spec
-from servers import serving
-from torch import nn
 
 torch.set_num_threads(1)
 STEPS = 200

@@ -8,8 +8,9 @@ import os
 import time
 
 import torch
-from edl.nn import SGD, Embedding, Mean
 from torch import nn
+
+from edl.nn import SGD, Embedding, Mean
 
 
 class Counting(nn.Module):

@@ -28,8 +28,18 @@ def test_consecutive_ids_spread_evenly(num_shards):
 
 def test_slots_never_change():
     """A checkpoint is placed by them: golden values."""
-    assert [563, 171, 804] == [chunk_slot("w", chunk) for chunk in range(3)]
-    assert [0, 0, 0] == row_slots("t", np.array([0, 1, -1])).tolist()
+    assert [789, 398, 6] == [chunk_slot("w", chunk) for chunk in range(3)]
+    assert [298, 819, 780] == row_slots("t", np.array([0, 1, -1])).tolist()
+
+
+def test_first_values_never_change():
+    rows = initial_rows(7, TableSpec("t", 2, "uniform", 1.0), np.array([0, -1]))
+
+    expected = [
+        [-0.7372645735740662, -0.6486997008323669],
+        [0.21381379663944244, -0.91187584400177],
+    ]
+    np.testing.assert_array_equal(rows, np.array(expected, np.float32))
 
 
 def test_more_shards_than_slots_are_refused():

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edl.common.errors import RecordError
 from edl.common.order import order
 from edl.worker.batches import SpanError, cuts, spans
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 class Numbers:

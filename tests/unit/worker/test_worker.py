@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
 from edl.common.clock import FakeClock
 from edl.common.errors import Fenced
 from edl.proto import master_pb2 as pb

@@ -1,0 +1,798 @@
+"""The master: one thread that owns the books and decides (see loop.py).
+
+Handlers turn what workers, servers, the runtime and people say into events of the pure state
+machines; each decision about tasks is journaled before its answer leaves. `_settle` runs after
+every batch of events and does what the state calls for: fences, retirement, starts of replicas,
+answers to those who wait. The course of the job (epochs, evaluations, checkpoints, the end) is in
+the scripts, which read from top to bottom.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..common import storage
+from ..common.clock import Clock
+from ..common.errors import EdlError, Unreachable
+from ..common.settings import JobSettings
+from ..proto import master_pb2 as pb
+from ..runtime.base import Exit, OnExit, Replica, Runtime
+from .evaluation import Evaluations, Round, pack
+from .journal import Journal
+from .loop import Loop, Script
+from .membership import SERVER, WORKER, Member, Membership
+from .plan import Kind, Piece
+from .replicas import Replicas, Start
+from .servers import NUM_SLOTS, Cut, Servers
+from .status import Status
+from .task_queue import Fence, Task, TaskQueue
+
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, EXIT_INTERRUPTED = 0, 1, 3, 130
+
+_ROLES = {pb.WORKER: WORKER, pb.SERVER: SERVER}
+_END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
+_TRAIN_END = "train-end"
+_TICK_S = 0.5  # how late a silent worker may be noticed
+_RETRY_S = 0.5  # pause before an unreachable server is asked again
+_CUT_HOLD_S = 2.0  # how long a cut may hold back pushes at first; doubled up to
+_LONGEST_CUT_HOLD_S = 16.0
+_SILENT_LEASES = 3  # a process silent for so many leases is killed
+_SERVER_GRACE_S = 10.0
+
+
+@dataclass
+class _Parked:
+    """Somebody who waits for an answer until `deadline`."""
+
+    answer: Callable[[], Any | None]
+    otherwise: Callable[[], Any]
+    deadline: float
+    future: Future[Any]
+
+
+class Master:
+    """One job. Public methods may be called from any thread and return futures."""
+
+    def __init__(
+        self,
+        *,
+        settings: JobSettings,
+        job_dir: Path,
+        queue: TaskQueue,
+        validation: Sequence[Piece],
+        journal: Journal,
+        connect: Callable[[Sequence[str]], Servers],
+        clock: Clock,
+        token: str,
+        restore: str = "",
+        watch: Callable[[dict[str, Any]], None] = lambda status: None,
+    ) -> None:
+        """`validation`: the pieces of evaluations while training. `restore`: the checkpoint whose
+        books `queue` goes on with. `watch` is shown the status now and then."""
+        self.settings = settings
+        self.queue = queue
+        self.loop = Loop(clock)
+        self.members = Membership(settings.lease_s)
+        self.evaluations = Evaluations()
+        self.replicas = Replicas(
+            settings.num_workers,
+            settings.num_ps,
+            relaunches=settings.relaunch_on_worker_failure,
+            name=lambda: uuid.uuid4().hex[:12],
+        )
+        self.status = Status(clock.now())
+        self.version = 0
+        self._job_dir = job_dir
+        self._validation = list(validation)
+        self._journal = journal
+        self._connect = connect
+        self._clock = clock
+        self._token = token
+        self._restore = restore
+        self._watch = watch
+        self._runtime: Runtime | None = None
+        self._processes: dict[tuple[str, int], Replica] = {}
+        self._servers: Servers | None = None
+        self._parked: deque[_Parked] = deque()
+        self._watchers: deque[tuple[int, _Parked]] = deque()
+        self._fences_sent: set[tuple[int, int]] = set()
+        self._silent: dict[int, float] = {}  # worker index: last heard
+        self._cutting = False
+        self._cuts = 0
+        self._checkpointing = False
+        self._over = False
+
+    # -- life
+
+    def run(self, start_runtime: Callable[[OnExit], Runtime]) -> int:
+        """The whole job; returns its exit code."""
+        self._runtime = start_runtime(self.exited)
+        try:
+            self.loop.spawn(self._job())
+            self._run_loop()
+        finally:
+            self._runtime.close()
+            self.loop.close()
+            if self._servers is not None:
+                self._servers.close()
+            self._release_watchers(everybody=True)
+        assert self.status.exit_code is not None
+        return self.status.exit_code
+
+    def _run_loop(self) -> None:
+        while True:
+            try:
+                self.loop.run(self._settle, lambda: self._over)
+                return
+            except EdlError as error:
+                # A decision that could not be journaled, or one that the books rule out: nothing
+                # may be answered any more. What still runs is ended in order.
+                if self.status.exit_code is not None:
+                    raise
+                log.exception("job -> failed")
+                self._end_job("failed", EXIT_FAILED, str(error))
+
+    def exited(self, exit: Exit) -> None:
+        """The runtime says that a process has ended."""
+        self.loop.post(lambda: self._exited(exit))
+
+    # -- requests (any thread)
+
+    def register(self, request: pb.RegisterRequest) -> Future[pb.RegisterReply]:
+        return self._ask(lambda: self._register(request))
+
+    def heartbeat(self, request: pb.HeartbeatRequest) -> Future[pb.HeartbeatReply]:
+        return self._ask(lambda: self._heartbeat(request))
+
+    def report_task(self, request: pb.ReportTaskRequest) -> Future[pb.ReportTaskReply]:
+        return self._ask(lambda: pb.ReportTaskReply(accepted=self._report(request)))
+
+    def get_task(self, request: pb.GetTaskRequest) -> Future[pb.GetTaskReply]:
+        return self._ask_and_wait(
+            lambda: self._get_task(request),
+            lambda: pb.GetTaskReply(outcome=pb.GetTaskReply.WAIT),
+            request.wait_s,
+        )
+
+    def get_servers(self, request: pb.GetServersRequest) -> Future[pb.GetServersReply]:
+        def newer() -> pb.GetServersReply | None:
+            reply = self._get_servers()
+            return reply if reply.slot_map_version > request.known_slot_map_version else None
+
+        return self._ask_and_wait(newer, self._get_servers, request.wait_s)
+
+    def get_status(self, request: pb.StatusRequest) -> Future[pb.StatusReply]:
+        future: Future[pb.StatusReply] = Future()
+
+        def park() -> None:
+            deadline = self._clock.now() + request.wait_s
+            parked = _Parked(lambda: None, self._status_reply, deadline, future)
+            self._watchers.append((request.known_revision, parked))
+
+        self.loop.post(park)
+        return future
+
+    def scale(self, request: pb.ScaleRequest) -> Future[pb.ScaleReply]:
+        return self._ask(lambda: pb.ScaleReply(previous=self._scale(request.num_workers)))
+
+    def stop(self, reason: str) -> Future[pb.StopReply]:
+        def stop() -> pb.StopReply:
+            if self.status.state in ("starting", "running"):
+                self.status.state = "stopping"
+                self._tell(f"stopping: {reason or 'asked to'}")
+                self.loop.spawn(self._stopping(reason))
+            return pb.StopReply()
+
+        return self._ask(stop)
+
+    def _ask(self, answer: Callable[[], Answer]) -> Future[Answer]:
+        future: Future[Answer] = Future()
+
+        def event() -> None:
+            try:
+                future.set_result(answer())
+            except EdlError as error:
+                future.set_exception(error)
+                raise
+
+        self.loop.post(event)
+        return future
+
+    def _ask_and_wait(
+        self, answer: Callable[[], Answer | None], otherwise: Callable[[], Answer], wait_s: float
+    ) -> Future[Answer]:
+        future: Future[Answer] = Future()
+
+        def park() -> None:
+            self._parked.append(_Parked(answer, otherwise, self._clock.now() + wait_s, future))
+
+        self.loop.post(park)
+        return future
+
+    # -- events (the loop's thread, as everything below)
+
+    def _register(self, request: pb.RegisterRequest) -> pb.RegisterReply:
+        replica = request.replica
+        role = _ROLES[replica.role]
+        accepted, replaced = self.members.register(
+            Member(
+                role,
+                replica.index,
+                replica.incarnation,
+                self._clock.now(),
+                request.address,
+                request.metrics_address,
+                request.pid,
+                request.host,
+            )
+        )
+        for member in replaced:
+            self._lost(member, "replaced")
+        if not accepted:
+            return pb.RegisterReply(fenced=True)
+        if role == WORKER:
+            self._silent.pop(replica.index, None)
+        self._tell(f"{role} {replica.index} registered (pid {request.pid})")
+        return pb.RegisterReply(settings_json=self.settings.to_json(), job_dir=str(self._job_dir))
+
+    def _heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
+        replica = request.replica
+        known = self.members.heard(
+            replica.incarnation,
+            self._clock.now(),
+            version=request.version,
+            state=request.state,
+            scalars=request.scalars,
+        )
+        if not known:
+            return pb.HeartbeatReply(fenced=True)
+        if replica.role == pb.SERVER:
+            self.version = max(self.version, request.version)
+        for told in request.progress:
+            self.queue.progress(replica.incarnation, told.task, told.attempt, told.position)
+        return pb.HeartbeatReply(
+            drain=self._must_leave(_ROLES[replica.role], replica.index),
+            low_water=self.queue.low_water,
+        )
+
+    def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:
+        replica = request.replica
+        if not self.members.heard(replica.incarnation, self._clock.now()):
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.FENCED)
+        if self.status.state == "done":
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.FINISHED)
+        if self._must_leave(WORKER, replica.index):
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.DRAIN)
+        task: Task | None = self.queue.lease(replica.incarnation, request.request_id)
+        if task is None:
+            return None
+        self._journal.append(
+            "lease", {"worker": replica.incarnation, "request": request.request_id}
+        )
+        log.debug("task=%d attempt=%d worker=%d -> leased", task.id, task.attempt, replica.index)
+        return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self._task_message(task))
+
+    def _report(self, request: pb.ReportTaskRequest) -> bool:
+        worker = request.replica.incarnation
+        self.members.heard(worker, self._clock.now())
+        about = {"worker": worker, "task": request.task, "attempt": request.attempt}
+        outcome = request.WhichOneof("outcome")
+        if outcome == "done":
+            return bool(self._do("done", **about, result=request.result))
+        if outcome == "handed_back":
+            return bool(self._do("hand_back", **about))
+        told = request.failed
+        failure = {
+            "start": told.start,
+            "end": told.end,
+            "error": told.error,
+            "source": told.source,
+            "record": told.record if told.HasField("record") else None,
+            "traceback": told.traceback,
+        }
+        accepted = self._do(
+            "failed", **about, failure=failure, anything_applied=bool(self.queue.records_done)
+        )
+        if accepted:
+            where = f"positions {told.start}-{told.end} of task {request.task}"
+            self._tell(f"worker {request.replica.index} failed at {where}: {told.error}")
+            log.warning("%s\n%s", told.error, told.traceback)
+        return bool(accepted)
+
+    def _exited(self, exit: Exit) -> None:
+        replica = exit.replica
+        if self._processes.get((replica.role, replica.index)) != replica:
+            return
+        del self._processes[replica.role, replica.index]
+        verdict = self.replicas.exited(
+            replica.role, replica.index, replica.incarnation, exit.code, self._clock.now()
+        )
+        slot = self.replicas.slots[replica.role, replica.index]
+        self._tell(f"{replica.role} {replica.index} {slot.last_end} ({verdict})")
+        for member in self.members.lose_index(replica.role, replica.index):
+            self._lost(member, slot.last_end)
+        self._silent.pop(replica.index if replica.role == WORKER else -1, None)
+
+    def _lost(self, member: Member, why: str) -> None:
+        """Only a worker holds leases: the loss of server i moves no task of worker i."""
+        if member.role != WORKER:
+            return
+        fences = self._do("lost", worker=member.incarnation)
+        log.info("worker=%d -> lost reason=%r tasks=%d", member.index, why, len(fences))
+
+    def _scale(self, workers: int) -> int:
+        self._journal.append("scale", {"workers": workers})
+        previous = self.replicas.scale(workers)
+        self._tell(f"workers wanted: {workers} (were {previous})")
+        for slot in self.replicas.running(WORKER):
+            if slot.leaving:
+                self._stop_process(WORKER, slot.index, self.settings.drain_grace_s)
+        return previous
+
+    # -- what the state calls for, after each batch of events
+
+    def _settle(self) -> float:
+        now = self._clock.now()
+        if not self._over:
+            self._expire(now)
+            self._start_replicas(now)
+            self._connect_servers()
+            self._send_fences()
+            self._retire()
+            self._check()
+            self._open_overlapping_epoch()
+        self._answer_parked(now)
+        self._show(now)
+        waiting = (p.deadline for p in self._parked)
+        return min([now + _TICK_S, self.replicas.next_start() or now + _TICK_S, *waiting])
+
+    def _expire(self, now: float) -> None:
+        for member in self.members.expire(now):
+            self._silent[member.index] = member.last_heard
+            self._tell(f"worker {member.index} was silent for {self.settings.lease_s:g} s: lost")
+            self._lost(member, "silent")
+        patience_s = _SILENT_LEASES * self.settings.lease_s
+        for index, last_heard in list(self._silent.items()):
+            if now - last_heard > patience_s:
+                del self._silent[index]
+                self._tell(f"worker {index} was silent for {patience_s:g} s: killed")
+                self._stop_process(WORKER, index, 0)
+
+    def _start_replicas(self, now: float) -> None:
+        for start in self.replicas.starts(now):
+            try:
+                self._start(start)
+            except EdlError as error:
+                self._fail(str(error))
+                return
+
+    def _start(self, start: Start) -> None:
+        assert self._runtime is not None
+        env = {
+            **self.settings.envs,
+            "EDL_TOKEN": self._token,
+            "EDL_JOB_DIR": str(self._job_dir),
+            "EDL_JOB_NAME": self.settings.job_name,
+            "EDL_ROLE": start.role,
+            "EDL_INDEX": str(start.index),
+            "EDL_INCARNATION": start.incarnation,
+        }
+        arguments = ("--restore", self._restore) if start.role == SERVER and self._restore else ()
+        replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
+        self._processes[start.role, start.index] = replica
+
+    def _connect_servers(self) -> None:
+        members = self.members.of(SERVER)
+        if self._servers is None and len(members) == self.settings.num_ps:
+            self._servers = self._connect([member.address for member in members])
+            if self.status.state == "starting":
+                self.status.state = "running"
+
+    def _send_fences(self) -> None:
+        if self._servers is None:
+            return
+        fences = [f for f in self.queue.fencing if (f.task, f.attempt) not in self._fences_sent]
+        if fences:
+            self._fences_sent.update((f.task, f.attempt) for f in fences)
+            self.loop.spawn(self._fence(fences))
+
+    def _retire(self) -> None:
+        """In this release a task that is done need not be kept: no server is ever replaced.
+
+        Not during a cut: its books need the tasks that the frozen ledgers name.
+        """
+        if self._cutting:
+            return
+        running = self.evaluations.running
+        done = [n for n in self.queue.done_tasks if self.queue.tasks[n].group not in running]
+        if done:
+            self._do("durable", tasks=done)
+
+    def _check(self) -> None:
+        if self.status.exit_code is not None:
+            return
+        dead, failed = self.replicas.dead_server, self.replicas.all_workers_failed
+        if self.queue.broken is not None:
+            self._fail(f"the definition or the data is broken: {self.queue.broken}")
+        elif dead is not None:
+            self._fail(
+                f"parameter server {dead.index} {dead.last_end}{self._last_line(SERVER, dead.index)}"
+                f"; {self._how_to_go_on()}"
+            )
+        elif failed is not None:
+            self._fail(
+                f"all workers failed; the last was worker {failed.index}, which {failed.last_end}"
+                f"{self._last_line(WORKER, failed.index)}; {self._how_to_go_on()}"
+            )
+
+    def _open_overlapping_epoch(self) -> None:
+        queue = self.queue
+        if (
+            queue.plan.overlap_epochs
+            and self.status.state == "running"
+            and queue.opened > 0
+            and not queue.all_epochs_opened
+            and not queue.has_todo
+            and queue.epochs_done(queue.opened - 1)  # at most one epoch ahead
+        ):
+            self._do("open_epoch")
+
+    def _answer_parked(self, now: float) -> None:
+        for _ in range(len(self._parked)):
+            parked = self._parked.popleft()
+            reply = parked.answer()
+            if reply is None and now >= parked.deadline:
+                reply = parked.otherwise()
+            if reply is None:
+                self._parked.append(parked)
+            else:
+                parked.future.set_result(reply)
+
+    def _show(self, now: float) -> None:
+        if self.status.tick(now):
+            self._watch(self._status())
+        self._release_watchers()
+
+    def _release_watchers(self, everybody: bool = False) -> None:
+        now = self._clock.now()
+        for _ in range(len(self._watchers)):
+            known, parked = self._watchers.popleft()
+            if everybody or self.status.revision > known or now >= parked.deadline:
+                parked.future.set_result(parked.otherwise())
+            else:
+                self._watchers.append((known, parked))
+
+    # -- the course of the job
+
+    def _job(self) -> Script[None]:
+        self._tell("starting")
+        yield lambda: self._servers is not None
+        if self.settings.command == "train":
+            yield from self._train()
+        elif self.settings.command == "evaluate":
+            self.version = yield from self._insist(lambda: self._shards.version())
+            round_ = self.evaluations.begin(self.version, 0, "")
+            self._do("open_epoch", group=round_.name)
+            yield from self._evaluation(round_)
+        else:
+            self._do("open_epoch")
+            yield lambda: self.queue.plan_done
+        self._succeed()
+
+    def _train(self) -> Script[None]:
+        queue, plan = self.queue, self.queue.plan
+        self.version = yield from self._insist(lambda: self._shards.version())
+        self.loop.spawn(self._periodically(self.settings.evaluation_steps, self._evaluate_now))
+        self.loop.spawn(self._periodically(self.settings.checkpoint_steps, self._checkpoint))
+        epoch = max(0, queue.opened - 1)
+        while plan.epochs is None or epoch < plan.epochs:
+            if queue.opened == epoch:
+                self._do("open_epoch")
+            yield lambda: queue.epochs_done(epoch + 1)  # noqa: B023  asked before epoch moves on
+            epoch += 1
+            last = epoch == plan.epochs
+            if not self.settings.use_async and (last or not plan.overlap_epochs):
+                self.version = yield from self._insist(lambda: self._shards.flush())
+            self._tell(f"epoch {epoch - 1} is done (version {self.version})")
+            if self._validation:
+                round_ = yield from self._begin_evaluation(epoch - 1)
+                if not last:
+                    self.loop.spawn(self._evaluation(round_))
+                else:
+                    yield from self._evaluation(round_)
+        yield lambda: not self.evaluations.running
+        self._do("add", kind=int(Kind.TRAIN_END), pieces=_END, group=_TRAIN_END)
+        yield lambda: queue.group_done(_TRAIN_END)
+        if self.settings.checkpoint_dir:
+            yield from self._checkpoint()
+
+    def _periodically(self, steps: int, action: Callable[[], Script[None]]) -> Script[None]:
+        """Run `action` whenever the version passes a multiple of `steps`, until training ends."""
+        if not steps:
+            return
+        passed = self.version // steps
+        while True:
+            yield lambda: self.version // steps > passed or self.queue.plan_done  # noqa: B023
+            if self.queue.plan_done or self.status.exit_code is not None:
+                return
+            passed = self.version // steps
+            if self.status.state == "running":
+                yield from action()
+
+    def _evaluate_now(self) -> Script[None]:
+        if self._validation and not self.evaluations.running:
+            round_ = yield from self._begin_evaluation(self.queue.opened - 1)
+            yield from self._evaluation(round_)
+
+    def _begin_evaluation(self, epoch: int) -> Script[Round]:
+        cut, _ = yield from self._cut()
+        round_ = self.evaluations.begin(cut.version, epoch, cut.name)
+        self._do(
+            "add",
+            kind=int(Kind.EVALUATE),
+            pieces=self._validation,
+            epoch=epoch,
+            cut=cut.name,
+            group=round_.name,
+        )
+        return round_
+
+    def _evaluation(self, round_: Round) -> Script[None]:
+        queue = self.queue
+        yield lambda: queue.group_done(round_.name)
+        results = [
+            queue.tasks[n].result for n in queue.done_tasks if queue.tasks[n].group == round_.name
+        ]
+        end = f"{round_.name}-end"
+        self.evaluations.running[end] = round_  # so that its result is kept until it is read
+        (number,) = self._do(
+            "add",
+            kind=int(Kind.EVALUATE_END),
+            pieces=_END,
+            epoch=round_.epoch,
+            cut=round_.cut,
+            payload=pack(results),
+            group=end,
+        )
+        yield lambda: queue.group_done(end)
+        self.evaluations.end(round_.name, queue.tasks[number].result)
+        del self.evaluations.running[end]
+        values = " ".join(f"{name}={value}" for name, value in (round_.metrics or {}).items())
+        self._tell(f"evaluation of version {round_.version}: {values or 'no metrics'}")
+        if round_.cut:
+            yield from self._insist(lambda: self._shards.unpin(round_.cut))
+
+    def _checkpoint(self) -> Script[None]:
+        yield lambda: not self._checkpointing
+        self._checkpointing = True
+        try:
+            cut, books = yield from self._cut()
+            try:
+                yield self.loop.background(lambda: self._write_checkpoint(cut, books))
+            finally:
+                self.loop.background(lambda: self._shards.unpin(cut.name))
+        except (OSError, Unreachable, EdlError) as error:
+            self._fail(f"checkpoint {self.settings.checkpoint_dir} cannot be written: {error}")
+        finally:
+            self._checkpointing = False
+
+    def _write_checkpoint(self, cut: Cut, books: dict[str, Any]) -> None:
+        """In the background."""
+        directory = storage.version_directory(self.settings.checkpoint_dir, cut.version)
+        directory.mkdir(parents=True, exist_ok=True)
+        snapshot = self._shards.snapshot(cut.name, directory)
+        storage.write_manifest(
+            directory,
+            version=cut.version,
+            num_shards=snapshot.num_shards,
+            num_slots=NUM_SLOTS,
+            files=snapshot.files,
+            model=snapshot.model,
+            books=books,
+        )
+        storage.prune(self.settings.checkpoint_dir, self.settings.keep_checkpoint_max)
+        self.loop.post(lambda: self._saved(directory))
+
+    def _saved(self, directory: Path) -> None:
+        self.status.checkpoint = str(directory)
+        self._tell(f"checkpoint {directory.name} is written")
+
+    def _cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
+        """One state of all shards, pinned, and the queue's books of that very state."""
+        yield lambda: not self._cutting
+        self._cutting = True
+        hold_s = _CUT_HOLD_S
+        try:
+            while True:
+                # Positions that a lost worker left uneven are only levelled by the next lease.
+                yield lambda: not self.queue.uneven
+                self._cuts += 1
+                name = f"cut-{self._cuts}"
+                cut = yield from self._insist(lambda: self._shards.cut(name, hold_s))  # noqa: B023
+                if cut is not None:
+                    return cut, self.queue.books(cut.applied)
+                hold_s = min(2 * hold_s, _LONGEST_CUT_HOLD_S)
+                yield from self.loop.sleep(1.0)
+        finally:
+            self._cutting = False
+
+    def _fence(self, fences: Sequence[Fence]) -> Script[None]:
+        attempts = {fence.task: fence.attempt for fence in fences}
+        answer = yield from self._insist(lambda: self._shards.fence(attempts))
+        for task, attempt in attempts.items():
+            applied = list(answer.applied[task])
+            self._do(
+                "fenced",
+                task=task,
+                attempt=attempt,
+                applied=applied,
+                anything_applied=answer.anything_applied,
+            )
+            self._fences_sent.discard((task, attempt))
+            log.info("task=%d attempt=%d -> requeued applied=%s", task, attempt, applied)
+
+    def _insist(self, call: Callable[[], Answer]) -> Script[Answer]:
+        """The result of a remote call, asked again until the servers answer."""
+        while True:
+            try:
+                return (yield self.loop.background(call))  # type: ignore[no-any-return]
+            except Unreachable as error:
+                log.warning("servers -> unreachable error=%r", str(error))
+            yield from self.loop.sleep(_RETRY_S)
+
+    def _stopping(self, reason: str) -> Script[None]:
+        """Somebody wants the job to stop: hand everything back, keep what was learnt."""
+        for slot in self.replicas.running(WORKER):
+            self._stop_process(WORKER, slot.index, self.settings.drain_grace_s)
+        self.replicas.scale(0)
+        yield lambda: not self.replicas.running(WORKER) and not self.queue.fencing
+        begun = self.settings.command == "train" and self._servers is not None and self.version
+        if begun and self.settings.checkpoint_dir and self.status.exit_code is None:
+            yield from self._checkpoint()
+        if self.status.exit_code is None:
+            text = f"stopped ({reason or 'asked to'}) at record {self.queue.records_done}"
+            self._end_job("failed", EXIT_INTERRUPTED, f"{text}; {self._how_to_go_on()}")
+
+    def _succeed(self) -> None:
+        if self.status.exit_code is not None or self.status.state == "stopping":
+            return
+        skipped = self.queue.quarantined_records
+        if skipped > self.settings.skip_records:
+            self._end_job(
+                "done",
+                EXIT_QUARANTINED,
+                f"finished, but {skipped} records were quarantined (the budget, --skip_records, "
+                f"is {self.settings.skip_records}): they are named under quarantined",
+            )
+        else:
+            self._end_job("done", EXIT_DONE, "done")
+
+    def _fail(self, message: str) -> None:
+        if self.status.exit_code is None:
+            self._end_job("failed", EXIT_FAILED, message)
+
+    def _end_job(self, state: str, code: int, message: str) -> None:
+        self.status.end(state, code, message)
+        self._tell(message)
+        log.info("job -> %s exit_code=%d message=%r", state, code, message)
+        self.replicas.end()
+        self.loop.spawn(self._leave())
+
+    def _leave(self) -> Script[None]:
+        """Workers first, so that none sees its servers vanish; whoever does not go is killed."""
+        grace_s = self.settings.drain_grace_s
+        if self.status.state != "done":
+            self._stop_all(WORKER, grace_s)
+        until = self._clock.now() + grace_s
+        self.loop.wake_at(until)
+        yield lambda: not self.replicas.running(WORKER) or self._clock.now() >= until
+        self._stop_all(WORKER, 0)
+        yield lambda: not self.replicas.running(WORKER)
+        self._stop_all(SERVER, _SERVER_GRACE_S)
+        yield lambda: not self.replicas.running(SERVER)
+        self._over = True
+
+    # -- small things
+
+    @property
+    def _shards(self) -> Servers:
+        assert self._servers is not None
+        return self._servers
+
+    def _do(self, kind: str, **arguments: Any) -> Any:
+        """One decision about tasks: made, and on disk before anybody is told."""
+        result = getattr(self.queue, kind)(**arguments)
+        self._journal.append(kind, arguments)
+        return result
+
+    def _must_leave(self, role: str, index: int) -> bool:
+        if role == SERVER:
+            return False  # servers are stopped by the runtime, after the last worker
+        return self.status.state in ("stopping", "failed") or self.replicas.is_leaving(role, index)
+
+    def _stop_all(self, role: str, grace_s: float) -> None:
+        for slot in self.replicas.running(role):
+            self._stop_process(role, slot.index, grace_s)
+
+    def _stop_process(self, role: str, index: int, grace_s: float) -> None:
+        replica = self._processes.get((role, index))
+        if replica is not None and self._runtime is not None:
+            self._runtime.stop(replica, grace_s)
+
+    def _task_message(self, task: Task) -> pb.Task:
+        return pb.Task(
+            id=task.id,
+            attempt=task.attempt,
+            kind=int(task.kind),
+            source=task.source,
+            start=task.start,
+            end=task.end,
+            epoch=task.epoch,
+            position=task.position,
+            boundaries=task.boundaries,
+            skips=sorted(task.skips),
+            cut=task.cut,
+            payload=task.payload,
+            lease_s=self.settings.lease_s,
+        )
+
+    def _get_servers(self) -> pb.GetServersReply:
+        if self._servers is None:
+            return pb.GetServersReply()
+        addresses = [member.address for member in self.members.of(SERVER)]
+        return pb.GetServersReply(slot_map_version=1, addresses=addresses, num_slots=NUM_SLOTS)
+
+    def _status(self) -> dict[str, Any]:
+        return self.status.render(
+            now=self._clock.now(),
+            settings=self.settings,
+            queue=self.queue,
+            members=self.members,
+            replicas=self.replicas,
+            evaluations=self.evaluations,
+            version=self.version,
+        )
+
+    def _status_reply(self) -> pb.StatusReply:
+        return pb.StatusReply(revision=self.status.revision, status_json=self.status_json())
+
+    def status_json(self) -> str:
+        """The status as JSON; from another thread only once `run` has returned."""
+        return json.dumps(self._status())
+
+    def _tell(self, text: str) -> None:
+        self.status.tell(self._clock.now(), text)
+        log.info("%s", text)
+
+    def _how_to_go_on(self) -> str:
+        if self.settings.command != "train":
+            return "start it again"
+        if self.status.checkpoint is None:
+            return (
+                "there is no checkpoint to go on from: set --checkpoint_dir and "
+                "--checkpoint_steps, and start again"
+            )
+        return f"go on with --checkpoint_dir_for_init {self.status.checkpoint}"
+
+    def _last_line(self, role: str, index: int) -> str:
+        """What a process said last, for a message."""
+        path = self._job_dir / "logs" / f"{role}-{index}.log"
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.path.getsize(path) - 4096))
+                lines = file.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return f" (its last words: {lines[-1].strip()}; all of them: {path})" if lines else ""

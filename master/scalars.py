@@ -1,0 +1,88 @@
+"""What the master shows to Prometheus and TensorBoard, from the status alone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import Counter, Gauge, start_http_server
+
+log = logging.getLogger(__name__)
+
+_TENSORBOARD_S = 2.0  # between two points of a curve
+_TASKS = Gauge("edl_master_tasks", "Tasks by state.", ["state"])
+_RECORDS = Gauge("edl_master_records_done", "Records applied.")
+_RATE = Gauge("edl_master_records_per_second", "Records applied per second, all workers.")
+_WORKERS = Gauge("edl_master_workers", "Workers that are registered.")
+_VERSION = Gauge("edl_master_version", "Version of the parameters.")
+_RESTARTS = Gauge("edl_master_restarts", "Restarts of workers by cause.", ["cause"])
+_QUARANTINED = Gauge("edl_master_quarantined_records", "Records that are skipped.")
+_UPDATES = Counter("edl_master_status_updates", "Times that these figures were taken.")
+
+
+class Scalars:
+    """Call it with each status."""
+
+    def __init__(self, tensorboard: Path | None) -> None:
+        self._writer = _open_writer(tensorboard) if tensorboard else None
+        self._written = 0.0
+        self._evaluations = 0
+
+    @staticmethod
+    def serve() -> str:
+        """Serve /metrics on loopback; its address."""
+        server, _ = start_http_server(0, addr="127.0.0.1")
+        return f"127.0.0.1:{server.server_port}"
+
+    def __call__(self, status: dict[str, Any], last: bool = False) -> None:
+        for state, count in status["tasks"].items():
+            _TASKS.labels(state).set(count)
+        workers = sum(worker["heartbeat_age_s"] is not None for worker in status["workers"])
+        _RECORDS.set(status["records_done"])
+        _RATE.set(status["records_per_s"])
+        _WORKERS.set(workers)
+        _VERSION.set(status["version"])
+        _RESTARTS.labels("failure").set(status["restarts"]["worker"])
+        _RESTARTS.labels("preemption").set(status["restarts"]["preemptions"])
+        _QUARANTINED.set(sum(len(q["records"]) for q in status["quarantined"]))
+        _UPDATES.inc()
+        if self._writer is None:
+            return
+        for evaluation in status["evaluations"][self._evaluations :]:
+            for name, value in evaluation["metrics"].items():
+                if isinstance(value, int | float):
+                    self._add(f"evaluation/{name}", value, evaluation["version"])
+        self._evaluations = len(status["evaluations"])
+        now = time.monotonic()
+        if last or now - self._written >= _TENSORBOARD_S:
+            self._written = now
+            step = status["version"]
+            if status["loss"] is not None:
+                self._add("train/loss", status["loss"], step)
+            self._add("train/records_per_s", status["records_per_s"], step)
+            self._add("job/workers", workers, step)
+            for state in ("todo", "leased"):
+                self._add(f"job/tasks_{state}", status["tasks"][state], step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _add(self, tag: str, value: float, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=float(value))])
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+
+
+def _open_writer(folder: Path) -> Any:
+    """A writer of TensorBoard's event files; None where tensorboard is not installed."""
+    try:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError:
+        log.info("no TensorBoard scalars: tensorboard is not installed (pip install tensorboard)")
+        return None
+    return EventFileWriter(str(folder))

@@ -1,0 +1,132 @@
+"""The state of the job for people: what the Status RPC answers, as JSON values. Never the token.
+
+The revision rises at most every few tenths of a second, so that somebody who waits for a newer one
+is not woken by every heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from ..common.settings import JobSettings
+from .evaluation import Evaluations
+from .membership import SERVER, WORKER, Member, Membership
+from .plan import Kind
+from .replicas import Phase, Replicas, Slot
+from .task_queue import TaskQueue
+
+_EVENTS_KEPT = 50
+_REVISION_S = 0.25
+_PHASES = {
+    Phase.WAITING: "waiting to start",
+    Phase.RUNNING: "starting",
+    Phase.FINISHED: "left",
+    Phase.FAILED: "failed",
+}
+
+
+class Status:
+    """What only the status keeps: state, message, events, checkpoint."""
+
+    def __init__(self, started: float) -> None:
+        self.revision = 1
+        self.state = "starting"
+        self.exit_code: int | None = None
+        self.message = ""
+        self.checkpoint: str | None = None
+        self._started = started
+        self._ticked = started
+        self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
+
+    def tell(self, now: float, text: str) -> None:
+        """Add an event."""
+        self._events.append({"t": round(now - self._started, 3), "text": text})
+
+    def end(self, state: str, exit_code: int, message: str) -> None:
+        self.state, self.exit_code, self.message = state, exit_code, message
+        self.revision += 1
+
+    def tick(self, now: float) -> bool:
+        """Whether it is time for another revision."""
+        if now - self._ticked < _REVISION_S:
+            return False
+        self._ticked = now
+        self.revision += 1
+        return True
+
+    def render(
+        self,
+        *,
+        now: float,
+        settings: JobSettings,
+        queue: TaskQueue,
+        members: Membership,
+        replicas: Replicas,
+        evaluations: Evaluations,
+        version: int,
+    ) -> dict[str, Any]:
+        """All of it, as documented in docs/architecture.md."""
+        workers = members.of(WORKER)
+        losses = [m.scalars["loss"] for m in workers if "loss" in m.scalars]
+        return {
+            "revision": self.revision,
+            "job_name": settings.job_name,
+            "state": self.state,
+            "exit_code": self.exit_code,
+            "message": self.message,
+            "command": settings.command,
+            "started_s_ago": round(now - self._started, 3),
+            "records_done": queue.records_done,
+            "records_total": queue.plan.records,
+            "epoch": max(0, queue.opened - 1),
+            "num_epochs": queue.plan.epochs,
+            "records_per_s": round(sum(m.scalars.get("records_per_s", 0.0) for m in workers), 1),
+            "loss": sum(losses) / len(losses) if losses else None,
+            "version": version,
+            "tasks": queue.counts(),
+            "workers": _rows(WORKER, now, members, replicas, queue),
+            "servers": _rows(SERVER, now, members, replicas, queue),
+            "metrics": evaluations.latest,
+            "evaluations": [
+                {"version": r.version, "epoch": r.epoch, "metrics": r.metrics}
+                for r in evaluations.finished
+            ],
+            "quarantined": [
+                {"source": q.source, "records": list(q.records), "error": q.error, "task": q.task}
+                for q in queue.quarantined
+            ],
+            "restarts": {
+                "worker": replicas.total("failures", WORKER),
+                "server": replicas.total("failures", SERVER),
+                "preemptions": replicas.total("preemptions", WORKER),
+            },
+            "checkpoint": self.checkpoint,
+            "events": list(self._events),
+        }
+
+
+def _rows(
+    role: str, now: float, members: Membership, replicas: Replicas, queue: TaskQueue
+) -> list[dict[str, Any]]:
+    here = {member.index: member for member in members.of(role)}
+    slots = sorted((s for s in replicas.slots.values() if s.role == role), key=lambda s: s.index)
+    return [_row(slot, here.get(slot.index), now, queue) for slot in slots]
+
+
+def _row(slot: Slot, member: Member | None, now: float, queue: TaskQueue) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "index": slot.index,
+        "incarnation": member.incarnation if member else slot.incarnation,
+        "pid": member.pid if member else None,
+        "state": member.state if member else _PHASES[slot.phase],
+        "heartbeat_age_s": round(now - member.last_heard, 3) if member else None,
+        "address": member.address if member else "",
+        "metrics_address": member.metrics_address if member else "",
+    }
+    if slot.role == SERVER:
+        return {**row, "version": member.version if member else 0}
+    held = queue.held_by(member.incarnation) if member else []
+    task = next((t for t in held if t.kind != Kind.TRAIN), held[0] if held else None)
+    rate = member.scalars.get("records_per_s", 0.0) if member else 0.0
+    return {**row, "task": task.id if task else None, "records_per_s": round(rate, 1)}

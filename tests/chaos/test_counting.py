@@ -1,0 +1,116 @@
+"""Storms of kills, stops, drains and rescaling over real processes, checked record by record.
+
+The counting model (tests/zoo/counting.py): row r ends as the number of times that record r was
+applied. It must equal the number of epochs for every record, whatever happened to the workers.
+A storm acts when the job has reached drawn fractions of its records; the seed draws all of it.
+"""
+
+import random
+import signal
+
+import numpy as np
+import pytest
+from jobs import Job, send, write_records
+from servers import dense, table
+
+RECORDS, EPOCHS = 4000, 2
+CI_SEEDS = range(6)
+ALL_SEEDS = range(50)
+
+
+def storm(seed):
+    """[(fraction, action, argument)] in order."""
+    rng = random.Random(seed)
+    moments = sorted(rng.uniform(0.02, 0.95) for _ in range(rng.randint(4, 8)))
+    actions = [rng.choice(["kill", "kill", "stop", "drain", "scale"]) for _ in moments]
+    return [
+        (moment, action, rng.randint(1, 4) if action == "scale" else rng.random())
+        for moment, action in zip(moments, actions, strict=True)
+    ]
+
+
+def run_storm(folder, seed):
+    sync = seed % 2 == 1
+    rng = random.Random(-seed)
+    settings = {"use_async": True, "pull_ahead": rng.randint(0, 1)}
+    if sync:
+        settings = {"grads_to_wait": rng.choice([1, 2, 3])}
+        settings["envs"] = {"GRADS_TO_WAIT": str(settings["grads_to_wait"])}
+    job = Job(
+        folder,
+        model_def="counting",
+        model_params={"delay_s": 0.004},
+        training_data=str(write_records(folder.parent / "records.npz", RECORDS)),
+        minibatch_size=16,
+        num_minibatches_per_task=8,
+        num_epochs=EPOCHS,
+        num_workers=rng.randint(1, 4),
+        num_ps=rng.randint(1, 3),
+        lease_s=1.0,
+        seed=seed,
+        **settings,
+    )
+    done = []
+    with job:
+        stopped = []
+        for moment, action, argument in storm(seed):
+            status = job.watch(
+                lambda s, moment=moment: (
+                    s["records_done"] >= moment * s["records_total"] > 0
+                    and any(w["pid"] for w in s["workers"])
+                    or s["state"] not in ("starting", "running")
+                )
+            )
+            if status["state"] != "running":
+                break
+            for pid in stopped:
+                send(pid, signal.SIGCONT)  # it sleeps no longer: a zombie, if its lease is over
+            stopped = []
+            pids = [w["pid"] for w in status["workers"] if w["pid"]]
+            if action == "scale":
+                client = job.client()
+                client.scale(argument)
+                client.close()
+            else:
+                pid = pids[int(argument * len(pids))]
+                number = {
+                    "kill": signal.SIGKILL,
+                    "stop": signal.SIGSTOP,
+                    "drain": signal.SIGTERM,
+                }[action]
+                send(pid, number)
+                if action == "stop":
+                    stopped.append(pid)
+            done.append(action)
+        for pid in stopped:
+            send(pid, signal.SIGCONT)
+        code = job.wait()
+    return job, code, done
+
+
+def check_books(job, code):
+    assert code == 0, job.logs()
+    ids, counts = table(job.checkpoint(), "counts")
+    assert list(ids) == list(range(RECORDS))
+    wrong = {int(i): float(c) for i, c in zip(ids, counts[:, 0], strict=True) if c != EPOCHS}
+    assert wrong == {}
+    assert dense(job.checkpoint(), "total") == np.float32(RECORDS * EPOCHS)
+
+
+@pytest.mark.parametrize("seed", CI_SEEDS)
+def test_each_record_is_applied_once_an_epoch_through_a_storm(seed, tmp_path):
+    job, code, _ = run_storm(tmp_path / f"storm-{seed}", seed)
+    check_books(job, code)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_fifty_storms(tmp_path):
+    happened = []
+    for seed in ALL_SEEDS:
+        job, code, done = run_storm(tmp_path / f"storm-{seed}", seed)
+        check_books(job, code)
+        happened += done
+        status = job.result()
+        print(f"seed={seed} actions={done} restarts={status['restarts']}", flush=True)
+    assert {"kill", "stop", "drain", "scale"} <= set(happened)

@@ -1,0 +1,158 @@
+"""A home of its own for every test, and jobs with a fake master."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.common import paths, rpc
+from edl.common.settings import JobSettings
+from edl.proto import master_pb2 as pb
+from edl.proto import master_pb2_grpc
+from edl.watch import jobs
+
+STATUS: dict[str, Any] = {
+    "revision": 5,
+    "job_name": "census",
+    "state": "running",
+    "exit_code": None,
+    "message": "",
+    "command": "train",
+    "started_s_ago": 42.3,
+    "records_done": 38912,
+    "records_total": 64000,
+    "epoch": 1,
+    "num_epochs": 3,
+    "records_per_s": 1930.4,
+    "loss": 0.48213,
+    "version": 608,
+    "tasks": {"todo": 40, "leased": 2, "fencing": 1, "done": 83, "total": 126},
+    "workers": [
+        {
+            "index": 0,
+            "incarnation": "a",
+            "pid": 1200,
+            "state": "training",
+            "task": 84,
+            "records_per_s": 960.1,
+            "heartbeat_age_s": 0.2,
+            "address": "127.0.0.1:1",
+            "metrics_address": "127.0.0.1:2",
+        },
+        {
+            "index": 1,
+            "incarnation": "b",
+            "pid": 1203,
+            "state": "starting",
+            "task": None,
+            "records_per_s": None,
+            "heartbeat_age_s": None,
+            "address": "",
+            "metrics_address": "",
+        },
+    ],
+    "servers": [
+        {
+            "index": 0,
+            "state": "serving",
+            "version": 608,
+            "address": "127.0.0.1:3",
+            "metrics_address": "127.0.0.1:4",
+            "pid": 1188,
+        }
+    ],
+    "metrics": {"auc": 0.73125},
+    "evaluations": [{"version": 600, "epoch": 0, "metrics": {"auc": 0.73125}}],
+    "quarantined": [
+        {
+            "source": "/data/census.csv",
+            "records": [17, 18],
+            "error": "ValueError: could not convert string to float: 'x'",
+            "task": 3,
+        }
+    ],
+    "restarts": {"worker": 1, "server": 0, "preemptions": 2},
+    "checkpoint": "/checkpoints/version-000000000600",
+    "events": [
+        {"t": 1.0, "text": "worker-0 is here"},
+        {"t": 12.25, "text": "worker-1 is lost: task 17 is leased again from position 128"},
+    ],
+}
+
+
+class FakeMaster(master_pb2_grpc.MasterServicer):  # type: ignore[misc]
+    """Answers one status; remembers what it was asked to do."""
+
+    def __init__(self, status: dict[str, Any]) -> None:
+        self.status = status
+        self.asked: list[str] = []
+
+    def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
+        return pb.StatusReply(revision=1, status_json=json.dumps(self.status))
+
+    def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:
+        self.asked.append(f"stop: {request.reason}")
+        return pb.StopReply()
+
+    def Scale(self, request: pb.ScaleRequest, context: Any) -> pb.ScaleReply:
+        self.asked.append(f"scale: {request.num_workers}")
+        return pb.ScaleReply(previous=2)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[str], FakeMaster]]:
+    """Makes a job of that name that runs, with a fake master in this process."""
+    ends: list[Callable[[], None]] = []
+
+    def start(name: str) -> FakeMaster:
+        folder, lock = paths.claim(name)
+        master = FakeMaster({**STATUS, "job_name": name})
+
+        def register(server: Any) -> None:
+            master_pb2_grpc.add_MasterServicer_to_server(master, server)
+
+        server = rpc.Server(register, token="secret", threads=4)
+        (folder / "token").write_text("secret")
+        (folder / "settings.json").write_text(JobSettings(job_name=name).to_json())
+        values = {"address": server.address, "pid": os.getpid()}
+        (folder / "master.json").write_text(json.dumps(values))
+        ends.extend([server.stop, lambda: os.close(lock)])
+        return master
+
+    yield start
+    for end in ends:
+        end()
+
+
+@pytest.fixture
+def ended() -> Callable[..., jobs.Job]:
+    """Makes a job that is over: with a result, or (None) dead."""
+
+    def make(name: str, result: dict[str, Any] | None) -> jobs.Job:
+        folder, lock = paths.claim(name)
+        os.close(lock)
+        if result is not None:
+            (folder / "result.json").write_text(json.dumps({**STATUS, "job_name": name, **result}))
+        return jobs.Job(folder)
+
+    return make
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    """The number of a process that is gone."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(10)
+    return process.pid

@@ -1,0 +1,22 @@
+"""`edl train` with another master: `python run_job.py SCRIPT LOG_FORMAT`."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from edl.cli import report
+from edl.common.settings import JobSettings
+from edl.watch import follow, jobs, screen
+
+script, log_format = sys.argv[1:]
+settings = JobSettings(job_name="census", model_def="iris", num_ps=1, validation_data="/v.csv")
+
+
+def train() -> int:
+    master = [sys.executable, str(Path(__file__).with_name("fake_master.py")), script]
+    job, child = jobs.start(settings, master)
+    shown = screen.open_screen(log_format, dataclasses.asdict(settings))
+    return follow.follow(job, child, shown)
+
+
+sys.exit(report(train))

@@ -1,0 +1,63 @@
+"""Folders of jobs and the lock that says whether one runs."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from edl.common import paths
+from edl.common.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_claimed_job_counts_as_running_until_its_lock_is_let_go() -> None:
+    folder, descriptor = paths.claim("census")
+    running = paths.is_locked(folder)
+
+    os.close(descriptor)
+
+    assert (True, False) == (running, paths.is_locked(folder))
+
+
+def test_job_of_a_name_that_runs_cannot_be_claimed_again() -> None:
+    _, descriptor = paths.claim("census")
+
+    with pytest.raises(UsageError, match="'census' is running already: choose another --job_name"):
+        paths.claim("census")
+
+    os.close(descriptor)
+
+
+def test_ended_job_of_the_same_name_is_kept_aside(home: Path) -> None:
+    folder, descriptor = paths.claim("census")
+    (folder / "result.json").write_text("{}")
+    os.close(descriptor)
+
+    folder, descriptor = paths.claim("census")
+    os.close(descriptor)
+
+    assert not (folder / "result.json").exists()
+    assert 1 == len(list((home / "old").glob("census.*/result.json")))
+
+
+def test_folder_of_a_job_is_for_its_owner_only() -> None:
+    folder, descriptor = paths.claim("census")
+    os.close(descriptor)
+
+    assert 0o700 == stat.S_IMODE(folder.stat().st_mode)
+
+
+def test_home_that_cannot_be_made_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EDL_HOME", str(tmp_path / "file"))
+
+    with pytest.raises(UsageError, match="Set EDL_HOME to a folder"):
+        paths.claim("census")

@@ -1,0 +1,190 @@
+"""Settings from what a user said: names, bounds, contradictions, the outside (A18)."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.common import paths, storage
+from edl.common.errors import UsageError
+from edl.common.resolve import resolve
+from edl.common.settings import JobSettings
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    path = tmp_path / "train.csv"
+    path.write_text("a\n1\n")
+    return str(path)
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> str:
+    folder = tmp_path / "checkpoints"
+    directory = storage.version_directory(folder, 7)
+    directory.mkdir(parents=True)
+    storage.write_manifest(directory, version=7, num_shards=1, num_slots=4, files=[], model={})
+    return str(folder)
+
+
+def train(data: str, **values: Any) -> JobSettings:
+    return resolve("train", {"model_def": "iris", "training_data": data, **values})
+
+
+def test_values_are_typed_and_the_rest_are_defaults(data: str) -> None:
+    settings = train(data, num_workers="3", shuffle="no", model_params="dim=8", seed=5)
+
+    assert settings == JobSettings(
+        command="train",
+        job_name=settings.job_name,
+        model_def="iris",
+        training_data=data,
+        num_workers=3,
+        shuffle=False,
+        model_params={"dim": 8},
+        seed=5,
+    )
+
+
+def test_other_names_mean_the_same(data: str) -> None:
+    settings = train(data, num_ps_pods="2", batch_size="32", epochs="4", max_step="9")
+
+    assert (2, 32, 4, 9) == (
+        settings.num_ps,
+        settings.minibatch_size,
+        settings.num_epochs,
+        settings.max_steps,
+    )
+
+
+def test_choice_is_taken_in_any_case_and_in_elasticdl_words(data: str) -> None:
+    settings = train(data, log_level="INFO", distribution_strategy="ParameterServerStrategy")
+
+    assert ("info", "ps") == (settings.log_level, settings.strategy)
+
+
+def test_job_name_is_made_up_from_the_definition(data: str) -> None:
+    assert re.fullmatch(r"iris-\d{4}-\d{6}-[0-9a-f]{2}", train(data).job_name)
+
+
+def test_local_paths_become_absolute(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(data).parent)
+
+    settings = train("train.csv", output="out", validation_data="s3://bucket/x.csv")
+
+    assert (data, str(Path(data).parent / "out"), "s3://bucket/x.csv") == (
+        settings.training_data,
+        settings.output,
+        settings.validation_data,
+    )
+
+
+def test_list_and_glob_of_data_are_taken(data: str) -> None:
+    glob = str(Path(data).parent / "*.csv")
+
+    assert f"{data},{glob}" == train(f"{data}, {glob}").training_data
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"num_ps": 0}, "--num_ps is 0: give --num_ps 1 or more"),
+        ({"use_async": True, "grads_to_wait": 4}, "--grads_to_wait 4 waits for several: leave out"),
+        ({"lr_staleness_modulation": True}, "no effect in sync mode.*add --use_async"),
+        ({"get_model_steps": 2}, "sync mode refuses: add --use_async"),
+        ({"pull_ahead": 2}, "--pull_ahead is 0 or 1"),
+        ({"num_epochs": -1}, "--num_epochs is at least 0, not -1"),
+        ({"lease_s": -1}, "--lease_s is at least 0"),
+        ({"lease_s": 0}, "--lease_s is a time in seconds above 0"),
+        ({"lease_s": "nan"}, "--lease_s is at least 0, not nan"),
+        ({"master_timeout_s": "inf"}, "--master_timeout_s is a time in seconds above 0"),
+        ({"minibatch_size": 0}, "--minibatch_size is at least 1, not 0"),
+        ({"num_workers": 0}, "--num_workers is at least 1"),
+        ({"task_fault_tolerance": 0}, "--task_fault_tolerance is at least 1"),
+        ({"port": 70000}, "--port is at most 65535"),
+        ({"checkpoint_steps": 5}, "--checkpoint_steps needs a folder: give --checkpoint_dir"),
+        ({"keep_checkpoint_max": 5}, "--keep_checkpoint_max needs a folder"),
+        ({"evaluation_steps": 5}, "give --validation_data as well"),
+        ({"model_def": ""}, "No --model_def: name a definition"),
+        ({"model_def": "/no/such.py"}, "--model_def: there is no file /no/such.py"),
+        ({"model_zoo": "/no/such/zoo"}, "--model_zoo: /no/such/zoo is no folder"),
+        ({"training_data": ""}, "`edl train` needs --training_data"),
+        ({"training_data": "/no/such.csv"}, "there is no file or folder /no/such.csv"),
+        ({"validation_data": "/no/*.csv"}, r"no file matches /no/\*.csv"),
+        ({"checkpoint_dir_for_init": "/no/such"}, "no complete checkpoint.*Name a folder"),
+        ({"job_name": "My Job!"}, "not 'My Job!'; 'my-job' would do"),
+        ({"job_name": "x" * 51}, "at most 50"),
+        ({"job_name": "../up"}, "lower-case letters"),
+        ({"strategy": "allreduce"}, "--strategy is one of ps, not 'allreduce'"),
+        ({"device": "cudaa"}, "did you mean 'cuda'"),
+        ({"num_worker": 3}, "no setting --num_worker; did you mean --num_workers"),
+        ({"envs": "1A=2"}, "'1A' is no name of an environment variable"),
+    ],
+)
+def test_contradiction_is_one_sentence_that_says_what_to_do(
+    data: str, values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        train(data, **values)
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "missing"),
+    [
+        ("evaluate", "checkpoint_dir_for_init", "validation_data"),
+        ("evaluate", "validation_data", "checkpoint_dir_for_init"),
+        ("predict", "checkpoint_dir_for_init", "prediction_data"),
+        ("predict", "prediction_data", "checkpoint_dir_for_init"),
+    ],
+)
+def test_command_without_its_data_or_checkpoint_is_refused(
+    command: str, given: str, missing: str, data: str, checkpoints: str
+) -> None:
+    value = checkpoints if given == "checkpoint_dir_for_init" else data
+
+    with pytest.raises(UsageError, match=f"`edl {command}` needs --{missing}"):
+        resolve(command, {"model_def": "iris", given: value})
+
+
+def test_folder_of_checkpoints_and_one_of_them_are_taken(data: str, checkpoints: str) -> None:
+    one = str(storage.version_directory(checkpoints, 7))
+
+    taken = [train(data, checkpoint_dir_for_init=path) for path in (checkpoints, one)]
+
+    assert [checkpoints, one] == [settings.checkpoint_dir_for_init for settings in taken]
+
+
+def test_folder_below_a_file_cannot_be_written(data: str) -> None:
+    with pytest.raises(UsageError, match=f"--output: {data} is a file"):
+        train(data, output=f"{data}/out")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folder_without_permission_cannot_be_written(data: str, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+
+    with pytest.raises(UsageError, match="closed cannot be written"):
+        train(data, checkpoint_dir=str(tmp_path / "closed" / "x"))
+
+
+def test_name_of_a_running_job_is_refused(data: str) -> None:
+    _, lock = paths.claim("census")
+
+    with pytest.raises(UsageError, match="'census' is running already: choose another name"):
+        train(data, job_name="census")
+
+    os.close(lock)
+
+
+def test_error_says_where_the_value_stands(data: str) -> None:
+    values = {"model_def": "iris", "training_data": data, "num_ps": 0}
+
+    with pytest.raises(UsageError, match=r"but --num_ps \(job.yaml:3\) is 0"):
+        resolve("train", values, {"num_ps": "job.yaml:3"})
