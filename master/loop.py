@@ -9,13 +9,16 @@ two yields nothing else happens.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import queue
+import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ..common.clock import Clock
+from ..common.errors import EdlError
 
 Wait = Future[Any] | Callable[[], bool]
 Result = TypeVar("Result")
@@ -34,12 +37,20 @@ class Loop:
         self._scripts: list[tuple[Script[Any], Wait]] = []
         self._wakes: list[float] = []
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="master-background")
+        self._lock = threading.Lock()
+        self._closed = False
 
     # -- from any thread
 
-    def post(self, event: Callable[[], None]) -> None:
-        """Run `event` on the loop's thread. What it raises ends the loop."""
-        self._inbox.put(event)
+    def post(self, event: Callable[[], None]) -> bool:
+        """Run `event` on the loop's thread; False where the loop is closed.
+
+        An EdlError that it raises is raised by `run`.
+        """
+        with self._lock:
+            if not self._closed:
+                self._inbox.put(event)
+            return not self._closed
 
     # -- on the loop's thread
 
@@ -76,7 +87,12 @@ class Loop:
             self._take(again)
 
     def close(self) -> None:
-        """Drop the scripts; background work that runs is not waited for."""
+        """Take the last events and drop the scripts; background work is not waited for."""
+        with self._lock:
+            self._closed = True
+        while not self._inbox.empty():
+            with contextlib.suppress(EdlError):  # whoever asked has it already
+                self._inbox.get_nowait()()
         for script, _ in self._scripts:
             script.close()
         self._scripts.clear()

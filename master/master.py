@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import uuid
 from collections import deque
@@ -111,6 +112,7 @@ class Master:
         self._silent: dict[int, float] = {}  # worker index: last heard
         self._cutting = False
         self._cuts = 0
+        self._rounds = 0  # evaluations that run, their cuts included
         self._checkpointing = False
         self._over = False
 
@@ -122,12 +124,17 @@ class Master:
         try:
             self.loop.spawn(self._job())
             self._run_loop()
+        except BaseException as error:
+            if self.status.exit_code is None:
+                self.status.end("failed", EXIT_FAILED, f"the master broke: {error!r}")
+            raise
         finally:
             self._runtime.close()
             self.loop.close()
+            self._answer_parked(math.inf)
+            self._release_watchers(math.inf)
             if self._servers is not None:
                 self._servers.close()
-            self._release_watchers(everybody=True)
         assert self.status.exit_code is not None
         return self.status.exit_code
 
@@ -143,6 +150,11 @@ class Master:
                     raise
                 log.exception("job -> failed")
                 self._end_job("failed", EXIT_FAILED, str(error))
+
+    def abort(self) -> None:
+        """Kill every process now; the caller ends this one."""
+        if self._runtime is not None:
+            self._runtime.close()
 
     def exited(self, exit: Exit) -> None:
         """The runtime says that a process has ended."""
@@ -181,8 +193,7 @@ class Master:
             parked = _Parked(lambda: None, self._status_reply, deadline, future)
             self._watchers.append((request.known_revision, parked))
 
-        self.loop.post(park)
-        return future
+        return self._post(park, future)
 
     def scale(self, request: pb.ScaleRequest) -> Future[pb.ScaleReply]:
         return self._ask(lambda: pb.ScaleReply(previous=self._scale(request.num_workers)))
@@ -207,8 +218,7 @@ class Master:
                 future.set_exception(error)
                 raise
 
-        self.loop.post(event)
-        return future
+        return self._post(event, future)
 
     def _ask_and_wait(
         self, answer: Callable[[], Answer | None], otherwise: Callable[[], Answer], wait_s: float
@@ -218,7 +228,11 @@ class Master:
         def park() -> None:
             self._parked.append(_Parked(answer, otherwise, self._clock.now() + wait_s, future))
 
-        self.loop.post(park)
+        return self._post(park, future)
+
+    def _post(self, event: Callable[[], Any], future: Future[Answer]) -> Future[Answer]:
+        if not self.loop.post(event):
+            future.set_exception(Unreachable("the job is over"))
         return future
 
     # -- events (the loop's thread, as everything below)
@@ -323,7 +337,8 @@ class Master:
         self._tell(f"{replica.role} {replica.index} {slot.last_end} ({verdict})")
         for member in self.members.lose_index(replica.role, replica.index):
             self._lost(member, slot.last_end)
-        self._silent.pop(replica.index if replica.role == WORKER else -1, None)
+        if replica.role == WORKER:
+            self._silent.pop(replica.index, None)
 
     def _lost(self, member: Member, why: str) -> None:
         """Only a worker holds leases: the loss of server i moves no task of worker i."""
@@ -363,11 +378,10 @@ class Master:
             self._silent[member.index] = member.last_heard
             self._tell(f"worker {member.index} was silent for {self.settings.lease_s:g} s: lost")
             self._lost(member, "silent")
-        patience_s = _SILENT_LEASES * self.settings.lease_s
         for index, last_heard in list(self._silent.items()):
-            if now - last_heard > patience_s:
+            if now - last_heard > _SILENT_LEASES * self.settings.lease_s:
                 del self._silent[index]
-                self._tell(f"worker {index} was silent for {patience_s:g} s: killed")
+                self._tell(f"worker {index} stays silent: killed")
                 self._stop_process(WORKER, index, 0)
 
     def _start_replicas(self, now: float) -> None:
@@ -392,6 +406,8 @@ class Master:
         arguments = ("--restore", self._restore) if start.role == SERVER and self._restore else ()
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._processes[start.role, start.index] = replica
+        if start.role == WORKER:  # until it registers
+            self._silent[start.index] = self._clock.now() + self.settings.master_timeout_s
 
     def _connect_servers(self) -> None:
         members = self.members.of(SERVER)
@@ -463,13 +479,12 @@ class Master:
     def _show(self, now: float) -> None:
         if self.status.tick(now):
             self._watch(self._status())
-        self._release_watchers()
+        self._release_watchers(now)
 
-    def _release_watchers(self, everybody: bool = False) -> None:
-        now = self._clock.now()
+    def _release_watchers(self, now: float) -> None:
         for _ in range(len(self._watchers)):
             known, parked = self._watchers.popleft()
-            if everybody or self.status.revision > known or now >= parked.deadline:
+            if self.status.revision > known or now >= parked.deadline:
                 parked.future.set_result(parked.otherwise())
             else:
                 self._watchers.append((known, parked))
@@ -512,7 +527,7 @@ class Master:
                     self.loop.spawn(self._evaluation(round_))
                 else:
                     yield from self._evaluation(round_)
-        yield lambda: not self.evaluations.running
+        yield lambda: not self._rounds
         self._do("add", kind=int(Kind.TRAIN_END), pieces=_END, group=_TRAIN_END)
         yield lambda: queue.group_done(_TRAIN_END)
         if self.settings.checkpoint_dir:
@@ -532,11 +547,12 @@ class Master:
                 yield from action()
 
     def _evaluate_now(self) -> Script[None]:
-        if self._validation and not self.evaluations.running:
+        if self._validation and not self._rounds:
             round_ = yield from self._begin_evaluation(self.queue.opened - 1)
             yield from self._evaluation(round_)
 
     def _begin_evaluation(self, epoch: int) -> Script[Round]:
+        self._rounds += 1
         cut, _ = yield from self._cut()
         round_ = self.evaluations.begin(cut.version, epoch, cut.name)
         self._do(
@@ -573,6 +589,7 @@ class Master:
         self._tell(f"evaluation of version {round_.version}: {values or 'no metrics'}")
         if round_.cut:
             yield from self._insist(lambda: self._shards.unpin(round_.cut))
+            self._rounds -= 1
 
     def _checkpoint(self) -> Script[None]:
         yield lambda: not self._checkpointing
@@ -654,13 +671,21 @@ class Master:
 
     def _stopping(self, reason: str) -> Script[None]:
         """Somebody wants the job to stop: hand everything back, keep what was learnt."""
-        for slot in self.replicas.running(WORKER):
-            self._stop_process(WORKER, slot.index, self.settings.drain_grace_s)
+        queue, running = self.queue, self.replicas.running
+        grace_s = self.settings.drain_grace_s
+        if self.version and self.settings.checkpoint_dir and self.settings.command == "train":
+            # Workers level what a lost one left uneven; without them there is no cut any more.
+            until = self._clock.now() + grace_s
+            self.loop.wake_at(until)
+            yield lambda: not (queue.uneven and running(WORKER)) or self._clock.now() >= until
         self.replicas.scale(0)
-        yield lambda: not self.replicas.running(WORKER) and not self.queue.fencing
-        begun = self.settings.command == "train" and self._servers is not None and self.version
-        if begun and self.settings.checkpoint_dir and self.status.exit_code is None:
-            yield from self._checkpoint()
+        self._stop_all(WORKER, grace_s)
+        yield lambda: not running(WORKER) and not queue.fencing
+        if self.version and self.settings.checkpoint_dir and self.settings.command == "train":
+            if queue.uneven:
+                self._tell("no checkpoint: a worker was killed in the midst of a push")
+            elif self.status.exit_code is None:
+                yield from self._checkpoint()
         if self.status.exit_code is None:
             text = f"stopped ({reason or 'asked to'}) at record {self.queue.records_done}"
             self._end_job("failed", EXIT_INTERRUPTED, f"{text}; {self._how_to_go_on()}")
@@ -711,7 +736,7 @@ class Master:
         assert self._servers is not None
         return self._servers
 
-    def _do(self, kind: str, **arguments: Any) -> Any:
+    def _do(self, kind: str, /, **arguments: Any) -> Any:
         """One decision about tasks: made, and on disk before anybody is told."""
         result = getattr(self.queue, kind)(**arguments)
         self._journal.append(kind, arguments)
@@ -720,7 +745,7 @@ class Master:
     def _must_leave(self, role: str, index: int) -> bool:
         if role == SERVER:
             return False  # servers are stopped by the runtime, after the last worker
-        return self.status.state in ("stopping", "failed") or self.replicas.is_leaving(role, index)
+        return self.status.state == "failed" or self.replicas.is_leaving(role, index)
 
     def _stop_all(self, role: str, grace_s: float) -> None:
         for slot in self.replicas.running(role):

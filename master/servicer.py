@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from ..common.errors import EdlError
+from ..common.errors import EdlError, Unreachable
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
 from .master import Master
@@ -79,6 +79,8 @@ def _wait(future: Future[Reply], context: Any, wait_s: float = 0.0) -> Reply:
         return future.result(wait_s + _ANSWER_S)
     except FutureTimeout:
         context.abort(grpc.StatusCode.UNAVAILABLE, "the master does not answer now")
+    except Unreachable as error:
+        context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
     except EdlError as error:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
     raise AssertionError("abort raises")

@@ -347,10 +347,11 @@ class TaskQueue:
 
     @property
     def uneven(self) -> bool:
-        """Shards stand at different positions of a task that nobody works on now."""
+        """Shards stand at different positions of a task, until somebody works on it."""
         begun = (self.tasks[number] for number in self._begun)
         return any(
-            t.state == State.FENCING or (t.state == State.TODO and t.boundaries) for t in begun
+            t.state == State.FENCING or max(t.position, t.heard) < max(t.boundaries, default=0)
+            for t in begun
         )
 
     @property

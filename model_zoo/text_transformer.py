@@ -54,7 +54,7 @@ class TextTransformer(nn.Module):
 
 
 def model(
-    dim: int = 64, heads: int = 4, layers: int = 1, classes: int = 5, dropout: float = 0.1
+    dim: int = 64, heads: int = 4, layers: int = 1, classes: int = 5, dropout: float = 0.5
 ) -> nn.Module:
     return TextTransformer(dim, heads, layers, classes, dropout)
 
@@ -64,7 +64,7 @@ def loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def optimizer() -> Adam:
-    return Adam(lr=1e-3)
+    return Adam(lr=2e-3)
 
 
 def feed(records: Any, mode: str) -> tuple[dict[str, Tensor], Tensor | None]:

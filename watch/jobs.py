@@ -114,7 +114,12 @@ def start(
         with open(job.log, "ab") as log:
             process = subprocess.Popen(
                 [*master, "--job-dir", str(folder)],
-                env={**os.environ, "EDL_TOKEN": token},
+                env={
+                    **os.environ,
+                    "EDL_TOKEN": token,
+                    "EDL_JOB_DIR": str(folder),
+                    "EDL_JOB_NAME": job.name,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

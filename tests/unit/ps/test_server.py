@@ -145,4 +145,4 @@ def test_a_checkpoint_that_cannot_be_read_ends_a_server_with_1(launch, tmp_path)
 def test_a_server_starts_without_torch():
     code = "import sys, edl.ps.__main__; sys.exit('torch' in sys.modules)"
 
-    assert 0 == subprocess.run([sys.executable, "-c", code]).returncode
+    assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode

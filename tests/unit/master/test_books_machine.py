@@ -1,0 +1,281 @@
+"""The task queue and the shards' ledgers under any storm: every position applied exactly once.
+
+Messages are lost, repeated and reordered; workers are killed, drain, sleep past their lease and go
+on as zombies; some records are broken. The ledgers are the servers' own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from edl.master.plan import Kind, Plan
+from edl.master.task_queue import Task, TaskQueue
+from edl.ps.ledger import Ledger, Span, Verdict
+
+MINIBATCH = 2
+
+
+@dataclass
+class Held:
+    """A lease, as its worker sees it."""
+
+    worker: str
+    task: Task
+    attempt: int
+    position: int
+    boundaries: tuple[int, ...]
+    skips: frozenset[int]
+    acked: set[int] = field(default_factory=set)  # shards that acknowledged the current span
+    void: bool = False
+
+    @property
+    def span(self) -> Span | None:
+        if self.position == self.task.size:
+            return None
+        stops = [b for b in (*self.boundaries, self.task.size) if b > self.position]
+        end = min(self.position + MINIBATCH, *stops)
+        return Span(self.task.id, self.attempt, self.position, end)
+
+
+class Storm(RuleBasedStateMachine):
+    steps = 0
+
+    @initialize(
+        shards=st.integers(1, 3),
+        workers=st.integers(1, 3),
+        epochs=st.integers(1, 2),
+        broken=st.frozensets(st.integers(0, 10), max_size=2),
+        overlap=st.booleans(),
+    )
+    def begin(
+        self, shards: int, workers: int, epochs: int, broken: frozenset[int], overlap: bool
+    ) -> None:
+        plan = Plan(
+            Kind.TRAIN,
+            (("a", 7), ("b", 4)),
+            MINIBATCH,
+            2,
+            num_epochs=epochs,
+            shuffle=False,
+            overlap_epochs=overlap,
+        )
+        self.queue = TaskQueue(plan, tolerance=2)
+        self.ledgers = [Ledger() for _ in range(shards)]
+        self.applied: list[Counter[tuple[int, int]]] = [Counter() for _ in range(shards)]
+        self.sizes: dict[int, int] = {}
+        self.broken = {("a", r) if r < 7 else ("b", r - 7) for r in broken}
+        self.lives = workers
+        self.workers = [f"w{n}" for n in range(workers)]
+        self.requests = 0
+        self.unanswered: dict[str, str] = {}  # worker: request whose reply was lost
+        self.held: list[Held] = []
+        self.bag: list[tuple] = []  # messages on their way; taken in any order
+        self.answers: dict[tuple[int, int], dict[int, int]] = {}  # fence: shard: position
+        self.open()
+
+    def open(self) -> None:
+        queue = self.queue
+        while not queue.all_epochs_opened and (
+            queue.epochs_done(queue.opened) or (queue.plan.overlap_epochs and not queue.has_todo)
+        ):
+            queue.open_epoch()
+            self.sizes.update({n: t.size for n, t in queue.tasks.items()})
+
+    # -- workers
+
+    @rule(who=st.integers(0), reply_lost=st.booleans())
+    def ask(self, who: int, reply_lost: bool) -> None:
+        worker = self.workers[who % len(self.workers)]
+        self.requests += 1
+        request = self.unanswered.pop(worker, f"r{self.requests}")
+        task = self.queue.lease(worker, request)
+        if task is None:
+            return
+        earlier = [t for t in self.queue.tasks.values() if t.epoch < task.epoch]
+        if not self.queue.plan.overlap_epochs:
+            assert [] == [t for t in earlier if t.state.value != "done"]
+        if reply_lost:
+            self.unanswered[worker] = request
+            return
+        self.held.append(
+            Held(worker, task, task.attempt, task.position, task.boundaries, frozenset(task.skips))
+        )
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0), shard=st.integers(0))
+    def push(self, which: int, shard: int) -> None:
+        held = self.held[which % len(self.held)]
+        span = held.span
+        if span is None:
+            self.bag.append(("done", held))
+            return
+        if blamed := self.blame(held, span):
+            self.bag.append(("failed", held, span, blamed[0]))
+            return
+        self.bag.append(("push", held, span, shard % len(self.ledgers)))
+
+    def blame(self, held: Held, span: Span) -> list[int]:
+        task = held.task
+        return [
+            task.start + p
+            for p in range(span.start, span.end)
+            if p not in held.skips and (task.source, task.start + p) in self.broken
+        ]
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0))
+    def hand_back(self, which: int) -> None:
+        self.bag.append(("hand_back", self.held[which % len(self.held)]))
+
+    @rule(who=st.integers(0), zombie=st.booleans())
+    def lose(self, who: int, zombie: bool) -> None:
+        index = who % len(self.workers)
+        worker = self.workers[index]
+        self.queue.lost(worker)
+        self.lives += 1
+        self.workers[index] = f"w{self.lives}"
+        self.unanswered.pop(worker, None)
+        if not zombie:
+            self.held = [h for h in self.held if h.worker != worker]
+
+    # -- the network
+
+    @precondition(lambda self: self.bag)
+    @rule(which=st.integers(0), again=st.booleans())
+    def deliver(self, which: int, again: bool) -> None:
+        which %= len(self.bag)
+        message = self.bag[which] if again else self.bag.pop(which)
+        self.handle(message)
+        self.open()
+
+    @precondition(lambda self: self.bag)
+    @rule(which=st.integers(0))
+    def lose_message(self, which: int) -> None:
+        self.bag.pop(which % len(self.bag))
+
+    def handle(self, message: tuple) -> None:
+        kind, held, *rest = message
+        if kind == "push":
+            span, shard = rest
+            verdict = self.ledgers[shard].offer(span)
+            if verdict is Verdict.APPLY:
+                self.ledgers[shard].advance(span)
+                self.applied[shard].update((span.task, p) for p in range(span.start, span.end))
+                assert max(self.applied[shard].values()) == 1
+            assert verdict is not Verdict.GAP or span != held.span
+            self.bag.append(("ack", held, span, shard, verdict))
+        elif kind == "ack":
+            span, shard, verdict = rest
+            if verdict is Verdict.FENCED:
+                self.drop(held)
+            elif held.span == span and verdict is not Verdict.GAP:
+                held.acked.add(shard)
+                if len(held.acked) == len(self.ledgers):
+                    held.position, held.acked = span.end, set()
+                    told = (held.worker, held.task.id, held.attempt, held.position)
+                    self.queue.progress(*told)
+        elif kind == "done":
+            self.queue.done(held.worker, held.task.id, held.attempt)
+            self.drop(held)
+        elif kind == "failed":
+            span, record = rest
+            failure = {"start": span.start, "end": span.end, "error": "bad", "record": record}
+            self.queue.failed(held.worker, held.task.id, held.attempt, failure)
+            self.drop(held)
+        elif kind == "hand_back":
+            self.queue.hand_back(held.worker, held.task.id, held.attempt)
+            self.drop(held)
+
+    def drop(self, held: Held) -> None:
+        held.void = True
+        self.held = [h for h in self.held if h is not held]
+
+    # -- the master
+
+    @rule(which=st.integers(0), shard=st.integers(0), answer_lost=st.booleans())
+    def fence(self, which: int, shard: int, answer_lost: bool) -> None:
+        fencing = self.queue.fencing
+        if not fencing:
+            return
+        fence = fencing[which % len(fencing)]
+        shard %= len(self.ledgers)
+        applied = self.ledgers[shard].fence(fence.task, fence.attempt)
+        assert applied is not None
+        if answer_lost:
+            return
+        answers = self.answers.setdefault((fence.task, fence.attempt), {})
+        answers[shard] = applied
+        if len(answers) == len(self.ledgers):
+            self.queue.fenced(fence.task, fence.attempt, [answers[s] for s in sorted(answers)])
+            self.open()
+
+    @precondition(lambda self: self.answers)
+    @rule(which=st.integers(0))
+    def late_answer(self, which: int) -> None:
+        (task, attempt), answers = list(self.answers.items())[which % len(self.answers)]
+        if len(answers) == len(self.ledgers):
+            self.queue.fenced(task, attempt, [answers[s] for s in sorted(answers)])
+
+    @rule(shard=st.integers(0))
+    def retire(self, shard: int) -> None:
+        self.queue.durable(self.queue.done_tasks)
+        self.ledgers[shard % len(self.ledgers)].retire(self.queue.low_water)
+
+    def check_invariants(self, *args: object, **kwargs: object) -> None:
+        type(self).steps += 1
+        super().check_invariants(*args, **kwargs)
+
+    # -- the end: as soon as messages flow, the job ends, and exactly
+
+    def teardown(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        for _ in range(10_000):
+            if self.queue.plan_done:
+                break
+            while self.bag:
+                self.handle(self.bag.pop())
+            for fence in self.queue.fencing:
+                for shard in range(len(self.ledgers)):
+                    self.fence(self.queue.fencing.index(fence), shard, False)
+            self.open()
+            self.ask(0, False)
+            for held in list(self.held):
+                for shard in range(len(self.ledgers)):
+                    if not held.void:
+                        self.push(self.held.index(held), shard)
+        assert self.queue.plan_done
+        assert self.queue.broken is None
+        expected = {(n, p): 1 for n, size in self.sizes.items() for p in range(size)}
+        assert [expected] * len(self.ledgers) == [dict(applied) for applied in self.applied]
+        assert 11 * self.queue.plan.num_epochs == self.queue.records_done
+        named = Counter((q.source, r) for q in self.queue.quarantined for r in q.records)
+        assert dict.fromkeys(self.broken, self.queue.plan.num_epochs) == dict(named)
+        self.queue.durable(self.queue.done_tasks)
+        assert {} == self.queue.tasks
+        assert self.queue.plan.first_id_of(self.queue.opened) == self.queue.low_water
+
+
+def test_every_position_is_applied_once_on_every_shard_whatever_happens():
+    Storm.steps = 0
+    run_state_machine_as_test(
+        Storm,
+        settings=settings(
+            max_examples=250,
+            stateful_step_count=80,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    assert Storm.steps >= 10_000
