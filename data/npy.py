@@ -149,7 +149,7 @@ class NpzFile:
         try:
             with self._file.open() as stream, zipfile.ZipFile(stream) as archive:
                 with archive.open(self._infos[name]) as member:
-                    array: NDArray[Any] = npy_format.read_array(member, allow_pickle=True)
+                    array: NDArray[Any] = npy_format.read_array(member, allow_pickle=False)
                 return array
         except (zipfile.BadZipFile, zlib.error, ValueError, EOFError) as error:
             raise DataError(

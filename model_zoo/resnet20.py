@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edl.model_zoo.mnist_cnn import feed, loss, metrics
-from edl.nn import SGD
+from edl.nn import SGD, Cosine
 
 __all__ = ["feed", "loss", "metrics", "model", "optimizer"]
 
@@ -56,4 +56,5 @@ def model(width: int = 16, blocks: int = 3, classes: int = 10) -> nn.Module:
 
 
 def optimizer() -> SGD:
-    return SGD(lr=0.05, momentum=0.9, weight_decay=1e-4)
+    schedule = Cosine(lr=0.1, total_steps=1400, warmup_steps=100, min_lr=1e-3)  # 3 epochs of 128
+    return SGD(lr=schedule, momentum=0.9, weight_decay=1e-4)

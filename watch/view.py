@@ -260,7 +260,8 @@ def _end(status: Status) -> str:
     state = str(status.get("state", "?"))
     if state in ENDED and status.get("exit_code") == 3:
         state = "finished with quarantined data"
-    return ": ".join(part for part in (state, str(status.get("message") or "")) if part)
+    message = str(status.get("message") or "")
+    return f"{state}: {message}" if message not in ("", state) else state
 
 
 def _mean_rate(status: Status) -> str:

@@ -156,3 +156,9 @@ def dead_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(10)
     return process.pid
+
+
+@pytest.fixture
+def status() -> dict[str, Any]:
+    """A status as the master answers it."""
+    return STATUS

@@ -1,0 +1,127 @@
+"""What is drawn of a status."""
+
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+
+from edl.common.clock import FakeClock
+from edl.watch import view
+from edl.watch.screen import JsonScreen, PlainScreen
+
+
+def drawn(renderable: Any, width: int = 100) -> str:
+    console = Console(record=True, width=width, file=io.StringIO())
+    console.print(renderable)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines())
+
+
+def test_panel_of_a_running_job(status: dict[str, Any]) -> None:
+    expected = """\
+╭─  edl train · census · running · 0:42  ────────────────────────────────────────────────╮
+│ records  ━━━━━━━━━━━━━━━━━━━━━━━╸                60 % 38,912/64,000 records · ETA 0:12 │
+│ now      epoch 2/3 · 1,930 records/s · loss 0.4821 · version 608 · auc 0.7312          │
+│ tasks    todo 40 · leased 2 · fencing 1 · done 83 of 126                               │
+│ restarts workers 1 · servers 0 · preemptions 2                                         │
+│                                                                                        │
+│ replica   state     task  records/s  version   pid   heard of                          │
+│ worker-0  training    84        960        -  1200  0.2 s ago                          │
+│ worker-1  starting     -          -        -  1203          -                          │
+│ server-0  serving      -          -      608  1188          -                          │
+│                                                                                        │
+│ ! /data/census.csv records 17, 18: ValueError: could not convert string to float: 'x'  │
+│                                                                                        │
+│   0:01  worker-0 is here                                                               │
+│   0:12  worker-1 is lost: task 17 is leased again from position 128                    │
+╰────────────────────────────────────────────────────────────────────────────────────────╯"""
+    assert expected == drawn(view.panel(status), 90)
+
+
+def test_panel_of_a_job_that_has_not_begun() -> None:
+    text = drawn(view.panel({"job_name": "census", "state": "starting"}), 60)
+
+    assert "edl job · census · starting · -" in text
+
+
+def test_panel_of_very_many_workers_stays_small(status: dict[str, Any]) -> None:
+    workers = [{"index": index, "state": "training"} for index in range(100)]
+
+    text = drawn(view.panel({**status, "workers": workers}))
+
+    assert "… 89 more" in text
+    assert 30 > len(text.splitlines())
+
+
+def test_line_of_a_running_job(status: dict[str, Any]) -> None:
+    assert view.line(status) == (
+        "running · 60 % 38,912/64,000 records · epoch 2/3 · 1,930 records/s · loss 0.4821 · "
+        "version 608 · auc 0.7312 · tasks 83/126 · workers 2 · servers 1 · ETA 0:12"
+    )
+
+
+def test_job_without_end_has_no_percentage(status: dict[str, Any]) -> None:
+    endless = {**status, "records_total": None, "num_epochs": None}
+
+    assert view.line(endless).startswith("running · 38,912 records · epoch 2 · ")
+
+
+def test_all_is_said_of_all_only(status: dict[str, Any]) -> None:
+    nearly = {**status, "records_done": 63_999}
+
+    assert "99 % 63,999/64,000" in view.line(nearly)
+
+
+def test_summary_names_quarantined_records_and_the_next_command(status: dict[str, Any]) -> None:
+    ended = {**status, "state": "done", "exit_code": 3, "records_done": 64000}
+    init = f"--checkpoint_dir_for_init {status['checkpoint']}"
+    settings = {"model_def": "iris", "num_ps": 2, "validation_data": "/v.csv", "model_zoo": ""}
+
+    assert view.summary(ended, view.next_command(ended, settings)) == [
+        "state        finished with quarantined data",
+        "records      100 % 64,000/64,000 records",
+        "time         0:42 · 1,513 records/s in the mean",
+        "metrics      auc 0.7312",
+        "loss         0.4821",
+        "restarts     workers 1 · servers 0 · preemptions 2",
+        f"quarantined  /data/census.csv records 17, 18: {status['quarantined'][0]['error']}",
+        f"checkpoint   {status['checkpoint']}",
+        f"next         edl evaluate --model_def iris --num_ps 2 --validation_data /v.csv {init}",
+    ]
+
+
+def test_failed_job_points_to_its_logs(status: dict[str, Any]) -> None:
+    assert "edl logs census" == view.next_command({**status, "state": "failed"}, {})
+
+
+def test_plain_screen_tells_each_event_once_and_progress_every_ten_seconds(
+    status: dict[str, Any],
+) -> None:
+    clock, stream = FakeClock(), io.StringIO()
+    screen = PlainScreen(stream, {}, clock)
+    events = status["events"]
+    for seconds in range(12):
+        shown = events if seconds < 5 else [*events, {"t": 17.0, "text": "worker-2 is here"}]
+        screen.show({**status, "events": shown})
+        clock.advance(1.0)
+
+    lines = stream.getvalue().splitlines()
+
+    assert lines == [
+        "[0:01] worker-0 is here",
+        "[0:12] worker-1 is lost: task 17 is leased again from position 128",
+        view.line(status),
+        "[0:17] worker-2 is here",
+        view.line(status),
+    ]
+
+
+def test_events_that_were_dropped_meanwhile_hide_none_that_are_new(status: dict[str, Any]) -> None:
+    stream = io.StringIO()
+    screen = JsonScreen(stream, FakeClock())
+    screen.show({**status, "events": [{"t": 1.0, "text": "a"}]})
+    screen.show({**status, "events": [{"t": 2.0, "text": "b"}, {"t": 3.0, "text": "c"}]})
+
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+
+    assert ["a", "b", "c"] == [line["msg"] for line in lines if line["event"] == "event"]
