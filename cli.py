@@ -23,7 +23,9 @@ from .watch.options import NAMES, JobCommand, as_yaml, given_values, job_options
 if TYPE_CHECKING:
     from .watch.jobs import Job, Status
 
-EXIT_CODES = """\b
+EPILOG = """Flags may be written with dashes or underscores.
+
+\b
 Exit codes:
   0    done
   1    the job failed; the error says why
@@ -82,7 +84,7 @@ def cli() -> None:
 def _job_command(name: str, help: str) -> None:
     """Add `edl <name>`, which resolves the settings and runs a job."""
 
-    @cli.command(name, cls=JobCommand, help=help, epilog=EXIT_CODES, context_settings=NAMES)
+    @cli.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
     @click.option("--config", metavar="FILE", type=click.Path(), help="Settings from a YAML file.")
     @click.option("--dry_run", is_flag=True, help="Print the resolved job as YAML; start nothing.")
     @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")

@@ -342,7 +342,7 @@ class Master:
 
     def _lost(self, member: Member, why: str) -> None:
         """Only a worker holds leases: the loss of server i moves no task of worker i."""
-        if member.role != WORKER:
+        if member.role != WORKER or self.status.exit_code is not None:
             return
         fences = self._do("lost", worker=member.incarnation)
         log.info("worker=%d -> lost reason=%r tasks=%d", member.index, why, len(fences))

@@ -89,7 +89,7 @@ class _Follower:
             if kind == "interrupt":
                 self._interrupt()
             if time.monotonic() > deadline:
-                kill(self._child)
+                kill(self._job, self._child)
                 raise _too_late(self._job)
         threading.Thread(target=self._ask, name="status", daemon=True).start()
         return None
@@ -134,7 +134,7 @@ class _Follower:
         self._interrupts += 1
         if self._interrupts > 1:
             self._screen.note("killing the job")
-            kill(self._child)
+            kill(self._job, self._child)
         elif self._job.address() is None:
             self._screen.note("ending; Ctrl-C again to kill")
             self._child.terminate()
@@ -164,7 +164,7 @@ class _Follower:
                 return self._ended(value)
             if kind == "interrupt":
                 break
-        kill(self._child)
+        kill(self._job, self._child)
         return self._ended(self._child.wait())
 
     def _ended(self, returncode: int) -> int:
@@ -174,7 +174,8 @@ class _Follower:
         if result is None and self._last.get("state") in ENDED:
             result = self._last
         if self._interrupts:
-            self._screen.end(result or {**self._last, "state": "interrupted"}, INTERRUPTED)
+            ended = {**self._last, "state": "failed", "exit_code": INTERRUPTED, "message": ""}
+            self._screen.end(result or ended, INTERRUPTED)
             return INTERRUPTED
         if result is None:
             raise _died(self._job, returncode)
@@ -186,6 +187,13 @@ class _Follower:
 
 def _died(job: Job, returncode: int) -> EdlError:
     """The error of a master that ended without a result: what it said, if it said why."""
+    error = _told(job, returncode)
+    if job.address() is None:
+        job.give_up(error)
+    return error
+
+
+def _told(job: Job, returncode: int) -> EdlError:
     words = job.last_words()
     last = words.rpartition("\n")[2]
     if returncode > 0 and last.startswith("edl: error: "):

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -81,6 +80,12 @@ class Job:
         state = "starting" if locked else "dead"
         return {"job_name": self.name, "state": state, "message": f"see {self.log}"}
 
+    def give_up(self, error: EdlError) -> None:
+        """Leave a result for a job whose master ended before it could."""
+        result = {"job_name": self.name, "state": "failed", "exit_code": error.exit_code}
+        text = json.dumps({**result, "message": str(error)})
+        storage.write_file(self.folder / "result.json", text.encode())
+
     def is_over(self) -> bool:
         """Whether nothing more comes from this job."""
         if self.result() is not None:
@@ -131,19 +136,18 @@ def start(
     return job, process
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """End the master and everything below it, now."""
+def kill(job: Job, process: subprocess.Popen[bytes]) -> None:
+    """End every process of the job, now: the master first, so that it starts no others.
+
+    The rest are known by the job's folder in their environment, whoever their parent is by now.
+    """
     import psutil
 
-    try:
-        below = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        below = []
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for child in below:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
+    process.kill()
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if each.environ().get("EDL_JOB_DIR") == str(job.folder):
+                each.kill()
     process.wait(10.0)
 
 

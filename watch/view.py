@@ -25,6 +25,7 @@ _STYLES = {
     "starting": "yellow",
     "waiting": "yellow",
 }
+_ENDS: dict[int | None, str] = {3: "finished with quarantined data", 130: "interrupted"}
 _MOST_REPLICAS = 12  # rows of a panel that still fits a screen with the rest
 _MOST_EVENTS = 6
 
@@ -98,6 +99,8 @@ def summary(status: Status, next_command: str = "") -> list[str]:
 def next_command(status: Status, settings: dict[str, Any]) -> str:
     """What a user is likely to do now."""
     name = status.get("job_name", "")
+    if status.get("exit_code") == 130:
+        return ""  # the message says where to go on
     if status.get("state") == "failed":
         return f"edl logs {name}"
     checkpoint = status.get("checkpoint")
@@ -258,8 +261,8 @@ def _numbers(records: Sequence[int]) -> str:
 
 def _end(status: Status) -> str:
     state = str(status.get("state", "?"))
-    if state in ENDED and status.get("exit_code") == 3:
-        state = "finished with quarantined data"
+    if state in ENDED:
+        state = _ENDS.get(status.get("exit_code"), state)
     message = str(status.get("message") or "")
     return f"{state}: {message}" if message not in ("", state) else state
 

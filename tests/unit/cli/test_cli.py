@@ -153,6 +153,14 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(
     )
 
 
+def test_dry_run_says_flag_where_a_flag_won(train: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("num_ps: 2\n")
+
+    _, out, _ = train("--config", str(tmp_path / "job.yaml"), "--num_ps", "3", "--dry_run")
+
+    assert "num_ps: 3  # flag" in out
+
+
 def test_mistake_in_the_file_is_told_with_its_line(train: Run, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("num_workers: 4\nnum_pss: 2\n")
 

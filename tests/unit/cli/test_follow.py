@@ -1,5 +1,6 @@
 """A job from its start to its end, with real processes and a master that follows a script."""
 
+import fcntl
 import json
 import os
 import pty
@@ -12,9 +13,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edl.common import paths
+from edl.watch import jobs, logs
 
 HERE = Path(__file__).parent
 
@@ -36,6 +39,7 @@ def launch(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        process_group=0,  # so that a test can interrupt all of it, as a terminal does
     )
     started.append(process)
     return process
@@ -86,25 +90,55 @@ def test_first_interrupt_stops_gracefully(started: list[subprocess.Popen[str]]) 
     process = launch(started, "stop")
     read_until(process, "running")
 
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=30)
 
     assert "stopping: the workers hand back" in out
+    assert "state        done" in out
     assert "asked to stop: Ctrl-C" in (paths.job_folder("census") / "logs/master.log").read_text()
     assert 130 == process.returncode
+
+
+def test_job_outlives_its_command_line(started: list[subprocess.Popen[str]]) -> None:
+    process = launch(started, "stop")
+    read_until(process, "running")
+
+    process.kill()
+    process.wait(10)
+    lived = paths.is_locked(paths.job_folder("census"))
+    client = jobs.find("census").client()
+    client.stop("test")
+    client.close()
+    with open(paths.job_folder("census") / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # to be had when the master is gone
+
+    assert (True, "done") == (lived, jobs.find("census").status()["state"])
+
+
+def test_followed_log_ends_with_the_job(started: list[subprocess.Popen[str]]) -> None:
+    process = launch(started, "stop")
+    read_until(process, "running")
+    lines = logs.lines(jobs.find("census"), role="master", follow=True)
+
+    os.killpg(process.pid, signal.SIGINT)
+
+    assert ["asked to stop: Ctrl-C"] == list(lines)
 
 
 def test_second_interrupt_kills(started: list[subprocess.Popen[str]]) -> None:
     process = launch(started, "deaf")
     read_until(process, "running")
 
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
     read_until(process, "stopping")
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=30)
 
     assert ("killing the job" in out, 130) == (True, process.returncode)
     assert not paths.is_locked(paths.job_folder("census"))
+    log = (paths.job_folder("census") / "logs/master.log").read_text()
+    (worker,) = re.findall(r"worker (\d+)", log)
+    assert not psutil.pid_exists(int(worker)) or "zombie" == psutil.Process(int(worker)).status()
 
 
 def test_master_that_dies_is_one_error_with_the_end_of_its_log(
@@ -132,6 +166,12 @@ def test_usage_error_of_the_definition_is_told_as_the_masters_own(
     _, err = (process := launch(started, "usage")).communicate(timeout=30)
 
     assert ("edl: error: the definition lacks loss\n", 2) == (err, process.returncode)
+    result = json.loads((paths.job_folder("census") / "result.json").read_text())
+    assert ("failed", 2, "the definition lacks loss") == (
+        result["state"],
+        result["exit_code"],
+        result["message"],
+    )
 
 
 def test_terminal_gets_the_live_panel_and_the_summary() -> None:

@@ -147,6 +147,14 @@ def test_a_zero_gradient_or_rate_makes_no_nan_of_a_fresh_row(spec, lr):
     assert np.isfinite(table.pull(ids)).all()
 
 
+def test_ftrl_without_beta_survives_a_gradient_whose_square_vanishes():
+    table = Table(TableSpec("t", 1), 0, make_rule(specs.FTRL(beta=0.0)))
+
+    table.apply(np.zeros(1, np.int64), np.full((1, 1), 1e-30, np.float32), 0.1)
+
+    assert np.isfinite(table.pull(np.zeros(1, np.int64))).all()
+
+
 def test_read_only_gradients_are_taken_as_they_are():
     rule = make_rule(specs.SGD(lr=1.0))
     weight = np.zeros((1, 4), np.float32)

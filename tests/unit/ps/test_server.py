@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 
 import numpy as np
@@ -18,6 +19,8 @@ from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
+from edl.ps import server as server_module
+from edl.ps.aggregation import Update
 from edl.ps.client import PsClient, Span
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(1.0))
@@ -104,6 +107,30 @@ def test_a_server_registers_serves_counts_and_drains_with_0(launch):
         'edl_ps_rpc_duration_seconds_count{code="OK",method="Push"} 3.0',
     ):
         assert line in metrics
+
+
+def test_a_version_that_the_master_waits_for_is_told_at_once(monkeypatch):
+    monkeypatch.setattr(server_module, "_BEAT_S", 60.0)
+    master = PlayedMaster(JobSettings(use_async=True, checkpoint_steps=2))
+    played = rpc.Server(
+        lambda s: master_pb2_grpc.add_MasterServicer_to_server(master, s), token="secret"
+    )
+    server = server_module.Server(index=0, incarnation="x", master=played.address, token="secret")
+    store = server.open_store(server.register(20.0), "")
+    store.init(SPEC, {("w", 0): np.zeros(3, np.float32)}, True)
+    ends = []
+    beats = threading.Thread(target=lambda: ends.append(server.beat_until_end(store, 5.0)))
+    beats.start()
+
+    for p in range(2):
+        store.push(Span(0, 1, p, p + 1), 0, Update())
+
+    master.await_version(2)
+    server.drain()
+    beats.join(20)
+    server.close()
+    played.stop(0)
+    assert [0] == ends
 
 
 def test_a_master_that_drains_ends_a_server_with_0(launch):

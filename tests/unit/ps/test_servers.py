@@ -14,7 +14,7 @@ from edl.nn import optimizers
 from edl.nn.initializers import initial_rows
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import ps_pb2 as pb
-from edl.ps.aggregation import Policy
+from edl.ps.aggregation import Policy, Update
 from edl.ps.client import PsClient, PushOutcome, Span
 
 USERS = TableSpec("users", 4)
@@ -96,6 +96,20 @@ def test_a_second_pull_sends_only_chunks_that_changed(start_shards):
     np.testing.assert_array_equal(dense["b"], -1)
 
 
+def test_a_pull_of_a_cut_does_not_count_as_a_pull_of_the_present(start_shards):
+    shards = ready(start_shards)
+    dense = zeros()
+    shards.client.push(
+        Span(0, 1, 0, 8), versions(shards), dense={"b": np.ones(5, np.float32)}, **WAIT
+    )
+    shards.client.take_cut("c", hold_s=5.0, **WAIT)
+    shards.client.pull({}, dense=zeros(), cut="c", **WAIT)
+
+    shards.client.pull({}, dense=dense, **WAIT)
+
+    np.testing.assert_array_equal(dense["b"], -1)
+
+
 def test_a_worker_that_meets_empty_servers_is_told_to_initialize_them(start_shards):
     shards = start_shards(2, SPEC)
 
@@ -157,6 +171,16 @@ def test_a_gap_names_the_least_position_that_a_shard_expects(start_shards):
     result = shards.client.push(Span(4, 1, 16, 24), (0, 0), **WAIT)
 
     assert (PushOutcome.GAP, 8) == (result.outcome, result.position)
+
+
+def test_shards_at_different_positions_ask_for_the_least(start_shards):
+    shards = ready(start_shards)
+    for start in (0, 8):
+        shards.stores[0].push(Span(4, 1, start, start + 8), 0, Update())
+
+    result = shards.client.push(Span(4, 1, 24, 32), (0, 0), **WAIT)
+
+    assert (PushOutcome.GAP, 0) == (result.outcome, result.position)
 
 
 def test_a_retired_task_is_fenced_for_ever(start_shards):

@@ -1,0 +1,230 @@
+"""The documentation names only what is there: files, functions, links, flags, and code that runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from edl import cli
+from edl.common.settings import knobs, spellings
+from edl.data.datasets import prepare
+from edl.data.open import open_reader
+from edl.model_zoo.check import check_definition
+from edl.model_zoo.spec import CALLBACKS, load_definition
+
+ROOT = Path(cli.__file__).resolve().parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+README = (ROOT / "README.md").read_text()
+WALKTHROUGH = (ROOT / "docs/walkthrough.md").read_text()
+MODEL_ZOO = (ROOT / "docs/model-zoo.md").read_text()
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`([^`\n]+)`")
+_NAME = re.compile(r"((?:[a-z]\w*/)+_{0,2}[a-z]\w*)\.((?!py\b|md\b|yaml\b|proto\b|svg\b)[A-Za-z_][\w.]*)")
+_FILE = re.compile(r"[\w./-]+(?:\.(?:py|md|proto|toml|yaml|svg)|/)")
+
+
+def section(text: str, title: str) -> str:
+    """The part of a page below a heading, up to the next heading of its level."""
+    _, _, rest = text.partition(f"\n## {title}\n")
+    assert rest, f"no section {title!r}"
+    return rest.partition("\n## ")[0]
+
+
+def inline_code(text: str) -> list[str]:
+    return _CODE.findall(_FENCE.sub("", text))
+
+
+@cache
+def names_of(module: Path) -> frozenset[str]:
+    """Dotted names that a module defines: functions, classes, their methods and attributes."""
+    return frozenset(_names(ast.parse(module.read_text()).body, ""))
+
+
+def _names(body: list[ast.stmt], prefix: str) -> list[str]:
+    names = []
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.append(prefix + node.name)
+        if isinstance(node, ast.ClassDef):
+            names += _names(node.body, f"{prefix}{node.name}.")
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names += [prefix + t.id for t in targets if isinstance(t, ast.Name)]
+    return names
+
+
+def named(text: str) -> list[tuple[str, str]]:
+    """(module, name) of every `folder/module.name`."""
+    found = [_NAME.fullmatch(code.removesuffix("()")) for code in inline_code(text)]
+    return [(m[1], m[2]) for m in found if m]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_functions_that_a_page_names_exist(page):
+    missing = [
+        f"{module}.{name}"
+        for module, name in named(page.read_text())
+        if not (ROOT / f"{module}.py").is_file() or name not in names_of(ROOT / f"{module}.py")
+    ]
+
+    assert missing == []
+
+
+def test_the_walkthrough_names_functions_of_every_process():
+    folders = {module.partition("/")[0] for module, _ in named(WALKTHROUGH)}
+
+    assert {"master", "ps", "worker", "runtime", "data"} <= folders
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_files_that_a_page_names_exist(page):
+    beside = (ROOT, page.parent)
+    missing = [
+        code
+        for code in inline_code(page.read_text())
+        if "/" in code.rstrip("/")
+        and _FILE.fullmatch(code)
+        and code.partition("/")[0] in {path.name for path in ROOT.iterdir()}
+        and not any((folder / code).exists() for folder in beside)
+    ]
+
+    assert missing == []
+
+
+def file_map() -> list[str]:
+    """The paths of the README's file map: a folder's files are indented below it."""
+    ((_, block),) = _FENCE.findall(section(README, "File map"))
+    paths, folder = [], ""
+    for line in block.splitlines():
+        name = line.split()[0]
+        if not line.startswith(" "):
+            folder = name if name.endswith("/") else ""
+        paths.append(name if name == folder else folder + name)
+    return paths
+
+
+def test_files_of_the_readme_s_map_exist():
+    assert [path for path in file_map() if not (ROOT / path).exists()] == []
+
+
+def test_every_module_of_the_package_is_in_the_readme_s_map():
+    modules = [
+        path.relative_to(ROOT).as_posix()
+        for folder in sorted({path.partition("/")[0] for path in file_map() if "/" in path})
+        if (ROOT / folder / "__init__.py").is_file()
+        for path in sorted((ROOT / folder).glob("*.py"))
+        if path.name != "__init__.py"
+    ]
+
+    assert sorted(set(modules) - set(file_map())) == []
+
+
+def test_every_folder_of_the_package_is_in_the_readme_s_map():
+    setup = ast.parse((ROOT / "setup.py").read_text())
+    (folders,) = [
+        ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FOLDERS"
+    ]
+
+    assert {f"{folder}/" for folder in folders} - set(file_map()) == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_relative_links_resolve(page):
+    text = _FENCE.sub("", page.read_text())
+    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
+    broken = []
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        found = page.parent / path if path else page
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            broken.append(target)
+
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def known_flags() -> set[str]:
+    flags = {f"--{name}" for name in spellings()}
+    flags |= {f"--no_{knob.name}" for knob in knobs() if knob.kind is bool}
+    flags.add("--help")
+    commands: list[click.Command] = [cli.cli]
+    while commands:
+        command = commands.pop()
+        flags |= {o.replace("-", "_").replace("__", "--", 1) for p in command.params for o in p.opts}
+        commands += getattr(command, "commands", {}).values()
+    return flags
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_flags_of_edl_that_a_page_shows_exist(page):
+    text = page.read_text()
+    shells = [block for _, block in _FENCE.findall(text)]
+    lines = [line for block in shells for line in block.replace("\\\n", " ").splitlines()]
+    commands = [line for line in lines if re.match(r"\s*(\$ )?edl ", line)]
+    # The first column of the map from ElasticDL holds ElasticDL's own flags.
+    prose = re.sub(r"^\| `--[^|]*\|", "|", text, flags=re.MULTILINE) if page.name == "README.md" else text
+    commands += [code for code in inline_code(prose) if re.match(r"edl |--\w", code)]
+    flags = {f.replace("-", "_").replace("__", "--", 1) for c in commands for f in re.findall(r"(?<!\S)--[\w-]+", c)}
+
+    assert flags - known_flags() == set()
+
+
+def test_exit_codes_of_the_readme_are_those_of_the_command_line():
+    of_cli = re.findall(r"^  (\d+) ", cli.EXIT_CODES, re.MULTILINE)
+
+    assert of_cli == re.findall(r"^\| (\d+) \|", section(README, "Exit codes"), re.MULTILINE)
+
+
+def test_callbacks_of_the_contract_are_documented():
+    documented = re.findall(r"^\| `(on_\w+)\(", MODEL_ZOO, re.MULTILINE)
+
+    assert sorted(CALLBACKS) == sorted(documented)
+
+
+@pytest.fixture
+def example(tmp_path, monkeypatch):
+    """The complete example of docs/model-zoo.md in a folder with its data; and the plain loop."""
+    definition, loop = (block for kind, block in _FENCE.findall(MODEL_ZOO) if kind == "python")[-2:]
+    (tmp_path / "late_flights.py").write_text(definition)
+    prepare("nycflights13-small", tmp_path / "data", echo=lambda text: None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield loop
+    sys.modules.pop("late_flights", None)
+
+
+def test_complete_example_is_a_sound_definition(example):
+    reader = open_reader("data/nycflights13-small/train.npz")
+    (source,) = reader.sources()
+
+    findings = check_definition(
+        load_definition("late_flights.py"), reader.read(source.name, 0, 256)
+    )
+
+    assert [finding for finding in findings if finding.level != "ok"] == []
+
+
+def test_plain_loop_over_the_complete_example_learns(example):
+    importlib.invalidate_caches()
+    scope: dict[str, object] = {}
+
+    exec(compile(example, "docs/model-zoo.md", "exec"), scope)
+
+    losses = scope["losses"]
+    assert sum(losses[-10:]) < sum(losses[:10])

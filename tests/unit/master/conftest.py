@@ -1,0 +1,322 @@
+"""A real master behind real gRPC on port 0, over servers and a runtime that a test commands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.common import rpc
+from edl.common.clock import MonotonicClock
+from edl.common.errors import Unreachable
+from edl.common.settings import JobSettings
+from edl.common.storage import write_file
+from edl.master.client import MasterClient
+from edl.master.journal import Journal
+from edl.master.master import Master
+from edl.master.plan import cut, plan_of, sources_of
+from edl.master.servers import Cut, Fenced, Snapshot
+from edl.master.servicer import MasterServicer
+from edl.master.task_queue import TaskQueue
+from edl.proto import master_pb2 as pb
+from edl.proto import master_pb2_grpc
+from edl.ps.ledger import Ledger, Span, Verdict
+from edl.runtime.base import Exit, Replica
+
+TOKEN = "secret"
+WAIT_S = 20.0  # far beyond what anything here takes, on a busy machine
+
+
+class FakeServers:
+    """Shards that are ledgers. `down`: calls find nobody until it is cleared."""
+
+    def __init__(self, shards: int) -> None:
+        self.ledgers = [Ledger() for _ in range(shards)]
+        self.pushes = 0
+        self.down = threading.Event()
+        self.calls: list[str] = []
+        self.pinned: set[str] = set()
+        self.lock = threading.Lock()
+
+    def push(self, span: Span, shard: int | None = None) -> list[Verdict]:
+        with self.lock:
+            verdicts = []
+            for number in range(len(self.ledgers)) if shard is None else [shard]:
+                verdicts.append(self.ledgers[number].offer(span))
+                if verdicts[-1] is Verdict.APPLY:
+                    self.ledgers[number].advance(span)
+                    self.pushes += 1
+            return verdicts
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if self.down.is_set():
+            raise Unreachable("nobody there")
+
+    def fence(self, attempts: Mapping[int, int]) -> Fenced:
+        self._call("fence")
+        with self.lock:
+            applied = {
+                t: [led.fence(t, a) or 0 for led in self.ledgers] for t, a in attempts.items()
+            }
+            return Fenced(applied, self.pushes > 0)
+
+    def cut(self, name: str, hold_s: float) -> Cut | None:
+        self._call("cut")
+        self.pinned.add(name)
+        with self.lock:
+            applied = {e.task: e.applied for led in self.ledgers for e in led.entries()}
+            return Cut(name, self.pushes, applied)
+
+    def unpin(self, name: str) -> None:
+        self._call("unpin")
+        self.pinned.discard(name)
+
+    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+        self._call("snapshot")
+        return Snapshot((write_file(directory / "shard", b"x"),), {"seed": 0}, len(self.ledgers))
+
+    def flush(self) -> int:
+        self._call("flush")
+        return self.pushes
+
+    def version(self) -> int:
+        self._call("version")
+        return self.pushes
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class FakeRuntime:
+    """Processes that live until a test ends them. Those that are told to stop end at once."""
+
+    def __init__(self, on_exit: Callable[[Exit], None]) -> None:
+        self._on_exit = on_exit
+        self.running: dict[tuple[str, int], Replica] = {}
+        self.started: list[Replica] = []
+        self.arguments: dict[tuple[str, int], tuple[str, ...]] = {}
+        self.changed = threading.Condition()
+
+    def start(self, role, index, incarnation, env, arguments=()) -> Replica:
+        assert env["EDL_TOKEN"] == TOKEN
+        with self.changed:
+            replica = Replica(role, index, incarnation, 1000 + len(self.started))
+            self.running[role, index] = replica
+            self.arguments[role, index] = tuple(arguments)
+            self.started.append(replica)
+            self.changed.notify_all()
+        return replica
+
+    def stop(self, replica: Replica, grace_s: float) -> None:
+        self.end(replica, 0 if grace_s else -9)
+
+    def end(self, replica: Replica, code: int) -> None:
+        with self.changed:
+            if self.running.get((replica.role, replica.index)) != replica:
+                return
+            del self.running[replica.role, replica.index]
+            self.changed.notify_all()
+        self._on_exit(Exit(replica, code))
+
+    def close(self) -> None:
+        self.running.clear()
+
+    def wait_for(self, role: str, index: int, after: str = "") -> Replica:
+        """The process of this place, once it is another than incarnation `after`."""
+
+        def there() -> Replica | None:
+            found = self.running.get((role, index))
+            return found if found is not None and found.incarnation != after else None
+
+        with self.changed:
+            assert self.changed.wait_for(there, WAIT_S), f"no {role} {index}"
+            found = there()
+            assert found is not None
+            return found
+
+
+class FakeWorker:
+    """A worker's words, one at a time, over gRPC."""
+
+    def __init__(self, job: FakeJob, index: int, incarnation: str = "") -> None:
+        self.job = job
+        name = incarnation or job.runtime.wait_for("worker", index).incarnation
+        self.replica = pb.Replica(role=pb.WORKER, index=index, incarnation=name)
+        self.client = MasterClient(
+            job.address, token=TOKEN, replica=self.replica, patience_s=WAIT_S
+        )
+        job.clients.append(self.client)
+        self.registered = self.client.register(pid=1)
+
+    def lease(self, wait_s: float = WAIT_S) -> pb.Task:
+        reply = self.client.get_task(wait_s)
+        assert pb.GetTaskReply.TASK == reply.outcome, pb.GetTaskReply.Outcome.Name(reply.outcome)
+        return reply.task
+
+    def train(self, task: pb.Task, until: int | None = None) -> None:
+        """Push the task's spans to all shards, up to position `until`."""
+        size = task.end - task.start
+        until = size if until is None else until
+        position = task.position
+        while position < until:
+            stops = [b for b in (*task.boundaries, size, until) if b > position]
+            end = min(position + self.job.settings.minibatch_size, *stops)
+            verdicts = self.job.servers.push(Span(task.id, task.attempt, position, end))
+            assert not {Verdict.FENCED, Verdict.GAP} & set(verdicts)
+            position = end
+
+    def done(self, task: pb.Task, result: bytes = b"") -> bool:
+        return self.client.report_done(task.id, task.attempt, records=0, result=result)
+
+    def fail(self, task: pb.Task, start: int, end: int, record: int | None = None) -> bool:
+        failure = pb.Failure(start=start, end=end, record=record, error="ValueError: bad record")
+        return self.client.report_failed(task.id, task.attempt, failure, records=0)
+
+    def work(self, result: bytes = b"{}") -> int:
+        """Everything there is, to the end; the number of tasks done."""
+        tasks = 0
+        while True:
+            reply = self.client.get_task(WAIT_S)
+            if reply.outcome != pb.GetTaskReply.TASK:
+                assert pb.GetTaskReply.FINISHED == reply.outcome
+                self.leave()
+                return tasks
+            if reply.task.kind == pb.TRAIN:
+                self.train(reply.task)
+            assert self.done(reply.task, result)
+            tasks += 1
+
+    def leave(self, code: int = 0) -> None:
+        replica = self.job.runtime.running.get(("worker", self.replica.index))
+        if replica is not None:
+            self.job.runtime.end(replica, code)
+
+
+class FakeJob:
+    def __init__(self, folder: Path, described: dict[str, Any], **settings: Any) -> None:
+        defaults = {
+            "num_workers": 1,
+            "num_ps": 2,
+            "minibatch_size": 2,
+            "num_minibatches_per_task": 2,
+            "shuffle": False,
+            "lease_s": 60.0,
+        }
+        self.folder = folder
+        self.settings = JobSettings(**{**defaults, **settings})
+        self.servers = FakeServers(self.settings.num_ps)
+        self.clients: list[MasterClient] = []
+        self.journal = Journal(folder / "journal.sqlite")
+        self.queue = TaskQueue(
+            plan_of(self.settings, described), tolerance=self.settings.task_fault_tolerance
+        )
+        pieces = self.settings.minibatch_size * self.settings.num_minibatches_per_task
+        self.master = Master(
+            settings=self.settings,
+            job_dir=folder,
+            queue=self.queue,
+            validation=cut(sources_of(described, "validation"), pieces),
+            journal=self.journal,
+            connect=lambda addresses: self.servers,
+            clock=MonotonicClock(),
+            token=TOKEN,
+        )
+        servicer = MasterServicer(self.master)
+        self.server = rpc.Server(
+            lambda s: master_pb2_grpc.add_MasterServicer_to_server(servicer, s), token=TOKEN
+        )
+        self.address = self.server.address
+        self.code: int | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.ready = threading.Event()
+        self.thread.start()
+        assert self.ready.wait(WAIT_S)
+        for index in range(self.settings.num_ps):
+            self.register_server(index)
+        self.cli = self.client()
+
+    def _run(self) -> None:
+        def start_runtime(on_exit: Callable[[Exit], None]) -> FakeRuntime:
+            self.runtime = FakeRuntime(on_exit)
+            self.ready.set()
+            return self.runtime
+
+        self.code = self.master.run(start_runtime)
+
+    def register_server(self, index: int) -> pb.RegisterReply:
+        replica = self.runtime.wait_for("server", index)
+        about = pb.Replica(role=pb.SERVER, index=index, incarnation=replica.incarnation)
+        return self.client(about).register(f"127.0.0.1:{7000 + index}")
+
+    def client(self, replica: pb.Replica | None = None) -> MasterClient:
+        client = MasterClient(self.address, token=TOKEN, replica=replica, patience_s=WAIT_S)
+        self.clients.append(client)
+        return client
+
+    def worker(self, index: int = 0, incarnation: str = "") -> FakeWorker:
+        return FakeWorker(self, index, incarnation)
+
+    def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first status for which this holds."""
+        revision = 0
+        for _ in range(400):
+            revision, status = self.cli.status(revision, WAIT_S)
+            if holds(status):
+                return status
+        raise AssertionError(status)
+
+    def end(self) -> dict[str, Any]:
+        """The last status, once the master has ended."""
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive(), self.master.status_json()
+        return self.master._status()
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        if self.thread.is_alive():
+            self.master.loop.post(lambda: self.master._fail("the test is over"))
+            self.thread.join(WAIT_S)
+        self.server.stop(0)
+        self.journal.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
+    """`start(training=[("a", 8)], num_workers=2, ...)` -> a job that runs."""
+    jobs: list[FakeJob] = []
+
+    def make(
+        training: list[tuple[str, int]] | None = None,
+        validation: list[tuple[str, int]] | None = None,
+        prediction: list[tuple[str, int]] | None = None,
+        **settings: Any,
+    ) -> FakeJob:
+        described = {
+            "training": training if training is not None else [("a", 8)],
+            "validation": validation or [],
+            "prediction": prediction or [],
+        }
+        jobs.append(FakeJob(tmp_path, described, **settings))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.close()
+
+
+@pytest.fixture
+def replayed() -> Callable[[FakeJob], TaskQueue]:
+    """A queue made from a job's journal alone."""
+
+    def replay(job: FakeJob) -> TaskQueue:
+        queue = TaskQueue(job.queue.plan, tolerance=job.settings.task_fault_tolerance)
+        for kind, arguments in job.journal.replay():
+            getattr(queue, kind)(**arguments)
+        return queue
+
+    return replay

@@ -1,0 +1,626 @@
+"""The whole master over real gRPC, with servers that are ledgers and processes that a test ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import grpc
+import pytest
+
+from edl.common import rpc, storage
+from edl.common.errors import EdlError, Unauthenticated
+from edl.master.client import MasterClient
+from edl.master.task_queue import TaskQueue
+from edl.proto import master_pb2 as pb
+from edl.proto import master_pb2_grpc
+from edl.ps.ledger import Span, Verdict
+
+
+def whole(job) -> bool:
+    """Every task of the plan is applied to its end on every shard."""
+    plan = job.queue.plan
+    sizes = {}
+    for epoch in range(plan.epochs):
+        for number, (_, start, end) in enumerate(plan.epoch(epoch), plan.first_id_of(epoch)):
+            sizes[number] = end - start
+    return all({n: led.applied(n) for n in sizes} == sizes for led in job.servers.ledgers)
+
+
+def state_of(queue: TaskQueue) -> dict:
+    return {k: v for k, v in vars(queue).items() if k != "_low"}
+
+
+# -- a job
+
+
+def test_a_job_trains_each_task_once_and_ends_with_0(start):
+    job = start([("a", 9), ("b", 3)], num_epochs=2)
+
+    tasks = job.worker().work()
+
+    status = job.end()
+    assert (0, "done") == (job.code, status["state"])
+    assert 2 * 4 + 1 == tasks  # and train-end
+    assert (24, 24) == (status["records_done"], status["records_total"])
+    assert whole(job)
+
+
+def test_a_task_carries_its_lease_and_its_source(start):
+    job = start([("a", 9)], lease_s=7.0)
+
+    task = job.worker().lease()
+
+    expected = (1, 1, pb.TRAIN, "a", 0, 4, 0, 0, 7.0)
+    assert expected == (
+        task.id,
+        task.attempt,
+        task.kind,
+        task.source,
+        task.start,
+        task.end,
+        task.epoch,
+        task.position,
+        task.lease_s,
+    )
+
+
+def test_a_worker_learns_the_settings_and_the_servers(start):
+    job = start()
+
+    worker = job.worker()
+
+    assert job.settings.to_json() == worker.registered.settings_json
+    servers = worker.client.get_servers()
+    assert ["127.0.0.1:7000", "127.0.0.1:7001"] == list(servers.addresses)
+    assert (1, 1024) == (servers.slot_map_version, servers.num_slots)
+
+
+def test_a_call_without_the_token_is_refused(start):
+    job = start()
+    client = MasterClient(job.address, token="wrong", patience_s=1.0)
+    job.clients.append(client)
+
+    with pytest.raises(Unauthenticated):
+        client.status()
+
+
+def test_the_token_is_in_no_status(start):
+    job = start()
+    job.worker()
+
+    assert "secret" not in json.dumps(job.cli.status()[1])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ("GetTask", pb.GetTaskRequest(request_id="r")),
+        ("GetTask", pb.GetTaskRequest(replica=pb.Replica(role=1, incarnation="x"))),
+        ("ReportTask", pb.ReportTaskRequest(replica=pb.Replica(role=1, incarnation="x"))),
+        ("Heartbeat", pb.HeartbeatRequest(replica=pb.Replica(role=7, incarnation="x"))),
+        ("Scale", pb.ScaleRequest(num_workers=0)),
+    ],
+)
+def test_a_request_that_lacks_something_is_refused_and_harms_nothing(start, request_):
+    job = start()
+    method, request = request_
+    stub = master_pb2_grpc.MasterStub(rpc.channel(job.address, "secret"))
+
+    with pytest.raises(grpc.RpcError) as refusal:
+        getattr(stub, method)(request, timeout=20)
+
+    assert grpc.StatusCode.INVALID_ARGUMENT == refusal.value.code()
+    job.worker().work()
+    job.end()
+    assert 0 == job.code
+
+
+# -- preemption
+
+
+def test_a2_a_task_whose_owner_is_preempted_twelve_times_is_trained_and_none_of_it_is_a_failure(
+    start,
+):
+    job = start([("a", 14)], num_minibatches_per_task=7)
+    last = ""
+    for round_ in range(12):
+        process = job.runtime.wait_for("worker", 0, after=last)
+        worker = job.worker(0, process.incarnation)
+        task = worker.lease()
+        worker.train(task, until=round_ + 1)
+        last = process.incarnation
+        job.runtime.end(process, -9)
+    job.runtime.wait_for("worker", 0, after=last)
+
+    job.worker().work()
+
+    status = job.end()
+    assert 0 == job.code
+    assert {"worker": 0, "server": 0, "preemptions": 12} == status["restarts"]
+    assert [] == status["quarantined"]
+    assert whole(job)
+    assert 14 * 2 == job.servers.pushes + 2  # one span of 2 at the end, on 2 shards
+
+
+def test_a_lost_workers_task_goes_on_where_the_slowest_shard_stands(start):
+    job = start([("a", 8)], num_minibatches_per_task=4)
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task, until=2)
+    job.servers.push(Span(task.id, 1, 2, 4), shard=1)
+    first = job.runtime.wait_for("worker", 0)
+
+    job.runtime.end(first, -9)
+
+    job.runtime.wait_for("worker", 0, after=first.incarnation)
+    again = job.worker().lease()
+    assert (task.id, 2, 2, [4]) == (
+        again.id,
+        again.attempt,
+        again.position,
+        list(again.boundaries),
+    )
+
+
+def test_a3_no_task_of_worker_i_moves_when_server_i_dies(start):
+    job = start(num_workers=2)
+    workers = [job.worker(0), job.worker(1)]
+    tasks = [worker.lease() for worker in workers]
+
+    stop, job.runtime.stop = job.runtime.stop, lambda *_: None  # nobody hears that the job ends
+
+    job.runtime.end(job.runtime.wait_for("server", 1), -9)
+
+    job.until(lambda s: s["state"] == "failed")
+    assert [1, 1] == [job.queue.tasks[task.id].attempt for task in tasks]
+    assert workers[1].done(tasks[1])
+    job.runtime.stop = stop
+    for replica in list(job.runtime.running.values()):
+        job.runtime.end(replica, 0)
+    status = job.end()
+    assert 1 == job.code
+    assert status["message"] == (
+        "parameter server 1 was killed by SIGKILL; there is no checkpoint to go on from: set "
+        "--checkpoint_dir and --checkpoint_steps, and start again"
+    )
+
+
+def test_a4_a_waiting_worker_gets_the_last_task_of_one_that_dies(start):
+    job = start([("a", 4)], num_workers=2)
+    busy, waiting = job.worker(0), job.worker(1)
+    task = busy.lease()
+    taken: list[pb.Task] = []
+    poll = threading.Thread(target=lambda: taken.append(waiting.lease()))
+    poll.start()
+
+    job.runtime.end(job.runtime.wait_for("worker", 0), -9)
+
+    poll.join(20)
+    assert [(task.id, 2)] == [(t.id, t.attempt) for t in taken]
+
+
+def test_a_worker_is_told_finished_only_when_everything_is_done(start):
+    job = start([("a", 4)], num_workers=2)
+    busy, waiting = job.worker(0), job.worker(1)
+    task = busy.lease()
+
+    assert pb.GetTaskReply.WAIT == waiting.client.get_task(0.0).outcome
+
+    busy.train(task)
+    busy.done(task)
+    assert waiting.work() == 1
+    busy.leave()
+    job.end()
+    assert 0 == job.code
+
+
+def test_a_fence_is_sent_until_every_shard_answers(start):
+    job = start([("a", 4)])
+    worker = job.worker()
+    task = worker.lease()
+    job.servers.down.set()
+    worker.client.hand_back(task.id, task.attempt, 0, records=0)
+    assert 1 == job.until(lambda s: s["tasks"]["fencing"])["tasks"]["fencing"]
+
+    job.servers.down.clear()
+
+    again = worker.lease()
+    assert (task.id, 2) == (again.id, again.attempt)
+    assert job.servers.calls.count("fence") >= 2
+
+
+# -- repeats and zombies
+
+
+def test_a7_every_request_may_be_repeated_and_changes_nothing(start):
+    job = start([("a", 8)])
+    worker = job.worker()
+    stub = master_pb2_grpc.MasterStub(rpc.channel(job.address, "secret"))
+    replica = worker.replica
+    register = pb.RegisterRequest(replica=replica)
+    get = pb.GetTaskRequest(replica=replica, request_id="r1", wait_s=10)
+    done = pb.ReportTaskRequest(replica=replica, task=1, attempt=1, done=True)
+    back = pb.ReportTaskRequest(replica=replica, task=2, attempt=1, handed_back=0)
+    beat = pb.HeartbeatRequest(replica=replica, progress=[pb.Progress(task=1, attempt=1)])
+
+    answers = []
+    for method, request in (
+        (stub.Register, register),
+        (stub.GetTask, get),
+        (stub.Heartbeat, beat),
+        (stub.ReportTask, done),
+        (stub.GetTask, pb.GetTaskRequest(replica=replica, request_id="r2", wait_s=10)),
+        (stub.ReportTask, back),
+    ):
+        answers.append((method(request, timeout=20), method(request, timeout=20)))
+
+    for first, second in answers:
+        assert first == second
+    assert [1, 2] == [answers[1][0].task.id, answers[4][0].task.id]
+    assert answers[3][0].accepted
+    assert 1 == job.until(lambda s: not s["tasks"]["fencing"])["tasks"]["done"]
+
+
+def test_a_repeat_of_a_parked_request_gets_the_same_lease(start):
+    job = start([("a", 4)], num_workers=2)
+    owner, other = job.worker(0), job.worker(1)
+    task = owner.lease()
+    stub = master_pb2_grpc.MasterStub(rpc.channel(job.address, "secret"))
+    request = pb.GetTaskRequest(replica=other.replica, request_id="r", wait_s=20)
+    parked = [stub.GetTask.future(request, timeout=30) for _ in range(2)]
+
+    owner.client.hand_back(task.id, 1, 0, records=0)
+
+    assert [(1, 2), (1, 2)] == [(f.result().task.id, f.result().task.attempt) for f in parked]
+
+
+def test_a8_a_worker_that_slept_past_its_lease_is_fenced_everywhere(start):
+    job = start([("a", 8)], num_workers=2, lease_s=1.0)
+    sleeper = job.worker(0)
+    task = sleeper.lease()
+    sleeper.train(task, until=2)
+    keeper = job.worker(1)
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.1):
+            keeper.client.heartbeat()
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        again = keeper.lease()
+        while again.id != task.id:
+            again = keeper.lease()
+
+        assert (2, 2) == (again.attempt, again.position)
+        late = job.servers.push(Span(task.id, task.attempt, 2, 4))
+        assert [Verdict.FENCED] * 2 == late
+        assert not sleeper.done(task)
+        assert sleeper.client.heartbeat().fenced
+        assert pb.GetTaskReply.FENCED == sleeper.client.get_task(0.0).outcome
+        assert sleeper.client.register().fenced
+        reborn = job.worker(0, "another-incarnation")
+        assert not reborn.registered.fenced
+        assert ("worker", 0) in job.runtime.running  # its process was left alone
+        assert 0 == job.cli.status()[1]["restarts"]["preemptions"]
+    finally:
+        stop.set()
+
+
+def test_a_worker_that_stays_silent_is_killed_and_replaced(start):
+    job = start([("a", 8)], lease_s=0.2)
+    job.worker(0)
+    first = job.runtime.wait_for("worker", 0).incarnation
+
+    second = job.runtime.wait_for("worker", 0, after=first)
+
+    assert first != second.incarnation
+    assert {"worker": 0, "server": 0, "preemptions": 1} == job.cli.status()[1]["restarts"]
+
+
+# -- failures
+
+
+def test_a_broken_record_is_quarantined_after_its_tries_and_the_job_ends_with_3(start):
+    job = start([("a", 8)], task_fault_tolerance=2)
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task)
+    worker.done(task)
+    for _ in range(2):
+        task = worker.lease()
+        assert [] == list(task.skips)
+        assert worker.fail(task, 0, 2, record=5)
+    task = worker.lease()
+    assert [1] == list(task.skips)
+
+    worker.train(task)
+    worker.done(task)
+    worker.work()
+
+    status = job.end()
+    assert 3 == job.code
+    named = {"source": "a", "records": [5], "error": "ValueError: bad record", "task": 2}
+    assert [named] == status["quarantined"]
+    assert whole(job)
+
+
+def test_quarantined_records_within_the_budget_are_a_success(start):
+    job = start([("a", 8)], task_fault_tolerance=1, skip_records=1)
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task, until=2)
+    worker.fail(task, 2, 4, record=3)
+
+    worker.work()
+
+    assert "done" == job.end()["state"]
+    assert 0 == job.code
+
+
+def test_a_definition_that_fails_before_anything_is_applied_fails_the_job(start):
+    job = start(task_fault_tolerance=2)
+    worker = job.worker()
+    for _ in range(2):
+        task = worker.lease()
+        worker.fail(task, 0, 2)
+
+    status = job.end()
+    assert (1, "failed") == (job.code, status["state"])
+    assert "ValueError: bad record" in status["message"]
+
+
+def test_workers_that_all_crash_for_good_fail_the_job_with_their_last_words(start):
+    job = start(relaunch_on_worker_failure=0)
+    (job.folder / "logs").mkdir()
+    (job.folder / "logs" / "worker-0.log").write_text("...\nedl: error: no such column 'age'\n")
+    job.worker()
+
+    job.worker().leave(code=1)
+
+    status = job.end()
+    assert 1 == job.code
+    assert "worker 0, which ended with exit code 1" in status["message"]
+    assert "no such column 'age'" in status["message"]
+
+
+# -- evaluation
+
+
+def train_and_evaluate(job, worker) -> list[pb.Task]:
+    """Do everything; the tasks in their order."""
+    seen = []
+    while (reply := worker.client.get_task(20.0)).outcome == pb.GetTaskReply.TASK:
+        task = reply.task
+        seen.append(task)
+        if task.kind == pb.TRAIN:
+            worker.train(task)
+        result = {
+            pb.EVALUATE: f"state {task.start}".encode(),
+            pb.EVALUATE_END: b'{"auc": 0.75}',
+        }
+        assert worker.done(task, result.get(task.kind, b""))
+    worker.leave()
+    return seen
+
+
+def test_each_epoch_is_evaluated_on_one_cut_and_the_states_are_merged_once(start):
+    job = start([("a", 4)], [("v", 6)], num_epochs=2)
+
+    seen = train_and_evaluate(job, job.worker())
+
+    status = job.end()
+    ends = [task for task in seen if task.kind == pb.EVALUATE_END]
+    payload = b"\2\0\0\0" + b"".join(
+        len(s).to_bytes(8, "little") + s for s in (b"state 0", b"state 4")
+    )
+    assert [payload, payload] == [task.payload for task in ends]
+    assert {"auc": 0.75} == status["metrics"]
+    assert [0, 1] == [e["epoch"] for e in status["evaluations"]]
+    cuts = {task.cut for task in seen if task.kind == pb.EVALUATE}
+    assert 2 == len(cuts)
+    assert "" not in cuts
+    assert set() == job.servers.pinned
+
+
+def test_an_evaluation_result_of_an_older_attempt_is_refused(start):
+    job = start([("a", 4)], [("v", 4)], num_workers=2)
+    slow, fast = job.worker(0), job.worker(1)
+    task = slow.lease()
+    slow.train(task)
+    slow.done(task)
+    evaluation = slow.lease()
+    assert pb.EVALUATE == evaluation.kind
+    job.runtime.end(job.runtime.wait_for("worker", 0), -9)
+    again = fast.lease()
+    assert (evaluation.id, 2) == (again.id, again.attempt)
+
+    assert not slow.done(evaluation, b"stale")
+
+    fast.done(again, b"fresh")
+    assert b"fresh" == fast.lease().payload[12:]
+
+
+def test_the_end_of_training_comes_after_the_last_evaluation(start):
+    job = start([("a", 4)], [("v", 4)])
+
+    seen = train_and_evaluate(job, job.worker())
+
+    assert [pb.TRAIN, pb.EVALUATE, pb.EVALUATE_END, pb.TRAIN_END] == [t.kind for t in seen]
+
+
+def test_edl_evaluate_reads_the_present_parameters_and_does_not_train(start):
+    job = start([], [("v", 6)], command="evaluate")
+
+    seen = train_and_evaluate(job, job.worker())
+
+    status = job.end()
+    assert [pb.EVALUATE, pb.EVALUATE, pb.EVALUATE_END] == [task.kind for task in seen]
+    assert {""} == {task.cut for task in seen}
+    assert (0, {"auc": 0.75}, 6) == (job.code, status["metrics"], status["records_done"])
+
+
+def test_edl_predict_hands_out_the_prediction_data(start):
+    job = start([], prediction=[("p", 6)], command="predict")
+
+    seen = train_and_evaluate(job, job.worker())
+
+    assert [(pb.PREDICT, 0, 4), (pb.PREDICT, 4, 6)] == [(t.kind, t.start, t.end) for t in seen]
+    assert (0, 6) == (job.end()["records_done"] - 6, 6)
+    assert 0 == job.code
+
+
+# -- epochs, steps, checkpoints
+
+
+def test_epochs_do_not_overlap(start):
+    job = start([("a", 4)], num_epochs=2, num_workers=2)
+    first, second = job.worker(0), job.worker(1)
+    task = first.lease()
+
+    assert pb.GetTaskReply.WAIT == second.client.get_task(0.0).outcome
+
+    first.train(task)
+    first.done(task)
+    assert 1 == second.lease().epoch
+
+
+def test_epochs_overlap_if_asked(start):
+    job = start([("a", 4)], num_epochs=2, num_workers=2, overlap_epochs=True)
+    first, second = job.worker(0), job.worker(1)
+
+    assert [0, 1] == [first.lease().epoch, second.lease().epoch]
+
+
+def test_sync_mode_flushes_at_the_end_of_each_epoch(start):
+    job = start([("a", 4)], num_epochs=2, grads_to_wait=4)
+
+    job.worker().work()
+
+    job.end()
+    assert 2 == job.servers.calls.count("flush")
+
+
+def test_a_checkpoint_is_written_at_the_end_with_the_books(start, tmp_path):
+    job = start([("a", 8)], checkpoint_dir=str(tmp_path / "c"))
+
+    job.worker().work()
+
+    status = job.end()
+    manifest = storage.latest(tmp_path / "c")
+    assert manifest is not None
+    assert str(manifest.directory) == status["checkpoint"]
+    books = manifest.books
+    assert ([], 1) == (books["tasks"], books["epochs_opened"])
+    assert TaskQueue.from_books(job.queue.plan, books).plan_done
+
+
+def test_checkpoints_come_every_so_many_versions_and_old_ones_go(start, tmp_path):
+    job = start(
+        [("a", 8)], checkpoint_dir=str(tmp_path / "c"), checkpoint_steps=2, keep_checkpoint_max=1
+    )
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task)
+    server = job.runtime.wait_for("server", 0)
+    about = pb.Replica(role=pb.SERVER, index=0, incarnation=server.incarnation)
+    client = job.client(about)
+
+    client.heartbeat(version=2)
+
+    first = job.until(lambda s: s["checkpoint"])["checkpoint"]
+    books = storage.read_manifest(first).books
+    assert [[2, 0, 0, 1, []]] == books["tasks"]  # the first is applied whole, done or not
+    worker.done(task)
+    worker.work()
+    last = job.end()["checkpoint"]
+    assert first != last
+    assert [last] == [str(path) for path in storage.find_checkpoints(tmp_path / "c")]
+
+
+def test_stop_hands_back_writes_a_checkpoint_and_says_how_to_go_on(start, tmp_path):
+    job = start([("a", 8)], checkpoint_dir=str(tmp_path / "c"))
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task, until=2)
+    server = job.runtime.wait_for("server", 0)
+    about = pb.Replica(role=pb.SERVER, index=0, incarnation=server.incarnation)
+    job.client(about).heartbeat(version=1)
+
+    job.cli.stop("enough")
+
+    status = job.end()
+    assert (130, "failed") == (job.code, status["state"])
+    manifest = storage.latest(tmp_path / "c")
+    assert manifest is not None
+    assert [[1, 0, 2, 2, []], [2, 0, 0, 1, []]] == manifest.books["tasks"]
+    assert f"--checkpoint_dir_for_init {manifest.directory}" in status["message"]
+
+
+def test_max_steps_cuts_the_work_exactly(start):
+    job = start([("a", 8)], num_epochs=9, max_steps=5)
+
+    job.worker().work()
+
+    job.end()
+    assert 5 * 2 == job.servers.pushes  # on two shards
+
+
+# -- scaling
+
+
+def test_scaling_up_starts_workers_and_scaling_down_drains_the_highest(start):
+    job = start([("a", 8)])
+    assert 1 == job.cli.scale(3)
+    third = job.runtime.wait_for("worker", 2)
+    assert 3 == job.cli.scale(1)
+
+    job.until(lambda s: [w["state"] for w in s["workers"]][1:] == ["left", "left"])
+
+    assert third.incarnation not in {r.incarnation for r in job.runtime.running.values()}
+    job.worker().work()
+    assert {"worker": 0, "server": 0, "preemptions": 0} == job.end()["restarts"]
+
+
+# -- the journal
+
+
+def test_the_journal_gives_back_the_same_queue(start, replayed):
+    job = start([("a", 9), ("b", 5)], [("v", 6)], num_epochs=2, task_fault_tolerance=1)
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task, until=2)
+    worker.client.hand_back(task.id, task.attempt, 2, records=2)
+    worker.fail(worker.lease(), 2, 4, record=2)
+    while (task := worker.lease()).kind != pb.EVALUATE_END:
+        if task.kind == pb.TRAIN:
+            worker.train(task)
+        worker.done(task, b"state")
+    job.until(lambda s: not s["tasks"]["fencing"])
+
+    assert state_of(job.queue) == state_of(replayed(job))
+
+
+def test_a_full_disk_ends_the_job_with_one_clear_error(start, monkeypatch):
+    import sqlite3
+
+    job = start()
+    worker = job.worker()
+
+    class Full:
+        def execute(self, *_: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        def close(self) -> None:
+            """Nothing."""
+
+    whole_connection, job.journal._connection = job.journal._connection, Full()
+
+    with pytest.raises(EdlError):
+        worker.client.get_task(5.0)
+
+    whole_connection.close()
+    status = job.end()
+    assert "database or disk is full" in status["message"]
+    assert "Make room" in status["message"]
