@@ -28,6 +28,7 @@ from ..common.settings import JobSettings
 from ..proto import master_pb2_grpc
 from ..runtime.base import OnExit, Runtime
 from ..runtime.local import LocalRuntime
+from ..runtime.nursery import Nursery
 from .journal import Journal
 from .master import EXIT_INTERRUPTED, Master
 from .plan import cut, plan_of, sources_of
@@ -60,6 +61,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(settings: JobSettings, job_dir: Path) -> int:
     """The whole job; its exit code. Raises EdlError where it cannot even begin."""
+    # Imports torch while the definition is checked, so that workers start at once from then on.
+    nursery = Nursery(
+        (sys.executable, "-m", "edl.worker", "--nursery"),
+        job_dir / "logs" / "nursery.log",
+        settings.envs,
+    )
+    try:
+        return _run(settings, job_dir, nursery)
+    finally:
+        nursery.close()
+
+
+def _run(settings: JobSettings, job_dir: Path, nursery: Nursery) -> int:
     described, code = describe(job_dir)
     if described is None:
         return code
@@ -97,7 +111,9 @@ def run(settings: JobSettings, job_dir: Path) -> int:
     log.info("serving address=%s metrics=%s", server.address, metrics_address)
 
     def start_runtime(on_exit: OnExit) -> Runtime:
-        return LocalRuntime(job_dir, master_address=server.address, on_exit=on_exit)
+        return LocalRuntime(
+            job_dir, master_address=server.address, on_exit=on_exit, nursery=nursery
+        )
 
     try:
         code = master.run(start_runtime)

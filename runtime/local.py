@@ -8,6 +8,7 @@ the environment only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,13 +19,18 @@ from pathlib import Path
 
 from ..common.errors import EdlError
 from .base import Exit, OnExit, Replica
+from .nursery import ForkedReplica, Nursery
 
+Child = subprocess.Popen[bytes] | ForkedReplica
 _MODULES = {"worker": "edl.worker", "server": "edl.ps"}
 _CLOSE_S = 5.0  # a killed process is gone at once; only a hung disk takes longer
 
 
 class LocalRuntime:
-    """`command` is what runs a replica, before its arguments; a test gives another."""
+    """`command` is what runs a replica, before its arguments; a test gives another.
+
+    Workers come out of the `nursery` where there is one.
+    """
 
     def __init__(
         self,
@@ -33,6 +39,7 @@ class LocalRuntime:
         master_address: str,
         on_exit: OnExit,
         command: Mapping[str, Sequence[str]] | None = None,
+        nursery: Nursery | None = None,
     ) -> None:
         self._logs = job_dir / "logs"
         self._master_address = master_address
@@ -40,8 +47,9 @@ class LocalRuntime:
         self._command = command or {
             role: (sys.executable, "-m", module) for role, module in _MODULES.items()
         }
+        self._nursery = nursery
         self._lock = threading.Lock()
-        self._children: dict[str, subprocess.Popen[bytes]] = {}  # by incarnation
+        self._children: dict[str, Child] = {}  # by incarnation
         self._waiters: list[threading.Thread] = []
         self._closed = False
 
@@ -85,6 +93,14 @@ class LocalRuntime:
             waiter.start()
         return replica
 
+    def _fork(
+        self, role: str, arguments: Sequence[str], env: Mapping[str, str], log: Path
+    ) -> ForkedReplica | None:
+        """A worker out of the nursery, where there is one: it has its imports behind it."""
+        if self._nursery is None or role != "worker":
+            return None
+        return self._nursery.start(arguments[2:], {**os.environ, **env}, log)
+
     def stop(self, replica: Replica, grace_s: float) -> None:
         with self._lock:
             child = self._children.get(replica.incarnation)
@@ -108,7 +124,7 @@ class LocalRuntime:
         for waiter in waiters:
             waiter.join(_CLOSE_S)
 
-    def _wait(self, replica: Replica, child: subprocess.Popen[bytes]) -> None:
+    def _wait(self, replica: Replica, child: Child) -> None:
         code = child.wait()
         self._signal_group(child.pid, signal.SIGKILL)  # what the replica started goes with it
         with self._lock:
@@ -117,21 +133,20 @@ class LocalRuntime:
         if not closed:
             self._on_exit(Exit(replica, code))
 
-    def _kill_after(self, child: subprocess.Popen[bytes], grace_s: float) -> None:
+    def _kill_after(self, child: Child, grace_s: float) -> None:
         try:
             child.wait(grace_s)
         except subprocess.TimeoutExpired:
             self._signal(child, signal.SIGKILL)
 
-    def _signal(
-        self, child: subprocess.Popen[bytes], number: signal.Signals, group: bool = True
-    ) -> None:
+    def _signal(self, child: Child, number: signal.Signals, group: bool = True) -> None:
         if child.poll() is not None:
             return
         if group:
             self._signal_group(child.pid, number)
         else:
-            child.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(child.pid, number)
 
     @staticmethod
     def _signal_group(pid: int, number: signal.Signals) -> None:
@@ -139,3 +154,15 @@ class LocalRuntime:
             os.killpg(pid, number)
         except (ProcessLookupError, PermissionError):
             return  # nobody of the group is left
+
+
+def _spawn(arguments: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )

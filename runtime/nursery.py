@@ -49,13 +49,16 @@ class ForkedReplica:
 class Nursery:
     """Starts the nursery at once, in the background; `start` waits until it is ready."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
         with open(log, "ab") as output:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
+                env={**os.environ, **(env or {})},
                 start_new_session=True,
             )
         self._changed = threading.Condition()

@@ -122,14 +122,16 @@ def test_a_version_that_the_master_waits_for_is_told_at_once(monkeypatch):
     beats = threading.Thread(target=lambda: ends.append(server.beat_until_end(store, 5.0)))
     beats.start()
 
-    for p in range(2):
-        store.push(Span(0, 1, p, p + 1), 0, Update())
+    try:
+        for p in range(2):
+            store.push(Span(0, 1, p, p + 1), 0, Update())
+        master.await_version(2)
+    finally:
+        server.drain()
+        beats.join(20)
+        server.close()
+        played.stop(0)
 
-    master.await_version(2)
-    server.drain()
-    beats.join(20)
-    server.close()
-    played.stop(0)
     assert [0] == ends
 
 

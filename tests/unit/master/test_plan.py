@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from edl.common.settings import JobSettings
+from edl.master.plan import Kind, Plan, plan_of
+
+PLAN = Plan(Kind.TRAIN, (("a", 10), ("b", 3)), 2, 2, num_epochs=3, seed=7, shuffle=True)
+
+
+def minibatches(plan: Plan, epoch: int) -> int:
+    return sum(-(-(end - start) // plan.minibatch_size) for _, start, end in plan.epoch(epoch))
+
+
+def test_sources_are_cut_into_tasks_and_no_task_crosses_two():
+    expected = [("a", 0, 4), ("a", 4, 8), ("a", 8, 10), ("b", 0, 3)]
+    assert expected == PLAN.pieces
+
+
+def test_each_epoch_has_every_piece_once_in_an_order_of_its_own():
+    epochs = [PLAN.epoch(epoch) for epoch in range(20)]
+
+    assert all(sorted(pieces) == PLAN.pieces for pieces in epochs)
+    assert len({tuple(pieces) for pieces in epochs}) > 5
+
+
+def test_the_order_is_a_pure_function_of_seed_and_epoch():
+    same, other = dataclasses.replace(PLAN), dataclasses.replace(PLAN, seed=8)
+
+    assert [PLAN.epoch(e) for e in range(9)] == [same.epoch(e) for e in range(9)]
+    assert [PLAN.epoch(e) for e in range(9)] != [other.epoch(e) for e in range(9)]
+
+
+def test_without_shuffling_the_order_is_that_of_the_data():
+    assert PLAN.pieces == dataclasses.replace(PLAN, shuffle=False).epoch(2)
+
+
+def test_ids_are_monotone_over_epochs():
+    assert [1, 5, 9] == [PLAN.first_id_of(epoch) for epoch in range(3)]
+
+
+def test_all_records_of_all_epochs_are_counted():
+    assert (3, 39) == (PLAN.epochs, PLAN.records)
+
+
+@pytest.mark.parametrize("max_steps", range(1, 25))
+@pytest.mark.parametrize("pushes_per_step", [1, 2, 3, 4])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_max_steps_cuts_the_plan_exactly(max_steps, pushes_per_step, overlap):
+    plan = dataclasses.replace(
+        PLAN,
+        num_epochs=0,
+        max_steps=max_steps,
+        pushes_per_step=pushes_per_step,
+        overlap_epochs=overlap,
+    )
+    counts = [minibatches(plan, epoch) for epoch in range(plan.epochs)]
+
+    assert all(counts)
+    if overlap:
+        assert max_steps * pushes_per_step == sum(counts)
+    else:  # what is left at the end of an epoch is flushed: one version
+        assert max_steps == sum(-(-count // pushes_per_step) for count in counts)
+    assert [] == plan.epoch(plan.epochs)
+
+
+def test_epochs_end_the_plan_before_max_steps_does():
+    plan = dataclasses.replace(PLAN, max_steps=1000)
+
+    assert (3, 39) == (plan.epochs, plan.records)
+
+
+def test_a_plan_without_epochs_and_steps_has_no_end():
+    plan = dataclasses.replace(PLAN, num_epochs=0)
+
+    assert (None, None) == (plan.epochs, plan.records)
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "records"),
+    [("train", Kind.TRAIN, 10), ("evaluate", Kind.EVALUATE, 5), ("predict", Kind.PREDICT, 6)],
+)
+def test_the_command_chooses_the_data(command, kind, records):
+    described = {"training": [["a", 10]], "validation": [["b", 5]], "prediction": [["c", 6]]}
+
+    plan = plan_of(JobSettings(command=command), described)
+
+    assert (kind, records) == (plan.kind, plan.records)
+
+
+def test_steps_are_pushes_in_async_mode():
+    settings = JobSettings(use_async=True, grads_to_wait=4)
+
+    assert 1 == plan_of(settings, {"training": [["a", 10]]}).pushes_per_step

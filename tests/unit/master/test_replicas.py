@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import itertools
+import signal
+
+import pytest
+
+from edl.common.clock import FakeClock
+from edl.master.membership import SERVER, WORKER
+from edl.master.replicas import Phase, Replicas, Start
+
+
+def make(workers: int = 1, servers: int = 0, relaunches: int = 2) -> Replicas:
+    names = itertools.count()
+    return Replicas(workers, servers, relaunches=relaunches, name=lambda: f"i{next(names)}")
+
+
+def end(replicas: Replicas, clock: FakeClock, code: int, index: int = 0, role: str = WORKER) -> str:
+    """The process of a place ends, long after it began."""
+    clock.advance(60)
+    return replicas.exited(role, index, replicas.slots[role, index].incarnation, code, clock.now())
+
+
+def test_all_that_is_wanted_is_started_once():
+    replicas = make(workers=2, servers=1)
+
+    expected = [Start(SERVER, 0, "i0"), Start(WORKER, 0, "i1"), Start(WORKER, 1, "i2")]
+    assert expected == replicas.starts(0.0)
+    assert [] == replicas.starts(100.0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_preempted_worker_is_started_again_at_once_and_without_limit(number):
+    replicas, clock = make(relaunches=0), FakeClock()
+    for _ in range(50):
+        assert [WORKER] == [start.role for start in replicas.starts(clock.now())]
+        assert "preempted" == end(replicas, clock, -number)
+
+    assert (0, 50) == (replicas.total("failures", WORKER), replicas.total("preemptions", WORKER))
+
+
+def test_a_worker_that_left_untold_is_replaced():
+    replicas, clock = make(), FakeClock()
+    replicas.starts(clock.now())
+
+    assert "preempted" == end(replicas, clock, 0)
+
+    assert 1 == len(replicas.starts(clock.now()))
+
+
+def test_a_worker_that_leaves_at_once_is_not_started_again_in_a_rush():
+    replicas, clock = make(), FakeClock()
+    replicas.starts(clock.now())
+
+    replicas.exited(WORKER, 0, "i0", 0, clock.now())
+
+    assert [] == replicas.starts(clock.now())
+    assert 1.0 == replicas.next_start()
+
+
+@pytest.mark.parametrize("code", [1, 137, -signal.SIGSEGV, -signal.SIGABRT])
+def test_a_failed_worker_is_started_again_after_growing_pauses_up_to_the_limit(code):
+    replicas, clock = make(relaunches=2), FakeClock()
+    pauses = []
+    for _ in range(2):
+        replicas.starts(clock.now())
+        assert "failed" == end(replicas, clock, code)
+        pauses.append((replicas.next_start() or 0) - clock.now())
+        clock.advance(pauses[-1])
+    replicas.starts(clock.now())
+    assert replicas.all_workers_failed is None
+
+    end(replicas, clock, code)
+
+    assert [1.0, 2.0] == pauses
+    assert replicas.next_start() is None
+    failed = replicas.all_workers_failed
+    assert failed is not None
+    assert (Phase.FAILED, 3) == (failed.phase, failed.failures)
+
+
+def test_one_worker_that_still_may_run_is_enough():
+    replicas, clock = make(workers=2, relaunches=0), FakeClock()
+    replicas.starts(clock.now())
+
+    end(replicas, clock, 1)
+
+    assert replicas.all_workers_failed is None
+
+
+def test_a_dead_server_is_told_with_how_it_died():
+    replicas, clock = make(servers=2), FakeClock()
+    replicas.starts(clock.now())
+
+    assert "failed" == end(replicas, clock, -9, 1, SERVER)
+
+    dead = replicas.dead_server
+    assert dead is not None
+    assert (1, "was killed by SIGKILL") == (dead.index, dead.last_end)
+    assert replicas.slots[WORKER, 0].phase == Phase.RUNNING
+
+
+def test_an_exit_of_an_older_process_is_ignored():
+    replicas, clock = make(), FakeClock()
+    replicas.starts(clock.now())
+    end(replicas, clock, -9)
+    replicas.starts(clock.now())
+
+    assert "" == replicas.exited(WORKER, 0, "i0", 1, clock.now())
+
+    assert (Phase.RUNNING, 0) == (
+        replicas.slots[WORKER, 0].phase,
+        replicas.slots[WORKER, 0].failures,
+    )
+
+
+def test_scaling_down_tells_the_highest_to_leave_and_forgets_them():
+    replicas, clock = make(workers=3), FakeClock()
+    replicas.starts(clock.now())
+
+    assert 3 == replicas.scale(1)
+
+    assert [False, True, True] == [replicas.is_leaving(WORKER, i) for i in range(3)]
+    assert ["finished", "finished"] == [end(replicas, clock, 0, 2), end(replicas, clock, -9, 1)]
+    assert [] == replicas.starts(clock.now())
+
+
+def test_scaling_up_reuses_indexes_that_have_left_and_no_others():
+    replicas, clock = make(workers=3), FakeClock()
+    replicas.starts(clock.now())
+    replicas.scale(1)
+    end(replicas, clock, 0, 1)  # 2 is on its way out
+
+    assert 1 == replicas.scale(3)
+
+    assert [1, 3] == [start.index for start in replicas.starts(clock.now())]
+
+
+def test_after_the_end_nothing_is_started():
+    replicas, clock = make(workers=2, servers=1), FakeClock()
+    replicas.starts(clock.now())
+    end(replicas, clock, 1, 1)
+
+    replicas.end()
+
+    assert "finished" == end(replicas, clock, -9)
+    assert "finished" == end(replicas, clock, -15, 0, SERVER)
+    assert ([], None) == (replicas.starts(1e9), replicas.dead_server)
