@@ -42,7 +42,7 @@ def job_token() -> str:
     return os.environ.get(TOKEN_VARIABLE, "")
 
 
-class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[misc]
+class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
     """Refuse calls that do not carry the token; health checks are open."""
 
     def __init__(self, token: str) -> None:
@@ -108,7 +108,7 @@ def channel(address: str, token: str) -> grpc.Channel:
     return grpc.intercept_channel(plain, _AddToken(token))
 
 
-class _CallDetails(grpc.ClientCallDetails):  # type: ignore[misc]
+class _CallDetails(grpc.ClientCallDetails):
     def __init__(self, details: grpc.ClientCallDetails, metadata: Any) -> None:
         self.method = details.method
         self.timeout = details.timeout
@@ -118,7 +118,7 @@ class _CallDetails(grpc.ClientCallDetails):  # type: ignore[misc]
         self.compression = getattr(details, "compression", None)
 
 
-class _AddToken(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+class _AddToken(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     def __init__(self, token: str) -> None:
         self._metadata = ((_TOKEN_KEY, token),)
 

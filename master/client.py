@@ -46,7 +46,7 @@ class MasterClient:
         self.replica = replica
         self._patience_s = patience_s
         self._channel = rpc.channel(address, rpc.job_token() if token is None else token)
-        self._stub = master_pb2_grpc.MasterStub(self._channel)
+        self._stub: Any = master_pb2_grpc.MasterStub(self._channel)
         self._closed = threading.Event()
         self._numbers = itertools.count(1)
 
@@ -68,13 +68,15 @@ class MasterClient:
             pid=pid,
             host=host,
         )
-        return self._call(self._stub.Register, request)
+        reply: pb.RegisterReply = self._call(self._stub.Register, request)
+        return reply
 
     def get_task(self, wait_s: float = 10.0) -> pb.GetTaskReply:
         """Lease a task; the master holds the call up to `wait_s` while there is none."""
         request_id = f"{self.replica.incarnation if self.replica else ''}/{next(self._numbers)}"
         request = pb.GetTaskRequest(replica=self.replica, request_id=request_id, wait_s=wait_s)
-        return self._call(self._stub.GetTask, request, wait_s)
+        reply: pb.GetTaskReply = self._call(self._stub.GetTask, request, wait_s)
+        return reply
 
     def report_done(self, task: int, attempt: int, *, records: int, result: bytes = b"") -> bool:
         """The lease is done: all its spans are acknowledged by all shards. False: fenced."""
@@ -98,6 +100,7 @@ class MasterClient:
 
     def report_task(self, request: pb.ReportTaskRequest) -> bool:
         """Send a report made by the caller; `replica` is filled in. False: fenced."""
+        assert self.replica is not None, "only a worker reports tasks"
         request.replica.CopyFrom(self.replica)
         return bool(self._call(self._stub.ReportTask, request).accepted)
 
@@ -118,14 +121,16 @@ class MasterClient:
             scalars=scalars or {},
             state=state,
         )
-        return self._call(self._stub.Heartbeat, request, patience_s=patience_s)
+        reply: pb.HeartbeatReply = self._call(self._stub.Heartbeat, request, patience_s=patience_s)
+        return reply
 
     def get_servers(
         self, known_slot_map_version: int = 0, wait_s: float = 10.0
     ) -> pb.GetServersReply:
         """Addresses of the servers; `slot_map_version` 0 while not all of them are there."""
         request = pb.GetServersRequest(known_slot_map_version=known_slot_map_version, wait_s=wait_s)
-        return self._call(self._stub.GetServers, request, wait_s)
+        reply: pb.GetServersReply = self._call(self._stub.GetServers, request, wait_s)
+        return reply
 
     # -- command line
 

@@ -316,9 +316,7 @@ class Master:
             "record": told.record if told.HasField("record") else None,
             "traceback": told.traceback,
         }
-        accepted = self._do(
-            "failed", **about, failure=failure, anything_applied=bool(self.queue.records_done)
-        )
+        accepted = self._do("failed", **about, failure=failure)
         if accepted:
             where = f"positions {told.start}-{told.end} of task {request.task}"
             self._tell(f"worker {request.replica.index} failed at {where}: {told.error}")
@@ -468,7 +466,11 @@ class Master:
     def _answer_parked(self, now: float) -> None:
         for _ in range(len(self._parked)):
             parked = self._parked.popleft()
-            reply = parked.answer()
+            try:
+                reply = parked.answer()
+            except EdlError as error:
+                parked.future.set_exception(error)
+                raise
             if reply is None and now >= parked.deadline:
                 reply = parked.otherwise()
             if reply is None:
@@ -649,14 +651,8 @@ class Master:
         attempts = {fence.task: fence.attempt for fence in fences}
         answer = yield from self._insist(lambda: self._shards.fence(attempts))
         for task, attempt in attempts.items():
-            applied = list(answer.applied[task])
-            self._do(
-                "fenced",
-                task=task,
-                attempt=attempt,
-                applied=applied,
-                anything_applied=answer.anything_applied,
-            )
+            applied = list(answer[task])
+            self._do("fenced", task=task, attempt=attempt, applied=applied)
             self._fences_sent.discard((task, attempt))
             log.info("task=%d attempt=%d -> requeued applied=%s", task, attempt, applied)
 
@@ -760,7 +756,7 @@ class Master:
         return pb.Task(
             id=task.id,
             attempt=task.attempt,
-            kind=int(task.kind),
+            kind=pb.TaskKind.Name(task.kind),
             source=task.source,
             start=task.start,
             end=task.end,

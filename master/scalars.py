@@ -71,6 +71,8 @@ class Scalars:
             self._writer.close()
 
     def _add(self, tag: str, value: float, step: int) -> None:
+        if self._writer is None:
+            return
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 

@@ -18,14 +18,6 @@ _SNAPSHOT_TIMEOUT_S = 1800.0  # a shard writes all it holds
 
 
 @dataclass(frozen=True)
-class Fenced:
-    """What the shards answered to a fence: positions by task, one per shard."""
-
-    applied: Mapping[int, Sequence[int]]
-    anything_applied: bool  # whether any shard has applied any push since it began
-
-
-@dataclass(frozen=True)
 class Cut:
     """One state of all shards, pinned. `applied`: position by task of the ledgers."""
 
@@ -46,8 +38,11 @@ class Snapshot:
 class Servers(Protocol):
     """All shards of the job as one. Raises Unreachable where one does not answer in time."""
 
-    def fence(self, attempts: Mapping[int, int]) -> Fenced:
-        """Refuse attempts below these; afterwards none of them is ever applied."""
+    def fence(self, attempts: Mapping[int, int]) -> Mapping[int, Sequence[int]]:
+        """Refuse attempts below these; afterwards none of them is ever applied.
+
+        Answers the applied positions by task, one per shard.
+        """
         ...
 
     def cut(self, name: str, hold_s: float) -> Cut | None:
@@ -80,7 +75,7 @@ class RemoteServers:
         self._client = PsClient(addresses, token=token)
         self._master_epoch = master_epoch
 
-    def fence(self, attempts: Mapping[int, int]) -> Fenced:
+    def fence(self, attempts: Mapping[int, int]) -> Mapping[int, Sequence[int]]:
         answers = self._client.fence(
             attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch
         )
@@ -89,11 +84,7 @@ class RemoteServers:
                 missing = sorted(attempts.keys() - applied.keys())
                 raise PeerError(f"server {shard} has retired tasks {missing}, which are not done")
         shards = sorted(answers)
-        figures = self._client.describe(timeout_s=_RPC_TIMEOUT_S).values()
-        return Fenced(
-            {task: [answers[shard][task] for shard in shards] for task in attempts},
-            any(reply.pushes_applied for reply in figures),
-        )
+        return {task: [answers[shard][task] for shard in shards] for task in attempts}
 
     def cut(self, name: str, hold_s: float) -> Cut | None:
         taken = self._client.take_cut(name, hold_s=hold_s, timeout_s=hold_s + _RPC_TIMEOUT_S)

@@ -13,9 +13,11 @@ minibatches, so that each shard drops exactly what it has. Tasks that push nothi
 predict, the two ends) come back at once, from their beginning; results of old attempts are refused.
 
 Tasks that came back go first, evaluations go before training, and the tasks of an epoch are leased
-only when the epoch is opened. Preemption never counts against a task. A span whose content fails
-`tolerance` times is quarantined: its positions join `skips` and `quarantined`; where nothing of the
-whole job was applied by then the definition itself is broken, which `broken` tells.
+only when the epoch is opened. Preemption never counts against a task. A task that failed goes to the
+back, so that others prove the definition meanwhile. A span whose content fails `tolerance` times is
+quarantined: its positions join `skips` and `quarantined`. `broken` tells where that would be wrong:
+the definition fails everywhere (`tolerance` + 2 failures before any record of that kind of task was
+used, or nothing would be left), or it failed `tolerance` times at no record (an end, a callback).
 
 Events may come twice, late and in any order: what is not about the current lease changes nothing
 and is answered as before. An event that no order of messages can explain raises IllegalTransition.
@@ -42,6 +44,8 @@ _REPORTS_KEPT = (
     64  # answers kept per worker for repeated reports; a worker holds few leases at once
 )
 _STORY_KEPT = 12
+# Which tasks go first, of those outside of the plan and then of the plan.
+_CAME_BACK, _FRESH, _FAILED, _RANKS = range(4)
 
 
 class IllegalTransition(EdlError):
@@ -80,7 +84,7 @@ class Task:
     tries: dict[int, int] = field(default_factory=dict)  # failures by start of the span
     worker: str = ""  # the incarnation that holds it
     heard: int = field(default=0, compare=False)
-    failure: Failure | None = None  # the one that will be quarantined once fenced
+    failure: Failure | None = None  # how its last lease ended, until that is fenced
     result: bytes = b""
     story: list[str] = field(default_factory=list, repr=False, compare=False)
 
@@ -132,6 +136,9 @@ class TaskQueue:
         self.opened = 0  # epochs opened
         self.quarantined: list[Quarantine] = []
         self.broken: str | None = None  # why the job cannot go on
+        self.proven: set[Kind] = set()  # some record of such a task was used: the definition works
+        self._failures: Counter[Kind] = Counter()
+        self._failures_of_no_record = 0
         self._todo: list[tuple[int, int]] = []  # heap of (rank, id)
         self._leased: dict[int, None] = {}
         self._fencing: dict[int, None] = {}
@@ -209,6 +216,7 @@ class TaskQueue:
         current = self._current(worker, task, attempt)
         if current is not None and position <= current.size:
             current.heard = max(current.heard, position)
+            self._prove(current, position)
 
     def done(self, worker: str, task: int, attempt: int, result: bytes = b"") -> bool:
         """All spans of the lease are acknowledged by all shards. False: it is the worker's no more."""
@@ -236,22 +244,28 @@ class TaskQueue:
         task: int,
         attempt: int,
         failure: Mapping[str, Any],
-        anything_applied: bool = True,
     ) -> bool:
         """The content of a span failed; `failure` are the fields of a Failure. False: fenced.
 
-        `anything_applied`: whether anything of the whole job is known to be applied.
+        An empty span: what failed was about no record (a callback, the end of an evaluation).
         """
         current = self._current(worker, task, attempt)
         if current is None:
             return self._answer(worker, task, attempt)
         told = Failure(**failure)
-        tries = current.tries.get(told.start, 0) + 1
-        current.tries[told.start] = tries
-        if tries >= self.tolerance:
+        self._prove(current, told.start)  # what comes before was computed
+        if told.start == told.end:
+            self._failures_of_no_record += 1
+            hopeless = self._failures_of_no_record >= self.tolerance
+        else:
             current.failure = told
-        why = f"failed with {worker} at {told.start}: {told.error}"
-        self._come_back(current, why, anything_applied)
+            current.tries[told.start] = current.tries.get(told.start, 0) + 1
+            self._failures[current.kind] += 1
+            unproven = current.kind not in self.proven
+            hopeless = unproven and self._failures[current.kind] >= self.tolerance + 2
+        if hopeless:
+            self._break(current, told)
+        self._come_back(current, f"failed with {worker} at {told.start}: {told.error}")
         return self._answer(worker, task, attempt, True)
 
     # -- events of membership and shards
@@ -263,13 +277,8 @@ class TaskQueue:
             self._come_back(task, f"lost with {worker}")
         return [Fence(t.id, t.attempt) for t in held if t.state == State.FENCING]
 
-    def fenced(
-        self, task: int, attempt: int, applied: Sequence[int], anything_applied: bool = True
-    ) -> None:
-        """Every shard refuses attempts below `attempt`; `applied`: each one's position.
-
-        `anything_applied`: whether the shards have applied anything at all since the job began.
-        """
+    def fenced(self, task: int, attempt: int, applied: Sequence[int]) -> None:
+        """Every shard refuses attempts below `attempt`; `applied`: each one's position."""
         current = self.tasks.get(task)
         if current is None or attempt < current.attempt or current.state != State.FENCING:
             return  # late: fenced again since, or leased again by the first of two answers
@@ -284,9 +293,9 @@ class TaskQueue:
         current.heard = 0
         if current.position == current.size:
             self._finish(current)
-            return
-        self._quarantine(current, anything_applied)
-        self._requeue(current)
+        else:
+            self._prove(current, current.position)
+            self._requeue(current)
 
     def durable(self, tasks: Iterable[int]) -> None:
         """These tasks, all done, need not be remembered: they are retired. Again is harmless."""
@@ -406,6 +415,7 @@ class TaskQueue:
             for number, piece in enumerate(plan.epoch(epoch), plan.first_id_of(epoch)):
                 task = Task(number, plan.kind, *piece, epoch=epoch)
                 if number not in still_open:
+                    queue.proven.add(plan.kind)
                     queue._records_done += task.size
                     queue._tasks_done += 1
                     continue
@@ -434,15 +444,28 @@ class TaskQueue:
 
     def _add(self, task: Task) -> None:
         self._register(task)
-        self._push(task, came_back=False)
+        self._push(task, _FRESH)
 
-    def _push(self, task: Task, came_back: bool) -> None:
+    def _push(self, task: Task, rank: int) -> None:
         first = task.id >= UNPLANNED_IDS
-        heapq.heappush(self._todo, ((0 if first else 2) + (0 if came_back else 1), task.id))
+        heapq.heappush(self._todo, (rank if first else _RANKS + rank, task.id))
 
     def _requeue(self, task: Task) -> None:
+        """After a failure to the back, unless a cut waits for its shards to be level."""
+        rank = _CAME_BACK if task.failure is None or task.boundaries else _FAILED
+        self._quarantine(task)
         task.state = State.TODO
-        self._push(task, came_back=True)
+        self._push(task, rank)
+
+    def _prove(self, task: Task, position: int) -> None:
+        """The positions before this one were computed, or skipped."""
+        if task.kind not in self.proven and any(p not in task.skips for p in range(position)):
+            self.proven.add(task.kind)
+
+    def _break(self, task: Task, failure: Failure) -> None:
+        where = failure.source or task.source
+        at = ", ".join(filter(None, (where, f"{task.kind.name.lower()} task {task.id}")))
+        self.broken = self.broken or f"{failure.error} ({at})"
 
     def _current(self, worker: str, number: int, attempt: int) -> Task | None:
         """The task if this worker holds it under this attempt."""
@@ -461,7 +484,7 @@ class TaskQueue:
             answers.popitem(last=False)
         return given
 
-    def _come_back(self, task: Task, why: str, anything_applied: bool = True) -> None:
+    def _come_back(self, task: Task, why: str) -> None:
         self._must(task, State.LEASED, why)
         del self._leased[task.id]
         task.tell(f"attempt {task.attempt} {why}")
@@ -472,10 +495,10 @@ class TaskQueue:
             self._fencing[task.id] = None
             return
         task.heard = 0
-        self._quarantine(task, anything_applied)
         self._requeue(task)
 
     def _finish(self, task: Task) -> None:
+        self._prove(task, task.size)
         task.state = State.DONE
         self._done[task.id] = None
         del self._begun[task.id]
@@ -486,10 +509,10 @@ class TaskQueue:
             self._records_done += task.size
         self._tasks_done += 1
 
-    def _quarantine(self, task: Task, anything_applied: bool) -> None:
-        """Rule 7: the positions to blame are never read again, and are named."""
+    def _quarantine(self, task: Task) -> None:
+        """Rule 7: after so many tries the positions to blame are never read again, and are named."""
         failure, task.failure = task.failure, None
-        if failure is None:
+        if failure is None or task.tries[failure.start] < self.tolerance:
             return
         del task.tries[failure.start]  # what else is broken in the span has tries of its own
         offsets = order(
@@ -504,14 +527,19 @@ class TaskQueue:
             named = [p for p in blamed if task.start + int(offsets[p]) == failure.record]
             blamed = named or blamed
         blamed = [p for p in blamed if p not in task.skips]
-        where = failure.source or task.source
-        if not blamed or not (anything_applied or self._records_done or task.position):
-            self.broken = f"{failure.error} ({where}, {task.kind.name.lower()} task {task.id})"
-            return
         task.skips.update(blamed)
+        if task.kind not in self.proven and not self._anything_left(task.kind):
+            self._break(task, failure)
+            return
+        where = failure.source or task.source
         records = tuple(sorted(task.start + int(offsets[p]) for p in blamed))
         self.quarantined.append(Quarantine(task.id, where, records, failure.error))
         task.tell(f"quarantined records {list(records)}")
+
+    def _anything_left(self, kind: Kind) -> bool:
+        """Whether a task of this kind that is not done has a record that is not skipped."""
+        alike = (t for t in self.tasks.values() if t.kind == kind and t.state != State.DONE)
+        return any(len(t.skips) < t.size for t in alike)
 
     def _must(self, task: Task, state: State, event: str) -> None:
         if task.state != state:

@@ -262,8 +262,8 @@ def _check_model(definition: Definition) -> None:
         raise _error(
             file,
             _line(function),
-            name,
-            f"{signature} does not take --model_params {dict(definition.params)}: {error}{hint}",
+            f"{name}{signature}",
+            f"does not take --model_params {dict(definition.params)}: {error}{hint}",
             SIGNATURES["model"],
         ) from error
 

@@ -314,7 +314,7 @@ def pack(metrics: Mapping[str, Metric]) -> bytes:
         for part, array in metric.state().items()
     }
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 

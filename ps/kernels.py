@@ -24,7 +24,7 @@ INTEGER = types.int64
 @functools.cache
 def compiled(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]:
     """The machine code of `function` for these argument types; IEEE division, no exceptions."""
-    options = {"nogil": True, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         code: Callable[..., Any] = numba.njit([signature], cache=True, **options)(function)
     except RuntimeError as error:  # neither the package's folder nor the home can be written

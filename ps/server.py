@@ -124,7 +124,7 @@ class Server:
         while not self._draining:
             self._wake.wait(_BEAT_S)
             self._wake.clear()
-            if self._draining:
+            if self.draining:
                 break
             self._servicer.metrics.observe(store)
             try:

@@ -121,9 +121,9 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         self.metrics.received.inc(request.ByteSize())
         if self._moved(store, request.slot_map_version):
             return pb.PushReply(outcome=pb.PushReply.MOVED)
-        span = request.span
+        told = request.span
         try:
-            span = Span(span.task, span.attempt, span.start, span.end)
+            span = Span(told.task, told.attempt, told.start, told.end)
         except ValueError as error:
             raise Invalid(str(error)) from error
         update = Update(_chunks(request.dense), _gradients(request.tables))
@@ -134,7 +134,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         elif pushed.outcome is Outcome.DUPLICATE:
             self.metrics.duplicates.inc()
         return pb.PushReply(
-            outcome=pb.PushReply.Outcome.Value(pushed.outcome.name),
+            outcome=pushed.outcome.name,
             version=pushed.version,
             applied=pushed.applied,
         )

@@ -80,7 +80,7 @@ def _pieces(store: Store, cut: str, spec: ModelSpec, books: Books) -> Iterator[P
         row_nbytes = 4 * table.dim * (1 + len(states)) + 16
         blocks = store.cut_rows(cut, table.name, max(1, PIECE_NBYTES // row_nbytes))
         for number, block in enumerate(blocks):
-            tensors = {"ids": block.ids, "weight": block.weight, "steps": block.steps}
+            tensors: Tensors = {"ids": block.ids, "weight": block.weight, "steps": block.steps}
             tensors |= {f"state.{s}": v for s, v in zip(states, block.state, strict=True)}
             yield f"table-{index:03d}-{number:05d}", tensors, {"rows": table.name}
     sums = [(key, Chunk(v, [], _NO_STEPS, 0)) for key, v in books.sums.dense.items()]

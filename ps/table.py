@@ -111,12 +111,12 @@ class Table:
     def block(self, cut: str, start: int, stop: int) -> RowBlock:
         """Rows [start, stop) as they were when `cut` was pinned."""
         pin = self._pins[cut]
-        rows = np.arange(start, min(stop, pin.size))
+        rows = np.arange(start, min(stop, pin.size), dtype=np.int64)
         block = self._rows.take(rows)
         kept = pin.kept_at(rows)
         where = np.flatnonzero(kept >= 0)
         if len(where):
-            old = pin.old.take(kept[where])
+            old = pin.old.take(kept[where].astype(np.int64))
             block.weight[where] = old.weight
             block.steps[where] = old.steps
             for now, before in zip(block.state, old.state, strict=True):
@@ -155,8 +155,8 @@ class _Columns:
 
     @property
     def nbytes(self) -> int:
-        arrays = (self.ids, self.steps, self.weight, *self.state)
-        return sum(array.nbytes for array in arrays)
+        state_nbytes = sum(array.nbytes for array in self.state)
+        return self.ids.nbytes + self.steps.nbytes + self.weight.nbytes + state_nbytes
 
     def append(self, block: RowBlock) -> None:
         start, end = self.size, self.size + len(block.ids)

@@ -71,17 +71,11 @@ class LocalRuntime:
         with self._lock:
             if self._closed:
                 raise EdlError(f"{role} {index} cannot be started: the job is ending")
+            log = self._logs / f"{role}-{index}.log"
+            child: Child | None
             try:
                 self._logs.mkdir(parents=True, exist_ok=True)
-                with open(self._logs / f"{role}-{index}.log", "ab") as output:
-                    child = subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        env={**os.environ, **env},
-                        start_new_session=True,
-                    )
+                child = self._fork(role, command, env, log) or _spawn(command, env, log)
             except OSError as error:
                 raise EdlError(f"{role} {index} cannot be started: {error}") from error
             replica = Replica(role, index, incarnation, child.pid)

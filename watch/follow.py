@@ -120,7 +120,12 @@ class _Follower:
     def _ask(self) -> None:
         """In a thread of its own: status after status, until the job is over."""
         client = self._job.client(patience_s=3600.0)  # as long as its process lives
-        threading.Thread(target=lambda: (self._over.wait(), client.close()), daemon=True).start()
+
+        def close_when_over() -> None:
+            self._over.wait()
+            client.close()
+
+        threading.Thread(target=close_when_over, daemon=True).start()
         revision = 0
         try:
             while not self._over.wait(_STATUS_PAUSE_S if revision else 0.0):

@@ -114,7 +114,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _option(knob: Knob) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    boolean = {"is_flag": False, "flag_value": "true"} if knob.kind is bool else {}
+    boolean: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if knob.kind is bool else {}
     return click.option(
         *(f"--{name}" for name in (knob.name, *knob.aliases)),
         knob.name,

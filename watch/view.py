@@ -276,7 +276,7 @@ def _eta_s(status: Status) -> float | None:
     total, rate = status.get("records_total"), status.get("records_per_s")
     if not total or not rate or status.get("state") in ENDED:
         return None
-    return max(0.0, (total - (status.get("records_done") or 0)) / float(rate))
+    return max(0.0, float(total - (status.get("records_done") or 0)) / float(rate))
 
 
 def _counted(replicas: Sequence[Status] | None) -> str:

@@ -12,7 +12,7 @@ from edl.model_zoo.spec import load_definition
     ("name", "data", "epochs", "batch", "gates"),
     [
         ("iris", "iris", 40, 16, {"accuracy": 0.93}),
-        ("mnist_cnn", "digits", 12, 32, {"accuracy": 0.98}),
+        ("mnist_cnn", "digits", 20, 32, {"accuracy": 0.98}),
         ("census_wide_deep", "census", 1, 128, {"auc": 0.90, "accuracy": 0.845}),
     ],
 )

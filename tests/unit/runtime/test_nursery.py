@@ -5,6 +5,7 @@ import signal
 import sys
 
 import pytest
+
 from edl.runtime.nursery import Nursery
 
 MAIN = """

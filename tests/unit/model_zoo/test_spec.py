@@ -1,0 +1,202 @@
+"""A mistake in a definition is one sentence: the function, the file, the expected signature."""
+
+import pytest
+
+from edl.common.errors import DefinitionError
+from edl.model_zoo.spec import SIGNATURES, load_definition
+from edl.nn import AUC, SGD
+
+WHOLE = {
+    "model": "def model(hidden=4):\n    from torch import nn\n    return nn.Linear(1, hidden)\n",
+    "loss": "def loss(outputs, labels):\n    return (outputs - labels).mean()\n",
+    "optimizer": "def optimizer():\n    from edl.nn import SGD\n    return SGD(lr=0.5)\n",
+    "feed": "def feed(records, mode):\n    return records, None\n",
+}
+
+
+def source(**changes):
+    """A whole definition with parts changed, added, or (None) left out."""
+    return "\n".join(text for text in {**WHOLE, **changes}.values() if text)
+
+
+@pytest.fixture
+def load(write):
+    def load_source(params=None, training=True, **changes):
+        return load_definition(write(source(**changes)), params=params, training=training)
+
+    return load_source
+
+
+def told(action, *arguments, **named):
+    with pytest.raises(DefinitionError) as caught:
+        action(*arguments, **named)
+    return str(caught.value)
+
+
+def test_a_whole_definition_gives_its_parts(load):
+    definition = load(params={"hidden": 7})
+
+    assert definition.name == "mine"
+    assert definition.model().out_features == 7
+    assert definition.optimizer() == SGD(lr=0.5)
+    assert definition.feed([1], "train") == ([1], None)
+    assert definition.metrics() == {}
+    assert (definition.reader, definition.callbacks, definition.process_predictions) == (
+        None,
+        None,
+        None,
+    )
+    assert definition.optional == ()
+
+
+def test_optional_parts_are_given(load):
+    definition = load(
+        metrics="from edl.nn import AUC\ndef metrics():\n    return {'auc': AUC()}\n",
+        Callbacks="class Callbacks:\n    def on_train_end(self, model):\n        pass\n",
+        reader="def reader(path, sep=','):\n    return path + sep\n",
+        process="def process_predictions(outputs, worker):\n    return worker\n",
+    )
+
+    assert isinstance(definition.metrics()["auc"], AUC)
+    assert definition.callbacks is definition.callbacks
+    assert definition.reader("a", sep=";") == "a;"
+    assert definition.process_predictions(0, 3) == 3
+    assert definition.optional == ("metrics", "reader", "Callbacks", "process_predictions")
+
+
+@pytest.mark.parametrize("name", ["model", "loss", "optimizer", "feed"])
+def test_missing_function_names_function_file_and_signature(load, name):
+    message = told(load, **{name: None})
+
+    assert f"mine.py: the definition lacks {name}" in message
+    assert message.endswith(f"Expected: {SIGNATURES[name]}")
+
+
+def test_loss_and_optimizer_are_needed_for_training_only(load):
+    assert load(loss=None, optimizer=None, training=False).has("loss") is False
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "line"),
+    [
+        ("loss", "def loss(outputs):\n    pass\n", 5),
+        ("feed", "def feed(records):\n    pass\n", 12),
+        ("optimizer", "def optimizer(lr):\n    pass\n", 8),
+        ("metrics", "def metrics(outputs):\n    pass\n", 15),
+        ("reader", "def reader():\n    pass\n", 15),
+        ("process_predictions", "def process_predictions(outputs):\n    pass\n", 15),
+        ("Callbacks", "class Callbacks:\n    def __init__(self, x):\n        pass\n", 15),
+    ],
+)
+def test_wrong_arguments_name_function_line_and_signature(load, name, wrong, line):
+    message = told(load, **{name: wrong})
+
+    assert f"mine.py:{line}: {name} has the arguments" in message
+    assert message.endswith(f"Expected: {SIGNATURES[name]}")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("def metric():\n    pass\n", "metrics"),
+        ("def readers(path):\n    pass\n", "reader"),
+        ("class Callback:\n    pass\n", "Callbacks"),
+        ("def process_prediction(o, w):\n    pass\n", "process_predictions"),
+        ("def eval_metrics_fn():\n    pass\n", "metrics"),
+        ("def custom_data_reader(p):\n    pass\n", "reader"),
+    ],
+)
+def test_misspelt_optional_part_is_told_not_ignored(load, wrong, meant):
+    message = told(load, extra=wrong)
+
+    assert f"did you mean {meant!r}?" in message
+    assert message.endswith(f"Expected: {SIGNATURES[meant]}")
+
+
+def test_helpers_with_other_names_are_left_alone(load):
+    assert load(extra="def tokenize(text):\n    pass\ndef _metric():\n    pass\n").name == "mine"
+
+
+def test_near_name_of_a_missing_function_is_suggested(load):
+    message = told(load, optimizer="def optimiser():\n    pass\n")
+
+    assert "lacks optimizer (did you mean 'optimiser'?)" in message
+
+
+def test_elasticdls_name_of_a_missing_function_is_explained(load):
+    message = told(load, model="def custom_model():\n    pass\n")
+
+    assert "did you mean 'custom_model'? ElasticDL's custom_model is model here" in message
+
+
+def test_unknown_model_param_is_told_with_the_near_one(load):
+    message = told(load, params={"hiden": 3})
+
+    assert "mine.py:1: model(hidden=4) does not take --model_params {'hiden': 3}" in message
+    assert "did you mean 'hidden'?" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "what"),
+    [
+        (
+            "model",
+            "def model():\n    return 3\n",
+            "model returned a int instead of a torch.nn.Module",
+        ),
+        (
+            "optimizer",
+            "def optimizer():\n    return 'adam'\n",
+            "optimizer returned a str, no optimizer",
+        ),
+        (
+            "feed",
+            "def feed(r, m):\n    return r\n",
+            "feed returned a list instead of (features, labels)",
+        ),
+        ("metrics", "def metrics():\n    return []\n", "metrics returned a list instead of a dict"),
+        ("metrics", "def metrics():\n    return {'a': 1}\n", "is no metric: it lacks update"),
+    ],
+)
+def test_wrong_result_names_function_file_and_signature(load, name, wrong, what):
+    definition = load(**{name: wrong})
+    arguments = ([1], "train") if name == "feed" else ()
+
+    message = told(getattr(definition, name), *arguments)
+
+    assert what in message
+    assert "mine.py:" in message
+    assert message.endswith(f"Expected: {SIGNATURES[name]}")
+
+
+def test_optimizer_of_torch_is_told_to_be_a_spec(load):
+    text = (
+        "def optimizer():\n    import torch\n"
+        "    return torch.optim.SGD([torch.zeros(1, requires_grad=True)])\n"
+    )
+
+    assert "return a spec of edl.nn" in told(load(optimizer=text).optimizer)
+
+
+def test_what_the_users_feed_raises_passes_through(load):
+    definition = load(feed="def feed(records, mode):\n    raise KeyError('age')\n")
+
+    with pytest.raises(KeyError, match="age"):
+        definition.feed([1], "train")
+
+
+def test_unknown_callback_is_told(load):
+    message = told(load, extra="class Callbacks:\n    def on_task_ended(self, k):\n        pass\n")
+
+    assert "Callbacks.on_task_ended is never called (did you mean 'on_task_end'?)" in message
+
+
+def test_callback_with_other_arguments_is_told(load):
+    message = told(load, extra="class Callbacks:\n    def on_train_end(self):\n        pass\n")
+
+    assert "Callbacks.on_train_end has the arguments (self) but is called" in message
+    assert message.endswith("Expected: def on_train_end(self, model)")
+
+
+def test_part_that_is_no_function_is_told(load):
+    assert "loss is a int, no function" in told(load, loss="loss = 3\n")
