@@ -17,6 +17,7 @@ $(VENV)/.installed: pyproject.toml setup.py
 
 demo: $(VENV)/.installed ## Set up, fetch the data, train DeepFM with 2 servers and 2 workers
 	$(BIN)/edl data prepare nycflights13 --out edl-runs/data
+	rm -rf edl-runs/demo
 	$(BIN)/edl train --config docs/demo.yaml $(EXTRA)
 
 test: $(VENV)/.installed ## Set up, pass the tests

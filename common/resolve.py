@@ -177,6 +177,7 @@ def _check_outside(settings: JobSettings, say: Say) -> None:
             _check_readable(path, say(name))
     for name in ("output", "checkpoint_dir"):
         _check_writable(getattr(settings, name), say(name))
+    _check_unused(settings, say)
     if settings.checkpoint_dir_for_init:
         _check_checkpoint(settings.checkpoint_dir_for_init, say("checkpoint_dir_for_init"))
     if paths.is_locked(paths.job_folder(settings.job_name)):
@@ -185,6 +186,19 @@ def _check_outside(settings: JobSettings, say: Say) -> None:
             f"another name, watch it (`edl status {settings.job_name}`) or end it "
             f"(`edl stop {settings.job_name}`)."
         )
+
+
+def _check_unused(settings: JobSettings, say: Say) -> None:
+    """Checkpoints of two jobs in one folder would be taken for each other's."""
+    folder, begun_from = settings.checkpoint_dir, settings.checkpoint_dir_for_init
+    if settings.command != "train" or not folder or not storage.find_checkpoints(folder):
+        return
+    if begun_from and Path(begun_from).resolve().is_relative_to(Path(folder).resolve()):
+        return
+    raise UsageError(
+        f"{say('checkpoint_dir')}: {folder} holds the checkpoints of an earlier job: go on from "
+        f"them with --checkpoint_dir_for_init {folder}, name another folder, or remove it."
+    )
 
 
 def _check_checkpoint(path: str, said: str) -> None:

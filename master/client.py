@@ -44,7 +44,7 @@ class MasterClient:
     ) -> None:
         self.address = address
         self.replica = replica
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._channel = rpc.channel(address, rpc.job_token() if token is None else token)
         self._stub: Any = master_pb2_grpc.MasterStub(self._channel)
         self._closed = threading.Event()
@@ -157,7 +157,7 @@ class MasterClient:
         wait_s: float = 0.0,
         patience_s: float | None = None,
     ) -> Reply:
-        patience_s = self._patience_s if patience_s is None else patience_s
+        patience_s = self.patience_s if patience_s is None else patience_s
         give_up = time.monotonic() + wait_s + patience_s
         pause_s = _BACKOFF_S[0]
         while True:

@@ -530,10 +530,10 @@ class Master:
                 else:
                     yield from self._evaluation(round_)
         yield lambda: not self._rounds
+        if self.settings.checkpoint_dir:  # first: the end runs the user's code, which may fail
+            yield from self._checkpoint()
         self._do("add", kind=int(Kind.TRAIN_END), pieces=_END, group=_TRAIN_END)
         yield lambda: queue.group_done(_TRAIN_END)
-        if self.settings.checkpoint_dir:
-            yield from self._checkpoint()
 
     def _periodically(self, steps: int, action: Callable[[], Script[None]]) -> Script[None]:
         """Run `action` whenever the version passes a multiple of `steps`, until training ends."""

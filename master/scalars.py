@@ -7,19 +7,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import Counter, Gauge, start_http_server
+from prometheus_client import Gauge, start_http_server
 
 log = logging.getLogger(__name__)
 
 _TENSORBOARD_S = 2.0  # between two points of a curve
-_TASKS = Gauge("edl_master_tasks", "Tasks by state.", ["state"])
-_RECORDS = Gauge("edl_master_records_done", "Records applied.")
-_RATE = Gauge("edl_master_records_per_second", "Records applied per second, all workers.")
-_WORKERS = Gauge("edl_master_workers", "Workers that are registered.")
-_VERSION = Gauge("edl_master_version", "Version of the parameters.")
-_RESTARTS = Gauge("edl_master_restarts", "Restarts of workers by cause.", ["cause"])
-_QUARANTINED = Gauge("edl_master_quarantined_records", "Records that are skipped.")
-_UPDATES = Counter("edl_master_status_updates", "Times that these figures were taken.")
+_TASKS = Gauge("edl_tasks", "Tasks by state.", ["state"])
+_RECORDS = Gauge("edl_records_applied", "Records applied.")
+_RATE = Gauge("edl_records_per_second", "Records applied per second, all workers.")
+_WORKERS = Gauge("edl_workers", "Workers that are registered.")
+_VERSION = Gauge("edl_version", "Version of the parameters.")
+_RESTARTS = Gauge("edl_restarts", "Restarts of workers by cause.", ["cause"])
+_QUARANTINED = Gauge("edl_quarantined_records", "Records that are skipped.")
 
 
 class Scalars:
@@ -47,24 +46,23 @@ class Scalars:
         _RESTARTS.labels("failure").set(status["restarts"]["worker"])
         _RESTARTS.labels("preemption").set(status["restarts"]["preemptions"])
         _QUARANTINED.set(sum(len(q["records"]) for q in status["quarantined"]))
-        _UPDATES.inc()
         if self._writer is None:
             return
         for evaluation in status["evaluations"][self._evaluations :]:
             for name, value in evaluation["metrics"].items():
                 if isinstance(value, int | float):
-                    self._add(f"evaluation/{name}", value, evaluation["version"])
+                    self._add(f"eval/{name}", value, evaluation["version"])
         self._evaluations = len(status["evaluations"])
         now = time.monotonic()
         if last or now - self._written >= _TENSORBOARD_S:
             self._written = now
             step = status["version"]
             if status["loss"] is not None:
-                self._add("train/loss", status["loss"], step)
-            self._add("train/records_per_s", status["records_per_s"], step)
-            self._add("job/workers", workers, step)
+                self._add("loss/train", status["loss"], step)
+            self._add("throughput/records_per_second", status["records_per_s"], step)
+            self._add("cluster/workers", workers, step)
             for state in ("todo", "leased"):
-                self._add(f"job/tasks_{state}", status["tasks"][state], step)
+                self._add(f"queue/{state}", status["tasks"][state], step)
 
     def close(self) -> None:
         if self._writer is not None:

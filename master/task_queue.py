@@ -139,7 +139,7 @@ class TaskQueue:
         self.proven: set[Kind] = set()  # some record of such a task was used: the definition works
         self._failures: Counter[Kind] = Counter()
         self._failures_of_no_record = 0
-        self._todo: list[tuple[int, int]] = []  # heap of (rank, id)
+        self._todo: list[tuple[int, int, int]] = []  # heap of (rank, failures so far, id)
         self._leased: dict[int, None] = {}
         self._fencing: dict[int, None] = {}
         self._done: dict[int, None] = {}
@@ -201,7 +201,7 @@ class TaskQueue:
                 return task
         if not self._todo:
             return None
-        task = self.tasks[heapq.heappop(self._todo)[1]]
+        task = self.tasks[heapq.heappop(self._todo)[-1]]
         self._must(task, State.TODO, "lease")
         task.state = State.LEASED
         task.worker = worker
@@ -448,7 +448,8 @@ class TaskQueue:
 
     def _push(self, task: Task, rank: int) -> None:
         first = task.id >= UNPLANNED_IDS
-        heapq.heappush(self._todo, (rank if first else _RANKS + rank, task.id))
+        turn = self._failures.total() if rank == _FAILED else 0
+        heapq.heappush(self._todo, (rank if first else _RANKS + rank, turn, task.id))
 
     def _requeue(self, task: Task) -> None:
         """After a failure to the back, unless a cut waits for its shards to be level."""
@@ -528,7 +529,7 @@ class TaskQueue:
             blamed = named or blamed
         blamed = [p for p in blamed if p not in task.skips]
         task.skips.update(blamed)
-        if task.kind not in self.proven and not self._anything_left(task.kind):
+        if not blamed or (task.kind not in self.proven and not self._anything_left(task.kind)):
             self._break(task, failure)
             return
         where = failure.source or task.source

@@ -308,6 +308,15 @@ class PsClient:
 
     # -- The worker's calls
 
+    def agree(self, spec: ModelSpec, *, timeout_s: float) -> None:
+        """Tell every shard the model, without values. Raises EdlError where it has another one.
+
+        Every worker does so once: a worker whose definition builds another model must not push.
+        """
+        self._use(spec)
+        request = pb.InitRequest(model_json=spec.to_json())
+        self._control_all("Init", request, timeout_s)
+
     def init(
         self, spec: ModelSpec, dense: Mapping[str, Floats], *, timeout_s: float
     ) -> tuple[int, ...]:

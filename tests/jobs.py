@@ -61,17 +61,18 @@ class Job:
             for number in (signal.SIGCONT, signal.SIGKILL):
                 send(pid, number)
 
-    def client(self) -> MasterClient:
-        """Waits for the master to serve."""
+    def about(self) -> dict[str, Any]:
+        """Where the master serves; waits until it does."""
         address = self.folder / "master.json"
         deadline = time.monotonic() + 60
         while not address.exists():
             assert self.process.poll() is None, self.logs()
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.02)
-        return MasterClient(
-            json.loads(address.read_text())["address"], token=self.token, patience_s=10
-        )
+        return json.loads(address.read_text())
+
+    def client(self) -> MasterClient:
+        return MasterClient(self.about()["address"], token=self.token, patience_s=10)
 
     def watch(self, until: Any, timeout_s: float = 60.0) -> dict[str, Any]:
         """Follow the status until `until(status)`; answers that status."""

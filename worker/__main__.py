@@ -24,6 +24,7 @@ from ..common import log as logs
 from ..common import rpc
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
+from ..common.malloc import keep_freed_memory
 from ..common.settings import JobSettings
 from ..master.client import MasterClient
 from ..nn.optimizers import SGD
@@ -55,7 +56,9 @@ def main() -> int:
     try:
         if given.describe:
             job_dir = Path(given.job_dir)
-            describe(JobSettings.from_json((job_dir / "settings.json").read_text()), job_dir)
+            settings = JobSettings.from_json((job_dir / "settings.json").read_text())
+            os.environ.update(settings.envs)  # as the workers have it
+            describe(settings, job_dir)
             return 0
         return _work(given.master, given.index, given.incarnation)
     except EdlError as error:
@@ -64,6 +67,7 @@ def main() -> int:
 
 
 def _work(master_address: str, index: int, incarnation: str) -> int:
+    keep_freed_memory()
     process = _Process(master_address, index)
     signal.signal(signal.SIGTERM, process.on_sigterm)
     lives = 0
@@ -111,7 +115,7 @@ class _Process:
             if reply.fenced:
                 raise UsageError(f"the master does not know incarnation {incarnation!r}: leaving")
             settings = JobSettings.from_json(reply.settings_json)
-            self._patience_s = settings.master_timeout_s
+            self._patience_s = master.patience_s = settings.master_timeout_s
             logs.configure(settings.log_level, settings.log_format, "worker", self._index)
             self._run(master, settings)
         finally:
@@ -193,6 +197,7 @@ class _Process:
             pull_ahead=settings.resolved_pull_ahead,
             log_loss_steps=settings.log_loss_steps,
             on_step=on_step,
+            definition_file=definition.file,
         )
 
 

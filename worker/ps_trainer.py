@@ -193,6 +193,7 @@ class PsTrainer:
         self._landed = {n: v.copy() for n, v in self._host.items()} if ahead else self._host
         self._landing = threading.Lock()  # one dense pull at a time writes to `_landed`
         self._changed: set[str] = set()  # in `_landed`, not yet the model's
+        ps.agree(spec, timeout_s=patience_s)
         self._cut = ""  # whose values `_landed` holds; "" is the present
         self._known: list[int] | None = None  # versions of the model's values, by shard
 
@@ -293,10 +294,13 @@ class PsTrainer:
         self._attach(prepared, pull.pulled.rows, cut, train=False)
         return to_device(self.model(to_device(features, self._device)), torch.device("cpu"))
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The dense values as they are on the servers now, with the worker's integer buffers."""
+    def refresh(self) -> None:
+        """Make the dense values as they are on the servers now the model's."""
         self._install(self._pull({}, "", True))
         self._reset_buffers()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The model's values, on the CPU."""
         return {
             name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()
         }

@@ -70,7 +70,8 @@ class DefinitionTasks:
             raise JobError(f"cannot write predictions into {folder}: {error}") from error
 
     def train_end(self, trainer: PsTrainer) -> None:
-        """Export the dense model and call on_train_end."""
+        """Export the dense model and call on_train_end, both with the final values."""
+        trainer.refresh()
         if self._output is not None:
             folder = self._output / "model"
             try:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import traceback
 from collections.abc import Callable
@@ -81,6 +82,7 @@ class Worker:
         pull_ahead: int,
         log_loss_steps: int,
         on_step: Callable[[float, int], None] = lambda loss, records: None,
+        definition_file: str = "",
     ) -> None:
         self._master = master
         self._stream = stream
@@ -90,6 +92,7 @@ class Worker:
         self._pull_ahead = pull_ahead
         self._log_loss_steps = log_loss_steps
         self._on_step = on_step
+        self._definition_file = definition_file
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="pull-push")
         self._pending: _Pending | None = None
         self._draining = threading.Event()
@@ -183,6 +186,7 @@ class Worker:
                         self._guard(batch, lambda: tasks.predict(lease, outputs))
                     self._used(batch)
         except SpanError as error:
+            self._settle()  # what is before it counts
             self._fail(lease, error)
 
     def _outputs(self, batch: Batch) -> Any:
@@ -213,8 +217,8 @@ class Worker:
             self._tasks.task_end(lease)
         except EdlError:
             raise
-        except Exception as error:  # noqa: BLE001 - the user's code: reported like bad content
-            self._fail(lease, SpanError(0, lease.size, task.source, error))
+        except Exception as error:  # noqa: BLE001 - the user's code, and about no record
+            self._fail(lease, SpanError(lease.size, lease.size, task.source, error))
             return
         accepted = self._master.report_done(
             task.id, task.attempt, records=lease.used, result=result
@@ -343,7 +347,7 @@ class Worker:
         if lease.void:
             return
         cause = error.error
-        text = f"{type(cause).__name__}: {cause}"
+        text = f"{type(cause).__name__}: {cause}{_place(cause, self._definition_file)}"
         trace = "".join(traceback.format_exception(cause))
         log.warning(
             "task=%d source=%s positions=%d-%d -> failed error=%r",
@@ -369,6 +373,14 @@ class Worker:
             )
             log.info("task=%d position=%d -> handed back", lease.task.id, lease.position)
             self._stream.forget(lease)
+
+
+def _place(error: Exception, definition_file: str) -> str:
+    """Where in the definition, or in a file beside it, the error was raised: " (file:line)" or ""."""
+    folder = os.path.dirname(definition_file)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if folder and f.filename.startswith(folder + os.sep)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 class _Rate:

@@ -9,7 +9,7 @@ from servers import table
 
 from edl.common import storage
 
-RECORDS, EPOCHS = 3000, 2
+RECORDS, EPOCHS = 3072, 2  # a whole number of minibatches
 
 
 @pytest.fixture

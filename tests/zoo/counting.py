@@ -44,4 +44,4 @@ def feed(records, mode):
 
 
 def metrics():
-    return {"records": Mean(lambda outputs, labels: torch.ones(len(labels)))}
+    return {"records": Mean(lambda outputs, labels: 1.0)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
 import runpy
 import sys
@@ -146,6 +147,16 @@ def test_every_folder_of_the_package_is_in_the_readme_s_map():
     ]
 
     assert {f"{folder}/" for folder in folders} - set(file_map()) == set()
+
+
+def test_floors_of_the_architecture_are_those_that_import_linter_holds():
+    config = configparser.ConfigParser()
+    config.read(ROOT / ".importlinter")
+    layers = config["importlinter:contract:floors"]["layers"].replace("edl.", "").split("\n")
+    architecture = (ROOT / "docs/architecture.md").read_text()
+    ((_, block),) = _FENCE.findall(section(architecture, "Floors"))
+
+    assert [layer for layer in layers if layer] == block.splitlines()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from edl.master.client import MasterClient
 from edl.master.journal import Journal
 from edl.master.master import Master
 from edl.master.plan import cut, plan_of, sources_of
-from edl.master.servers import Cut, Fenced, Snapshot
+from edl.master.servers import Cut, Snapshot
 from edl.master.servicer import MasterServicer
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
@@ -56,13 +56,10 @@ class FakeServers:
         if self.down.is_set():
             raise Unreachable("nobody there")
 
-    def fence(self, attempts: Mapping[int, int]) -> Fenced:
+    def fence(self, attempts: Mapping[int, int]) -> Mapping[int, Sequence[int]]:
         self._call("fence")
         with self.lock:
-            applied = {
-                t: [led.fence(t, a) or 0 for led in self.ledgers] for t, a in attempts.items()
-            }
-            return Fenced(applied, self.pushes > 0)
+            return {t: [led.fence(t, a) or 0 for led in self.ledgers] for t, a in attempts.items()}
 
     def cut(self, name: str, hold_s: float) -> Cut | None:
         self._call("cut")

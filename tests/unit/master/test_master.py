@@ -362,7 +362,7 @@ def test_quarantined_records_within_the_budget_are_a_success(start):
 def test_a_definition_that_fails_before_anything_is_applied_fails_the_job(start):
     job = start(task_fault_tolerance=2)
     worker = job.worker()
-    for _ in range(2):
+    for _ in range(4):
         task = worker.lease()
         worker.fail(task, 0, 2)
 

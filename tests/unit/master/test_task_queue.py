@@ -247,25 +247,91 @@ def test_what_else_is_broken_in_a_span_has_tries_of_its_own():
     assert {0} == queue.tasks[1].skips
 
 
-def test_nothing_applied_by_the_first_quarantine_means_that_the_definition_is_broken():
-    queue = queue_of(4, tolerance=1)
-    queue.lease("w", "r")
-    fail(queue, "w", 1, 1)
+def test_a_task_that_failed_goes_behind_those_that_may_prove_the_definition():
+    check(
+        queue_of(12),
+        """
+        lease w0 r1 -> task 1.1 from 0
+        failed w0 1.1 1 -> yes
+        fenced 1.2 0 0 -> todo
+        lease w0 r2 -> task 2.1 from 0
+        lease w0 r3 -> task 3.1 from 0
+        lease w0 r4 -> task 1.2 from 0
+        """,
+    )
 
-    queue.fenced(1, 2, [0, 0], anything_applied=False)
+
+def test_a_task_that_failed_goes_first_where_its_shards_are_uneven():
+    check(
+        queue_of(12),
+        """
+        lease w0 r1 -> task 1.1 from 0
+        failed w0 1.1 3 -> yes
+        fenced 1.2 0 2 -> todo
+        lease w0 r2 -> task 1.2 from 0 stop at [2]
+        """,
+    )
+
+
+def fail_again(queue, times):
+    """The definition fails at the start of whatever is leased."""
+    for number in range(times):
+        task = queue.lease("w", f"r{number}")
+        fail(queue, "w", task.id, task.attempt)
+        queue.fenced(task.id, task.attempt, [task.position])
+
+
+def test_a_definition_that_never_worked_is_broken_after_two_failures_more_than_the_tolerance():
+    queue = queue_of(40, tolerance=3)
+
+    fail_again(queue, 4)
+    assert queue.broken is None
+
+    fail_again(queue, 1)
+    assert "ValueError: bad (a, train task 5)" == queue.broken
+    assert [] == queue.quarantined
+
+
+def test_a_definition_that_has_worked_once_is_not_broken_by_many_failures():
+    queue = queue_of(40, tolerance=3)
+    queue.lease("w", "r")
+    queue.done("w", 1, 1)
+
+    fail_again(queue, 27)
+
+    assert queue.broken is None
+    assert queue.quarantined != []
+
+
+def test_a_span_that_was_skipped_proves_nothing():
+    queue = queue_of(4, tolerance=1)
+    fail_again(queue, 1)  # positions 0 and 1 are skipped from now on
+    queue.lease("w", "r")
+    fail(queue, "w", 1, 2, start=2, end=4)
+    queue.fenced(1, 3, [2])
+
+    assert "ValueError: bad (a, train task 1)" == queue.broken
+
+
+def test_nothing_left_to_prove_the_definition_means_that_it_is_broken():
+    queue = queue_of(2, tolerance=1)
+
+    fail_again(queue, 1)
 
     assert "ValueError: bad (a, train task 1)" == queue.broken
     assert [] == queue.quarantined
 
 
-def test_a_failure_of_an_end_breaks_the_job_for_there_is_nothing_to_skip():
-    queue = queue_of(4, tolerance=1)
-    (number,) = queue.add(Kind.TRAIN_END, [("", 0, 0)])
-    queue.lease("w", "r")
+def test_failures_of_no_record_break_the_job_for_there_is_nothing_to_skip():
+    queue = queue_of(12, tolerance=2)
+    for number in (1, 2):  # a callback at the end of two tasks
+        queue.lease("w", f"r{number}")
+        assert queue.broken is None
+        fail(queue, "w", number, 1, start=4, end=4)
+        queue.fenced(number, 2, [4])
 
-    fail(queue, "w", number, 1, start=0, end=0)
-
-    assert queue.broken is not None
+    assert "ValueError: bad (a, train task 2)" == queue.broken
+    assert ([], 8) == (queue.quarantined, queue.records_done)
 
 
 def test_evaluations_go_before_training():
