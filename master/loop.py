@@ -14,7 +14,7 @@ import heapq
 import queue
 import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ..common.clock import Clock
@@ -31,12 +31,11 @@ _BATCH = 256  # events between two looks at the scripts
 class Loop:
     """See the module. `clock` decides what time it is; the inbox wakes the thread."""
 
-    def __init__(self, clock: Clock, threads: int = 8) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._scripts: list[tuple[Script[Any], Wait]] = []
         self._wakes: list[float] = []
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="master-background")
         self._lock = threading.Lock()
         self._closed = False
 
@@ -55,9 +54,20 @@ class Loop:
     # -- on the loop's thread
 
     def background(self, work: Callable[[], Result]) -> Future[Result]:
-        """Run blocking work elsewhere; the loop wakes when it is done."""
-        future = self._pool.submit(work)
-        future.add_done_callback(lambda _: self.post(_nothing))
+        """Run blocking work elsewhere; the loop wakes when it is done.
+
+        In a daemon thread: a call to a server that is gone must not keep the process from ending.
+        """
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001  raised in the script that waits for it
+                future.set_exception(error)
+            self.post(_nothing)
+
+        threading.Thread(target=run, name="master-background", daemon=True).start()
         return future
 
     def spawn(self, script: Script[Any]) -> None:
@@ -96,7 +106,6 @@ class Loop:
         for script, _ in self._scripts:
             script.close()
         self._scripts.clear()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _take(self, again: float) -> None:
         now = self.clock.now()

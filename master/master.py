@@ -51,6 +51,7 @@ _CUT_HOLD_S = 2.0  # how long a cut may hold back pushes at first; doubled up to
 _LONGEST_CUT_HOLD_S = 16.0
 _SILENT_LEASES = 3  # a process silent for so many leases is killed
 _SERVER_GRACE_S = 10.0
+_FAILED_GRACE_S = 2.0
 
 
 @dataclass
@@ -172,6 +173,8 @@ class Master:
         return self._ask(lambda: pb.ReportTaskReply(accepted=self._report(request)))
 
     def get_task(self, request: pb.GetTaskRequest) -> Future[pb.GetTaskReply]:
+        # A request is a sign of life when it comes, not for as long as it is parked.
+        self.loop.post(lambda: self._heard(request.replica.incarnation))
         return self._ask_and_wait(
             lambda: self._get_task(request),
             lambda: pb.GetTaskReply(outcome=pb.GetTaskReply.WAIT),
@@ -283,7 +286,7 @@ class Master:
 
     def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:
         replica = request.replica
-        if not self.members.heard(replica.incarnation, self._clock.now()):
+        if self.members.get(replica.incarnation) is None:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.FENCED)
         if self.status.state == "done":
             return pb.GetTaskReply(outcome=pb.GetTaskReply.FINISHED)
@@ -297,6 +300,9 @@ class Master:
         )
         log.debug("task=%d attempt=%d worker=%d -> leased", task.id, task.attempt, replica.index)
         return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self._task_message(task))
+
+    def _heard(self, incarnation: str) -> None:
+        self.members.heard(incarnation, self._clock.now())
 
     def _report(self, request: pb.ReportTaskRequest) -> bool:
         worker = request.replica.incarnation
@@ -714,7 +720,8 @@ class Master:
     def _leave(self) -> Script[None]:
         """Workers first, so that none sees its servers vanish; whoever does not go is killed."""
         grace_s = self.settings.drain_grace_s
-        if self.status.state != "done":
+        if self.status.state != "done":  # what they hold is void, and the servers may be gone
+            grace_s = _FAILED_GRACE_S
             self._stop_all(WORKER, grace_s)
         until = self._clock.now() + grace_s
         self.loop.wake_at(until)

@@ -11,15 +11,14 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 from jobs import ZOO, Job, send, write_records
 from servers import dense, table
 from stage import Stage, counts, each, edl, owner, predictions, result
 
 from edl.common import storage
 from edl.master.client import MasterClient
-from edl.nn import LocalRows
-from edl.nn.initializers import INITIALIZERS
+from edl.nn.initializers import initial_rows
+from edl.nn.model_spec import TableSpec
 from edl.proto import master_pb2 as pb
 from edl.ps.client import PsClient, PushOutcome, Span
 
@@ -69,20 +68,21 @@ def test_a1_workers_killed_at_random_while_shuffling_and_reading_ahead_lose_no_r
         shuffle=True,
         lease_s=2.0,
     )
-    killed = 0
+    killed = []
+
+    def busy(status):
+        return [w["pid"] for w in status["workers"] if w["task"] and w["pid"] not in killed]
+
     with job:
         for moment in moments:
             status = job.watch(
-                lambda s, moment=moment: (
-                    s["records_done"] >= moment * (s["records_total"] or 1)
-                    and any(w["task"] for w in s["workers"])
-                )
+                lambda s, moment=moment: s["records_done"] >= moment * 3000 and busy(s)
             )
-            busy = [w["pid"] for w in status["workers"] if w["task"]]
-            killed += send(rng.choice(busy), signal.SIGKILL)
+            killed.append(rng.choice(busy(status)))
+            send(killed[-1], signal.SIGKILL)
         assert 0 == job.wait(), job.logs()
 
-    assert killed == job.result()["restarts"]["preemptions"]
+    assert 4 == job.result()["restarts"]["preemptions"]
     assert each(1500, 2) == counts(job)
 
 
@@ -108,17 +108,17 @@ def test_a2_a_task_whose_owner_is_preempted_ten_times_is_trained_and_nobody_fail
 
 
 def test_a3_a_killed_server_moves_no_task_and_ends_the_job_in_one_sentence(tmp_path):
-    """Broken once: Master._lost does not look at the role."""
-    stage = Stage(tmp_path, 40, 120)
+    """Broken once: Master._exited loses the members of that index whatever their role."""
+    stage = Stage(tmp_path, 40, 70)
     job = staged(tmp_path, stage, 128, num_ps=2, checkpoint_steps=2)
     with job:
-        before = job.watch(lambda s: s["checkpoint"] and stage.reached(40, 120))
+        before = job.watch(lambda s: s["checkpoint"] and stage.reached(40, 70))
         held = {w["index"]: w["task"] for w in before["workers"]}
         send(before["servers"][1]["pid"], signal.SIGKILL)
         after = job.watch(lambda s: s["state"] == "failed")
         assert held == {w["index"]: w["task"] for w in after["workers"]}
-        assert (2, 0) == (after["tasks"]["leased"], after["tasks"]["fencing"])
-        stage.open(40, 120)
+        assert 0 == after["tasks"]["fencing"]
+        stage.open(40, 70)
         assert 1 == job.wait(), job.logs()
 
     message = job.result()["message"]
@@ -161,7 +161,7 @@ class Partition:
         self.whole = threading.Event()
         self.whole.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = "http://127.0.0.1:{}".format(self._listener.getsockname()[1])
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.lines = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -370,10 +370,11 @@ def test_a15_evaluate_gives_the_metric_that_training_ended_with_on_fewer_servers
 
     told = edl(tmp_path, "evaluate", *arguments, "--minibatch_size", 50)
 
-    expected = trained.result()["metrics"]["mse"]
     found = result(tmp_path, "evaluation")["metrics"]["mse"]
-    assert pytest.approx(expected, rel=1e-5) == found
-    assert 0 < expected < 3.0  # 4.0 is what a constant reaches
+    rows, weight, bias = state(trained.checkpoint())
+    scores = rows @ weight + bias
+    assert pytest.approx(np.mean((scores - np.arange(RECORDS) % 7) ** 2), rel=1e-5) == found
+    assert pytest.approx(trained.result()["metrics"]["mse"], rel=1e-5) == found
     assert "mse" in told.stdout
 
 
@@ -388,15 +389,10 @@ def test_a15_predict_writes_outputs_in_record_order_of_unseen_records_too(traine
     edl(tmp_path, "predict", *arguments, "--num_minibatches_per_task", 2, "--num_workers", 2)
 
     rows, weight, bias = state(trained.checkpoint())
-    fresh = LocalRows(5)
-    first = fresh.rows(
-        type("Table", (), {"name": "rows", "dim": 4, "initializer": "uniform", "scale": 0.05})(),
-        torch.arange(RECORDS, RECORDS + unseen),
-    )
-    everything = np.concatenate([rows, first.detach().numpy()])
+    first = initial_rows(5, TableSpec("rows", 4), np.arange(RECORDS, RECORDS + unseen))
+    everything = np.concatenate([rows, first])
     found = predictions(tmp_path / "out")
     np.testing.assert_allclose(found, everything @ weight + bias, rtol=1e-4, atol=1e-5)
-    assert INITIALIZERS
 
 
 def test_a15_get_model_steps_pulls_the_dense_values_every_so_many_minibatches(tmp_path):

@@ -34,4 +34,4 @@ def feed(records, mode):
 
 
 def metrics():
-    return {"mse": Mean(lambda outputs, labels: (outputs - labels) ** 2)}
+    return {"mse": Mean(lambda outputs, labels: ((outputs - labels) ** 2).mean())}

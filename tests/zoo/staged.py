@@ -86,7 +86,7 @@ class Counted(Mean):
 
 
 def metrics():
-    return {"records": Counted(lambda outputs, labels: torch.ones(len(labels)))}
+    return {"records": Counted(lambda outputs, labels: 1.0)}
 
 
 class Callbacks:

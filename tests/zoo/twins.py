@@ -44,6 +44,6 @@ def feed(records, mode):
 
 def metrics():
     return {
-        "pushes": Mean(lambda outputs, labels: outputs[:, 0]),
-        "spread": Mean(lambda outputs, labels: outputs.amax(1) - outputs.amin(1)),
+        "pushes": Mean(lambda outputs, labels: outputs[:, 0].mean()),
+        "spread": Mean(lambda outputs, labels: (outputs.amax(1) - outputs.amin(1)).mean()),
     }

@@ -133,6 +133,21 @@ def test_reports_of_older_attempts_change_nothing_whenever_they_come():
     )
 
 
+def test_a_late_answer_to_an_older_fence_does_not_end_the_newer_one():
+    check(
+        queue_of(4),
+        """
+        lease w0 r1 -> task 1.1 from 0
+        lost w0 -> fence 1.2
+        fenced 1.2 0 0 -> todo
+        lease w1 r1 -> task 1.2 from 0
+        lost w1 -> fence 1.3
+        fenced 1.2 0 0 -> fencing
+        fenced 1.3 2 2 -> todo
+        """,
+    )
+
+
 def test_a_task_that_came_back_goes_first():
     check(
         queue_of(12),

