@@ -58,7 +58,9 @@ class Here:
 class There:
     """Servers, each a process of its own, and a client in this one."""
 
-    def __init__(self, client: PsClient, pids: tuple[int, ...], dense: Mapping[str, Floats]) -> None:
+    def __init__(
+        self, client: PsClient, pids: tuple[int, ...], dense: Mapping[str, Floats]
+    ) -> None:
         self.pids = pids
         self._client = client
         self._into = {name: np.empty_like(values) for name, values in dense.items()}

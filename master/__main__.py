@@ -78,7 +78,8 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery) -> int:
     if described is None:
         return code
     queue, restore = open_queue(settings, described)
-    (job_dir / "journal.sqlite").unlink(missing_ok=True)
+    for suffix in ("", "-wal", "-shm"):  # all of an older one: its log would be replayed
+        (job_dir / f"journal.sqlite{suffix}").unlink(missing_ok=True)
     journal = Journal(job_dir / "journal.sqlite")
     tensorboard = settings.output and settings.tensorboard
     scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)

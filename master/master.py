@@ -9,6 +9,7 @@ the scripts, which read from top to bottom.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -46,6 +47,7 @@ _ROLES = {pb.WORKER: WORKER, pb.SERVER: SERVER}
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
 _TRAIN_END = "train-end"
 _TICK_S = 0.5  # how late a silent worker may be noticed
+_AWAY_S = 4 * _TICK_S  # a longer pause between two looks is no ordinary one
 _RETRY_S = 0.5  # pause before an unreachable server is asked again
 _CUT_HOLD_S = 2.0  # how long a cut may hold back pushes at first; doubled up to
 _LONGEST_CUT_HOLD_S = 16.0
@@ -110,11 +112,13 @@ class Master:
         self._parked: deque[_Parked] = deque()
         self._watchers: deque[tuple[int, _Parked]] = deque()
         self._fences_sent: set[tuple[int, int]] = set()
+        self._looked = clock.now()  # for who is silent
         self._silent: dict[int, float] = {}  # worker index: last heard
         self._cutting = False
-        self._cuts = 0
+        self._cut_numbers = itertools.count(1)
         self._rounds = 0  # evaluations that run, their cuts included
         self._checkpointing = False
+        self._kept: tuple[int, dict[str, Any]] | None = None  # what the last checkpoint holds
         self._over = False
 
     # -- life
@@ -306,7 +310,7 @@ class Master:
 
     def _report(self, request: pb.ReportTaskRequest) -> bool:
         worker = request.replica.incarnation
-        self.members.heard(worker, self._clock.now())
+        self._heard(worker)
         about = {"worker": worker, "task": request.task, "attempt": request.attempt}
         outcome = request.WhichOneof("outcome")
         if outcome == "done":
@@ -352,6 +356,9 @@ class Master:
         log.info("worker=%d -> lost reason=%r tasks=%d", member.index, why, len(fences))
 
     def _scale(self, workers: int) -> int:
+        if self.status.state not in ("starting", "running"):
+            self._tell(f"not scaled to {workers} workers: the job is {self.status.state}")
+            return self.replicas.wanted
         self._journal.append("scale", {"workers": workers})
         previous = self.replicas.scale(workers)
         self._tell(f"workers wanted: {workers} (were {previous})")
@@ -378,6 +385,11 @@ class Master:
         return min([now + _TICK_S, self.replicas.next_start() or now + _TICK_S, *waiting])
 
     def _expire(self, now: float) -> None:
+        away_s, self._looked = now - self._looked, now
+        if away_s > max(_AWAY_S, self.settings.lease_s / 2):
+            # This process itself was stopped, or its disk was slow: who spoke meanwhile is not
+            # heard yet.
+            self.members.excuse(away_s)
         for member in self.members.expire(now):
             self._silent[member.index] = member.last_heard
             self._tell(f"worker {member.index} was silent for {self.settings.lease_s:g} s: lost")
@@ -387,14 +399,20 @@ class Master:
                 del self._silent[index]
                 self._tell(f"worker {index} stays silent: killed")
                 self._stop_process(WORKER, index, 0)
+        for member in self.members.hung_servers(now, self.settings.master_timeout_s):
+            self._tell(f"server {member.index} stays silent: killed")
+            self._stop_process(SERVER, member.index, 0)
 
     def _start_replicas(self, now: float) -> None:
         for start in self.replicas.starts(now):
             try:
-                self._start(start)
+                if self.status.exit_code is None:
+                    self._start(start)
+                    continue
             except EdlError as error:
                 self._fail(str(error))
-                return
+            # It never was: nobody is to wait for its end.
+            self.replicas.exited(start.role, start.index, start.incarnation, EXIT_FAILED, now)
 
     def _start(self, start: Start) -> None:
         assert self._runtime is not None
@@ -527,7 +545,7 @@ class Master:
             epoch += 1
             last = epoch == plan.epochs
             if not self.settings.use_async and (last or not plan.overlap_epochs):
-                self.version = yield from self._insist(lambda: self._shards.flush())
+                yield from self._flush()
             self._tell(f"epoch {epoch - 1} is done (version {self.version})")
             if self._validation:
                 round_ = yield from self._begin_evaluation(epoch - 1)
@@ -605,7 +623,9 @@ class Master:
         try:
             cut, books = yield from self._cut()
             try:
-                yield self.loop.background(lambda: self._write_checkpoint(cut, books))
+                if self._kept != (cut.version, books):
+                    yield self.loop.background(lambda: self._write_checkpoint(cut, books))
+                    self._kept = cut.version, books
             finally:
                 self.loop.background(lambda: self._shards.unpin(cut.name))
         except (OSError, Unreachable, EdlError) as error:
@@ -643,13 +663,26 @@ class Master:
             while True:
                 # Positions that a lost worker left uneven are only levelled by the next lease.
                 yield lambda: not self.queue.uneven
-                self._cuts += 1
-                name = f"cut-{self._cuts}"
-                cut = yield from self._insist(lambda: self._shards.cut(name, hold_s))  # noqa: B023
+                cut = yield from self._insist(lambda: self._take_cut(hold_s))  # noqa: B023
                 if cut is not None:
                     return cut, self.queue.books(cut.applied)
                 hold_s = min(2 * hold_s, _LONGEST_CUT_HOLD_S)
                 yield from self.loop.sleep(1.0)
+        finally:
+            self._cutting = False
+
+    def _take_cut(self, hold_s: float) -> Cut | None:
+        """In the background, one at a time. A try that failed may have left its name pinned on
+        some shards, at a state that is old by now: each try has a name of its own."""
+        return self._shards.cut(f"cut-{next(self._cut_numbers)}", hold_s)
+
+    def _flush(self) -> Script[None]:
+        """Sync mode: step with the pushes that wait; not while a cut is taken, which would have
+        the step on some shards and lack it on others."""
+        yield lambda: not self._cutting
+        self._cutting = True
+        try:
+            self.version = yield from self._insist(lambda: self._shards.flush())
         finally:
             self._cutting = False
 

@@ -93,6 +93,23 @@ class Membership:
             self.lose(member.incarnation)
         return gone
 
+    def hung_servers(self, now: float, patience_s: float) -> list[Member]:
+        """Servers that have spoken since they registered (restoring may take long), but not for
+        `patience_s`; each is named once."""
+        hung = [
+            m
+            for m in self._members.values()
+            if m.role == SERVER and m.state != "starting" and now - m.last_heard > patience_s
+        ]
+        for member in hung:
+            member.state = "starting"
+        return hung
+
+    def excuse(self, seconds: float) -> None:
+        """So long nobody could be heard."""
+        for member in self._members.values():
+            member.last_heard += seconds
+
     def get(self, incarnation: str) -> Member | None:
         return self._members.get(incarnation)
 

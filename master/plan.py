@@ -99,7 +99,10 @@ class Plan:
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for positions of one plan to mean the same in another."""
         values = dataclasses.asdict(self)
-        for name in ("num_epochs", "max_steps", "overlap_epochs", "pushes_per_step", "first_id"):
+        free = ["num_epochs", "first_id"]
+        if not self.max_steps:  # else they say which records an epoch has not
+            free += ["max_steps", "overlap_epochs", "pushes_per_step"]
+        for name in free:
             del values[name]
         return {**values, "kind": int(self.kind), "sources": [list(s) for s in self.sources]}
 

@@ -157,6 +157,11 @@ class Replicas:
         return [s for s in self.slots.values() if s.role == role and s.phase == Phase.RUNNING]
 
     @property
+    def wanted(self) -> int:
+        """How many workers are wanted."""
+        return len(self._wanted_workers())
+
+    @property
     def all_workers_failed(self) -> Slot | None:
         """The last worker's slot, where every worker that is wanted has failed for good."""
         wanted = self._wanted_workers()

@@ -57,7 +57,7 @@ class Aggregation:
 
     def add(self, update: Update) -> Update | None:
         """One push. The update of the step that it completes, if it does."""
-        if self._wait == 1:
+        if self._wait == 1 and not self.pushes:  # pushes: of a checkpoint that waited for more
             return update
         for key, grad in update.dense.items():
             if key in self._dense:

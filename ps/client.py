@@ -12,8 +12,8 @@ other calls are control and stay gRPC.
 from __future__ import annotations
 
 import enum
-import functools
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,12 +180,7 @@ class GrpcShardConnection:
 
 def start(method: Any, request: Any, timeout_s: float) -> Waiter[Any]:
     """Send an RPC now; the waiter gathers its reply."""
-    try:
-        future = method.future(request, timeout=timeout_s)
-    except ValueError as error:  # the channel was closed meanwhile: its server was replaced
-        closed = Unreachable(f"the connection was closed: {error}")
-        closed.__cause__ = error
-        return functools.partial(_raise, closed)
+    future = method.future(request, timeout=timeout_s)
 
     def wait() -> Any:
         try:
@@ -194,12 +189,10 @@ def start(method: Any, request: Any, timeout_s: float) -> Waiter[Any]:
             raise rpc.translate(error) from error
         except grpc.FutureCancelledError as error:
             raise Unreachable("CANCELLED: the connection was closed") from error
+        except ValueError as error:  # the channel was closed meanwhile: its server was replaced
+            raise Unreachable(f"the connection was closed: {error}") from error
 
     return wait
-
-
-def _raise(error: EdlError) -> NoReturn:
-    raise error
 
 
 def _chunk_message(chunk: Chunk) -> pb.DenseChunk:
@@ -281,6 +274,7 @@ class PsClient:
         self._token = token
         self._connect = connect
         self._shards = [self._open(address) for address in addresses]
+        self._closed = threading.Event()
         self._spec: ModelSpec | None = None
         if spec:
             self._use(spec)
@@ -303,6 +297,8 @@ class PsClient:
                 replaced.close()
 
     def close(self) -> None:
+        """Give up all calls that run: they raise Unreachable."""
+        self._closed.set()
         for shard in self._shards:
             shard.close()
 
@@ -557,10 +553,9 @@ class PsClient:
             left_s = deadline - time.monotonic()
             if not isinstance(error, Unreachable):
                 raise error
-            if left_s <= 0:
+            if left_s <= 0 or self._closed.wait(min(left_s, backoff_s * random.uniform(0.5, 1.0))):
                 address = self._shards[index].address
                 raise Unreachable(f"parameter server {index} at {address}: {error}") from error
-            time.sleep(min(left_s, backoff_s * random.uniform(0.5, 1.0)))
             backoff_s = min(_LAST_BACKOFF_S, 2 * backoff_s)
 
     def _control(self, name: str, requests: Mapping[int, Any], deadline: float) -> dict[int, Any]:

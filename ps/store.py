@@ -9,6 +9,9 @@ A cut. `freeze` holds back pushes that would be applied; answers that apply noth
 covers all targets the state is pinned (copy on write) and pushes go on at once. A freeze ends by
 itself at its deadline, and a pin that has not reached its targets by its own pins nothing: a
 master that dies never stops training.
+
+A step that fails half way (out of memory) leaves the shard torn for good: a repetition of the push
+would apply its first half twice, and a cut would keep a half.
 """
 
 from __future__ import annotations
@@ -112,6 +115,7 @@ class Store:
         self._freeze: _Freeze | None = None
         self._cuts: dict[str, Books] = {}
         self._master_epoch = 0
+        self._torn = False  # a step was begun and did not end
         self.counts = dict.fromkeys(Outcome, 0)
 
     # -- The model
@@ -218,6 +222,7 @@ class Store:
     ) -> tuple[int, list[tuple[ChunkKey, bytes]], list[Floats]] | None:
         """The version, chunks changed since, rows by table; None: not initialized."""
         with self._changed:
+            self._check_whole()
             if not self.initialized:
                 return None
             if cut and cut not in self._cuts:
@@ -235,6 +240,7 @@ class Store:
     def push(self, span: Span, version: int, update: Update) -> Pushed:
         """Apply a span's gradients exactly once. Raises Invalid, having changed nothing."""
         with self._changed:
+            self._check_whole()
             if not self.initialized:
                 return self._answer(Outcome.UNINITIALIZED, span)
             self._check(update)
@@ -248,12 +254,15 @@ class Store:
                 if freeze is None or freeze.lets_through(span):
                     break
                 self._wait_or_thaw(freeze)
+            self._check_whole()  # again: another push may have failed while this one waited
+            self._torn = True  # until the ledger has it, should anything fail on the way
             staleness = max(0, self._version - version)
             scale = self._policy.lr_scale(version, self._version)
             step = self._aggregation.add(update)
             if step is not None:
                 self._step(step, scale)
             self._ledger.advance(span)
+            self._torn = False
             if self._freeze is not None:
                 self._changed.notify_all()
             return self._answer(Outcome.APPLIED, span, staleness)
@@ -294,8 +303,11 @@ class Store:
         """Step with the pushes that wait. The version; how many waited."""
         with self._changed:
             waiting = self._aggregation.pushes
+            self._check_whole()
             if waiting:
+                self._torn = True
                 self._step(self._aggregation.flush(), 1.0)
+                self._torn = False
             return self._version, waiting
 
     def freeze(self, cut: str, timeout_s: float) -> tuple[tuple[Entry, ...], int]:
@@ -314,6 +326,7 @@ class Store:
         A shard without a model, or one that this cut does not freeze (any more), pins nothing.
         """
         with self._changed:
+            self._check_whole()
             freeze = self._freeze
             if freeze is not None and freeze.cut == cut:
                 freeze.targets = targets
@@ -322,6 +335,7 @@ class Store:
                 while self._freeze is freeze and not self._covers(targets):
                     self._wait_or_thaw(freeze)
                 if self._freeze is freeze:
+                    self._check_whole()
                     if self.initialized:
                         self._keep(cut)
                     self._thaw()
@@ -415,6 +429,13 @@ class Store:
             return self._ledger.entries()
 
     # -- Checks
+
+    def _check_whole(self) -> None:
+        if self._torn:
+            raise EdlError(
+                f"server {self.index} failed in the midst of a step (see its log): what it holds "
+                "is no longer exact, so it applies and keeps nothing more; go on from a checkpoint"
+            )
 
     def _table(self, name: str) -> Table:
         try:

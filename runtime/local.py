@@ -138,9 +138,9 @@ class LocalRuntime:
             return
         if group:
             self._signal_group(child.pid, number)
-        else:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(child.pid, number)
+        # Itself too: one that was forked just now may not lead its group yet.
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.kill(child.pid, number)
 
     @staticmethod
     def _signal_group(pid: int, number: signal.Signals) -> None:

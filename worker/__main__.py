@@ -93,6 +93,7 @@ class _Process:
         self._loss = Gauge("edl_train_loss", "Loss of the last minibatch.")
         self._drain = threading.Event()
         self._worker: Worker | None = None
+        self._ps: PsClient | None = None
         self._patience_s = 120.0
 
     def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
@@ -136,6 +137,8 @@ class _Process:
         finally:
             self._worker = None
             beat.stop()
+            if self._ps is not None:
+                self._ps.close()  # a push that still waits for its servers is given up
 
     def _build(self, master: MasterClient, settings: JobSettings) -> Worker | None:
         """Load the definition and connect to the servers; None where it was drained meanwhile."""
@@ -161,10 +164,11 @@ class _Process:
         # Servers that restore a checkpoint to evaluate or predict keep its model, optimizer included.
         optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
         spec = model_spec(make_model(), optimizer, settings.seed)
+        self._ps = PsClient(list(servers.addresses), token=rpc.job_token(), spec=spec)
         trainer = PsTrainer(
             make_model,
             definition.loss if definition.has("loss") else None,
-            PsClient(list(servers.addresses), token=rpc.job_token(), spec=spec),
+            self._ps,
             spec,
             device=choose_device(settings.device),
             get_model_steps=settings.get_model_steps,

@@ -191,7 +191,7 @@ class PsTrainer:
             if kind == "parameter" and device.type == "cpu" and tensor.dtype == torch.float32:
                 tensor.data = torch.from_numpy(host)
         self._landed = {n: v.copy() for n, v in self._host.items()} if ahead else self._host
-        self._landing = threading.Lock()  # one dense pull at a time writes to `_landed`
+        self._landing = threading.RLock()  # one dense pull at a time writes to `_landed`
         self._changed: set[str] = set()  # in `_landed`, not yet the model's
         ps.agree(spec, timeout_s=patience_s)
         self._cut = ""  # whose values `_landed` holds; "" is the present
@@ -214,7 +214,7 @@ class PsTrainer:
 
     def start_pull(self, prepared: Mapping[str, Unique], pool: Executor) -> Future[_Pull]:
         """Pull what a coming batch needs while this one computes."""
-        return pool.submit(self._pull, prepared, "", self._dense_due())
+        return pool.submit(self._pull, prepared, "", self._dense_due(computing=1))
 
     def begin(self, prepared: Mapping[str, Unique], ahead: _Pull | None) -> _Pull:
         """Make the newest parameters (or those pulled ahead) the model's; returns the pulled rows."""
@@ -286,9 +286,10 @@ class PsTrainer:
     @torch.no_grad()
     def outputs(self, features: Any, prepared: Mapping[str, Unique], cut: str) -> Any:
         """The model's outputs in evaluation mode, on the CPU, of the state `cut` ("": now)."""
-        # One cut never changes: its dense values are pulled once.
-        pull = self._pull(prepared, cut, not cut or self._cut != cut)
-        self._install(pull)
+        with self._landing:  # a pull of the present may still be under way
+            # One cut never changes: its dense values are pulled once.
+            pull = self._pull(prepared, cut, not cut or self._cut != cut)
+            self._install(pull)
         self._reset_buffers()
         self.model.eval()
         self._attach(prepared, pull.pulled.rows, cut, train=False)
@@ -305,8 +306,14 @@ class PsTrainer:
             name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()
         }
 
-    def _dense_due(self) -> bool:
-        return self._known is None or self._steps_since_pull >= self._get_model_steps
+    def outdated(self) -> None:
+        """The servers call the model's values stale: the next `begin` pulls them again."""
+        self._steps_since_pull = self._get_model_steps
+
+    def _dense_due(self, computing: int = 0) -> bool:
+        """`computing`: minibatches that are begun, but not yet counted by `gradients`."""
+        steps = self._steps_since_pull + computing
+        return self._known is None or steps >= self._get_model_steps
 
     def _pull(self, prepared: Mapping[str, Unique], cut: str, dense: bool) -> _Pull:
         ids = {name: entry.ids_U for name, entry in prepared.items()}

@@ -129,7 +129,8 @@ class TaskStream:
         """The lease has ended: reported, fenced or handed back."""
         with self._changed:
             lease.void = True
-            self.leases.pop(lease.task.id, None)
+            if self.leases.get(lease.task.id) is lease:  # not one of the same task that came after
+                del self.leases[lease.task.id]
             self._changed.notify_all()
 
     def next(self, timeout_s: float | None = None) -> Item | None:

@@ -29,8 +29,9 @@ class DefinitionTasks:
         self._definition = definition
         self._output = Path(output) if output else None
         self._worker = worker
-        self._metrics: dict[int, dict[str, streamed.Metric]] = {}
-        self._predictions: dict[int, list[Any]] = {}
+        # Of tasks that are not ended: the attempt that began it, and what it has so far.
+        self._metrics: dict[int, tuple[int, dict[str, streamed.Metric]]] = {}
+        self._predictions: dict[int, tuple[int, list[Any]]] = {}
 
     def evaluate(self, lease: Lease, outputs: Any, labels: Any) -> None:
         for metric in self._of(lease).values():
@@ -51,11 +52,15 @@ class DefinitionTasks:
     def predict(self, lease: Lease, outputs: Any) -> None:
         if self._definition.process_predictions is not None:
             self._definition.process_predictions(outputs, self._worker)
-        self._predictions.setdefault(lease.task.id, []).append(streamed.to_numpy(outputs))
+        begun = self._predictions.get(lease.task.id)
+        if begun is None or begun[0] != lease.task.attempt:  # an attempt begins at position 0
+            begun = self._predictions[lease.task.id] = lease.task.attempt, []
+        begun[1].append(streamed.to_numpy(outputs))
 
     def predicted(self, lease: Lease) -> None:
         """Write the task's outputs, in record order, as one .npy file: again is the same file."""
-        parts = self._predictions.pop(lease.task.id, [])
+        attempt, parts = self._predictions.pop(lease.task.id, (0, []))
+        parts = parts if attempt == lease.task.attempt else []
         if self._output is None:
             return
         folder = self._output / "predictions"
@@ -96,9 +101,10 @@ class DefinitionTasks:
         return self._definition.metrics()
 
     def _of(self, lease: Lease) -> dict[str, streamed.Metric]:
-        if lease.task.id not in self._metrics:
-            self._metrics[lease.task.id] = self._new_metrics()
-        return self._metrics[lease.task.id]
+        begun = self._metrics.get(lease.task.id)
+        if begun is None or begun[0] != lease.task.attempt:  # an attempt begins at position 0
+            begun = self._metrics[lease.task.id] = lease.task.attempt, self._new_metrics()
+        return begun[1]
 
     def _call(self, name: str, *arguments: Any) -> None:
         method = getattr(self._definition.callbacks, name, None)

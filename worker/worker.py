@@ -38,6 +38,8 @@ from .task_stream import BadSpan, Batch, EndOfTask, Lease, TaskStream
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
+_ASK_S = 5.0  # for one question to the master before an error ends this worker
+
 
 class Tasks(Protocol):
     """What a definition does with tasks other than training (worker/evaluation.py)."""
@@ -150,9 +152,22 @@ class Worker:
             self._settle()
             if self._draining.is_set():
                 self._hand_back()
+        except Fenced:
+            raise
+        except EdlError as error:
+            if self._is_lost():  # what it worked on may be gone: no failure of this worker
+                raise Fenced(f"the master has declared this worker lost ({error})") from error
+            raise
         finally:
             self._stream.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _is_lost(self) -> bool:
+        try:
+            reply = self._master.heartbeat(state=self.state, patience_s=_ASK_S)
+        except EdlError:
+            return False
+        return self._fenced.is_set() or bool(reply.fenced)
 
     def _next(self) -> Any:
         item = self._stream.next(timeout_s=0.0)
@@ -291,7 +306,9 @@ class Worker:
                     return
                 case PushOutcome.GAP:
                     self._rewind(batch, result.position or 0)
-                case PushOutcome.STALE | PushOutcome.UNINITIALIZED:
+                case PushOutcome.STALE:
+                    self._trainer.outdated()
+                case PushOutcome.UNINITIALIZED:
                     pass
             if batch.lease.void or self._fenced.is_set():
                 return

@@ -450,6 +450,7 @@ def test_a18_a_mistyped_flag_or_a_contradiction_is_a_hard_error(flags, sentence,
     assert not (tmp_path / "jobs").exists()
 
 
+@pytest.mark.slow
 def test_a20_a_dense_tensor_of_300_mb_trains_spread_over_two_servers(tmp_path):
     """Broken once: the limit of a gRPC message is 64 MB and Init sends a shard at once."""
     job = Job(

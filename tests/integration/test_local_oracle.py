@@ -117,6 +117,7 @@ def test_one_sync_worker_equals_plain_torch(oracle, num_servers):
             gradients = trainer.gradients(features, labels, prepared, pulled, (0, 1, step))
             trainer.push(1, 1, step, step + 1, gradients)
             found.append(gradients.loss)
+        trainer.refresh()
         final = trainer.state_dict()
         rows = {
             name: client.pull({name: np.array(sorted(ids))}, timeout_s=10).rows[name]

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from edl.common import rpc, storage
-from edl.common.errors import EdlError, Unauthenticated
+from edl.common.errors import EdlError, Unauthenticated, Unreachable
 from edl.master.client import MasterClient
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
@@ -624,3 +624,145 @@ def test_a_full_disk_ends_the_job_with_one_clear_error(start, monkeypatch):
     status = job.end()
     assert "database or disk is full" in status["message"]
     assert "Make room" in status["message"]
+
+
+# -- nothing hangs, and nothing is cut in two
+
+
+def test_a_cut_that_is_tried_again_has_another_name(start, tmp_path):
+    """A shard may have pinned the name that the first try gave it: that state is too old now."""
+    job = start([("a", 8)], checkpoint_dir=str(tmp_path / "c"))
+    names, cut = [], job.servers.cut
+
+    def once_lost(name, hold_s):
+        names.append(name)
+        if len(names) == 1:
+            raise Unreachable("the reply is lost")
+        return cut(name, hold_s)
+
+    job.servers.cut = once_lost
+
+    job.worker().work()
+
+    job.end()
+    assert 2 == len(set(names))
+
+
+def test_no_flush_falls_into_a_cut(start, tmp_path):
+    job = start([("a", 4)], checkpoint_dir=str(tmp_path / "c"), checkpoint_steps=1)
+    order, cut, flush, go_on = [], job.servers.cut, job.servers.flush, threading.Event()
+
+    def slow(name, hold_s):
+        order.append("cut")
+        assert go_on.wait(20)
+        order.append("cut is done")
+        return cut(name, hold_s)
+
+    job.servers.cut = slow
+    job.servers.flush = lambda: order.append("flush") or flush()
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task)
+    server = job.runtime.wait_for("server", 0)
+    about = pb.Replica(role=pb.SERVER, index=0, incarnation=server.incarnation)
+    job.client(about).heartbeat(version=1)
+    job.until(lambda s: order == ["cut"])
+    worker.done(task)
+    job.until(lambda s: s["tasks"]["done"] == 1)
+    for _ in range(2):
+        job.until(lambda s: True)
+
+    go_on.set()
+
+    worker.work()
+    job.end()
+    assert ["cut", "cut is done", "flush", "cut", "cut is done"] == order
+
+
+def test_a_replica_that_cannot_be_started_ends_the_job(start):
+    job = start([("a", 8)])
+
+    def refuse(*arguments):
+        raise EdlError("worker 1 cannot be started: no more processes")
+
+    job.runtime.start = refuse
+
+    job.cli.scale(3)
+
+    status = job.end()
+    assert (1, "worker 1 cannot be started: no more processes") == (job.code, status["message"])
+
+
+def test_a_stopping_job_is_not_scaled(start):
+    job = start([("a", 8)])
+    worker = job.worker()
+    worker.lease()
+    job.servers.down.set()  # keeps the job from being stopped too soon
+    job.cli.stop("enough")
+
+    job.cli.scale(2)
+
+    job.servers.down.clear()
+    job.end()
+    assert 130 == job.code
+    assert ["worker"] == [r.role for r in job.runtime.started if r.role == "worker"]
+
+
+def test_a_server_that_falls_silent_fails_the_job(start):
+    job = start([("a", 8)], num_ps=1, master_timeout_s=0.5)
+    server = job.runtime.wait_for("server", 0)
+    about = pb.Replica(role=pb.SERVER, index=0, incarnation=server.incarnation)
+
+    job.client(about).heartbeat(state="serving")
+
+    assert job.end()["message"].startswith("parameter server 0 was killed by SIGKILL")
+    assert 1 == job.code
+
+
+def test_a_request_that_waits_is_no_sign_of_life(start):
+    job = start([("a", 4)], num_workers=2, lease_s=2.0)
+    busy, waiting = job.worker(0), job.worker(1)
+    busy.lease()
+    threading.Thread(target=lambda: waiting.client.get_task(20.0), daemon=True).start()
+
+    events = job.until(lambda s: any("worker 1 was silent" in e["text"] for e in s["events"]))
+
+    assert events["started_s_ago"] < 10.0
+
+
+def test_a_master_that_was_away_itself_declares_nobody_lost(start):
+    job = start([("a", 8)], lease_s=5.0)
+    worker = job.worker()
+    task = worker.lease()
+    clock = job.master._clock
+
+    class Later:
+        def now(self):
+            return clock.now() + 100.0
+
+    def come_back():
+        job.master._clock = Later()
+
+    job.master.loop.post(come_back)
+    job.until(lambda s: s["started_s_ago"] > 90)
+
+    worker.train(task)
+    assert worker.done(task)
+
+
+def test_a_checkpoint_of_the_same_state_is_not_written_over(start, tmp_path):
+    """While it is written again it is none: a crash then would leave no checkpoint at all."""
+    job = start([("a", 4)], checkpoint_dir=str(tmp_path / "c"), checkpoint_steps=1)
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task)
+    server = job.runtime.wait_for("server", 0)
+    about = pb.Replica(role=pb.SERVER, index=0, incarnation=server.incarnation)
+    job.client(about).heartbeat(version=4)
+    saved = job.until(lambda s: s["checkpoint"])["checkpoint"]
+    worker.done(task)
+
+    worker.work()
+
+    assert saved == job.end()["checkpoint"]
+    assert 1 == job.servers.calls.count("snapshot")

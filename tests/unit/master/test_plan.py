@@ -94,3 +94,17 @@ def test_steps_are_pushes_in_async_mode():
     settings = JobSettings(use_async=True, grads_to_wait=4)
 
     assert 1 == plan_of(settings, {"training": [["a", 10]]}).pushes_per_step
+
+
+def test_a_plan_of_more_epochs_goes_on_with_the_books_of_one_with_less():
+    more = dataclasses.replace(PLAN, num_epochs=9, pushes_per_step=4)
+
+    assert PLAN.fingerprint() == more.fingerprint()
+
+
+@pytest.mark.parametrize("other", [{"max_steps": 0}, {"max_steps": 9}, {"pushes_per_step": 3}])
+def test_a_plan_whose_epochs_are_cut_elsewhere_does_not(other):
+    """It would take the records behind the cut of the first for done, and never train on them."""
+    plan = dataclasses.replace(PLAN, num_epochs=0, max_steps=5)
+
+    assert plan.fingerprint() != dataclasses.replace(plan, **other).fingerprint()

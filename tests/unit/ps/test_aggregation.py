@@ -107,3 +107,14 @@ def test_a_schedule_follows_the_version():
         push(made, task, made.version)
 
     assert -1.75 == weight(made)
+
+
+def test_pushes_that_waited_in_a_checkpoint_are_stepped_with_by_an_async_job_too():
+    waiting = Update({("w", 0): np.full(2, 3, np.float32)})
+    aggregation = Aggregation(Policy(use_async=True), 2, waiting)
+
+    first = aggregation.add(Update({("w", 0): np.ones(2, np.float32)}))
+    second = aggregation.add(Update({("w", 0): np.ones(2, np.float32)}))
+
+    np.testing.assert_array_equal(first.dense["w", 0], 4)
+    np.testing.assert_array_equal(second.dense["w", 0], 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -410,3 +411,37 @@ def test_buffers_add_what_is_pushed(start_shards):
     shards.client.pull({}, dense=dense, **WAIT)
 
     np.testing.assert_array_equal(dense["mean"], 2)
+
+
+def test_closing_the_client_ends_a_call_that_waits_for_a_dead_server(start_shards):
+    shards = ready(start_shards)
+    shards.servers[1].stop(0)
+    began = time.monotonic()
+    threading.Timer(0.2, shards.client.close).start()
+
+    with pytest.raises(Unreachable):
+        shards.client.retire(1, timeout_s=60.0)
+
+    assert time.monotonic() - began < 20.0
+
+
+def test_a_shard_that_fails_in_the_midst_of_a_step_applies_and_keeps_nothing_more(
+    start_shards, monkeypatch
+):
+    """A repetition would apply the first half twice; a cut would keep a half."""
+    shards = ready(start_shards, 1)
+    store = shards.stores[0]
+    monkeypatch.setattr(
+        type(store._tables["users"]), "apply", lambda *_: (_ for _ in ()).throw(MemoryError)
+    )
+    span, grads = Span(0, 1, 0, 8), {"dense": {"b": np.ones(5, np.float32)}}
+    with pytest.raises(EdlError, match="out of memory"):
+        shards.client.push(span, (0,), tables={"users": ones([1])}, **grads, **WAIT)
+    monkeypatch.undo()
+
+    with pytest.raises(EdlError, match="in the midst of a step"):
+        shards.client.push(span, (0,), tables={"users": ones([1])}, **grads, **WAIT)
+    with pytest.raises(EdlError, match="in the midst of a step"):
+        shards.client.take_cut("x", hold_s=1.0, **WAIT)
+    with pytest.raises(EdlError, match="in the midst of a step"):
+        shards.client.pull({}, dense=zeros(), **WAIT)

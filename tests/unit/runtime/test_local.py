@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,3 +212,21 @@ def test_workers_come_out_of_the_nursery_and_servers_do_not(tmp_path):
     assert [
         ["import sys", "--index", "0", "--incarnation", "worker", "--master", "host:1"]
     ] == asked
+
+
+def test_a_fork_that_does_not_lead_a_group_yet_is_killed_all_the_same(tmp_path):
+    child = subprocess.Popen((sys.executable, "-c", "import signal; signal.pause()"))
+
+    class Nursery:
+        def start(self, argv, env, log):
+            return child  # in our group, as a fork is before its setsid
+
+    exits: queue.SimpleQueue[Exit] = queue.SimpleQueue()
+    runtime = LocalRuntime(tmp_path, master_address="", on_exit=exits.put, nursery=Nursery())
+    replica = runtime.start("worker", 0, "x", {})
+    try:
+        runtime.stop(replica, 0)
+
+        assert -signal.SIGKILL == exits.get(timeout=5.0).code
+    finally:
+        child.kill()

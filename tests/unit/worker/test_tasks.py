@@ -1,0 +1,47 @@
+"""What a definition's functions see of a task that the same worker is given again."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from edl.nn.metrics import Mean, merge
+from edl.proto import master_pb2 as pb
+from edl.worker.task_stream import Lease
+from edl.worker.tasks import DefinitionTasks
+
+
+def tasks(output=""):
+    definition = SimpleNamespace(
+        metrics=lambda: {"mean": Mean(lambda outputs, labels: outputs.mean())},
+        process_predictions=None,
+        callbacks=None,
+    )
+    return DefinitionTasks(definition, output=str(output), worker=0)
+
+
+def lease(kind, attempt):
+    return Lease(pb.Task(id=7, attempt=attempt, kind=kind, end=4))
+
+
+def test_a_second_attempt_of_an_evaluation_counts_no_record_twice():
+    made = tasks()
+    made.evaluate(lease(pb.EVALUATE, 1), np.array([8.0, 8.0]), [0, 0])  # then it fails
+    again = lease(pb.EVALUATE, 2)
+
+    for outputs in ([1.0, 1.0], [4.0, 4.0]):
+        made.evaluate(again, np.array(outputs), [0, 0])
+
+    assert {"mean": 2.5} == merge([made.evaluated(again)], made._new_metrics())
+
+
+def test_a_second_attempt_of_a_prediction_writes_each_record_once(tmp_path):
+    made = tasks(tmp_path)
+    made.predict(lease(pb.PREDICT, 1), np.array([0.0, 1.0]))  # then it fails
+    again = lease(pb.PREDICT, 2)
+
+    for outputs in ([0.0, 1.0], [2.0, 3.0]):
+        made.predict(again, np.array(outputs))
+    made.predicted(again)
+
+    written = np.load(tmp_path / "predictions" / "part-00000007.npy")
+    assert [0, 1, 2, 3] == written.tolist()
