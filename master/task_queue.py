@@ -138,7 +138,7 @@ class TaskQueue:
         self.broken: str | None = None  # why the job cannot go on
         self.proven: set[Kind] = set()  # some record of such a task was used: the definition works
         self._failures: Counter[Kind] = Counter()
-        self._failures_of_no_record = 0
+        self._failures_of_no_record = 0  # in a row
         self._todo: list[tuple[int, int, int]] = []  # heap of (rank, failures so far, id)
         self._leased: dict[int, None] = {}
         self._fencing: dict[int, None] = {}
@@ -151,7 +151,7 @@ class TaskQueue:
         self._next_unplanned = UNPLANNED_IDS
         self._low = plan.first_id
         self._answers: dict[str, OrderedDict[tuple[int, int], bool]] = {}
-        self._requests: dict[str, tuple[str, int, int]] = {}  # worker: request id, task, attempt
+        self._requests: dict[str, OrderedDict[str, tuple[int, int]]] = {}  # worker, request: lease
 
     # -- what there is to do
 
@@ -194,11 +194,9 @@ class TaskQueue:
 
     def lease(self, worker: str, request: str) -> Task | None:
         """The task for a worker's request; None: none now. Asked again, the same lease again."""
-        last = self._requests.get(worker)
-        if last is not None and last[0] == request:
-            task = self._current(worker, *last[1:])
-            if task is not None:
-                return task
+        known = self._requests.setdefault(worker, OrderedDict())
+        if request in known:  # a repeat, however late, never leases another task
+            return self._current(worker, *known[request])
         if not self._todo:
             return None
         task = self.tasks[heapq.heappop(self._todo)[-1]]
@@ -208,7 +206,9 @@ class TaskQueue:
         task.tell(f"attempt {task.attempt} leased by {worker} at {task.position}")
         self._leased[task.id] = None
         self._begun[task.id] = None
-        self._requests[worker] = (request, task.id, task.attempt)
+        known[request] = (task.id, task.attempt)
+        while len(known) > _REPORTS_KEPT:
+            known.popitem(last=False)
         return task
 
     def progress(self, worker: str, task: int, attempt: int, position: int) -> None:
@@ -224,6 +224,7 @@ class TaskQueue:
         if current is None:
             return self._answer(worker, task, attempt)
         del self._leased[task]
+        self._failures_of_no_record = 0
         current.worker = ""
         current.result = result
         current.tell(f"attempt {attempt} done by {worker}")
@@ -382,16 +383,18 @@ class TaskQueue:
     def books(self, applied: Mapping[int, int] | None = None) -> dict[str, Any]:
         """The plan's state as JSON values, at a cut of all shards.
 
-        `applied` is the cut's position of each task that the shards' ledgers hold; without it, what
-        the queue itself knows. Lists the tasks that are not done at the cut.
+        `applied` is the cut's position of each task that the shards' ledgers hold, and it alone
+        decides: what was done since belongs to the next checkpoint. Without it, what the queue
+        itself knows. Lists the tasks that are not done at the cut.
         """
-        applied = applied or {}
         tasks = []
         for task in self.tasks.values():
             if task.kind != self.plan.kind or task.id >= UNPLANNED_IDS:
                 continue
-            whole = task.size if task.state == State.DONE else 0
-            position = applied.get(task.id, whole or task.position)
+            if applied is not None:
+                position = applied.get(task.id, 0)
+            else:
+                position = task.size if task.state == State.DONE else task.position
             if position < task.size:
                 tasks.append([task.id, task.epoch, position, task.attempt, sorted(task.skips)])
         return {

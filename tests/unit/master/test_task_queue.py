@@ -290,8 +290,8 @@ def test_a_task_that_failed_goes_first_where_its_shards_are_uneven():
 
 def fail_again(queue, times):
     """The definition fails at the start of whatever is leased."""
-    for number in range(times):
-        task = queue.lease("w", f"r{number}")
+    for _ in range(times):
+        task = queue.lease("w", f"r{queue._failures.total()}")
         fail(queue, "w", task.id, task.attempt)
         queue.fenced(task.id, task.attempt, [task.position])
 
@@ -442,6 +442,26 @@ def test_books_of_a_cut_tell_the_cuts_positions_not_the_queues():
     books = queue.books({1: 2, 2: 4})
 
     assert [[1, 0, 2, 1, []], [3, 0, 0, 1, []]] == books["tasks"]
+
+
+def test_a_task_done_after_the_cut_and_unknown_to_it_is_open_in_the_books():
+    queue = queue_of(4)
+    queue.lease("w", "r")
+    queue.done("w", 1, 1)  # its first push was held back until the cut was taken
+
+    assert [[1, 0, 0, 1, []]] == queue.books({})["tasks"]
+
+
+def test_a_late_repeat_of_an_older_request_leases_nothing():
+    queue = queue_of(12)
+    queue.lease("w", "first")
+    queue.done("w", 1, 1)
+    queue.lease("w", "second")
+
+    assert queue.lease("w", "first") is None
+    assert {1: "done", 2: "leased", 3: "todo"} == {
+        number: task.state.value for number, task in queue.tasks.items()
+    }
 
 
 def test_a_queue_goes_on_from_its_books():
