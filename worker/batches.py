@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import RecordError
+from ..common.errors import DataError, RecordError
 from ..data.reader import RecordReader, Records, take
 
 
@@ -73,21 +73,33 @@ def spans(
     """The minibatches of records [start, end) of `source` from `position` on.
 
     Reads the task's records at once (a task is small: minibatch times num_minibatches_per_task) and
-    raises SpanError, naming the minibatch and the record, where one is broken.
+    raises SpanError, naming the minibatch and the record, where one is broken. What else a reader
+    raises is about all that is left of the task.
     """
-    skipped = {start + int(offsets[p]) for p in skips}
-    try:
-        records = reader.read(source, start, end, skip=skipped)
-    except RecordError as error:
-        broken = int(np.flatnonzero(offsets == error.record - start)[0])
-        for a, b in cuts(position, len(offsets), minibatch, boundaries):
-            if a <= broken < b:
-                raise SpanError(a, b, error.source, error, error.record) from error
-        # Broken, but applied before by somebody who could read it: the source changed under us.
-        raise SpanError(broken, broken + 1, error.source, error, error.record) from error
-    kept = np.ones(len(offsets), dtype=bool)
-    kept[[record - start for record in skipped]] = False
+    size = len(offsets)
+    kept = np.ones(size, dtype=bool)  # by offset
+    kept[offsets[list(skips)]] = False
+    pieces = list(cuts(position, size, minibatch, boundaries))
+    records: Records = []
+    if kept[offsets[position:]].any():
+        skipped = {start + int(offset) for offset in np.flatnonzero(~kept)}
+        try:
+            records = reader.read(source, start, end, skip=skipped)
+        except RecordError as error:
+            if not start <= error.record < end:
+                raise SpanError(position, size, source, error) from error
+            broken = int(np.flatnonzero(offsets == error.record - start)[0])
+            # A record before `position` was read by somebody before: the source changed under us.
+            a, b = next(((a, b) for a, b in pieces if a <= broken < b), (broken, broken + 1))
+            raise SpanError(a, b, error.source, error, error.record) from error
+        except DataError:
+            raise  # the source as a whole: no record is to blame, the worker cannot go on
+        except Exception as error:  # a user's reader may raise anything
+            raise SpanError(position, size, source, error) from error
+        if len(records) != kept.sum():
+            wrong = DataError(f"the reader gave {len(records)} records instead of {kept.sum()}")
+            raise SpanError(position, size, source, wrong)
     row = np.cumsum(kept) - 1  # index into `records` by offset
-    for a, b in cuts(position, len(offsets), minibatch, boundaries):
-        wanted = offsets[a:b]
-        yield Span(a, b, take(records, row[wanted[kept[wanted]]]))
+    for a, b in pieces:
+        wanted = offsets[a:b][kept[offsets[a:b]]]
+        yield Span(a, b, take(records, row[wanted]) if len(wanted) else [])

@@ -82,3 +82,25 @@ def test_a_broken_record_is_named_with_its_minibatch():
     with pytest.raises(SpanError) as raised:
         list(spans(Numbers([107]), "s", 100, 110, offsets=offsets, minibatch=3))
     assert (raised.value.start, raised.value.end, raised.value.record) == (6, 9, 107)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [OSError("gone"), RecordError("s", 99, "torn"), [1, 2]],
+    ids=["raises", "wild", "short"],
+)
+def test_what_else_a_reader_does_is_about_all_that_is_left_of_the_task(found):
+    class Reader(Numbers):
+        def read(self, source, start, end, skip=()):
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+    with pytest.raises(SpanError) as raised:
+        list(spans(Reader(), "s", 0, 10, offsets=np.arange(10), minibatch=3, position=6))
+    assert (6, 10, None) == (raised.value.start, raised.value.end, raised.value.record)
+
+
+def test_a_task_of_which_all_is_skipped_is_not_read():
+    found = list(spans(None, "s", 0, 4, offsets=np.arange(4), minibatch=3, skips=range(4)))
+    assert [(0, 3, 0), (3, 4, 0)] == [(s.start, s.end, s.used) for s in found]
