@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PROTOS := $(wildcard .pythonpath/edl/proto/*.proto)
 # A machine whose package index serves CUDA builds only for other versions: the CPU build of this one.
 TORCH ?= torch==2.13.0
+# Long soaks are run by hand: .venv/bin/python -m pytest -m slow -s tests/chaos
+MARKS := not slow and not gpu
 
 .PHONY: demo test lint bench protos clean
 
@@ -21,7 +23,12 @@ demo: $(VENV)/.installed ## Set up, fetch the data, train DeepFM with 2 servers 
 	$(BIN)/edl train --config docs/demo.yaml $(EXTRA)
 
 test: $(VENV)/.installed ## Set up, pass the tests
-	$(BIN)/python -m pytest -q -m "not slow and not gpu" $(TESTS)
+ifdef TESTS
+	$(BIN)/python -m pytest -q -m "$(MARKS)" $(TESTS)
+else
+	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 2 --dist worksteal tests/unit
+	$(BIN)/python -m pytest -q -m "$(MARKS)" tests/integration tests/chaos
+endif
 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

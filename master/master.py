@@ -708,7 +708,8 @@ class Master:
         """Somebody wants the job to stop: hand everything back, keep what was learnt."""
         queue, running = self.queue, self.replicas.running
         grace_s = self.settings.drain_grace_s
-        if self.version and self.settings.checkpoint_dir and self.settings.command == "train":
+        saves = bool(self.settings.checkpoint_dir) and self.settings.command == "train"
+        if saves:
             # Workers level what a lost one left uneven; without them there is no cut any more.
             until = self._clock.now() + grace_s
             self.loop.wake_at(until)
@@ -716,7 +717,8 @@ class Master:
         self.replicas.scale(0)
         self._stop_all(WORKER, grace_s)
         yield lambda: not running(WORKER) and not queue.fencing
-        if self.version and self.settings.checkpoint_dir and self.settings.command == "train":
+        # Not `version`: the servers' heartbeats tell it up to a second late.
+        if saves and queue.records_done:
             if queue.uneven:
                 self._tell("no checkpoint: a worker was killed in the midst of a push")
             elif self.status.exit_code is None:

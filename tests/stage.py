@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import jobs
 import numpy as np
+import psutil
 import servers
 
 
@@ -70,6 +72,14 @@ def edl(home: Path, *arguments: Any, code: int = 0) -> subprocess.CompletedProce
     )
     assert code == ended.returncode, f"{ended.returncode}\n{ended.stdout}\n{ended.stderr}"
     return ended
+
+
+def kill_jobs(home: Path) -> None:
+    """End what still runs of the jobs under `home`, for a test that failed."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("EDL_JOB_DIR", "").startswith(f"{home}/"):
+                process.kill()
 
 
 def result(home: Path, name: str) -> dict[str, Any]:

@@ -4,10 +4,11 @@ A test's docstring says what was broken once to see it fail.
 """
 
 import signal
+import time
 
 import pytest
 from jobs import ZOO, Job, send, write_records
-from stage import Stage, counts, each, edl, owner
+from stage import Stage, counts, each, edl, kill_jobs, owner
 
 from edl.watch.jobs import Job as CliJob
 
@@ -66,6 +67,7 @@ def test_workers_are_scaled_up_and_down_from_the_command_line(tmp_path):
 
     edl(home, "train", *arguments, "--checkpoint_dir", checkpoints, "--detach")
     client = CliJob(home / "jobs" / "elastic").client()
+    deadline = time.monotonic() + 60
     try:
 
         def wait(until):
@@ -75,6 +77,7 @@ def test_workers_are_scaled_up_and_down_from_the_command_line(tmp_path):
                 if until(status):
                     return status
                 assert status["exit_code"] is None, status
+                assert time.monotonic() < deadline, status
 
         def states(status):
             return [w["state"] for w in status["workers"]]
@@ -89,6 +92,7 @@ def test_workers_are_scaled_up_and_down_from_the_command_line(tmp_path):
         wait(lambda s: s["exit_code"] == 0)
     finally:
         client.close()
+        kill_jobs(home)
 
     assert ("1 -> 3", "3 -> 1") == tuple(text.stdout.partition(": ")[2][:6] for text in (up, down))
     assert 3 == len(stage.computed())
@@ -173,7 +177,7 @@ def test_versions_and_records_are_exactly_those_that_were_asked_for(
 
 
 def test_the_same_seed_means_the_same_minibatches_whatever_the_number_of_workers(tmp_path):
-    """Broken once: TaskStream.read adds the attempt of the process's pid to the seed."""
+    """Broken once: TaskStream.read adds the process's pid to the seed."""
     found = {}
     for workers in (1, 3):
         stage = Stage(tmp_path / str(workers))
