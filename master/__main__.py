@@ -24,6 +24,7 @@ from ..common import log as logs
 from ..common import rpc, storage
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, JobError
+from ..common.process import leave
 from ..common.settings import JobSettings
 from ..proto import master_pb2_grpc
 from ..runtime.base import OnExit, Runtime
@@ -195,4 +196,4 @@ def catch_signals(master: Master) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import logging
 import signal
-import sys
 
 from ..common import log as logs
 from ..common import rpc
 from ..common.errors import EdlError, Unreachable
 from ..common.malloc import keep_freed_memory
+from ..common.process import leave
 from ..common.settings import JobSettings
 from .server import Server
 
@@ -62,4 +62,4 @@ def _run(server: Server, restore: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -25,6 +25,7 @@ from ..common import rpc
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
 from ..common.malloc import keep_freed_memory
+from ..common.process import leave
 from ..common.settings import JobSettings
 from ..master.client import MasterClient
 from ..nn.optimizers import SGD
@@ -261,4 +262,4 @@ def _no_services(server: grpc.Server) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
