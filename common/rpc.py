@@ -102,29 +102,34 @@ class Server:
         self._server.stop(grace_s).wait(grace_s + 1.0)
 
 
-def channel(address: str, token: str) -> grpc.Channel:
-    """A channel to a peer of the job; each of its calls carries the token."""
-    plain = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-    return grpc.intercept_channel(plain, _AddToken(token))
+class Channel:
+    """A channel to a peer of the job for a generated stub; each of its calls carries the token.
 
+    Not an interceptor: gRPC would make a new multicallable for each call, which is slow, and which
+    crashes the process where another thread has just closed the channel.
+    """
 
-class _CallDetails(grpc.ClientCallDetails):
-    def __init__(self, details: grpc.ClientCallDetails, metadata: Any) -> None:
-        self.method = details.method
-        self.timeout = details.timeout
-        self.metadata = metadata
-        self.credentials = details.credentials
-        self.wait_for_ready = getattr(details, "wait_for_ready", None)
-        self.compression = getattr(details, "compression", None)
-
-
-class _AddToken(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
-    def __init__(self, token: str) -> None:
+    def __init__(self, address: str, token: str) -> None:
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._metadata = ((_TOKEN_KEY, token),)
 
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        metadata = (*(details.metadata or ()), *self._metadata)
-        return continuation(_CallDetails(details, metadata), request)
+    def unary_unary(self, *arguments: Any, **options: Any) -> _Method:
+        return _Method(self._channel.unary_unary(*arguments, **options), self._metadata)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class _Method:
+    def __init__(self, method: Any, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._method = method
+        self._metadata = metadata
+
+    def __call__(self, request: Any, timeout: float) -> Any:
+        return self._method(request, timeout=timeout, metadata=self._metadata)
+
+    def future(self, request: Any, timeout: float) -> Any:
+        return self._method.future(request, timeout=timeout, metadata=self._metadata)
 
 
 def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:

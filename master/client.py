@@ -45,7 +45,7 @@ class MasterClient:
         self.address = address
         self.replica = replica
         self.patience_s = patience_s
-        self._channel = rpc.channel(address, rpc.job_token() if token is None else token)
+        self._channel = rpc.Channel(address, rpc.job_token() if token is None else token)
         self._stub: Any = master_pb2_grpc.MasterStub(self._channel)
         self._closed = threading.Event()
         self._numbers = itertools.count(1)

@@ -527,7 +527,7 @@ class PsClient:
     # -- Sending to all shards, asking the unreachable again
 
     def _open(self, address: str) -> _Shard:
-        channel = rpc.channel(address, self._token)
+        channel = rpc.Channel(address, self._token)
         stub = ps_pb2_grpc.ParameterServerStub(channel)
         connection = self._connect(stub, self.slot_map.version)
         return _Shard(address, channel, stub, connection)
@@ -678,7 +678,7 @@ class PsClient:
 @dataclass
 class _Shard:
     address: str
-    channel: grpc.Channel
+    channel: rpc.Channel
     stub: ps_pb2_grpc.ParameterServerStub
     connection: ShardConnection
     known_version: int | None = None  # of the chunks that the caller's arrays hold

@@ -57,7 +57,7 @@ class Server:
         self._http, _ = start_http_server(
             0, addr="127.0.0.1", registry=self._servicer.metrics.registry
         )
-        self._channel = rpc.channel(master, token)
+        self._channel = rpc.Channel(master, token)
         self._master_address = master
         self._master = master_pb2_grpc.MasterStub(self._channel)
 

@@ -105,7 +105,7 @@ def test_the_token_is_in_no_status(start):
 def test_a_request_that_lacks_something_is_refused_and_harms_nothing(start, request_):
     job = start()
     method, request = request_
-    stub = master_pb2_grpc.MasterStub(rpc.channel(job.address, "secret"))
+    stub = master_pb2_grpc.MasterStub(rpc.Channel(job.address, "secret"))
 
     with pytest.raises(grpc.RpcError) as refusal:
         getattr(stub, method)(request, timeout=20)
@@ -236,7 +236,7 @@ def test_a_fence_is_sent_until_every_shard_answers(start):
 def test_a7_every_request_may_be_repeated_and_changes_nothing(start):
     job = start([("a", 8)])
     worker = job.worker()
-    stub = master_pb2_grpc.MasterStub(rpc.channel(job.address, "secret"))
+    stub = master_pb2_grpc.MasterStub(rpc.Channel(job.address, "secret"))
     replica = worker.replica
     register = pb.RegisterRequest(replica=replica)
     get = pb.GetTaskRequest(replica=replica, request_id="r1", wait_s=10)
@@ -266,7 +266,7 @@ def test_a_repeat_of_a_parked_request_gets_the_same_lease(start):
     job = start([("a", 4)], num_workers=2)
     owner, other = job.worker(0), job.worker(1)
     task = owner.lease()
-    stub = master_pb2_grpc.MasterStub(rpc.channel(job.address, "secret"))
+    stub = master_pb2_grpc.MasterStub(rpc.Channel(job.address, "secret"))
     request = pb.GetTaskRequest(replica=other.replica, request_id="r", wait_s=20)
     parked = [stub.GetTask.future(request, timeout=30) for _ in range(2)]
 
