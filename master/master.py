@@ -546,7 +546,7 @@ class Master:
             last = epoch == plan.epochs
             if not self.settings.use_async and (last or not plan.overlap_epochs):
                 yield from self._flush()
-            self._tell(f"epoch {epoch - 1} is done (version {self.version})")
+            self._tell(f"epoch {epoch - 1} is done")
             if self._validation:
                 round_ = yield from self._begin_evaluation(epoch - 1)
                 if not last:
@@ -611,7 +611,10 @@ class Master:
         yield lambda: queue.group_done(end)
         self.evaluations.end(round_.name, queue.tasks[number].result)
         del self.evaluations.running[end]
-        values = " ".join(f"{name}={value}" for name, value in (round_.metrics or {}).items())
+        values = " ".join(
+            f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in (round_.metrics or {}).items()
+        )
         self._tell(f"evaluation of version {round_.version}: {values or 'no metrics'}")
         if round_.cut:
             yield from self._insist(lambda: self._shards.unpin(round_.cut))

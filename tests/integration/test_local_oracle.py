@@ -70,7 +70,8 @@ def batch(step):
     rng = np.random.default_rng([SEED, step])
     user = torch.from_numpy(np.minimum(rng.zipf(1.3, 32), 300).astype(np.int64))
     words = torch.from_numpy(rng.integers(-1, 60, (32, 5)))  # -1 is padding
-    labels = ((user % 3 == 0) ^ (rng.random(32) < 0.1)).float()
+    flipped = torch.from_numpy(rng.random(32) < 0.1)
+    labels = ((user % 3 == 0) ^ flipped).float()
     return {"user": user, "words": words}, labels
 
 
