@@ -132,3 +132,37 @@ def test_one_sync_worker_equals_plain_torch(oracle, num_servers):
     for name, expected in tables.items():
         stacked = np.stack([expected[i] for i in sorted(expected)])
         np.testing.assert_allclose(rows[name], stacked, rtol=1e-3, atol=2e-5, err_msg=name)
+
+
+def trained(device, steps=50):
+    """State dict and losses of a worker on `device`, without dropout (its masks are the device's)."""
+
+    def without_dropout():
+        model = make_model()
+        model.drop.p = 0.0
+        return model
+
+    spec = model_spec(without_dropout(), Adagrad(lr=0.05), SEED)
+    losses = []
+    with serving(2, spec) as client:
+        trainer = PsTrainer(without_dropout, loss_of, client, spec, device=device, ahead=True)
+        for step in range(steps):
+            features, labels = batch(step)
+            prepared = trainer.prepare(features)
+            pulled = trainer.begin(prepared, None)
+            gradients = trainer.gradients(features, labels, prepared, pulled, (0, 1, step))
+            trainer.push(1, 1, step, step + 1, gradients)
+            losses.append(gradients.loss)
+        trainer.refresh()
+    return trainer.state_dict(), losses
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_a_worker_on_cuda_learns_what_one_on_the_cpu_learns():
+    expected, expected_losses = trained(torch.device("cpu"))
+    state, losses = trained(torch.device("cuda"))
+
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-2, atol=1e-3)
+    for name, tensor in expected.items():
+        np.testing.assert_allclose(state[name], tensor, rtol=1e-2, atol=1e-3, err_msg=name)
