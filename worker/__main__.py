@@ -83,7 +83,7 @@ def _work(master_address: str, index: int, incarnation: str) -> int:
 
 
 class _Process:
-    """What all incarnations share: the health server, the metrics port, the loaded definition."""
+    """What all incarnations share: the health server, the metrics port, the deadline."""
 
     def __init__(self, master_address: str, index: int) -> None:
         self._master_address = master_address
@@ -213,18 +213,17 @@ class _Heartbeat(threading.Thread):
         super().__init__(name="heartbeat", daemon=True)
         self._master = master
         self._interval_s = interval_s
-        self._stop = threading.Event()
-        self._attached = threading.Event()
+        self._ended = threading.Event()  # not _stop: that name is the Thread's own
         self._worker: Worker | None = None
 
     def attach(self, worker: Worker) -> None:
         self._worker = worker
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ended.set()
 
     def run(self) -> None:
-        while not self._stop.is_set():
+        while not self._ended.is_set():
             worker = self._worker
             try:
                 if worker is not None:
@@ -246,7 +245,7 @@ class _Heartbeat(threading.Thread):
                     return
                 if reply.drain:
                     worker.drain()
-            self._stop.wait(self._interval_s)
+            self._ended.wait(self._interval_s)
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -157,9 +157,9 @@ class PsTrainer:
     """One model on the servers. Not thread-safe, but for `prepare` and the pulls it starts itself.
 
     `make_model` gives the same first values whenever it is called: servers that have not been told
-    the model are told those. `ahead`: pulls may run while the model computes, so they land in a copy (`_landed`) and become
-    the model's in `begin`; otherwise they land in the model's own arrays. `patience_s` bounds every
-    wait for the servers.
+    the model are told those. `ahead`: pulls may run while the model computes, so they land in a copy
+    (`_landed`) and become the model's in `begin`; otherwise they land in the model's own arrays.
+    `patience_s` bounds every wait for the servers.
     """
 
     def __init__(

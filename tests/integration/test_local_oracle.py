@@ -103,6 +103,20 @@ def oracle(request):
     return OPTIMIZERS[request.param], plain_torch(OPTIMIZERS[request.param])
 
 
+def run(trainer, steps):
+    """Train on the first `steps` batches, end with the servers' values; the losses."""
+    losses = []
+    for step in range(steps):
+        features, labels = batch(step)
+        prepared = trainer.prepare(features)
+        pulled = trainer.begin(prepared, None)
+        gradients = trainer.gradients(features, labels, prepared, pulled, (0, 1, step))
+        trainer.push(1, 1, step, step + 1, gradients)
+        losses.append(gradients.loss)
+    trainer.refresh()
+    return losses
+
+
 @pytest.mark.parametrize("num_servers", [1, 2, 3])
 def test_one_sync_worker_equals_plain_torch(oracle, num_servers):
     optimizer, (state, tables, losses) = oracle
@@ -110,15 +124,7 @@ def test_one_sync_worker_equals_plain_torch(oracle, num_servers):
 
     with serving(num_servers, spec) as client:
         trainer = PsTrainer(make_model, loss_of, client, spec, device=torch.device("cpu"))
-        found = []
-        for step in range(STEPS):
-            features, labels = batch(step)
-            prepared = trainer.prepare(features)
-            pulled = trainer.begin(prepared, None)
-            gradients = trainer.gradients(features, labels, prepared, pulled, (0, 1, step))
-            trainer.push(1, 1, step, step + 1, gradients)
-            found.append(gradients.loss)
-        trainer.refresh()
+        found = run(trainer, STEPS)
         final = trainer.state_dict()
         rows = {
             name: client.pull({name: np.array(sorted(ids))}, timeout_s=10).rows[name]
@@ -143,17 +149,9 @@ def trained(device, steps=50):
         return model
 
     spec = model_spec(without_dropout(), Adagrad(lr=0.05), SEED)
-    losses = []
     with serving(2, spec) as client:
         trainer = PsTrainer(without_dropout, loss_of, client, spec, device=device, ahead=True)
-        for step in range(steps):
-            features, labels = batch(step)
-            prepared = trainer.prepare(features)
-            pulled = trainer.begin(prepared, None)
-            gradients = trainer.gradients(features, labels, prepared, pulled, (0, 1, step))
-            trainer.push(1, 1, step, step + 1, gradients)
-            losses.append(gradients.loss)
-        trainer.refresh()
+        losses = run(trainer, steps)
     return trainer.state_dict(), losses
 
 
