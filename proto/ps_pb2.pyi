@@ -258,6 +258,20 @@ class RetireReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class PlaneRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PlaneReply(_message.Message):
+    __slots__ = ("tcp_port", "unix_name", "host_id")
+    TCP_PORT_FIELD_NUMBER: _ClassVar[int]
+    UNIX_NAME_FIELD_NUMBER: _ClassVar[int]
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    tcp_port: int
+    unix_name: str
+    host_id: str
+    def __init__(self, tcp_port: _Optional[int] = ..., unix_name: _Optional[str] = ..., host_id: _Optional[str] = ...) -> None: ...
+
 class DescribeRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

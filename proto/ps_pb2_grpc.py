@@ -84,6 +84,11 @@ class ParameterServerStub(object):
                 request_serializer=edl_dot_proto_dot_ps__pb2.RetireRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_ps__pb2.RetireReply.FromString,
                 _registered_method=True)
+        self.Plane = channel.unary_unary(
+                '/edl.v1.ParameterServer/Plane',
+                request_serializer=edl_dot_proto_dot_ps__pb2.PlaneRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_ps__pb2.PlaneReply.FromString,
+                _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/edl.v1.ParameterServer/Describe',
                 request_serializer=edl_dot_proto_dot_ps__pb2.DescribeRequest.SerializeToString,
@@ -166,6 +171,13 @@ class ParameterServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Plane(self, request, context):
+        """Where this shard's tensor plane listens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Describe(self, request, context):
         """For people and dashboards.
         """
@@ -225,6 +237,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Retire,
                     request_deserializer=edl_dot_proto_dot_ps__pb2.RetireRequest.FromString,
                     response_serializer=edl_dot_proto_dot_ps__pb2.RetireReply.SerializeToString,
+            ),
+            'Plane': grpc.unary_unary_rpc_method_handler(
+                    servicer.Plane,
+                    request_deserializer=edl_dot_proto_dot_ps__pb2.PlaneRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_ps__pb2.PlaneReply.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
@@ -502,6 +519,33 @@ class ParameterServer(object):
             '/edl.v1.ParameterServer/Retire',
             edl_dot_proto_dot_ps__pb2.RetireRequest.SerializeToString,
             edl_dot_proto_dot_ps__pb2.RetireReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Plane(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.v1.ParameterServer/Plane',
+            edl_dot_proto_dot_ps__pb2.PlaneRequest.SerializeToString,
+            edl_dot_proto_dot_ps__pb2.PlaneReply.FromString,
             options,
             channel_credentials,
             insecure,

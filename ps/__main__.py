@@ -13,6 +13,7 @@ import signal
 from ..common import log as logs
 from ..common import rpc
 from ..common.errors import EdlError, Unreachable
+from ..common.identity import job_identity
 from ..common.malloc import keep_freed_memory
 from ..common.process import leave
 from ..common.settings import JobSettings
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         index=given.index,
         incarnation=given.incarnation,
         master=given.master,
-        token=rpc.job_token(),
+        identity=job_identity(rpc.job_token()),
     )
     signal.signal(signal.SIGTERM, lambda *_: server.drain())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the master drains us

@@ -5,19 +5,21 @@ gathers. Every call is idempotent (a push by the ledger), so an unreachable shar
 until the caller's deadline, and only that shard. A push goes to *every* shard, with an empty body
 where it has nothing for one (rule 1), as one atomic message per shard.
 
-`ShardConnection` is the seam of the tensor plane: pull and push in plain arrays, no protobuf. All
-other calls are control and stay gRPC.
+`ShardConnection` is the seam of pull and push, in plain arrays: one contract, two carriers, the
+tensor plane and plain gRPC. All other calls are control and stay gRPC.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import itertools
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import grpc
 import numpy as np
@@ -25,10 +27,23 @@ from numpy.typing import NDArray
 
 from ..common import rpc
 from ..common.errors import EdlError, PeerError, Unreachable
+from ..common.identity import Identity
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from ..proto import ps_pb2 as pb
 from ..proto import ps_pb2_grpc
 from .ledger import Entry, Span
+from .shard import (
+    Chunk,
+    Floats,
+    Ids,
+    Reply,
+    ShardConnection,
+    ShardPull,
+    ShardPulled,
+    ShardPush,
+    ShardPushed,
+    Waiter,
+)
 from .slots import SlotMap
 
 __all__ = [
@@ -48,76 +63,17 @@ __all__ = [
     "Span",
 ]
 
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
-Chunk = tuple[str, int, Floats]  # tensor, number, at most CHUNK_ELEMENTS values
-Reply = TypeVar("Reply")
-Waiter = Callable[[], Reply]  # blocks until the reply is there; raises what `rpc.call` raises
-
 _INIT_NBYTES = 32 << 20  # of one Init message; well below the 64 MiB that A20 asks for
 _PUSH_NBYTES = (1 << 30) - (1 << 20)  # common/rpc.py's limit of 1 GiB, less the envelope
 _FIRST_BACKOFF_S = 0.05
 _LAST_BACKOFF_S = 1.0
 
 
-# -- The seam: one shard, plain arrays
-
-
-@dataclass(frozen=True)
-class ShardPush:
-    """The part of a push that is one shard's."""
-
-    span: Span
-    version: int
-    dense: Sequence[Chunk] = ()
-    tables: Mapping[str, tuple[Ids, Floats]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ShardPushed:
-    """`outcome` is a PushReply.Outcome of ps.proto."""
-
-    outcome: int
-    version: int
-    applied: int
-
-
-@dataclass(frozen=True)
-class ShardPull:
-    """The part of a pull that is one shard's. `known_version` None: all chunks."""
-
-    dense: bool
-    known_version: int | None = None
-    tables: Mapping[str, Ids] = field(default_factory=dict)
-    cut: str = ""
-
-
-@dataclass(frozen=True)
-class ShardPulled:
-    """`outcome` is a PullReply.Outcome of ps.proto; `tables` has rows[n, dim] in the ids' order."""
-
-    outcome: int
-    version: int
-    dense: Sequence[Chunk] = ()
-    tables: Mapping[str, Floats] = field(default_factory=dict)
-
-
-class ShardConnection(Protocol):
-    """Pull and push of one shard. Starting a call sends it; the waiter that it returns gathers.
-
-    A waiter raises Unreachable where no reply came within `timeout_s`; the call may then have
-    happened or not, and may be repeated.
-    """
-
-    def start_pull(self, pull: ShardPull, timeout_s: float) -> Waiter[ShardPulled]: ...
-
-    def start_push(self, push: ShardPush, timeout_s: float) -> Waiter[ShardPushed]: ...
-
-    def close(self) -> None: ...
-
-
 class GrpcShardConnection:
-    """Pull and push over gRPC: slow, plain, and readable from any language."""
+    """Pull and push over gRPC: slow, plain, and readable from any language.
+
+    Gradients travel as float32, and a push brings no pull back.
+    """
 
     def __init__(self, stub: ps_pb2_grpc.ParameterServerStub, slot_map_version: int) -> None:
         self._stub = stub
@@ -178,6 +134,86 @@ class GrpcShardConnection:
         """The channel belongs to the client."""
 
 
+class AutoConnection:
+    """Pull and push over the tensor plane, wherever the server says that it listens.
+
+    It is asked at the first call, and again after a call that did not get through. A server
+    without a tensor plane is spoken to over gRPC.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        stub: ps_pb2_grpc.ParameterServerStub,
+        identity: Identity,
+        slot_map_version: int,
+        transport: str,
+    ) -> None:
+        self._host = address.rpartition(":")[0]
+        self._stub = stub
+        self._identity = identity
+        self._slot_map_version = slot_map_version
+        self._transport = transport
+        self._lock = threading.Lock()
+        self._plane: pb.PlaneReply | None = None
+        self._connection: ShardConnection | None = None
+        self._doubtful = True
+
+    def start_pull(self, pull: ShardPull, timeout_s: float) -> Waiter[ShardPulled]:
+        return self._start(lambda connection: connection.start_pull(pull, timeout_s), timeout_s)
+
+    def start_push(self, push: ShardPush, timeout_s: float) -> Waiter[ShardPushed]:
+        return self._start(lambda connection: connection.start_push(push, timeout_s), timeout_s)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _start(
+        self, begin: Callable[[ShardConnection], Waiter[Reply]], timeout_s: float
+    ) -> Waiter[Reply]:
+        try:
+            wait = begin(self._there(timeout_s))
+        except Unreachable:
+            self._doubtful = True
+            raise
+
+        def gathered() -> Reply:
+            try:
+                return wait()
+            except Unreachable:
+                self._doubtful = True
+                raise
+
+        return gathered
+
+    def _there(self, timeout_s: float) -> ShardConnection:
+        with self._lock:
+            if self._connection is None or self._doubtful:
+                plane = rpc.call(self._stub.Plane, pb.PlaneRequest(), timeout_s)
+                if self._connection is None or plane != self._plane:
+                    if self._connection is not None:
+                        self._connection.close()
+                    self._connection = self._open(plane)
+                    self._plane = plane
+                self._doubtful = False
+            return self._connection
+
+    def _open(self, plane: pb.PlaneReply) -> ShardConnection:
+        if not plane.tcp_port:
+            return GrpcShardConnection(self._stub, self._slot_map_version)
+        # The master, which never pulls, does without the kernels that this brings.
+        from .connection import PlaneEndpoint, PlaneShardConnection
+
+        return PlaneShardConnection(
+            PlaneEndpoint(self._host, plane.tcp_port, plane.unix_name, plane.host_id),
+            self._identity,
+            self._slot_map_version,
+            transport=self._transport,
+        )
+
+
 def start(method: Any, request: Any, timeout_s: float) -> Waiter[Any]:
     """Send an RPC now; the waiter gathers its reply."""
     future = method.future(request, timeout=timeout_s)
@@ -215,11 +251,17 @@ class PushOutcome(enum.Enum):
 
 @dataclass(frozen=True)
 class PushResult:
-    """`position`: for a gap, the least position that a shard expects. `versions`: by shard."""
+    """`position`: for a gap, the least position that a shard expects. `versions`: by shard.
+
+    `pulled`: the dense values of `versions` have been written to where the push wanted them;
+    `changed` are those that were.
+    """
 
     outcome: PushOutcome
     versions: tuple[int, ...]
     position: int | None = None
+    pulled: bool = False
+    changed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -263,16 +305,20 @@ class PsClient:
         token: str,
         spec: ModelSpec | None = None,
         slot_map: SlotMap | None = None,
-        connect: Callable[
-            [ps_pb2_grpc.ParameterServerStub, int], ShardConnection
-        ] = GrpcShardConnection,
+        transport: str = "auto",
+        identity: Identity | None = None,
     ) -> None:
-        """`spec` is needed to pull and push; the master's calls do without."""
+        """`spec` is needed to pull and push; the master's calls do without.
+
+        `transport`: how pulls and pushes travel: "auto" (shared memory on the same host, else
+        TCP), "shm", "unix", "tcp" or "grpc". `identity` is needed across hosts.
+        """
         self.slot_map = slot_map or SlotMap(len(addresses))
         if self.slot_map.num_shards != len(addresses):
             raise ValueError(f"{len(addresses)} addresses for {self.slot_map.num_shards} shards")
         self._token = token
-        self._connect = connect
+        self._identity = identity or Identity(token)
+        self._transport = transport
         self._shards = [self._open(address) for address in addresses]
         self._closed = threading.Event()
         self._spec: ModelSpec | None = None
@@ -360,6 +406,7 @@ class PsClient:
         deadline = time.monotonic() + timeout_s
         parts = {table: self._cut_ids(table, ids) for table, ids in tables.items()}
         everything = full or bool(cut)
+        into = self._into(dense) if dense is not None else None
 
         asked: dict[int, _Shard] = {}  # `update` may replace one meanwhile
 
@@ -371,6 +418,7 @@ class PsClient:
                 None if everything else shard.known_version,
                 {t: ids for t, ids in mine.items() if len(ids)},
                 cut,
+                into,
             )
             return shard.connection.start_pull(request, left_s)
 
@@ -381,12 +429,9 @@ class PsClient:
             return Pulled(False, versions, {}, frozenset())
         changed = set[str]()
         for index, reply in enumerate(replies):
-            if dense is None:
+            if into is None:
                 break
-            for tensor, number, values in reply.dense:
-                flat = _flat(tensor, dense[tensor])
-                flat[number * CHUNK_ELEMENTS : number * CHUNK_ELEMENTS + len(values)] = values
-                changed.add(tensor)
+            changed |= _land(reply.dense, into)
             if not cut:
                 asked[index].known_version = reply.version
         rows = {
@@ -402,22 +447,47 @@ class PsClient:
         *,
         dense: Mapping[str, Floats] | None = None,
         tables: Mapping[str, tuple[Ids, Floats]] | None = None,
+        wire: str = "float32",
+        dense_into: Mapping[str, Floats] | None = None,
         timeout_s: float,
     ) -> PushResult:
         """Apply the gradients of one span on every shard, exactly once.
 
         `versions` are those of the pull that the gradients were computed on; `tables` maps a table
-        to (unique ids[n], gradients[n, dim]). Buffers' changes travel in `dense`. Raises
-        Unreachable at the deadline: push the same span again, later or under a new attempt.
+        to (unique ids[n], gradients[n, dim]). Buffers' changes travel in `dense`. `wire`: how
+        gradients travel (ps/quantize.py). Raises Unreachable at the deadline: push the same span
+        again, later or under a new attempt.
+
+        `dense_into`: the arrays of the dense `pull`. Where all shards applied the span they get
+        the values of the version that it is part of (or a later one) in the same round trip: see
+        PushResult.pulled.
         """
         deadline = time.monotonic() + timeout_s
-        pushes = self._cut_push(span, versions, dense or {}, tables or {})
-        replies = self._all(
-            lambda shard, index, left_s: shard.connection.start_push(pushes[index], left_s),
-            deadline,
-        )
+        pushes = self._cut_push(span, versions, dense or {}, tables or {}, wire)
+        into = self._into(dense_into) if dense_into is not None else None
+
+        asked: dict[int, _Shard] = {}
+
+        def begin(shard: _Shard, index: int, left_s: float) -> Waiter[ShardPushed]:
+            asked[index] = shard
+            push = pushes[index]
+            if into is not None:
+                then = ShardPull(True, shard.known_version, into=into)
+                push = dataclasses.replace(push, then=then)
+            return shard.connection.start_push(push, left_s)
+
+        replies = self._all(begin, deadline)
         self._refuse_moved(r.outcome == pb.PushReply.MOVED for r in replies)
-        return _summary(replies)
+        result = _summary(replies)
+        if into is None:
+            return result
+        changed = set[str]()
+        for index, reply in enumerate(replies):
+            changed |= _land(reply.dense, into)
+            if reply.pulled:
+                asked[index].known_version = reply.version
+        pulled = all(reply.pulled for reply in replies)
+        return dataclasses.replace(result, pulled=pulled, changed=frozenset(changed))
 
     # -- The master's calls: all shards, or the ones named
 
@@ -529,7 +599,12 @@ class PsClient:
     def _open(self, address: str) -> _Shard:
         channel = rpc.Channel(address, self._token)
         stub = ps_pb2_grpc.ParameterServerStub(channel)
-        connection = self._connect(stub, self.slot_map.version)
+        version = self.slot_map.version
+        connection: ShardConnection
+        if self._transport == "grpc":
+            connection = GrpcShardConnection(stub, version)
+        else:
+            connection = AutoConnection(address, stub, self._identity, version, self._transport)
         return _Shard(address, channel, stub, connection)
 
     def _all(
@@ -545,7 +620,7 @@ class PsClient:
         while True:
             left_s = max(0.001, deadline - time.monotonic())
             missing = [index for index in indices if index not in replies]
-            waiters = [(i, begin(self._shards[i], i, left_s)) for i in missing]
+            waiters = [(i, _begun(begin, self._shards[i], i, left_s)) for i in missing]
             failure = _gather(waiters, replies)
             if failure is None:
                 return [replies[index] for index in indices]
@@ -618,6 +693,16 @@ class PsClient:
                 owned[owner].append((tensor, number, flat[first : first + CHUNK_ELEMENTS]))
         return owned
 
+    def _into(self, dense: Mapping[str, Floats]) -> Callable[[str, int], Floats]:
+        """Where a chunk's values are, by tensor and number."""
+        flat = {tensor: _flat(tensor, values) for tensor, values in dense.items()}
+
+        def place(tensor: str, number: int) -> Floats:
+            first = number * CHUNK_ELEMENTS
+            return flat[tensor][first : first + CHUNK_ELEMENTS]
+
+        return place
+
     def _cut_ids(self, table: str, ids: Ids) -> tuple[Ids, list[NDArray[np.int64] | slice]]:
         """The ids, and by shard where its own are among them."""
         if self._spec is None or table not in self._dims:
@@ -625,8 +710,8 @@ class PsClient:
         ids = np.ascontiguousarray(ids, dtype=np.int64)
         if self.num_shards == 1:
             return ids, [slice(None)]
-        owners = self.slot_map.shards_of_ids(table, ids)
-        return ids, [np.flatnonzero(owners == index) for index in range(self.num_shards)]
+        order, bounds = self.slot_map.partition(table, ids)
+        return ids, [order[first:end] for first, end in itertools.pairwise(bounds)]
 
     def _join_rows(
         self,
@@ -635,10 +720,12 @@ class PsClient:
         places: Sequence[NDArray[np.int64] | slice],
         parts: Sequence[Mapping[str, Floats]],
     ) -> Floats:
+        if len(parts) == 1 and table in parts[0]:
+            return parts[0][table]
         rows = np.empty((count, self._dims[table]), np.float32)
         for place, part in zip(places, parts, strict=True):
             if table in part:
-                rows[place] = part[table]
+                _whole(rows)[place] = _whole(part[table])
         return rows
 
     def _cut_push(
@@ -647,6 +734,7 @@ class PsClient:
         versions: Sequence[int],
         dense: Mapping[str, Floats],
         tables: Mapping[str, tuple[Ids, Floats]],
+        wire: str,
     ) -> list[ShardPush]:
         chunks = self._cut_dense(dense)
         rows: list[dict[str, tuple[Ids, Floats]]] = [{} for _ in range(self.num_shards)]
@@ -658,8 +746,10 @@ class PsClient:
                     f"not float32[{len(ids)}, {self._dims[table]}]"
                 )
             for index, place in enumerate(places):
-                if len(mine := ids[place]):
-                    rows[index][table] = (mine, values[place])
+                if isinstance(place, slice):
+                    rows[index] |= {table: (ids, values)} if len(ids) else {}
+                elif len(place):
+                    rows[index][table] = (ids.take(place), values.take(place, axis=0))
         for index in range(self.num_shards):
             nbytes = sum(values.nbytes for _, _, values in chunks[index])
             nbytes += sum(i.nbytes + v.nbytes for i, v in rows[index].values())
@@ -670,7 +760,7 @@ class PsClient:
                     "--minibatch_size"
                 )
         return [
-            ShardPush(span, versions[index], chunks[index], rows[index])
+            ShardPush(span, versions[index], chunks[index], rows[index], wire)
             for index in range(self.num_shards)
         ]
 
@@ -688,6 +778,21 @@ class _Shard:
         self.channel.close()
 
 
+def _begun(
+    begin: Callable[[_Shard, int, float], Waiter[Reply]], shard: _Shard, index: int, left_s: float
+) -> Waiter[Reply]:
+    """Begin; what that raises is the waiter's to raise, so that all other shards are begun."""
+    try:
+        return begin(shard, index, left_s)
+    except EdlError as error:
+        failure = error
+
+    def failed() -> Reply:
+        raise failure
+
+    return failed
+
+
 def _gather(
     waiters: Iterable[tuple[int, Waiter[Reply]]], replies: dict[int, Reply]
 ) -> tuple[int, EdlError] | None:
@@ -700,6 +805,17 @@ def _gather(
             if failure is None or isinstance(failure[1], Unreachable):
                 failure = (index, error)
     return failure
+
+
+def _land(chunks: Iterable[Chunk], into: Callable[[str, int], Floats]) -> set[str]:
+    """Write the chunks that the carrier has not written already. The tensors that changed."""
+    changed = set[str]()
+    for tensor, number, values in chunks:
+        place = into(tensor, number)
+        if not np.may_share_memory(place, values):
+            place[:] = values
+        changed.add(tensor)
+    return changed
 
 
 def _summary(replies: Sequence[ShardPushed]) -> PushResult:
@@ -735,6 +851,11 @@ def _flat(tensor: str, values: Floats) -> Floats:
     if values.dtype != np.float32 or not values.flags.c_contiguous:
         raise ValueError(f"dense tensor {tensor!r} must be float32 and C-contiguous")
     return values.reshape(-1)
+
+
+def _whole(rows: Floats) -> NDArray[np.void]:
+    """Each row as one item: numpy then places rows three times as fast."""
+    return np.ascontiguousarray(rows).view(np.dtype((np.void, 4 * rows.shape[1]))).reshape(-1)
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> NoReturn:

@@ -21,11 +21,13 @@ from prometheus_client import start_http_server
 
 from ..common import rpc, storage
 from ..common.errors import Unreachable
+from ..common.identity import Identity
 from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc, ps_pb2_grpc
 from . import snapshot
 from .aggregation import Policy
+from .plane import Plane
 from .servicer import ParameterServerServicer
 from .slots import SlotMap
 from .store import Store
@@ -37,27 +39,41 @@ _CALL_S = 5.0
 _THREADS = 256  # a frozen shard holds one for each push; they are made as needed
 
 
-class Server:
-    """One shard as a process: its gRPC service, its metrics, its line to the master."""
+class Listeners:
+    """Where a shard listens: its gRPC service at `address`, and its tensor plane."""
 
-    def __init__(self, *, index: int, incarnation: str, master: str, token: str) -> None:
+    def __init__(self, servicer: ParameterServerServicer, identity: Identity) -> None:
+        self._plane = Plane(
+            lambda: servicer.store, servicer.metrics, index=servicer.index, identity=identity
+        )
+        servicer.listening = self._plane.listening
+        self._rpc = rpc.Server(
+            lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server),
+            token=identity.token,
+            threads=_THREADS,
+        )
+        self.address = self._rpc.address
+
+    def close(self, grace_s: float = 0.5) -> None:
+        self._rpc.stop(grace_s)
+        self._plane.close()
+
+
+class Server:
+    """One shard as a process: its listeners, its metrics, its line to the master."""
+
+    def __init__(self, *, index: int, incarnation: str, master: str, identity: Identity) -> None:
         self.index = index
         self._replica = pb.Replica(role=pb.SERVER, index=index, incarnation=incarnation)
         self._wake = threading.Event()
         self._draining = False
         self._servicer = ParameterServerServicer(index)
-        self._rpc = rpc.Server(
-            lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(
-                self._servicer, server
-            ),
-            token=token,
-            threads=_THREADS,
-        )
-        self.address = self._rpc.address
+        self._listeners = Listeners(self._servicer, identity)
+        self.address = self._listeners.address
         self._http, _ = start_http_server(
             0, addr="127.0.0.1", registry=self._servicer.metrics.registry
         )
-        self._channel = rpc.Channel(master, token)
+        self._channel = rpc.Channel(master, identity.token)
         self._master_address = master
         self._master = master_pb2_grpc.MasterStub(self._channel)
 
@@ -71,7 +87,7 @@ class Server:
         self._wake.set()
 
     def close(self) -> None:
-        self._rpc.stop()
+        self._listeners.close()
         self._http.shutdown()
         self._channel.close()
 

@@ -7,6 +7,7 @@ is the worker's to find.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ from .dense import ChunkKey
 from .ledger import Span
 from .metrics import Metrics
 from .optimizers import Floats
+from .plane import Listening
 from .store import Invalid, Outcome, Store
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -66,16 +68,17 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     def __init__(self, index: int, store: Store | None = None) -> None:
         self.index = index
         self.metrics = Metrics(index)
-        self._store = store
+        self.store = store
+        self.listening: Listening | None = None  # the tensor plane of this shard
 
     def attach(self, store: Store) -> None:
-        self._store = store
+        self.store = store
 
     def _ready(self, context: grpc.ServicerContext) -> Store:
-        if self._store is None:
+        if self.store is None:
             context.abort(grpc.StatusCode.UNAVAILABLE, f"server {self.index} is starting")
-        assert self._store is not None  # abort has raised
-        return self._store
+        assert self.store is not None  # abort has raised
+        return self.store
 
     @_served
     def Init(self, request: pb.InitRequest, context: grpc.ServicerContext) -> pb.InitReply:
@@ -190,6 +193,10 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     def Retire(self, request: pb.RetireRequest, context: grpc.ServicerContext) -> pb.RetireReply:
         self._ready(context).retire(request.low_water)
         return pb.RetireReply()
+
+    @_served
+    def Plane(self, request: pb.PlaneRequest, context: grpc.ServicerContext) -> pb.PlaneReply:
+        return pb.PlaneReply(**dataclasses.asdict(self.listening) if self.listening else {})
 
     @_served
     def Describe(

@@ -1,4 +1,4 @@
-"""Real parameter servers (gRPC on loopback) inside the test's process, and reading checkpoints."""
+"""Real parameter servers (on loopback) inside the test's process, and reading checkpoints."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edl.common import rpc, storage
+from edl.common import storage
+from edl.common.identity import Identity
 from edl.nn.model_spec import ModelSpec
-from edl.proto import ps_pb2_grpc
 from edl.ps import snapshot
 from edl.ps.aggregation import Policy
 from edl.ps.client import PsClient
+from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.slots import SlotMap
 from edl.ps.store import Store
@@ -31,19 +32,14 @@ def serving(
         store = Store(
             index=index, slot_map=SlotMap(num_servers), policy=policy or Policy(staleness=0)
         )
-        servicer = ParameterServerServicer(index, store)
-
-        def register(server, servicer=servicer):
-            ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
-
-        servers.append(rpc.Server(register, token=TOKEN))
+        servers.append(Listeners(ParameterServerServicer(index, store), Identity(TOKEN)))
     client = PsClient([server.address for server in servers], token=TOKEN, spec=spec)
     try:
         yield client
     finally:
         client.close()
         for server in servers:
-            server.stop()
+            server.close()
 
 
 def restored(checkpoint: str | Path) -> Store:

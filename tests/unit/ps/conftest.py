@@ -1,16 +1,17 @@
-"""Shards behind real gRPC servers on loopback, as many as a test asks for."""
+"""Shards behind real listeners on loopback, as many as a test asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
-from edl.common import rpc
+from edl.common.identity import Identity
 from edl.nn.model_spec import ModelSpec
-from edl.proto import ps_pb2_grpc
 from edl.ps.aggregation import Policy
 from edl.ps.client import PsClient
+from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.slots import SlotMap
 from edl.ps.store import Store
@@ -21,31 +22,32 @@ TOKEN = "secret"
 class Shards:
     """Stores, their servers and a client."""
 
-    def __init__(self, stores: list[Store], spec: ModelSpec | None) -> None:
+    def __init__(self, stores: list[Store], spec: ModelSpec | None, transport: str) -> None:
         self.stores = stores
-        self.servers = [_serve(store) for store in stores]
+        self.servers = [
+            Listeners(ParameterServerServicer(store.index, store), Identity(TOKEN))
+            for store in stores
+        ]
         self.addresses = [server.address for server in self.servers]
-        self.client = PsClient(self.addresses, token=TOKEN, spec=spec)
+        self.client = PsClient(self.addresses, token=TOKEN, spec=spec, transport=transport)
 
     def stop(self) -> None:
         self.client.close()
         for server in self.servers:
-            server.stop(0)
-
-
-def _serve(store: Store) -> rpc.Server:
-    servicer = ParameterServerServicer(store.index, store)
-    return rpc.Server(
-        lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server),
-        token=TOKEN,
-    )
+            server.close(0)
 
 
 StartShards = Callable[..., Shards]
 
 
 @pytest.fixture
-def start_shards() -> Iterator[StartShards]:
+def transport() -> str:
+    """How the client's pulls and pushes travel; a module may say otherwise."""
+    return "auto"
+
+
+@pytest.fixture
+def start_shards(transport: str) -> Iterator[StartShards]:
     """start_shards(count, spec=None, policy=None) -> Shards; async unless told otherwise"""
     started = []
 
@@ -53,8 +55,9 @@ def start_shards() -> Iterator[StartShards]:
         count: int = 1, spec: ModelSpec | None = None, policy: Policy | None = None
     ) -> Shards:
         policy = policy or Policy(use_async=True)
+        SlotMap(2).partition("", np.empty(0, np.int64))  # compiled before the test looks
         stores = [Store(index=i, slot_map=SlotMap(count), policy=policy) for i in range(count)]
-        started.append(Shards(stores, spec))
+        started.append(Shards(stores, spec, transport))
         return started[-1]
 
     yield start

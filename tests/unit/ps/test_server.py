@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from edl.common import rpc
+from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
@@ -115,7 +116,9 @@ def test_a_version_that_the_master_waits_for_is_told_at_once(monkeypatch):
     played = rpc.Server(
         lambda s: master_pb2_grpc.add_MasterServicer_to_server(master, s), token="secret"
     )
-    server = server_module.Server(index=0, incarnation="x", master=played.address, token="secret")
+    server = server_module.Server(
+        index=0, incarnation="x", master=played.address, identity=Identity("secret")
+    )
     store = server.open_store(server.register(20.0), "")
     store.init(SPEC, {("w", 0): np.zeros(3, np.float32)}, True)
     ends = []

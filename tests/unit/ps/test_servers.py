@@ -32,6 +32,12 @@ def ones(ids):
     return ids, np.ones((len(ids), 4), np.float32)
 
 
+@pytest.fixture(params=["grpc", "tcp", "unix", "shm"])
+def transport(request):
+    """One contract, four carriers: every test of this file holds for each."""
+    return request.param
+
+
 def ready(start_shards, count=2, spec=SPEC, **policy):
     shards = start_shards(count, spec, Policy(**({"use_async": True} | policy)))
     shards.client.init(spec, zeros(spec), **WAIT)
@@ -379,7 +385,7 @@ def test_another_slot_map_is_refused(start_shards):
 
 def test_a_push_is_repeated_until_its_server_is_back(start_shards):
     shards = ready(start_shards)
-    shards.servers[1].stop(0)
+    shards.servers[1].close(0)
     again = start_shards(2, SPEC)
     again.client.init(SPEC, zeros(), **WAIT)
     timer = threading.Timer(
@@ -396,7 +402,7 @@ def test_a_push_is_repeated_until_its_server_is_back(start_shards):
 
 def test_a_push_to_a_dead_server_ends_at_its_deadline_with_its_address(start_shards):
     shards = ready(start_shards)
-    shards.servers[1].stop(0)
+    shards.servers[1].close(0)
 
     with pytest.raises(Unreachable, match=f"server 1 at {shards.addresses[1]}"):
         shards.client.push(Span(0, 1, 0, 8), (0, 0), timeout_s=0.3)
@@ -415,7 +421,7 @@ def test_buffers_add_what_is_pushed(start_shards):
 
 def test_closing_the_client_ends_a_call_that_waits_for_a_dead_server(start_shards):
     shards = ready(start_shards)
-    shards.servers[1].stop(0)
+    shards.servers[1].close(0)
     began = time.monotonic()
     threading.Timer(0.2, shards.client.close).start()
 
@@ -432,7 +438,9 @@ def test_a_shard_that_fails_in_the_midst_of_a_step_applies_and_keeps_nothing_mor
     shards = ready(start_shards, 1)
     store = shards.stores[0]
     monkeypatch.setattr(
-        type(store._tables["users"]), "apply", lambda *_: (_ for _ in ()).throw(MemoryError)
+        type(store._parameters.tables["users"]),
+        "apply",
+        lambda *_: (_ for _ in ()).throw(MemoryError),
     )
     span, grads = Span(0, 1, 0, 8), {"dense": {"b": np.ones(5, np.float32)}}
     with pytest.raises(EdlError, match="out of memory"):

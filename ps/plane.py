@@ -1,0 +1,685 @@
+"""The server's end of the tensor plane: pulls and pushes straight between sockets and the store.
+
+One thread per connection, which has one request at a time. Nothing is read from a peer before it
+has proved that it is of the job, and nothing is allocated before a frame's lengths have passed.
+
+A push's body comes into one of the plane's buffers, ids first: they are checked while the values
+are on the wire; then one `Store.push`. The buffers of all connections share a budget; where it is
+used up a connection waits and so does its peer (TCP's flow control). A pull is gathered and sent in
+parts, so that store and wire work at the same time; chunks are sent from where they live.
+
+On the same host bodies lie in the client's shared regions instead: gradients are applied from
+there, rows gathered into there.
+
+A request that fails is answered by an error (the rest of its body is read and dropped first); a
+frame that is malformed, and a peer that stops in the midst of one, end the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import mmap
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.errors import EdlError, PeerError, Unreachable
+from ..common.identity import Identity
+from ..nn.model_spec import ModelSpec
+from ..proto import ps_pb2 as pb
+from . import frames, quantize
+from .aggregation import Update
+from .frames import Array, Bytes, Head
+from .ledger import Span
+from .metrics import Metrics
+from .slots import SlotMap
+from .store import Invalid, Outcome, PullPlan, Pushed, RowPlan
+from .stream import Stream, admit, host_id, map_region
+
+log = logging.getLogger(__name__)
+
+BUDGET_NBYTES = 2 << 30  # of all pushes on their way; a freeze may hold one of each worker
+MAX_REQUEST_NBYTES = 1 << 30
+STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long is given up
+MAX_CONNECTIONS = 1024
+FIRST_NBYTES = 8 << 10  # read at once: a small frame is one system call
+BEGIN_NBYTES = 256  # read at once after a large frame: the rest goes straight to its place
+_PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
+_REPORT_NBYTES = 64 << 10  # received: told to the metrics in steps
+_NO_BYTES: Bytes = np.empty(0, np.uint8)
+
+_OUTCOMES = {outcome: pb.PushReply.Outcome.Value(outcome.name) for outcome in Outcome}
+
+# Status codes of gRPC, for the same meaning.
+_INVALID, _EXHAUSTED, _PRECONDITION, _UNAVAILABLE = 3, 8, 9, 14
+_CODES = {
+    0: "OK",
+    _INVALID: "INVALID_ARGUMENT",
+    _EXHAUSTED: "RESOURCE_EXHAUSTED",
+    _PRECONDITION: "FAILED_PRECONDITION",
+    _UNAVAILABLE: "UNAVAILABLE",
+}
+
+
+class Backend(Protocol):
+    """What the plane asks of a store."""
+
+    @property
+    def slot_map(self) -> SlotMap: ...
+
+    @property
+    def spec(self) -> ModelSpec | None: ...
+
+    @property
+    def initialized(self) -> bool: ...
+
+    def plan_pull(
+        self,
+        *,
+        dense: bool,
+        known_version: int | None,
+        tables: Sequence[tuple[str, NDArray[np.int64]]],
+        cut: str = "",
+    ) -> PullPlan | None: ...
+
+    def check_rows(self, table: str, ids: NDArray[np.int64], dim: int) -> None: ...
+
+    def push(
+        self, span: Span, version: int, update: Update, *, checked: bool = False
+    ) -> Pushed: ...
+
+    def wait_version(self, newer_than: int, timeout_s: float) -> int: ...
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where a plane listens. `unix_name`: of an abstract socket, without the leading zero."""
+
+    tcp_port: int
+    unix_name: str
+    host_id: str
+
+
+class Plane:
+    """Listens on TCP and on an abstract unix socket until `close`."""
+
+    def __init__(
+        self,
+        backend: Callable[[], Backend | None],
+        metrics: Metrics,
+        *,
+        index: int,
+        identity: Identity,
+        host: str = "127.0.0.1",
+        budget_nbytes: int = BUDGET_NBYTES,
+        stall_s: float = STALL_S,
+    ) -> None:
+        """`backend` None: every call is answered UNAVAILABLE (ask again)."""
+        if not identity.token:
+            raise ValueError("the tensor plane needs the job's token")
+        self.backend = backend
+        self.index = index
+        self.metrics = metrics
+        self.buffers = Buffers(budget_nbytes)
+        self._identity = identity
+        self._stall_s = stall_s
+        self._lock = threading.Lock()
+        self._peers: dict[socket.socket, Stream | None] = {}  # None: not admitted yet
+        self._closed = threading.Event()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        tcp = socket.create_server((host, 0), family=family, backlog=256)
+        unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        name = f"edl-ps-{os.getpid()}-{secrets.token_hex(8)}"
+        unix.bind(f"\0{name}")
+        unix.listen(256)
+        self.listening = Listening(tcp.getsockname()[1], name, host_id())
+        self._listeners = [tcp, unix]
+        for listener in self._listeners:
+            self._thread(self._accept, listener)
+
+    @property
+    def connections(self) -> int:
+        return len(self._peers)
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        self._closed.set()
+        self.buffers.close()
+        with self._lock:
+            for sock, stream in self._peers.items():
+                _hang_up(sock) if stream is None else stream.abort()
+        for listener in self._listeners:
+            _hang_up(listener)
+            listener.close()
+
+    def _thread(self, target: Callable[..., None], sock: socket.socket) -> None:
+        threading.Thread(target=target, args=(sock,), name="plane", daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._closed.is_set():
+            try:
+                sock, _ = listener.accept()
+            except OSError as error:
+                if not self._closed.wait(0.1):
+                    log.warning("cannot accept a connection: %s", error)
+                continue
+            with self._lock:
+                welcome = not self._closed.is_set() and len(self._peers) < MAX_CONNECTIONS
+                if welcome:
+                    self._peers[sock] = None
+            if welcome:
+                self._thread(self.serve, sock)
+            else:
+                sock.close()
+
+    def serve(self, sock: socket.socket) -> None:
+        """One connection, from the handshake to its end."""
+        stream: Stream | None = None
+        try:
+            stream = admit(sock, self._identity, self._stall_s)
+            with self._lock:
+                self._peers[sock] = stream
+                if self._closed.is_set():
+                    return
+            _Session(self, stream).run()
+        except (OSError, PeerError, frames.Malformed) as error:
+            if not self._closed.is_set() and not _is_end(error):
+                log.warning("a connection of the tensor plane ended: %s", error)
+        finally:
+            with self._lock:
+                self._peers.pop(sock, None)
+                (stream or sock).close()
+
+
+class Buffers:
+    """Page-aligned memory for bodies, lent and used again: at most `limit_nbytes` in all."""
+
+    def __init__(self, limit_nbytes: int) -> None:
+        self.limit_nbytes = limit_nbytes
+        self.nbytes = 0  # lent or kept
+        self.waiting = 0  # connections that wait for the budget
+        self._kept: list[Bytes] = []
+        self._closed = False
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+
+    def take(self, nbytes: int) -> Bytes:
+        """At least `nbytes`; waits until the budget has them. Raises Unreachable once closed."""
+        size = nbytes + (1 << 20) - 1 & -(1 << 20)
+        if size > self.limit_nbytes:
+            raise Invalid(f"{nbytes} bytes in one request: this server takes {self.limit_nbytes}")
+        with self._lock:
+            while not self._closed:
+                fit = min((b for b in self._kept if len(b) >= nbytes), key=len, default=None)
+                if fit is not None and (len(fit) <= 4 * size or not self._room(size)):
+                    self._kept = [b for b in self._kept if b is not fit]
+                    return fit
+                while self._kept and not self._room(size):
+                    self.nbytes -= len(self._kept.pop(0))
+                if self._room(size):
+                    self.nbytes += size
+                    return _mapped(size)
+                self.waiting += 1
+                self._changed.wait()
+                self.waiting -= 1
+        raise Unreachable("the server is closing")
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are not lent."""
+        with self._lock:
+            return sum(len(buffer) for buffer in self._kept)
+
+    def give(self, buffer: Bytes) -> None:
+        """Back. Nobody may look at it any more."""
+        with self._lock:
+            self._kept.append(buffer)
+            if self.waiting:
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _room(self, size: int) -> bool:
+        return self.nbytes + size <= self.limit_nbytes
+
+
+class _Unavailable(EdlError):
+    """There is no store yet."""
+
+
+class _Session:
+    """One connection of a peer that is of the job."""
+
+    def __init__(self, plane: Plane, stream: Stream) -> None:
+        self._plane = plane
+        self._stream = stream
+        self._first: Bytes = np.empty(FIRST_NBYTES, np.uint8)
+        self._view = memoryview(self._first)  # type: ignore[arg-type]
+        self._window = self._view
+        self._regions: dict[int, Bytes] = {}
+        self._got = 0  # bytes of the frame that have been received
+        self._left = 0  # bytes that are still to come
+        self._lent: Bytes | None = None
+        self._wide = _NO_BYTES
+        self._begun = False  # the reply is partly sent: too late for an error
+        self._scratch = _NO_BYTES  # of a connection that pulls
+        metrics = plane.metrics
+        self._unreported = 0  # bytes received
+        self._times = {
+            (op, code): metrics.rpc.labels(name, text).observe
+            for op, name in ((frames.PULL, "Pull"), (frames.PUSH, "Push"))
+            for code, text in _CODES.items()
+        }
+        self._pushes = {o: metrics.pushes.labels(o.name.lower()).inc for o in Outcome}
+
+    def run(self) -> None:
+        """Until the peer hangs up. Raises OSError, Unreachable, Malformed."""
+        try:
+            while self._next():
+                pass
+        finally:
+            self._report()
+
+    def _next(self) -> bool:
+        """Serve one request. False: there are no more."""
+        got = self._stream.receive_some(self._window)
+        if got <= 0:
+            return got < 0  # idle, or hung up
+        began = time.perf_counter()
+        if got < frames.HEAD_NBYTES:
+            self._stream.receive(self._view[got : frames.HEAD_NBYTES], None)
+            got = frames.HEAD_NBYTES
+        try:
+            head = frames.parse_head(self._view, frames.REQUESTS)
+            code = self._answered(head, got)
+        except frames.Malformed as error:
+            self._left = 0  # where the next frame begins, nobody can say: this is the end
+            self._refuse(_INVALID, str(error))
+            raise
+        if head.op in (frames.PULL, frames.PUSH):
+            self._times[head.op, code](time.perf_counter() - began)
+        return True
+
+    def _answered(self, head: Head, got: int) -> int:
+        """Answer one request. The status code."""
+        if head.body_nbytes > MAX_REQUEST_NBYTES and head.op != frames.MAP:
+            raise frames.Malformed(f"{head.body_nbytes} bytes: {MAX_REQUEST_NBYTES} are taken")
+        inline = 0 if head.body_region else head.body_nbytes
+        nbytes = frames.HEAD_NBYTES + head.descriptors_nbytes + inline
+        if got > nbytes:
+            raise frames.Malformed(f"{got - nbytes} bytes beyond the frame")
+        self._got, self._left, self._begun = got, nbytes - got, False
+        self._window = self._view if nbytes <= FIRST_NBYTES else self._view[:BEGIN_NBYTES]
+        self._unreported += nbytes
+        if self._unreported > _REPORT_NBYTES:
+            self._report()
+        try:
+            if head.op == frames.PULL:
+                self._pull(head)
+            elif head.op == frames.PUSH:
+                self._push(head)
+            else:
+                self._share(head)
+            return 0
+        except (Unreachable, frames.Malformed):
+            raise
+        except _Unavailable as error:
+            return self._refuse(_UNAVAILABLE, str(error))
+        except Invalid as error:
+            return self._refuse(_INVALID, str(error))
+        except EdlError as error:
+            return self._refuse(_PRECONDITION, str(error))
+        except MemoryError:
+            text = f"server {self._plane.index} is out of memory: use more servers"
+            return self._refuse(_EXHAUSTED, text)
+        finally:
+            self._give_back()
+
+    def _report(self) -> None:
+        self._plane.metrics.received.inc(self._unreported)
+        self._unreported = 0
+
+    def _refuse(self, code: int, text: str) -> int:
+        if self._begun:
+            raise Unreachable(f"a reply broke off: {text}")
+        while self._left > 0:
+            part = min(self._left, FIRST_NBYTES)
+            self._stream.receive(self._view[:part], None)
+            self._left -= part
+        frame = frames.pack_error(code, text)
+        self._stream.send([frame], len(frame), None)
+        return code
+
+    # -- Receiving
+
+    def _opened(self, head: Head) -> tuple[tuple[Array, ...], Bytes]:
+        """The arrays, and where their bytes will be: `_fill` receives them."""
+        begins = frames.HEAD_NBYTES + head.descriptors_nbytes
+        descriptors: Any
+        if begins <= FIRST_NBYTES:
+            if self._got < begins:
+                self._receive(self._view[self._got : begins])
+            descriptors = self._view[frames.HEAD_NBYTES : begins]
+        else:
+            descriptors = memoryview(bytearray(head.descriptors_nbytes))
+            have = self._got - frames.HEAD_NBYTES
+            descriptors[:have] = self._view[frames.HEAD_NBYTES : self._got]
+            self._receive(descriptors[have:])
+        arrays = frames.parse_arrays(head, descriptors)
+        if head.body_region:
+            self._take(0, arrays)
+            return arrays, self._region(head.body_region, head.body_nbytes)
+        if begins + head.body_nbytes <= FIRST_NBYTES:
+            self._take(0, arrays)
+            return arrays, self._first[begins : begins + head.body_nbytes]
+        body = self._take(head.body_nbytes, arrays)
+        if self._got > begins:
+            body[: self._got - begins] = self._first[begins : self._got]
+        return arrays, body
+
+    def _fill(self, body: Bytes, end: int, nbytes: int) -> None:
+        """The body up to `end` (of `nbytes`) is there."""
+        start = nbytes - self._left
+        if self._left and start < end:
+            self._receive(memoryview(body)[start:end])  # type: ignore[arg-type]
+
+    def _receive(self, view: memoryview) -> None:
+        self._stream.receive(view, None)
+        self._got += len(view)
+        self._left -= len(view)
+
+    def _take(self, nbytes: int, arrays: Sequence[Array]) -> Bytes:
+        """A buffer, and `_wide` for values that must be made float32: both or none at once."""
+        wide = sum(frames.padded(4 * math.prod(a.shape)) for a in arrays if a.wire in frames.SCALED)
+        if not nbytes + wide:
+            return _NO_BYTES
+        self._lent = self._plane.buffers.take(nbytes + wide)
+        self._wide = self._lent[nbytes : nbytes + wide]
+        return self._lent[:nbytes]
+
+    def _give_back(self) -> None:
+        if self._lent is not None:
+            self._plane.buffers.give(self._lent)
+            self._lent, self._wide = None, _NO_BYTES
+
+    def _region(self, number: int, nbytes: int) -> Bytes:
+        region = self._regions.get(number, _NO_BYTES)
+        if len(region) < nbytes:
+            raise frames.Malformed(f"region {number} has {len(region)} bytes, not {nbytes}")
+        return region[:nbytes]
+
+    # -- Pull
+
+    def _pull(self, head: Head) -> None:
+        arrays: Sequence[Array]
+        arrays, body = self._opened(head)
+        ids, _ = frames.ids_of(arrays, body)
+        self._fill(body, head.body_nbytes, head.body_nbytes)
+        store = self._store()
+        if _moved(store, head):
+            self._tell(Head(frames.PULLED, code=pb.PullReply.MOVED))
+            return
+        cut = ""
+        if arrays and arrays[-1].kind == frames.CUT:
+            *arrays, (_, _, cut, *_) = arrays
+        plan = store.plan_pull(
+            dense=bool(head.flags & frames.DENSE),
+            known_version=head.known if head.flags & frames.KNOWN else None,
+            tables=[(array.name, mine) for array, mine in zip(arrays, ids, strict=True)],
+            cut=cut,
+        )
+        if plan is None:
+            self._tell(Head(frames.PULLED, code=pb.PullReply.UNINITIALIZED))
+            return
+        told = [
+            (frames.ROWS, _wire(store, array.name, part.dtype), "", part.dim, array.count)
+            for array, part in zip(arrays, plan.tables, strict=True)
+        ]
+        self._send(frames.PULLED, 0, 0, 0, told, plan, head.reply_region)
+
+    def _send(
+        self,
+        op: int,
+        flags: int,
+        code: int,
+        applied: int,
+        told: list[frames.Told],
+        plan: PullPlan,
+        region: int,
+    ) -> None:
+        """A reply with the plan's rows and chunks, in the caller's region where they fit."""
+        told += [
+            (frames.CHUNK, frames.FLOAT32, tensor, number, len(values))
+            for (tensor, number), values in plan.chunks
+        ]
+        arrays, descriptors, nbytes = frames.describe(tuple(told))
+        shared = self._regions.get(region, _NO_BYTES)
+        if nbytes > len(shared):
+            region = 0
+        head = Head(
+            op,
+            flags,
+            code,
+            0,
+            len(descriptors),
+            body_nbytes=nbytes,
+            start=applied,
+            version=plan.version,
+            body_region=region,
+        )
+        begins = frames.pack_head(head) + descriptors
+        if region:
+            _write(shared, arrays, plan)
+            self._stream.send([begins], len(begins), None)
+            return
+        widest = 8 + max((4 * rows.dim for rows in plan.tables), default=0)
+        if len(self._scratch) < widest:
+            self._scratch = np.empty(max(widest, _PART_NBYTES), np.uint8)
+        if nbytes <= len(self._scratch) and not plan.chunks:
+            _write(self._scratch, arrays, plan)
+            self._stream.send([begins, self._scratch[:nbytes]], len(begins) + nbytes, None)
+            return
+        self._begun = True
+        parts = _Parts(self._stream, begins, self._scratch)
+        for array, rows in zip(arrays, plan.tables, strict=False):
+            parts.add_rows(array, rows)
+        for array, (_, values) in zip(arrays[len(plan.tables) :], plan.chunks, strict=True):
+            parts.add(values, array.nbytes)
+        parts.flush()
+
+    # -- Push
+
+    def _push(self, head: Head) -> None:
+        arrays, body = self._opened(head)
+        ids, values_at = frames.ids_of(arrays, body)
+        self._fill(body, values_at, head.body_nbytes)
+        store = self._store()
+        moved = _moved(store, head)
+        checked = store.initialized and not moved
+        if checked:
+            tables = (array for array in arrays if array.kind == frames.ROWS)
+            for array, mine in zip(tables, ids, strict=True):
+                store.check_rows(array.name, mine, array.number)
+        self._fill(body, head.body_nbytes, head.body_nbytes)
+        if moved:
+            self._tell(Head(frames.PUSHED, code=pb.PushReply.MOVED))
+            return
+        try:
+            span = Span(head.task, head.attempt, head.start, head.end)
+        except ValueError as error:
+            raise Invalid(str(error)) from error
+        update = self._update(arrays, ids, body, values_at)
+        pushed = store.push(span, head.version, update, checked=checked)
+        del update, body
+        self._give_back()
+        self._pushes[pushed.outcome]()
+        if pushed.outcome is Outcome.APPLIED:
+            self._plane.metrics.staleness.observe(pushed.staleness)
+        elif pushed.outcome is Outcome.DUPLICATE:
+            self._plane.metrics.duplicates.inc()
+        code = _OUTCOMES[pushed.outcome]
+        plan = self._then(store, head, pushed) if head.flags & frames.THEN else None
+        if plan is None:
+            reply = Head(frames.PUSHED, 0, code, start=pushed.applied, version=pushed.version)
+            self._tell(reply)
+            return
+        region = head.reply_region
+        self._send(frames.PUSHED, frames.THEN, code, pushed.applied, [], plan, region)
+
+    def _then(self, store: Backend, head: Head, pushed: Pushed) -> PullPlan | None:
+        """The chunks of the version that the push is part of, if it comes in time."""
+        if pushed.outcome not in (Outcome.APPLIED, Outcome.DUPLICATE):
+            return None
+        if store.wait_version(pushed.part_of - 1, head.timeout_ms / 1e3) < pushed.part_of:
+            return None
+        known = head.known if head.flags & frames.KNOWN else None
+        return store.plan_pull(dense=True, known_version=known, tables=(), cut="")
+
+    def _update(
+        self, arrays: Sequence[Array], ids: Sequence[NDArray[np.int64]], body: Bytes, place: int
+    ) -> Update:
+        update = Update({}, {})
+        mine = iter(ids)
+        used = 0
+        for array in arrays:
+            if array.wire == frames.FLOAT32:
+                values = frames.values_of(array, body, place)
+            else:
+                values = np.ndarray(array.shape, np.float32, self._wide, used)
+                quantize.decode(*frames.codes_of(array, body, place), values)
+                used += frames.padded(values.nbytes)
+            place += array.nbytes
+            if array.kind == frames.ROWS:
+                update.rows[array.name] = next(mine), values
+            else:
+                update.dense[array.name, array.number] = values
+        return update
+
+    # -- Shared regions
+
+    def _share(self, head: Head) -> None:
+        """MAP, UNMAP: a region of the client's, which it owns."""
+        if not self._stream.shares_memory or head.descriptors_nbytes or not head.body_region:
+            raise frames.Malformed("regions are shared by number, over a unix socket")
+        self._regions.pop(head.body_region, None)
+        if head.op == frames.MAP:
+            self._tell(Head(frames.DONE))
+            fd = self._stream.receive_descriptor()
+            if fd is None:
+                raise Unreachable("a descriptor was announced and did not come")
+            try:
+                self._regions[head.body_region] = map_region(fd, head.body_nbytes)
+            finally:
+                os.close(fd)
+        self._tell(Head(frames.DONE))
+
+    def _store(self) -> Backend:
+        store = self._plane.backend()
+        if store is None:
+            raise _Unavailable(f"server {self._plane.index} is starting")
+        return store
+
+    def _tell(self, head: Head) -> None:
+        self._stream.send([frames.pack_head(head)], frames.HEAD_NBYTES, None)
+
+
+class _Parts:
+    """A reply on its way: rows are gathered into `scratch`, and sent when it is full."""
+
+    def __init__(self, stream: Stream, begins: bytes, scratch: Bytes) -> None:
+        self._stream = stream
+        self._buffers: list[Any] = [begins]
+        self._nbytes = len(begins)
+        self._scratch = scratch
+        self._used = self._sent = 0  # of scratch: written, and of that among the buffers
+
+    def add_rows(self, array: Array, plan: RowPlan) -> None:
+        dim, dtype = plan.dim, plan.dtype
+        row_nbytes = dtype.itemsize * dim
+        start, count = 0, array.count
+        while start < count:
+            stop = min(count, start + (len(self._scratch) - 8 - self._used) // row_nbytes)
+            if stop > start:
+                shape = (stop - start, dim)
+                plan.gather(start, stop, np.ndarray(shape, dtype, self._scratch, self._used))
+                self._used += (stop - start) * row_nbytes
+                start = stop
+            if start < count:
+                self.flush()
+        if padding := -self._used % 8:
+            self._scratch[self._used : self._used + padding] = 0
+            self._used += padding
+
+    def add(self, values: NDArray[np.float32], nbytes: int) -> None:
+        self._append_scratch()
+        self._buffers.append(values)
+        if nbytes > values.nbytes:
+            self._buffers.append(bytes(nbytes - values.nbytes))
+        self._nbytes += nbytes
+
+    def flush(self) -> None:
+        self._append_scratch()
+        self._stream.send(self._buffers, self._nbytes, None)
+        self._buffers, self._nbytes, self._used, self._sent = [], 0, 0, 0
+
+    def _append_scratch(self) -> None:
+        if self._used > self._sent:
+            self._buffers.append(self._scratch[self._sent : self._used])
+            self._nbytes += self._used - self._sent
+            self._sent = self._used
+
+
+def _write(region: Bytes, arrays: Sequence[Array], plan: PullPlan) -> None:
+    """The body of a reply into shared memory."""
+    place = 0
+    for array, rows in zip(arrays, plan.tables, strict=False):
+        out = np.ndarray((array.count, rows.dim), rows.dtype, region, place)
+        rows.gather(0, array.count, out)
+        region[place + out.nbytes : place + array.nbytes] = 0
+        place += array.nbytes
+    for array, (_, values) in zip(arrays[len(plan.tables) :], plan.chunks, strict=True):
+        np.ndarray((array.count,), np.float32, region, place)[:] = values
+        region[place + values.nbytes : place + array.nbytes] = 0
+        place += array.nbytes
+
+
+def _wire(store: Backend, table: str, dtype: np.dtype[Any]) -> int:
+    if dtype == np.float32:
+        return frames.FLOAT32
+    assert store.spec is not None
+    return frames.PLAIN[next(t.dtype for t in store.spec.tables if t.name == table)]
+
+
+def _moved(store: Backend, head: Head) -> bool:
+    """The caller names a slot map that is not this shard's; 0 names none."""
+    return head.code not in (0, store.slot_map.version)
+
+
+def _mapped(nbytes: int) -> Bytes:
+    """Anonymous memory in huge pages: it goes back to the system when it is let go."""
+    memory = mmap.mmap(-1, nbytes)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
+
+
+def _hang_up(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the peer was first
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _is_end(error: Exception) -> bool:
+    """The peer is gone, which peers may be."""
+    return isinstance(error, Unreachable | ConnectionError)

@@ -1,0 +1,283 @@
+"""One authenticated stream between a worker and a server, and the shared regions beside it.
+
+Plain sockets block in the kernel under SO_RCVTIMEO and SO_SNDTIMEO, so that a message costs one
+system call and no poll; TLS goes through the ssl module's own timeouts. A stream is used by one
+thread at a time; only `abort` may come from another.
+
+Handshake (in TLS, where it is), before anything else is read: hello and a nonce, the server's
+nonce and proof, the client's proof, accepted or not. Both ends so prove that they hold the token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import ipaddress
+import math
+import mmap
+import os
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..common.errors import EdlError, PeerError, Unauthenticated, Unreachable
+from ..common.identity import Identity
+from .frames import MAGIC, PROTOCOL, Bytes
+
+HANDSHAKE_S = 10.0
+_HELLO = struct.Struct("<IHH32s")  # magic, protocol, 0, nonce
+_CHALLENGE = struct.Struct("<IHH32s32s")  # magic, protocol, 0, nonce, proof
+_VERDICT = struct.Struct("<IHH")  # magic, protocol, 1 accepted
+_TLS_HANDSHAKE = b"\x16"  # first byte of a TLS record; a hello begins with "E"
+_NONCE_NBYTES = 32
+_IOV = 512  # buffers of one sendmsg; the kernel takes 1,024
+_RECORD_NBYTES = 1 << 14  # of TLS: smaller buffers are joined
+_TLS_PART_NBYTES = 1 << 20  # sent under one look at the deadline
+_TICKS = 20  # of a second: kernel timeouts are set anew only when they change by as much
+
+
+def host_id() -> str:
+    """The same for all processes of one running machine, and for no other."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class Stream:
+    """Sends and receives exactly. Raises Unreachable (nothing in time, or closed) or OSError.
+
+    `deadline` None: as long as something moves.
+    """
+
+    def __init__(self, sock: socket.socket, stall_s: float = HANDSHAKE_S) -> None:
+        """`stall_s`: how long nothing may move where there is no deadline (set by `arm`)."""
+        self._sock = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._stall_s = stall_s
+        self._ticks = 0
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if not self._tls:
+            sock.settimeout(None)
+
+    @property
+    def shares_memory(self) -> bool:
+        return self._sock.family == socket.AF_UNIX
+
+    def arm(self, deadline: float | None) -> None:
+        """Let the calls that follow end at the deadline."""
+        left_s = self._stall_s if deadline is None else deadline - time.monotonic()
+        if left_s <= 0:
+            raise Unreachable("no answer within the deadline")
+        ticks = math.ceil(left_s * _TICKS)
+        if ticks == self._ticks:
+            return
+        self._ticks = ticks
+        if self._tls:
+            self._sock.settimeout(ticks / _TICKS)
+            return
+        value = struct.pack("ll", ticks // _TICKS, ticks % _TICKS * (1_000_000 // _TICKS))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+    def send(self, buffers: Sequence[Any], nbytes: int, deadline: float | None) -> None:
+        """All of the C-contiguous buffers, `nbytes` in all."""
+        if self._tls:
+            self._send_tls(buffers, deadline)
+            return
+        sent = self._sendmsg(buffers, deadline) if len(buffers) <= _IOV else 0
+        if sent == nbytes:
+            return
+        views = [flat(buffer) for buffer in buffers if memoryview(buffer).nbytes]
+        first = 0
+        while True:
+            while first < len(views) and sent >= len(views[first]):
+                sent -= len(views[first])
+                first += 1
+            if first == len(views):
+                return
+            views[first] = views[first][sent:]
+            sent = self._sendmsg(views[first : first + _IOV], deadline)
+
+    def _sendmsg(self, buffers: Sequence[Any], deadline: float | None) -> int:
+        try:
+            return self._sock.sendmsg(buffers)
+        except BlockingIOError:
+            if deadline is None:
+                raise Unreachable("the peer takes nothing") from None
+            self.arm(deadline)
+            return 0
+
+    def _send_tls(self, buffers: Sequence[Any], deadline: float | None) -> None:
+        small: list[Any] = []
+        for buffer in [*buffers, None]:
+            if buffer is not None and memoryview(buffer).nbytes < _RECORD_NBYTES:
+                small.append(buffer)
+                continue
+            if small:
+                self._sock.sendall(b"".join(small))
+                small = []
+            if buffer is not None:
+                view = flat(buffer)
+                for start in range(0, len(view), _TLS_PART_NBYTES):
+                    self.arm(deadline)
+                    self._sock.sendall(view[start : start + _TLS_PART_NBYTES])
+
+    def receive_some(self, view: memoryview) -> int:
+        """What is there, at most the view: waits for a byte. 0: closed. -1: nothing in time."""
+        try:
+            return self._sock.recv_into(view)
+        except (BlockingIOError, TimeoutError):
+            return -1
+
+    def receive(self, view: memoryview, deadline: float | None) -> None:
+        """Fill the view."""
+        flags = 0 if self._tls else socket.MSG_WAITALL
+        got, wanted = 0, len(view)
+        while got < wanted:
+            try:
+                count = self._sock.recv_into(view[got:] if got else view, wanted - got, flags)
+            except (BlockingIOError, TimeoutError):
+                if deadline is None:
+                    raise Unreachable("the peer stopped in the midst of a frame") from None
+            else:
+                if count == 0:
+                    raise Unreachable("the peer closed the connection")
+                got += count
+            if got < wanted and deadline is not None:
+                self.arm(deadline)
+
+    def send_descriptor(self, fd: int) -> None:
+        socket.send_fds(self._sock, [b"F"], [fd])
+
+    def receive_descriptor(self) -> int | None:
+        """A file descriptor that the peer sends with one byte; the caller closes it."""
+        data, fds, _, _ = socket.recv_fds(self._sock, 1, 1)
+        return fds[0] if data and fds else None
+
+    def abort(self) -> None:
+        """Wake whoever waits on it. Any thread."""
+        with contextlib.suppress(OSError):  # it is closed already
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def flat(buffer: Any) -> memoryview:
+    """The bytes of a C-contiguous buffer that is not empty."""
+    return memoryview(buffer).cast("B")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address, as sockets tell it, is of this host only."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+# -- Handshake
+
+
+def greet(sock: socket.socket, identity: Identity, tls: bool, deadline: float) -> Stream:
+    """The client's part. Raises Unauthenticated, PeerError, Unreachable, OSError."""
+    if tls:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        sock = _encrypted(sock, identity, server=False)
+    stream = Stream(sock)
+    stream.arm(deadline)
+    ours = os.urandom(_NONCE_NBYTES)
+    stream.send([_HELLO.pack(MAGIC, PROTOCOL, 0, ours)], _HELLO.size, deadline)
+    told = memoryview(bytearray(_CHALLENGE.size))
+    stream.receive(told, deadline)
+    magic, protocol, _, theirs, proof = _CHALLENGE.unpack(told)
+    _same_protocol(magic, protocol)
+    if not hmac.compare_digest(proof, identity.proof(b"server", ours, theirs)):
+        raise Unauthenticated("the parameter server does not hold this job's token")
+    proof = identity.proof(b"client", ours, theirs)
+    stream.send([proof], len(proof), deadline)
+    told = memoryview(bytearray(_VERDICT.size))
+    stream.receive(told, deadline)
+    magic, protocol, accepted = _VERDICT.unpack(told)
+    if not accepted:
+        raise Unauthenticated("the job's token is missing or wrong")
+    return stream
+
+
+def admit(sock: socket.socket, identity: Identity, stall_s: float) -> Stream:
+    """The server's part: a stream to a peer of the job. Raises like `greet`."""
+    deadline = time.monotonic() + HANDSHAKE_S
+    sock.settimeout(HANDSHAKE_S)
+    tls = sock.family != socket.AF_UNIX and sock.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
+    if tls:
+        sock = _encrypted(sock, identity, server=True)
+    elif sock.family != socket.AF_UNIX and not is_loopback(sock.getpeername()[0]):
+        raise Unauthenticated("a peer on another host must come with TLS")
+    stream = Stream(sock, stall_s)
+    stream.arm(deadline)
+    told = memoryview(bytearray(_HELLO.size))
+    stream.receive(told, deadline)
+    magic, protocol, _, theirs = _HELLO.unpack(told)
+    ours = os.urandom(_NONCE_NBYTES)
+    proof = identity.proof(b"server", theirs, ours)
+    stream.send([_CHALLENGE.pack(MAGIC, PROTOCOL, 0, ours, proof)], _CHALLENGE.size, deadline)
+    _same_protocol(magic, protocol)
+    answer = memoryview(bytearray(len(proof)))
+    stream.receive(answer, deadline)
+    accepted = hmac.compare_digest(answer, identity.proof(b"client", theirs, ours))
+    stream.send([_VERDICT.pack(MAGIC, PROTOCOL, accepted)], _VERDICT.size, deadline)
+    if not accepted:
+        raise Unauthenticated("a peer's token is missing or wrong")
+    stream.arm(None)
+    return stream
+
+
+def _encrypted(sock: socket.socket, identity: Identity, *, server: bool) -> ssl.SSLSocket:
+    context = identity.server_context if server else identity.client_context
+    try:
+        wrapped = context.wrap_socket(sock, server_side=server)
+    except ssl.SSLError as error:
+        raise Unauthenticated(f"the peer has another identity: {error}") from error
+    if wrapped.getpeercert(binary_form=True) != identity.certificate_der:
+        raise Unauthenticated("the peer has another identity")
+    return wrapped
+
+
+def _same_protocol(magic: int, protocol: int) -> None:
+    if magic != MAGIC or protocol != PROTOCOL:
+        raise PeerError(f"the peer speaks protocol {protocol} ({magic:#x}), not {PROTOCOL}")
+
+
+# -- Shared regions
+
+
+def make_region(nbytes: int) -> tuple[int, Bytes]:
+    """New memory to share: the descriptor, which the caller closes, and the bytes."""
+    fd = os.memfd_create("edl-region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        return fd, np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+    except OSError:
+        os.close(fd)
+        raise
+
+
+def map_region(fd: int, nbytes: int) -> Bytes:
+    """A peer's region. Raises EdlError unless it is, and stays, at least `nbytes` long.
+
+    Without the seal the peer could shrink it, and touching it would end this process (SIGBUS).
+    """
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        if not seals & fcntl.F_SEAL_SHRINK or os.fstat(fd).st_size < nbytes:
+            raise EdlError("a shared region must be sealed against shrinking, and long enough")
+        return np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+    except OSError as error:
+        raise EdlError(f"no shared region: {error}") from error
