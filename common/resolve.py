@@ -129,9 +129,19 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
             f"{say('get_model_steps')} {settings.get_model_steps} would compute on old parameters, "
             "which sync mode refuses: add --use_async, or leave it out."
         )
-    if settings.pull_ahead not in (None, 0, 1):
+    if settings.pull_ahead not in (0, 1):
         raise UsageError(
             f"{say('pull_ahead')} is 0 or 1 (deeper hurts convergence), not {settings.pull_ahead}."
+        )
+    if settings.push_window > 1 and not settings.pull_ahead:
+        raise UsageError(
+            f"{say('push_window')} {settings.push_window} has no effect without --pull_ahead 1, "
+            "where a pull waits for the push before it: add that, or leave it out."
+        )
+    if settings.gradient_wire != "float32" and settings.transport == "grpc":
+        raise UsageError(
+            f"{say('gradient_wire')} {settings.gradient_wire} saves no bytes over {say('transport')} "
+            "grpc, which sends float32: leave out one of them."
         )
     if settings.port > 65535:
         raise UsageError(f"{say('port')} is at most 65535, not {settings.port}: 0 takes any.")

@@ -154,9 +154,10 @@ class JobSettings:
     get_model_steps: int = knob(
         1, "Async: pull dense parameters every so many minibatches.", "Consistency", minimum=1
     )
-    pull_ahead: int | None = knob(
-        None,
-        "Minibatches pulled while one computes: 0 or 1; default 0 in sync mode, 1 in async mode.",
+    pull_ahead: int = knob(
+        0,
+        "Async: minibatches pulled while one computes, 0 or 1: hides the pull, but gradients are "
+        "one step staler.",
         "Consistency",
     )
     ps_embedding_threshold: int = knob(
@@ -164,6 +165,24 @@ class JobSettings:
         "An nn.Embedding of more bytes than this moves to the servers; 0: none does.",
         "Consistency",
     )
+
+    # -- Speed
+    transport: str = knob(
+        "auto",
+        "How workers reach the servers; auto: shared memory on the same host, else tcp.",
+        "Speed",
+        choices=("auto", "shm", "unix", "tcp", "grpc"),
+    )
+    gradient_wire: str = knob(
+        "float32",
+        "Numbers of gradients on the wire: fewer bytes for some exactness.",
+        "Speed",
+        choices=("float32", "float16", "int8"),
+    )
+    push_window: int = knob(
+        1, "Pushes under way at once while the worker computes on.", "Speed", minimum=1
+    )
+    compile: bool = knob(False, "Compile the dense part of the model (torch.compile).", "Speed")
 
     # -- Checkpoints and evaluation
     checkpoint_steps: int = knob(
@@ -211,7 +230,7 @@ class JobSettings:
         return None if self.use_async else 0
 
     @property
-    def resolved_pull_ahead(self) -> int:
-        if self.pull_ahead is not None:
-            return self.pull_ahead
-        return 1 if self.use_async else 0
+    def push_brings_dense(self) -> bool:
+        """A push brings back the dense values of its version: its own, and nobody's pull is ahead."""
+        own_version = self.use_async or self.grads_to_wait == 1
+        return own_version and not self.pull_ahead and self.get_model_steps == 1

@@ -24,6 +24,7 @@ from ..common import log as logs
 from ..common import rpc
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
+from ..common.identity import job_identity
 from ..common.malloc import keep_freed_memory
 from ..common.process import leave
 from ..common.settings import JobSettings
@@ -165,7 +166,14 @@ class _Process:
         # Servers that restore a checkpoint to evaluate or predict keep its model, optimizer included.
         optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
         spec = model_spec(make_model(), optimizer, settings.seed)
-        self._ps = PsClient(list(servers.addresses), token=rpc.job_token(), spec=spec)
+        token = rpc.job_token()
+        self._ps = PsClient(
+            list(servers.addresses),
+            token=token,
+            spec=spec,
+            transport=settings.transport,
+            identity=job_identity(token),
+        )
         trainer = PsTrainer(
             make_model,
             definition.loss if definition.has("loss") else None,
@@ -173,7 +181,10 @@ class _Process:
             spec,
             device=choose_device(settings.device),
             get_model_steps=settings.get_model_steps,
-            ahead=bool(settings.resolved_pull_ahead),
+            ahead=bool(settings.pull_ahead),
+            push_pull=settings.push_brings_dense,
+            wire=settings.gradient_wire,
+            compile=settings.compile,
             patience_s=settings.master_timeout_s,
         )
         stream = TaskStream(
@@ -199,7 +210,8 @@ class _Process:
             trainer,
             tasks,
             clock=MonotonicClock(),
-            pull_ahead=settings.resolved_pull_ahead,
+            pull_ahead=settings.pull_ahead,
+            push_window=settings.push_window,
             log_loss_steps=settings.log_loss_steps,
             on_step=on_step,
             definition_file=definition.file,

@@ -1,9 +1,14 @@
 """Forward, backward, pull and push against the parameter servers, for one model.
 
 Dense values live on the servers; `_host` holds the last pulled copy, and on the CPU the parameters
-are views of it. Rows of server-side tables are pulled for the ids of a batch, become leaves of the
-graph, and their gradients are pushed summed by id. Running statistics (float buffers) are set to
-the servers' values before each forward; the change that the forward made is pushed.
+are views of it. Rows of server-side tables are pulled for the ids of a batch, all tables in one
+request; `_Sum` is where the backward pass adds up their gradients, and those sums are pushed.
+Running statistics (float buffers) are set to the servers' values before each forward; the change
+that the forward made is pushed.
+
+Gradients may travel in fewer bytes (ps/quantize.py): what the code loses of a dense tensor is
+carried into the next push, as long as this incarnation lives, and taken back where a push is not
+applied. Rows are rounded at random, by draws that are a function of the span.
 
 Shape suffixes: N records, U unique ids, D row dimension.
 """
@@ -11,9 +16,12 @@ Shape suffixes: N records, U unique ids, D row dimension.
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
+import shutil
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,34 +29,36 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..nn.embedding import PADDING, Embedding, attach, tables
+from ..nn.embedding import Embedding, attach, tables
 from ..nn.model_spec import DenseSpec, ModelSpec
 from ..nn.optimizers import Optimizer
+from ..ps import quantize
 from ..ps.client import PsClient, Pulled, PushResult, Span
+from .device import Link, to_device
+from .ids import Lookup, Unique, add_by_place, distinct, finite, unique
 
 Ids = NDArray[np.int64]
 Values = NDArray[np.float32]
+_Add = Callable[[Tensor], None]
 
-
-@dataclass
-class Unique:
-    """The ids of one table in one batch: `ids_U`, and where each of the batch's ids is in it."""
-
-    given: Tensor
-    ids_U: Ids
-    inverse: Tensor
+log = logging.getLogger(__name__)
 
 
 @dataclass
 class Gradients:
-    """What one minibatch pushes, and the versions (by shard) that it was computed on."""
+    """What one minibatch pushes, and the versions (by shard) that it was computed on.
+
+    `lost`: by dense tensor, what this push added to what its codes have lost so far.
+    """
 
     versions: list[int]
     dense: dict[str, Values] = field(default_factory=dict)
     rows: dict[str, tuple[Ids, Values]] = field(default_factory=dict)
     loss: float | None = None
+    lost: dict[str, Values] = field(default_factory=dict)
 
 
 class NonFinite(ArithmeticError):
@@ -63,10 +73,58 @@ class _Pull:
     dense: bool
 
 
-@dataclass
-class _Leaf:
-    ids_U: Ids
-    rows_UD: Tensor
+class _Sum:
+    """The rows of distinct ids during one forward, and the sum of their gradients."""
+
+    def __init__(self, entry: Unique, rows_UD: Tensor) -> None:
+        self.entry = entry
+        self.rows_UD = rows_UD
+        self._used: set[Lookup] = set()  # those that a gradient reached
+        self._total_UD: Tensor | None = None
+
+    def add(self, grad: Tensor, places: Tensor, lookup: Lookup) -> None:
+        """Gradients [*places.shape, D] of the lookup's rows, on the device of the rows."""
+        grad_ND = grad.reshape(-1, grad.shape[-1]).to(torch.float32).contiguous()
+        places_N = places.reshape(-1)
+        self._used.add(lookup)
+        if grad_ND.device.type != "cpu":
+            sums_UD = torch.ops.aten.embedding_dense_backward(
+                grad_ND, places_N, len(self.entry.ids_U), -1, False
+            )
+            self._total_UD = sums_UD if self._total_UD is None else self._total_UD + sums_UD
+            return
+        fresh = False
+        if self._total_UD is None:
+            fresh = len(self.entry.lookups) == 1
+            self._total_UD = (torch.empty if fresh else torch.zeros)(self.rows_UD.shape)
+        add_by_place(grad_ND.numpy(), places_N.numpy(), self._total_UD.numpy(), fresh)
+
+    def result(self, link: Link) -> tuple[Ids, Values] | None:
+        """Ids int64[U] that a gradient reached and its sums float32[U, D]; None where none did."""
+        if self._total_UD is None:
+            return None
+        (sums_UD,) = link.fetch([self._total_UD])
+        if len(self._used) == len(self.entry.lookups):
+            return self.entry.ids_U, sums_UD
+        touched = np.zeros(len(self.entry.ids_U), np.bool_)
+        for lookup in self._used:
+            touched[lookup.places.reshape(-1).numpy()] = True
+        return self.entry.ids_U[touched], sums_UD[touched]
+
+
+class _Gather(torch.autograd.Function):
+    """Rows by place; its backward pass adds to a `_Sum` and passes no gradient on."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_UD: Tensor, places: Tensor, add: _Add) -> Tensor:
+        ctx.add = add
+        return functional.embedding(places, rows_UD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
+        ctx.add(grad)
+        return None, None, None
 
 
 class _PulledRows:
@@ -74,58 +132,67 @@ class _PulledRows:
 
     def __init__(
         self,
-        unique: Mapping[str, Unique],
+        prepared: Mapping[str, Unique],
         rows: Mapping[str, Values],
         pull: Callable[[str, Ids], Values],
-        device: torch.device,
+        link: Link,
         train: bool,
     ) -> None:
-        self._unique = unique
+        self._prepared = prepared
         self._rows = rows
         self._pull = pull
-        self._device = device
+        self._link = link
         self._train = train
-        self.leaves: dict[str, list[_Leaf]] = {}
+        self._ahead: dict[str, _Sum] = {}
+        self._sums: dict[str, list[_Sum]] = {}
 
     def rows(self, table: Embedding, ids: Tensor) -> Tensor:
-        """The rows of `ids` (any shape), shape [*ids.shape, dim], differentiable to the leaf."""
-        entry = self._unique.get(table.name)
-        if entry is not None and torch.equal(entry.given, ids.cpu()):
-            values_UD = self._rows[table.name]
-        else:
-            entry = unique(ids)
-            values_UD = self._pull(table.name, entry.ids_U)
-        if not len(entry.ids_U):
-            return torch.zeros(*ids.shape, table.dim, device=self._device)
-        if not values_UD.flags.writeable:  # a view of a received message; torch wants its own
-            values_UD = values_UD.copy()
-        rows_UD = torch.from_numpy(values_UD).to(self._device)
-        if self._train:
-            rows_UD.requires_grad_()
-            self.leaves.setdefault(table.name, []).append(_Leaf(entry.ids_U, rows_UD))
-        return functional.embedding(entry.inverse.to(self._device), rows_UD)
+        """The rows of `ids` (any shape), shape [*ids.shape, dim]; gradients go to the sums."""
+        if not ids.numel():
+            return torch.zeros(*ids.shape, table.dim, device=self._link.device)
+        total, lookup = self._find(table.name, ids)
+        places = lookup.places.to(self._link.device, non_blocking=True)
+        if not self._train:
+            return functional.embedding(places, total.rows_UD)
+        rows: Tensor = _Gather.apply(  # type: ignore[no-untyped-call]
+            total.rows_UD, places, lambda grad: total.add(grad, places, lookup)
+        )
+        return rows
+
+    def gradients(self) -> dict[str, tuple[Ids, Values]]:
+        """By table: distinct ids and their gradients, of the tables that a gradient reached."""
+        found = {}
+        for name, sums in self._sums.items():
+            parts = [part for total in sums if (part := total.result(self._link)) is not None]
+            if parts:
+                found[name] = parts[0] if len(parts) == 1 else _merged(parts)
+        return found
+
+    def _find(self, name: str, ids: Tensor) -> tuple[_Sum, Lookup]:
+        """Rows that were pulled ahead for these very ids, or are pulled now."""
+        entry = self._prepared.get(name)
+        if entry is not None:
+            host = ids.cpu()
+            for lookup in entry.lookups:
+                if torch.equal(lookup.given, host):
+                    if name not in self._ahead:
+                        self._ahead[name] = self._sum(name, entry, self._rows[name])
+                    return self._ahead[name], lookup
+        entry = unique([ids])
+        return self._sum(name, entry, self._pull(name, entry.ids_U)), entry.lookups[0]
+
+    def _sum(self, name: str, entry: Unique, rows_UD: Values) -> _Sum:
+        total = _Sum(entry, self._link.send(rows_UD).requires_grad_(self._train))
+        self._sums.setdefault(name, []).append(total)
+        return total
 
 
-def unique(ids: Tensor) -> Unique:
-    """The distinct ids, PADDING left out, and the inverse, of an int64 tensor of any shape."""
-    given = ids.detach().cpu()
-    ids_U, inverse = np.unique(given.numpy().reshape(-1), return_inverse=True)
-    real = ids_U != PADDING
-    if not real.all():  # padding points at the first row; the module zeroes it, gradient included
-        inverse = np.where(real, np.cumsum(real) - 1, 0)[inverse]
-        ids_U = ids_U[real]
-    return Unique(given, ids_U.astype(np.int64), torch.from_numpy(inverse.reshape(given.shape)))
-
-
-def to_device(values: Any, device: torch.device) -> Any:
-    """Tensors in dicts, lists and tuples, moved."""
-    if isinstance(values, Tensor):
-        return values.to(device, non_blocking=True)
-    if isinstance(values, Mapping):
-        return {key: to_device(value, device) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return type(values)(to_device(value, device) for value in values)
-    return values
+def _merged(parts: list[tuple[Ids, Values]]) -> tuple[Ids, Values]:
+    """The sums of several pulls of one table, as one."""
+    ids_U, places_N = distinct([ids for ids, _ in parts])
+    sums_UD = np.empty((len(ids_U), parts[0][1].shape[1]), np.float32)
+    add_by_place(np.concatenate([sums for _, sums in parts]), places_N, sums_UD, True)
+    return ids_U, sums_UD
 
 
 def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
@@ -159,7 +226,10 @@ class PsTrainer:
     `make_model` gives the same first values whenever it is called: servers that have not been told
     the model are told those. `ahead`: pulls may run while the model computes, so they land in a copy
     (`_landed`) and become the model's in `begin`; otherwise they land in the model's own arrays.
-    `patience_s` bounds every wait for the servers.
+    `push_pull`: a push brings the dense values of its version back in the same round trip; for
+    versions of one push each, and not together with `ahead`. `wire`: how gradients travel.
+    `compile`: the training forward is compiled by torch, all but the tables. `patience_s` bounds
+    every wait for the servers.
     """
 
     def __init__(
@@ -172,18 +242,31 @@ class PsTrainer:
         device: torch.device,
         get_model_steps: int = 1,
         ahead: bool = False,
+        push_pull: bool = False,
+        wire: str = "float32",
+        compile: bool = False,
         patience_s: float = 120.0,
     ) -> None:
+        if push_pull and (ahead or get_model_steps > 1):
+            raise ValueError("push_pull writes to the model's values, which `ahead` still uses")
         self._make_model = make_model
         self.model = make_model().to(device)
+        self._forward = compiled(self.model) if compile else self.model
         self._loss = loss
         self._ps = ps
         self._spec = spec
         self._device = device
+        self._link = Link(device)
         self._get_model_steps = get_model_steps
+        self._push_pull = push_pull
+        self._wire = wire
+        self._residual: dict[str, Values] = {}  # what the codes of dense tensors have lost so far
         self._patience_s = patience_s
         self._steps_since_pull = 0
-        self._tables = [m for m in self.model.modules() if isinstance(m, Embedding)]
+        self._features: dict[str, dict[str, None]] = {}  # by table, of all its modules, in order
+        for module in self.model.modules():
+            if isinstance(module, Embedding) and module.feature is not None:
+                self._features.setdefault(module.name, {})[module.feature] = None
         self._tensors = dense_tensors(self.model)
         self._host: dict[str, Values] = {}
         for name, (tensor, kind) in self._tensors.items():
@@ -203,18 +286,36 @@ class PsTrainer:
         return max(self._known or [0])
 
     def prepare(self, features: Any) -> dict[str, Unique]:
-        """Distinct ids of the tables that name their feature; runs in the stream's thread."""
+        """Distinct ids of the tables that name their features; runs in the stream's thread.
+
+        Tables of the same features share one result. Ids that the forward will refuse are left out.
+        """
         if not isinstance(features, Mapping):
             return {}
-        return {
-            table.name: unique(features[table.feature])
-            for table in self._tables
-            if table.feature is not None and table.feature in features
-        }
+        made: dict[tuple[str, ...], Unique] = {}
+        prepared = {}
+        for table, names in self._features.items():
+            there = tuple(name for name in names if _is_ids(features.get(name)))
+            if there:
+                if there not in made:
+                    made[there] = unique([features[name] for name in there])
+                prepared[table] = made[there]
+        return prepared
 
-    def start_pull(self, prepared: Mapping[str, Unique], pool: Executor) -> Future[_Pull]:
-        """Pull what a coming batch needs while this one computes."""
-        return pool.submit(self._pull, prepared, "", self._dense_due(computing=1))
+    def start_pull(
+        self,
+        prepared: Mapping[str, Unique],
+        pool: Executor,
+        after: Collection[Future[PushResult]] = (),
+    ) -> Future[_Pull]:
+        """Pull what a coming batch needs while this one computes, once those pushes have ended."""
+        dense = self._dense_due(computing=1)
+
+        def pull() -> _Pull:
+            wait(after)
+            return self._pull(prepared, "", dense)
+
+        return pool.submit(pull)
 
     def begin(self, prepared: Mapping[str, Unique], ahead: _Pull | None) -> _Pull:
         """Make the newest parameters (or those pulled ahead) the model's; returns the pulled rows."""
@@ -244,28 +345,54 @@ class PsTrainer:
             parameter.grad = None
         self._reset_buffers()
         source = self._attach(prepared, pull.pulled.rows, "", train=True)
-        outputs = self.model(to_device(features, self._device))
+        outputs = self._forward(to_device(features, self._device))
         loss = self._loss(outputs, to_device(labels, self._device))
         loss.backward()  # type: ignore[no-untyped-call]
         value = float(loss.detach())
-        result = Gradients(list(self._known or []), loss=value)
         if not np.isfinite(value):
             raise NonFinite(f"the loss is {value}")
-        for name, (tensor, kind) in self._tensors.items():
-            if kind == "buffer":
-                now = tensor.detach().cpu().to(torch.float32).numpy()
-                result.dense[name] = now - self._host[name]
-            elif tensor.grad is not None:
-                grad = tensor.grad.detach().to(torch.float32).cpu()
-                result.dense[name] = np.ascontiguousarray(grad.numpy())
-        for name, leaves in source.leaves.items():
-            rows = _sum_leaves(leaves)
-            if rows is not None:
-                result.rows[name] = rows
+        result = Gradients(list(self._known or []), self._dense_gradients(), source.gradients())
+        result.loss = value
         for name, values in [*result.dense.items(), *((n, v) for n, (_, v) in result.rows.items())]:
-            if not np.isfinite(values).all():
+            if not finite(values):
                 raise NonFinite(f"the gradient of {name!r} is not finite (the loss is {value:g})")
+        if self._wire != "float32":
+            self._round(result, stream)
         return result
+
+    def _dense_gradients(self) -> dict[str, Values]:
+        """Gradients of parameters and changes of buffers, by name; where there are none, nothing."""
+        found = {
+            name: tensor if kind == "buffer" else tensor.grad
+            for name, (tensor, kind) in self._tensors.items()
+        }
+        there = {name: tensor for name, tensor in found.items() if tensor is not None}
+        dense = dict(zip(there, self._link.fetch(list(there.values())), strict=True))
+        for name, values in dense.items():
+            if self._tensors[name][1] == "buffer":
+                before = self._host[name]
+                dense[name] = np.subtract(values, before, out=np.empty_like(before))
+        return dense
+
+    def _round(self, gradients: Gradients, stream: tuple[int, ...]) -> None:
+        """Make the gradients what the wire will hold of them."""
+        for name, values in gradients.dense.items():
+            flat = values.reshape(-1)
+            residual = self._residual.setdefault(name, np.zeros_like(flat))
+            lost = gradients.lost[name] = np.empty_like(flat)
+            quantize.carry(flat, residual, lost, self._wire)
+        for name, (ids_U, sums_UD) in gradients.rows.items():
+            seed = _seed_of(self._spec.seed, *stream, name)
+            quantize.round_rows(sums_UD, ids_U, seed, self._wire)
+
+    def withdraw(self, gradients: Gradients) -> None:
+        """They were not applied, and will not be: their codes have lost nothing.
+
+        Where some of the shards did apply them, those are off by one step of the code for good.
+        """
+        for name, lost in gradients.lost.items():
+            self._residual[name] -= lost
+        gradients.lost = {}
 
     def empty(self) -> Gradients:
         """What a span pushes of which no record is used; `begin` comes first here too."""
@@ -274,12 +401,31 @@ class PsTrainer:
     def push(
         self, task: int, attempt: int, start: int, end: int, gradients: Gradients
     ) -> PushResult:
-        """Push one span to every shard and wait for all acknowledgements."""
+        """Push one span to every shard and wait for all acknowledgements.
+
+        With `push_pull` no other call but another `push` may run meanwhile.
+        """
+        span = Span(task, attempt, start, end)
+        if not self._push_pull:
+            return self._send(span, gradients, None)
+        with self._landing:
+            result = self._send(span, gradients, None if self._cut else self._landed)
+            self._changed |= result.changed
+            if result.pulled:
+                self._known = list(result.versions)
+                self._steps_since_pull = 0
+        return result
+
+    def _send(
+        self, span: Span, gradients: Gradients, into: Mapping[str, Values] | None
+    ) -> PushResult:
         return self._ps.push(
-            Span(task, attempt, start, end),
+            span,
             gradients.versions,
             dense=gradients.dense,
             tables=gradients.rows,
+            wire=self._wire,
+            dense_into=into,
             timeout_s=self._patience_s,
         )
 
@@ -318,6 +464,8 @@ class PsTrainer:
     def _pull(self, prepared: Mapping[str, Unique], cut: str, dense: bool) -> _Pull:
         ids = {name: entry.ids_U for name, entry in prepared.items()}
         if not dense and cut == self._cut:
+            if not ids:
+                return _Pull(Pulled(True, tuple(self._known or ()), {}, frozenset()), dense=False)
             return _Pull(self._retry(ids, None, cut, False), dense=False)
         with self._landing:
             pulled = self._retry(ids, self._landed, cut, self._cut != cut)
@@ -362,31 +510,32 @@ class PsTrainer:
         self, prepared: Mapping[str, Unique], rows: Mapping[str, Values], cut: str, *, train: bool
     ) -> _PulledRows:
         def pull_now(name: str, ids_U: Ids) -> Values:
-            if not len(ids_U):
-                return np.zeros((0, 0), np.float32)
             return self._ps.pull({name: ids_U}, cut=cut, timeout_s=self._patience_s).rows[name]
 
-        source = _PulledRows(prepared, rows, pull_now, self._device, train)
+        source = _PulledRows(prepared, rows, pull_now, self._link, train)
         attach(self.model, source)
         return source
 
 
-def _sum_leaves(leaves: list[_Leaf]) -> tuple[Ids, Values] | None:
-    """Gradients by distinct id: int64[U], float32[U, D]; None where no row got one."""
-    with_grad = [leaf for leaf in leaves if leaf.rows_UD.grad is not None]
-    parts = [
-        (leaf.ids_U, leaf.rows_UD.grad.cpu().numpy())
-        for leaf in with_grad
-        if leaf.rows_UD.grad is not None and len(leaf.ids_U)
-    ]
-    if not parts:
-        return None
-    if len(parts) == 1:
-        return parts[0]
-    ids_U, inverse = np.unique(np.concatenate([ids for ids, _ in parts]), return_inverse=True)
-    total_UD = np.zeros((len(ids_U), parts[0][1].shape[1]), np.float32)
-    np.add.at(total_UD, inverse, np.concatenate([grad for _, grad in parts]))
-    return ids_U, total_UD
+def compiled(model: nn.Module) -> Callable[..., Any]:
+    """The model's forward compiled by torch, its tables called between the compiled parts.
+
+    The model itself where the machine has no C++ compiler, with a warning: it computes the same.
+    """
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        log.warning("--compile -> ignored reason='no C++ compiler %s on this machine'", compiler)
+        return model
+    for module in model.modules():
+        if isinstance(module, Embedding):
+            apart = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]
+            module.forward = apart  # type: ignore[method-assign]
+    # Random numbers as without compiling, so that dropout masks stay a function of the span alone.
+    return torch.compile(model, options={"fallback_random": True})
+
+
+def _is_ids(values: Any) -> bool:
+    return isinstance(values, Tensor) and values.dtype == torch.int64
 
 
 def _float32(tensor: Tensor) -> Values:
@@ -394,6 +543,6 @@ def _float32(tensor: Tensor) -> Values:
     return np.array(tensor.detach().cpu().to(torch.float32).numpy(), order="C", copy=True)
 
 
-def _seed_of(*parts: int) -> int:
+def _seed_of(*parts: int | str) -> int:
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=7).digest()
     return int.from_bytes(digest, "little")

@@ -2,13 +2,17 @@
 
 One incarnation of a worker is one `Worker`. Its books are the leases' positions: a position moves
 only when all servers have acknowledged the span, and reports carry nothing else. Pipeline: the
-stream reads ahead in its thread, the next pull and the last push run in another while this thread
-computes. Pushes of a worker are strictly in order: the acknowledgement of one is awaited before the
-next is sent.
+stream reads ahead in its thread, the next pull and the last pushes run in others while this thread
+computes. At most `push_window` pushes are sent and not yet acknowledged; acknowledgements are taken
+in the order of the spans, and each is followed to its end before the next is looked at.
 
-What ends a lease early:
-  fenced      a server or the master knows a newer attempt: drop the lease, say nothing.
-  gap         a server lacks earlier spans: compute them again from where it stands, then go on.
+What ends a lease early, or sends it back:
+  fenced      a server or the master knows a newer attempt: drop the lease, say nothing. What was sent
+              behind it is of no account: no server applies it.
+  gap         a server lacks earlier spans: compute them again from where it stands, then go on. The
+              exception is a push that was sent while others were under way: it may only have met
+              the refusal, or outrun the arrival, of one of those. They are applied by the time that
+              it is looked at, so the same gradients are sent once more, now alone.
   stale       the gradients are beyond the staleness bound: pull, compute again.
   failure     the content fails (exception, NaN, broken record): report span, file and record.
   drain       hand every lease back at its exact position.
@@ -21,6 +25,7 @@ import logging
 import os
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -61,9 +66,12 @@ class Tasks(Protocol):
 
 @dataclass
 class _Pending:
+    """A push that was sent; `alone`: all before it had been acknowledged by then."""
+
     batch: Batch
     gradients: Gradients
     result: Future[PushResult]
+    alone: bool
 
 
 class Worker:
@@ -83,6 +91,7 @@ class Worker:
         clock: Clock,
         pull_ahead: int,
         log_loss_steps: int,
+        push_window: int = 1,
         on_step: Callable[[float, int], None] = lambda loss, records: None,
         definition_file: str = "",
     ) -> None:
@@ -95,8 +104,9 @@ class Worker:
         self._log_loss_steps = log_loss_steps
         self._on_step = on_step
         self._definition_file = definition_file
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="pull-push")
-        self._pending: _Pending | None = None
+        self._push_window = push_window
+        self._pool = ThreadPoolExecutor(1 + push_window, thread_name_prefix="pull-push")
+        self._pending: deque[_Pending] = deque()
         self._draining = threading.Event()
         self._fenced = threading.Event()
         self._steps = 0
@@ -172,7 +182,7 @@ class Worker:
     def _next(self) -> Any:
         item = self._stream.next(timeout_s=0.0)
         if item is None and not self._stream.ended:
-            # Nothing is ready: settle the last push now, so that its task can be reported and the
+            # Nothing is ready: settle all pushes now, so that their task can be reported and the
             # master is not left waiting for it while we wait for the master.
             self._settle()
             self.state = "waiting"
@@ -256,10 +266,12 @@ class Worker:
             if batch.lease.void:
                 return
         gradients = self._gradients(batch)
-        self._settle()
+        self._settle(self._push_window - 1)
         if batch.lease.void:
+            self._trainer.withdraw(gradients)
             return
-        self._pending = _Pending(batch, gradients, self._pool.submit(self._push, batch, gradients))
+        result = self._pool.submit(self._push, batch, gradients)
+        self._pending.append(_Pending(batch, gradients, result, alone=not self._pending))
 
     def _gradients(self, batch: Batch) -> Gradients:
         """Pull (unless that was done ahead), start the next pull, compute."""
@@ -269,7 +281,13 @@ class Worker:
         if self._pull_ahead:
             following = self._stream.peek()
             if isinstance(following, Batch) and following.lease.task.kind == pb.TRAIN:
-                following.pulled = self._trainer.start_pull(following.prepared or {}, self._pool)
+                # It shall see these pushes, or its gradient is one step staler than need be.
+                seen = max(0, len(self._pending) - self._push_window + 1)
+                following.pulled = self._trainer.start_pull(
+                    following.prepared or {},
+                    self._pool,
+                    [push.result for push in self._pending][:seen],
+                )
         if not batch.used:
             return self._trainer.empty()
         task = batch.lease.task
@@ -283,37 +301,44 @@ class Worker:
         task = batch.lease.task
         return self._trainer.push(task.id, task.attempt, batch.start, batch.end, gradients)
 
-    def _settle(self) -> None:
-        """Wait for the acknowledgement of the last push, and do what it asks for."""
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return
-        try:
-            self._acknowledge(pending.batch, pending.gradients, pending.result.result())
-        except SpanError as error:
-            self._fail(pending.batch.lease, error)
+    def _settle(self, window: int = 0) -> None:
+        """Wait until at most `window` pushes lack an acknowledgement; do what those ask for."""
+        while len(self._pending) > window:
+            push = self._pending.popleft()
+            try:
+                self._acknowledge(push.batch, push.gradients, push.result.result(), push.alone)
+            except SpanError as error:
+                self._fail(push.batch.lease, error)
 
-    def _acknowledge(self, batch: Batch, gradients: Gradients, result: PushResult) -> None:
-        """Follow one span until it is applied everywhere or its lease is void."""
+    def _acknowledge(
+        self, batch: Batch, gradients: Gradients, result: PushResult, alone: bool = True
+    ) -> None:
+        """Follow one span until it is applied everywhere or its lease is void.
+
+        All spans of the lease before it are applied; `alone`: they were when it was sent.
+        """
         while not batch.lease.void:
+            if result.outcome == PushOutcome.GAP and not alone:
+                alone, result = True, self._push(batch, gradients)
+                continue
+            if result.outcome == PushOutcome.APPLIED:
+                self._applied(batch, gradients)
+                return
+            self._trainer.withdraw(gradients)
             match result.outcome:
-                case PushOutcome.APPLIED:
-                    self._applied(batch, gradients)
-                    return
                 case PushOutcome.FENCED:
                     log.info("task=%d -> fenced", batch.lease.task.id)
                     self._stream.forget(batch.lease)
                     return
                 case PushOutcome.GAP:
                     self._rewind(batch, result.position or 0)
-                case PushOutcome.STALE:
+                case PushOutcome.STALE | PushOutcome.UNINITIALIZED:
                     self._trainer.outdated()
-                case PushOutcome.UNINITIALIZED:
-                    pass
             if batch.lease.void or self._fenced.is_set():
                 return
             gradients = self._gradients(batch)
-            result = self._push(batch, gradients)
+            alone, result = True, self._push(batch, gradients)
+        self._trainer.withdraw(gradients)
 
     def _rewind(self, batch: Batch, position: int) -> None:
         """Compute the spans [position, batch.start) again: a server lacks them."""

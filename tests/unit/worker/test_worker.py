@@ -65,11 +65,14 @@ class Servers:
         self.applied = []
         self.computed = []
         self.outdated_calls = 0
+        self.withdrawn = []
+        self.awaited = []
 
     def prepare(self, features):
         return {}
 
-    def start_pull(self, prepared, pool):
+    def start_pull(self, prepared, pool, after):
+        self.awaited.append((len(self.computed), len(after)))
         future = Future()
         future.set_result("ahead")
         return future
@@ -79,6 +82,9 @@ class Servers:
 
     def outdated(self):
         self.outdated_calls += 1
+
+    def withdraw(self, gradients):
+        self.withdrawn.append(gradients)
 
     def gradients(self, features, labels, prepared, pulled, stream):
         self.computed.append(stream[1:])
@@ -125,8 +131,29 @@ def task(number, kind=pb.TRAIN, size=10, **fields):
     return pb.Task(id=number, attempt=1, kind=kind, source="s", start=0, end=size, **fields)
 
 
-def run(master, servers, *, pull_ahead=0, feed=None, tasks=None, on_step=lambda *_: None):
-    stream = TaskStream(
+class ReadyStream(TaskStream):
+    """One that is never behind the worker, so that what is under way at once is certain."""
+
+    def next(self, timeout_s=None):
+        return super().next()
+
+    def peek(self):
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._ended or self._closed)
+            return super().peek()
+
+
+def run(
+    master,
+    servers,
+    *,
+    pull_ahead=0,
+    push_window=1,
+    feed=None,
+    tasks=None,
+    on_step=lambda *_: None,
+):
+    stream = (ReadyStream if push_window > 1 else TaskStream)(
         master,
         dict.fromkeys((pb.TRAIN, pb.EVALUATE), Reader()),
         feed or (lambda records, mode: (records, records)),
@@ -141,6 +168,7 @@ def run(master, servers, *, pull_ahead=0, feed=None, tasks=None, on_step=lambda 
         tasks or Tasks(),
         clock=FakeClock(),
         pull_ahead=pull_ahead,
+        push_window=push_window,
         log_loss_steps=100,
         on_step=on_step,
     )
@@ -305,3 +333,152 @@ def test_an_error_of_a_worker_that_was_declared_lost_is_no_failure(lost, expecte
         run(master, servers)
 
     assert expected is type(raised.value)
+
+
+class Shards:
+    """Two servers with a ledger each behind a window of pushes.
+
+    Pushes are held back until `window` of them have come (or no more can come), then are answered
+    in the order that `arrive` makes of them. `refuse` maps (shard, task, start) to outcomes that the
+    shard answers before it looks at its ledger. The trainer's other calls are those of `Servers`.
+    """
+
+    def __init__(self, window, arrive=lambda pushes: pushes, refuse=None):
+        self.window = window
+        self.arrive = arrive
+        self.refuse = refuse or {}
+        self.ledgers = [{}, {}]
+        self.applied = [[], []]
+        self.most_waiting = 0
+        self.lock = threading.Condition()
+        self.waiting = []
+
+    def push(self, task, attempt, start, end, gradients):
+        answer = []
+        with self.lock:
+            self.waiting.append((task, start, end, answer))
+            self.most_waiting = max(self.most_waiting, len(self.waiting))
+            if len(self.waiting) == self.window or threading.current_thread().name == "MainThread":
+                self.answer()
+            while not answer:
+                # Nobody else comes: the worker waits for this one.
+                if not self.lock.wait(0.05) and not answer:
+                    self.answer()
+        return answer[0]
+
+    def answer(self):
+        for task, start, end, answer in self.arrive(self.waiting):
+            answer.append(self.offer(task, start, end))
+        self.waiting = []
+        self.lock.notify_all()
+
+    def offer(self, task, start, end):
+        answers = []
+        for number, ledger in enumerate(self.ledgers):
+            at = ledger.get(task, 0)
+            script = self.refuse.get((number, task, start))
+            if script:
+                answers.append((script.pop(0), at))
+            elif end <= at:
+                answers.append((PushOutcome.APPLIED, at))
+            elif start == at:
+                ledger[task] = end
+                self.applied[number].append((task, start, end))
+                answers.append((PushOutcome.APPLIED, end))
+            else:
+                answers.append((PushOutcome.GAP, at))
+        for worst in PushOutcome:
+            positions = [at for outcome, at in answers if outcome == worst]
+            if positions:
+                return PushResult(worst, (0, 0), min(positions) if worst.name == "GAP" else None)
+        raise AssertionError
+
+
+class WindowedServers(Servers):
+    def __init__(self, shards, **options):
+        super().__init__(**options)
+        self.push = shards.push
+
+
+ALL_SPANS = [(n, a, b) for n in (1, 2) for _, a, b in SPANS]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        {},
+        {(0, 1, 0): [PushOutcome.STALE]},
+        {(1, 1, 4): [PushOutcome.STALE, PushOutcome.STALE]},
+        {(0, 1, 4): [PushOutcome.UNINITIALIZED], (1, 1, 8): [PushOutcome.STALE]},
+    ],
+)
+def test_a_window_of_pushes_applies_every_span_once_in_order(refuse, backwards):
+    """Whatever a shard refuses, and though pushes under way together arrive the wrong way round."""
+    shards = Shards(
+        2, arrive=lambda p: list(reversed(p)) if backwards else list(p), refuse=dict(refuse)
+    )
+    master = Master([task(1), task(2)])
+    run(master, WindowedServers(shards), pull_ahead=1, push_window=2)
+
+    assert [ALL_SPANS, ALL_SPANS] == shards.applied
+    assert [("done", 1, 1, 10, b""), ("done", 2, 1, 10, b"")] == master.reports
+    assert 2 == shards.most_waiting
+
+
+def test_a_push_behind_a_refused_one_is_sent_again_and_not_computed_again():
+    shards = Shards(2, refuse={(0, 1, 0): [PushOutcome.STALE]})
+    servers = WindowedServers(shards)
+    run(Master([task(1)]), servers, pull_ahead=1, push_window=2)
+
+    assert [(1, 0), (1, 4), (1, 8)] == sorted(set(servers.computed))
+    assert {(1, 0): 2, (1, 4): 1, (1, 8): 1} == {
+        s: servers.computed.count(s) for s in servers.computed
+    }
+
+
+def test_a_push_behind_one_that_is_fenced_is_dropped_with_it():
+    shards = Shards(2, refuse={(0, 1, 0): [PushOutcome.FENCED], (1, 1, 0): [PushOutcome.FENCED]})
+    master, servers = Master([task(1), task(2)]), WindowedServers(shards)
+    run(master, servers, pull_ahead=1, push_window=2)
+
+    assert [span for span in ALL_SPANS if span[0] == 2] == shards.applied[0]
+    assert [("done", 2, 1, 10, b"")] == master.reports
+    assert 2 <= len(servers.withdrawn)  # the fenced one, and the one behind it
+
+
+def test_a_gap_that_is_there_when_a_push_is_alone_rewinds():
+    """A server that was restored lacks spans that had been acknowledged."""
+    shards = Shards(2)
+    servers = WindowedServers(shards)
+
+    def compute(stream):
+        if stream[1:] == (1, 8) and servers.computed.count((1, 8)) == 1:
+            with shards.lock:
+                while shards.ledgers[1].get(1, 0) < 4:
+                    shards.answer() or shards.lock.wait(0.05)
+                shards.ledgers[1][1] = 0  # its snapshot was older
+
+    servers.compute = compute
+    master = Master([task(1)])
+    run(master, servers, pull_ahead=1, push_window=2)
+
+    assert SPANS == shards.applied[0]
+    assert SPANS == shards.applied[1][-3:]
+    assert [("done", 1, 1, 10, b"")] == master.reports
+
+
+@pytest.mark.parametrize("outcome", [PushOutcome.STALE, PushOutcome.FENCED, PushOutcome.GAP])
+def test_gradients_that_are_not_applied_are_withdrawn(outcome):
+    servers = Servers({(1, 4): [(outcome, 4)]})
+    run(Master([task(1)]), servers)
+
+    assert 1 == len(servers.withdrawn)
+
+
+@pytest.mark.parametrize("push_window", [2, 3, 4])
+def test_a_pull_ahead_sees_all_pushes_but_the_newest_of_the_window(push_window):
+    servers = WindowedServers(Shards(push_window))
+    run(Master([task(1, size=40)]), servers, pull_ahead=1, push_window=push_window)
+
+    assert [(k, int(k >= push_window)) for k in range(9)] == servers.awaited

@@ -1,0 +1,67 @@
+"""Copies between arrays of the host and tensors of the device that the model is on.
+
+On the CPU nothing is copied: tensors are views of arrays, and arrays of tensors. For CUDA the arrays
+stand in pinned memory and the copies run on a stream of their own, all of a batch's together, so
+that the host waits once and the device computes meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Values = NDArray[np.float32]
+
+
+class Link:
+    """The way to a device and back. Results of one call stay valid after the next."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def send(self, values: Values) -> Tensor:
+        """A tensor on the device; on the CPU it shares the array's memory."""
+        if not values.flags.writeable:  # a view of a received message; torch wants its own
+            values = values.copy()
+        tensor = torch.from_numpy(values)
+        if self._stream is None:
+            return tensor.to(self.device)
+        with torch.cuda.stream(self._stream):
+            sent = tensor.pin_memory().to(self.device, non_blocking=True)
+        present = torch.cuda.current_stream(self.device)
+        present.wait_stream(self._stream)
+        sent.record_stream(present)
+        return sent
+
+    def fetch(self, tensors: Sequence[Tensor]) -> list[Values]:
+        """float32 arrays, C-contiguous; on the CPU they share a float32 tensor's memory."""
+        sources = [tensor.detach().to(torch.float32).contiguous() for tensor in tensors]
+        if self._stream is None:
+            return [source.cpu().numpy() for source in sources]
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        fetched = []
+        with torch.cuda.stream(self._stream):
+            for source in sources:
+                host = torch.empty(source.shape, dtype=torch.float32, pin_memory=True)
+                fetched.append(host.copy_(source, non_blocking=True).numpy())
+        self._stream.synchronize()
+        return fetched
+
+
+def to_device(values: Any, device: torch.device) -> Any:
+    """Tensors in dicts, lists and tuples, moved."""
+    if isinstance(values, Tensor):
+        return values.to(device, non_blocking=True)
+    if isinstance(values, Mapping):
+        return {key: to_device(value, device) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(to_device(value, device) for value in values)
+    return values
