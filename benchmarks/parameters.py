@@ -1,38 +1,46 @@
-"""Pull and push: through real server processes over gRPC, against the same store in this process."""
+"""Pull and push: through real server processes on every carrier, against the same store in process.
+
+Every cycle is a pull and then a push of a span of its own, ledger, checks and identity included, by
+the client that workers use. Clients and servers are processes of their own wherever there is more
+than one client.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from benchmarks.measure import Sample, alternate, sample, table
-from edl.common import rpc
+from edl.common.identity import Identity
 from edl.common.malloc import keep_freed_memory
-from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
+from edl.nn.model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import SGD, Adagrad
-from edl.proto import ps_pb2_grpc
 from edl.ps.aggregation import Policy, Update
 from edl.ps.client import PsClient, PushOutcome, Span
+from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.slots import SlotMap
 from edl.ps.store import Outcome, Store
 
 TOKEN = "benchmark"
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 POLICY = Policy(use_async=True)
+CARRIERS = {"shared memory": "shm", "unix socket": "unix", "TCP": "tcp", "plain gRPC": "grpc"}
 ROWS, BATCH, DIM = 2_000_000, 100_000, 16
-TENSORS, ELEMENTS = 25, 1_000_000  # 100 MB of float32
 CYCLES = 3  # pulls and pushes of one sample
 ROUNDS = 9
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-Rows = Mapping[str, tuple[np.ndarray[Any, np.dtype[np.int64]], Floats]]  # table: ids, gradients
+Ids = np.ndarray[Any, np.dtype[np.int64]]
+Rows = Mapping[str, tuple[Ids, Floats]]  # table: ids, gradients
+Dense = Mapping[str, Floats]
+Batch = tuple[Rows, Dense]
 
 
 class Here:
@@ -40,39 +48,46 @@ class Here:
 
     pids: tuple[int, ...] = ()
 
-    def __init__(self, spec: ModelSpec, dense: Mapping[str, Floats]) -> None:
+    def __init__(self, spec: ModelSpec, dense: Dense) -> None:
         self._store = Store(index=0, slot_map=SlotMap(1), policy=POLICY)
-        self._store.init(spec, {(name, 0): values for name, values in dense.items()}, True)
-        self._spans = _spans()
+        self._store.init(spec, dict(_chunks(dense)), True)
+        self._into = {name: np.empty_like(values) for name, values in dense.items()}
+        self._rows: dict[str, Floats] = {}
+        self._spans = _spans(0)
 
-    def pull(self, rows: Rows, dense: Mapping[str, Floats]) -> None:
+    def pull(self, rows: Rows, dense: Dense) -> None:
         asked = [(name, ids) for name, (ids, _) in rows.items()]
-        self._store.pull(dense=bool(dense), known_version=None, tables=asked)
+        plan = self._store.plan_pull(dense=bool(dense), known_version=None, tables=asked, cut="")
+        assert plan is not None
+        for (name, ids), part in zip(asked, plan.tables, strict=True):
+            if name not in self._rows or len(self._rows[name]) != len(ids):
+                self._rows[name] = np.empty((len(ids), part.dim), part.dtype)
+            part.gather(0, len(ids), self._rows[name])
+        for (name, number), values in plan.chunks:
+            first = number * CHUNK_ELEMENTS
+            self._into[name][first : first + len(values)] = values
 
-    def push(self, rows: Rows, dense: Mapping[str, Floats]) -> None:
-        update = Update({(name, 0): grad for name, grad in dense.items()}, dict(rows))
-        pushed = self._store.push(next(self._spans), 0, update)
+    def push(self, rows: Rows, dense: Dense) -> None:
+        pushed = self._store.push(next(self._spans), 0, Update(dict(_chunks(dense)), dict(rows)))
         assert pushed.outcome is Outcome.APPLIED
 
 
 class There:
     """Servers, each a process of its own, and a client in this one."""
 
-    def __init__(
-        self, client: PsClient, pids: tuple[int, ...], dense: Mapping[str, Floats]
-    ) -> None:
-        self.pids = pids
+    def __init__(self, client: PsClient, pids: Sequence[int], dense: Dense, task: int = 0) -> None:
+        self.pids = tuple(pids)
         self._client = client
         self._into = {name: np.empty_like(values) for name, values in dense.items()}
         self._versions = (0,) * client.num_shards
-        self._spans = _spans()
+        self._spans = _spans(task)
 
-    def pull(self, rows: Rows, dense: Mapping[str, Floats]) -> None:
+    def pull(self, rows: Rows, dense: Dense) -> None:
         tables = {name: ids for name, (ids, _) in rows.items()}
         into = self._into if dense else None
         self._client.pull(tables, dense=into, full=True, timeout_s=DEADLINE_S)
 
-    def push(self, rows: Rows, dense: Mapping[str, Floats]) -> None:
+    def push(self, rows: Rows, dense: Dense) -> None:
         span, versions = next(self._spans), self._versions
         pushed = self._client.push(span, versions, dense=dense, tables=rows, timeout_s=DEADLINE_S)
         assert pushed.outcome is PushOutcome.APPLIED
@@ -80,104 +95,207 @@ class There:
 
 def rows() -> str:
     """Pull, then push 100,000 unique rows of a table of 2 M, dim 16, Adagrad."""
-    rng = np.random.default_rng(0)
-    everything = rng.permutation(ROWS).astype(np.int64)
-    grads = rng.standard_normal((BATCH, DIM), np.float32)
-    batches = [{"t": (rng.permutation(ROWS)[:BATCH], grads)} for _ in range(2 * CYCLES)]
+    batches = row_batches(2 * CYCLES)
     spec = ModelSpec((), (TableSpec("t", DIM),), Adagrad())
-    with serving(1, spec, {}) as there:
-        ends = {"store in process": Here(spec, {}), "1 server process, gRPC": there}
+    with contextlib.ExitStack() as stack:
+        ends: dict[str, Here | There] = {"store in process": Here(spec, {})}
+        for name, transport in CARRIERS.items():
+            ends[name] = stack.enter_context(serving(1, spec, {}, transport))
         for end in ends.values():
-            for ids in everything.reshape(-1, BATCH):
-                end.push({"t": (ids, grads)}, {})
-        found = alternate(
-            {name: _cycles(BATCH, end, [(b, {}) for b in batches]) for name, end in ends.items()},
-            ROUNDS,
-        )
+            fill(end)
+        found = alternate({n: _cycles(BATCH, end, batches) for n, end in ends.items()}, ROUNDS)
     cost = ("CPU ms per 100,000 rows", BATCH * 1e3)
-    return table(found, ["store in process"], ("M rows/s", 1e-6), cost)
+    return table(found, ["store in process", "plain gRPC"], ("M rows/s", 1e-6), cost)
+
+
+def row_batches(count: int, seed: int = 0) -> list[Batch]:
+    """Batches of BATCH unique rows of ROWS."""
+    rng = np.random.default_rng(seed)
+    grads = rng.standard_normal((BATCH, DIM), np.float32)
+    return [({"t": (rng.permutation(ROWS)[:BATCH], grads)}, {}) for _ in range(count)]
+
+
+def fill(end: Here | There) -> None:
+    """Make all rows of the table."""
+    everything = np.random.default_rng(1).permutation(ROWS).astype(np.int64)
+    grads = np.zeros((BATCH, DIM), np.float32)
+    for ids in everything.reshape(-1, BATCH):
+        end.push({"t": (ids, grads)}, {})
 
 
 def dense() -> str:
     """Pull, then push 100 MB in 25 tensors, SGD. memcpy copies the same 200 MB."""
+    return _dense(25, CYCLES, 5)
+
+
+def dense_1gb() -> str:
+    """Pull, then push 1 GB in 250 tensors, SGD. memcpy copies the same 2 GB."""
+    return _dense(250, 1, 5, ("shared memory", "TCP"))
+
+
+def _dense(
+    tensors: int, cycles: int, rounds: int, carriers: Sequence[str] = tuple(CARRIERS)
+) -> str:
     rng = np.random.default_rng(0)
-    grads = {f"w{i}": rng.standard_normal(ELEMENTS, np.float32) for i in range(TENSORS)}
+    grads = {f"w{i}": rng.standard_normal(1_000_000, np.float32) for i in range(tensors)}
     copies = {name: np.zeros_like(values) for name, values in grads.items()}
-    spec = ModelSpec(tuple(DenseSpec(name, (ELEMENTS,)) for name in grads), (), SGD())
+    spec = ModelSpec(tuple(DenseSpec(n, v.shape) for n, v in grads.items()), (), SGD(lr=1e-3))
 
     def copy() -> None:
-        for _ in range(2 * CYCLES):
+        for _ in range(2 * cycles):
             for name, values in grads.items():
                 np.copyto(copies[name], values)
 
-    with serving(1, spec, grads) as one, serving(2, spec, grads) as two:
-        ends = {
-            "store in process": Here(spec, grads),
-            "1 server process, gRPC": one,
-            "2 server processes, gRPC": two,
-        }
-        found = alternate(
-            {
-                "memcpy": lambda: sample(CYCLES, copy),
-                **{name: _cycles(1, end, [({}, grads)]) for name, end in ends.items()},
-            }
-        )
+    with contextlib.ExitStack() as stack:
+        ends: dict[str, Here | There] = {"store in process": Here(spec, grads)}
+        for name in carriers:
+            ends[name] = stack.enter_context(serving(1, spec, grads, CARRIERS[name]))
+        ends["2 servers, TCP"] = stack.enter_context(serving(2, spec, grads, "tcp"))
+        variants: dict[str, Callable[[], Sample]] = {"memcpy": lambda: sample(cycles, copy)}
+        for name, end in ends.items():
+            variants[name] = _cycles(1, end, [({}, grads)], cycles)
+        found = alternate(variants, rounds)
     cost = ("CPU ms per cycle", 1e3)
     return table(found, ["store in process", "memcpy"], ("cycles/s", 1.0), cost)
 
 
+def scaling() -> str:
+    """The cycles of `rows`, by clients that are processes of their own, all at the same time."""
+    spec = ModelSpec((), (TableSpec("t", DIM),), Adagrad())
+    shapes = [(1, 1), (2, 1), (2, 2)]
+    with contextlib.ExitStack() as stack:
+        variants = {}
+        for clients, servers in shapes:
+            crowd = stack.enter_context(crowded(clients, servers, spec, "auto"))
+            name = f"{clients} worker{'s' * (clients > 1)} + {servers} server{'s' * (servers > 1)}"
+            variants[name] = lambda crowd=crowd: crowd.sample(CYCLES)
+        found = alternate(variants, ROUNDS)
+    cost = ("CPU ms per 100,000 rows", BATCH * 1e3)
+    return table(found, ["1 worker + 1 server"], ("M rows/s", 1e-6), cost)
+
+
+# -- Processes
+
+
 @contextlib.contextmanager
-def serving(count: int, spec: ModelSpec, dense: Mapping[str, Floats]) -> Iterator[There]:
-    """`count` server processes that know the model."""
+def serving(count: int, spec: ModelSpec, dense: Dense, transport: str = "auto") -> Iterator[There]:
+    """`count` server processes that know the model, and their client in this process."""
+    with server_processes(count) as (addresses, pids):
+        client = PsClient(addresses, token=TOKEN, spec=spec, transport=transport)
+        try:
+            client.init(spec, dense, timeout_s=DEADLINE_S)
+            yield There(client, pids, dense)
+        finally:
+            client.close()
+
+
+@contextlib.contextmanager
+def server_processes(count: int) -> Iterator[tuple[list[str], list[int]]]:
+    """Empty servers: their addresses and pids."""
     keep_freed_memory()  # as every worker and server does
+    with _processes(_serve, [(index, count) for index in range(count)]) as (lines, pids):
+        yield [line.recv() for line in lines], pids
+
+
+class Crowd:
+    """Client processes that cycle at the same time."""
+
+    def __init__(self, lines: list[Connection], pids: list[int]) -> None:
+        self._lines = lines
+        self.pids = pids
+
+    def sample(self, cycles: int) -> Sample:
+        def work() -> None:
+            for line in self._lines:
+                line.send(cycles)
+            for line in self._lines:
+                line.recv()
+
+        return sample(cycles * BATCH * len(self._lines), work, self.pids)
+
+
+@contextlib.contextmanager
+def crowded(clients: int, servers: int, spec: ModelSpec, transport: str) -> Iterator[Crowd]:
+    """`clients` client processes of `servers` server processes, the table filled."""
+    with server_processes(servers) as (addresses, pids):
+        client = PsClient(addresses, token=TOKEN, spec=spec, transport=transport)
+        try:
+            client.init(spec, {}, timeout_s=DEADLINE_S)
+            fill(There(client, (), {}, task=0))
+        finally:
+            client.close()
+        arguments = [(n, addresses, spec, transport) for n in range(1, clients + 1)]
+        with _processes(_cycle, arguments) as (lines, more):
+            yield Crowd(lines, [*pids, *more])
+
+
+def _serve(line: Connection, index: int, count: int) -> None:
+    keep_freed_memory()
+    store = Store(index=index, slot_map=SlotMap(count), policy=POLICY)
+    listeners = Listeners(ParameterServerServicer(index, store), Identity(TOKEN))
+    line.send(listeners.address)
+    line.recv()
+    listeners.close()
+
+
+def _cycle(
+    line: Connection, task: int, addresses: list[str], spec: ModelSpec, transport: str
+) -> None:
+    keep_freed_memory()
+    client = PsClient(addresses, token=TOKEN, spec=spec, transport=transport)
+    end = There(client, (), {}, task)
+    turn = itertools.cycle(row_batches(2, seed=task))
+    while (cycles := line.recv()) is not None:
+        for rows, dense in itertools.islice(turn, cycles):
+            end.pull(rows, dense)
+            end.push(rows, dense)
+        line.send("done")
+    client.close()
+
+
+@contextlib.contextmanager
+def _processes(
+    target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]
+) -> Iterator[tuple[list[Connection], list[int]]]:
+    """One process for each of `arguments`, with a line to it; None on the line ends it."""
     spawn = multiprocessing.get_context("spawn")
-    lines = [spawn.Pipe() for _ in range(count)]
+    lines = [spawn.Pipe() for _ in arguments]
     processes = [
-        spawn.Process(target=_serve, args=(index, count, line), daemon=True)
-        for index, (_, line) in enumerate(lines)
+        spawn.Process(target=target, args=(line, *given), daemon=True)
+        for given, (_, line) in zip(arguments, lines, strict=True)
     ]
     for process in processes:
         process.start()
-    client = PsClient([line.recv() for line, _ in lines], token=TOKEN, spec=spec)
     try:
-        client.init(spec, dense, timeout_s=DEADLINE_S)
-        yield There(client, tuple(process.pid or 0 for process in processes), dense)
+        yield [line for line, _ in lines], [process.pid or 0 for process in processes]
     finally:
-        client.close()
         for (line, _), process in zip(lines, processes, strict=True):
-            line.send("end")
+            with contextlib.suppress(BrokenPipeError):
+                line.send(None)
             process.join(DEADLINE_S)
 
 
-def _serve(index: int, count: int, line: Connection) -> None:
-    keep_freed_memory()
-    store = Store(index=index, slot_map=SlotMap(count), policy=POLICY)
-    servicer = ParameterServerServicer(index, store)
-    server = rpc.Server(
-        lambda grpc_server: ps_pb2_grpc.add_ParameterServerServicer_to_server(
-            servicer, grpc_server
-        ),
-        token=TOKEN,
-    )
-    line.send(server.address)
-    line.recv()
-    server.stop()
-
-
 def _cycles(
-    amount: int, end: Here | There, batches: list[tuple[Rows, Mapping[str, Floats]]]
+    amount: int, end: Here | There, batches: list[Batch], cycles: int = CYCLES
 ) -> Callable[[], Sample]:
-    """CYCLES times pull and push, over and over the batches."""
+    """Times pull and push, over and over the batches."""
     turn = itertools.cycle(batches)
 
     def work() -> None:
-        for rows, dense in itertools.islice(turn, CYCLES):
+        for rows, dense in itertools.islice(turn, cycles):
             end.pull(rows, dense)
             end.push(rows, dense)
 
-    return lambda: sample(amount * CYCLES, work, end.pids)
+    return lambda: sample(amount * cycles, work, end.pids)
 
 
-def _spans() -> Iterator[Span]:
+def _chunks(dense: Dense) -> Iterator[tuple[tuple[str, int], Floats]]:
+    for name, values in dense.items():
+        flat = values.reshape(-1)
+        for number, first in enumerate(range(0, len(flat), CHUNK_ELEMENTS)):
+            yield (name, number), flat[first : first + CHUNK_ELEMENTS]
+
+
+def _spans(task: int) -> Iterator[Span]:
     """One task, position by position: a ledger takes no span twice and no gap."""
-    return (Span(0, 1, position, position + 1) for position in itertools.count())
+    return (Span(task, 1, position, position + 1) for position in itertools.count())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..common.errors import DefinitionError
 from .initializers import INITIALIZERS
-from .model_spec import TableSpec
+from .model_spec import DTYPES, ROUNDINGS, TableSpec
 
 PADDING = -1
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -39,7 +39,8 @@ class Embedding(nn.Module):
     `feature` names the entry of the features dict (which `feed` returns) whose tensor is exactly
     what this module's forward gets: the worker then pulls its rows ahead of the forward. Without
     it rows are pulled inside the forward. `combiner` ("sum", "mean" or "sqrtn") reduces the last
-    axis of the ids. Modules of one name share the table. `initializer` and `scale`: see TableSpec.
+    axis of the ids. Modules of one name share the table. `initializer`, `scale`, and
+    `dtype` and `rounding` of what the servers keep: see TableSpec. Rows and gradients are float32.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class Embedding(nn.Module):
         *,
         initializer: str = "uniform",
         scale: float = 0.05,
+        dtype: str = "float32",
+        rounding: str = "nearest",
         feature: str | None = None,
         combiner: str | None = None,
     ) -> None:
@@ -69,10 +72,17 @@ class Embedding(nn.Module):
                 f"edl.nn.Embedding({name!r}): combiner {combiner!r} is none of "
                 f"{', '.join(COMBINERS)}."
             )
+        for value, choices in ((dtype, DTYPES), (rounding, ROUNDINGS)):
+            if value not in choices:
+                raise DefinitionError(
+                    f"edl.nn.Embedding({name!r}): {value!r} is none of {', '.join(choices)}."
+                )
         self.name = name
         self.dim = dim
         self.initializer = initializer
         self.scale = scale
+        self.dtype = dtype
+        self.rounding = rounding
         self.feature = feature
         self.combiner = combiner
         self.source: RowSource | None = None
@@ -80,7 +90,9 @@ class Embedding(nn.Module):
     @property
     def spec(self) -> TableSpec:
         """What the servers know of the table."""
-        return TableSpec(self.name, self.dim, self.initializer, self.scale)
+        return TableSpec(
+            self.name, self.dim, self.initializer, self.scale, self.dtype, self.rounding
+        )
 
     def lookup_ids(self, ids: Tensor) -> Tensor:
         """The ids whose rows a forward of `ids` asks its source for: all but PADDING.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,14 +42,37 @@ def _uniforms(seed: int, table: str, ids: NDArray[np.int64], columns: int) -> ND
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+@functools.cache
+def _uniform_kernel() -> Callable[..., None]:
+    from ..common.kernels import DOUBLE, FLOATS_2D, INTS_1D_IN, UINT64, compiled
+
+    return compiled(_uniform_rows, INTS_1D_IN, UINT64, DOUBLE, FLOATS_2D)
+
+
+def _uniform_rows(ids, key, scale, rows):  # type: ignore[no-untyped-def]  # compiled by numba
+    """scale * (2 * u - 1), where u are the columns of `_uniforms`: the same bits."""
+    for i in range(rows.shape[0]):
+        z = (np.uint64(ids[i]) ^ key) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        row = z ^ (z >> np.uint64(31))
+        for j in range(rows.shape[1]):
+            z = row + np.uint64(j + 2) * np.uint64(0x9E3779B97F4A7C15)
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            u = np.float64((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+            rows[i, j] = np.float32(scale * (2.0 * u - 1.0))
+
+
 def initial_rows(seed: int, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.float32]:
     """float32[n, dim]: the first values of the rows `ids` (int64[n]) of a table."""
     ids = np.ascontiguousarray(ids, dtype=np.int64)
     if spec.initializer == "zeros":
         return np.zeros((len(ids), spec.dim), np.float32)
     if spec.initializer == "uniform":
-        u = _uniforms(seed, spec.name, ids, spec.dim)
-        return (spec.scale * (2.0 * u - 1.0)).astype(np.float32)
+        rows = np.empty((len(ids), spec.dim), np.float32)
+        _uniform_kernel()(ids, _key(seed, spec.name), spec.scale, rows)
+        return rows
     if spec.initializer == "normal":  # Box-Muller, one pair of uniforms an element
         u = _uniforms(seed, spec.name, ids, 2 * spec.dim)
         radius = np.sqrt(-2.0 * np.log1p(-u[:, : spec.dim]))

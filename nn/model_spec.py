@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from . import optimizers
 
+DTYPES = ("float32", "bfloat16", "float16")
+ROUNDINGS = ("nearest", "stochastic")
 CHUNK_ELEMENTS = 1 << 20  # 4 MiB of float32: the unit of placement, transfer and locking
 
 
@@ -34,15 +36,20 @@ class DenseSpec:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """An embedding table: int64 ids, float32 rows of `dim`, made at first touch.
+    """An embedding table: int64 ids, rows of `dim`, made at first touch.
 
     `initializer`: "zeros", "uniform" (on [-scale, scale]) or "normal" (standard deviation scale).
+    `dtype`: what the servers keep a weight as, "float32", "bfloat16" or "float16"; the arithmetic
+    and the optimizer's state are float32. `rounding` to 16 bits after each update: "nearest" or
+    "stochastic", which keeps the mean of steps that are too small for the nearest.
     """
 
     name: str
     dim: int
     initializer: str = "uniform"
     scale: float = 0.05
+    dtype: str = "float32"
+    rounding: str = "nearest"
 
 
 @dataclass(frozen=True)

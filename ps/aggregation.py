@@ -47,7 +47,7 @@ class Policy:
 
 
 class Aggregation:
-    """Pushes of the version that is being made."""
+    """Pushes of the version that is being made. What is kept of a push is a copy."""
 
     def __init__(self, policy: Policy, pushes: int = 0, sums: Update | None = None) -> None:
         self._wait = 1 if policy.use_async else policy.grads_to_wait
@@ -64,20 +64,19 @@ class Aggregation:
                 self._dense[key] += grad
             else:
                 self._dense[key] = grad.copy()
-        for table, part in update.rows.items():
-            self._rows.setdefault(table, []).append(part)
+        for table, (ids, grads) in update.rows.items():
+            self._rows.setdefault(table, []).append((ids.copy(), grads.copy()))
         self.pushes += 1
         return self.flush() if self.pushes >= self._wait else None
 
     def flush(self) -> Update:
         """The update of a step with what there is."""
-        sums = self.sums()
+        dense, rows = self._dense, {table: sum_by_id(p) for table, p in self._rows.items()}
         self.pushes, self._dense, self._rows = 0, {}, {}
         divisor = np.float32(self._wait)
-        return Update(
-            {key: grad / divisor for key, grad in sums.dense.items()},
-            {table: (ids, grads / divisor) for table, (ids, grads) in sums.rows.items()},
-        )
+        for grad in dense.values():
+            grad /= divisor
+        return Update(dense, {table: (ids, g / divisor) for table, (ids, g) in rows.items()})
 
     def sums(self) -> Update:
         """What has been summed; the next push does not change it in place."""

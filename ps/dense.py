@@ -3,13 +3,19 @@
 A chunk is a run of at most 1,048,576 elements of one tensor. A parameter's chunk is one row of the
 optimizer's rule, with its own step count; a buffer's chunk only adds what is pushed to it.
 
+Steps may run at the same time: each chunk has a lock, and a step takes the chunks that are free
+first, so that two steps of the same tensors work on different chunks from their second one on.
+
 Pins share: a pin holds the chunks' arrays themselves, and the next write to a chunk copies its
-arrays first. So a pin costs nothing until chunks are written.
+arrays first. So a pin costs nothing until chunks are written, and what has once been pinned is
+never written again, not even when the pin is gone: whoever still reads it, reads the pin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,19 +37,26 @@ class Chunk:
     changed: int
     pinned: bool = field(default=False, repr=False)  # a pin may share the arrays: copy, then write
 
-    def copy(self) -> Chunk:
-        """An equal chunk whose arrays are its own."""
-        state = [values.copy() for values in self.state]
-        return Chunk(self.value.copy(), state, self.steps.copy(), self.changed)
+    def own(self) -> None:
+        """Arrays that no pin shares."""
+        if self.pinned:
+            state = [values.copy() for values in self.state]
+            self.value, self.state, self.steps = self.value.copy(), state, self.steps.copy()
+            self.pinned = False
 
 
 class Dense:
-    """Chunks by (tensor, number). Not thread-safe: the store holds the lock."""
+    """Chunks by (tensor, number).
+
+    `apply` may be called by any number of threads at the same time. The store's lock is held around
+    all others, and no step is under way when one pins or inserts.
+    """
 
     def __init__(self, spec: ModelSpec, rule: Rule) -> None:
         self._rule = rule
         self._specs = {tensor.name: tensor for tensor in spec.dense}
         self._chunks: dict[ChunkKey, Chunk] = {}
+        self._locks: dict[ChunkKey, threading.Lock] = {}
         self._pins: dict[str, dict[ChunkKey, Chunk]] = {}
 
     def __len__(self) -> int:
@@ -76,24 +89,31 @@ class Dense:
     def insert(self, key: ChunkKey, chunk: Chunk) -> None:
         """A chunk from a snapshot."""
         self._chunks[key] = chunk
+        self._locks[key] = threading.Lock()
 
-    def apply(self, grads: Mapping[ChunkKey, Floats], lr: float, version: int) -> None:
-        """The step that makes `version`: parameters by the rule, buffers by addition."""
-        for key, grad in grads.items():
-            chunk = self._writable(key)
-            chunk.changed = version
-            if self.is_buffer(key[0]):
-                chunk.value += grad
-                continue
-            row = (1, -1)
-            self._rule.apply(
-                chunk.value.reshape(row),
-                [values.reshape(row) for values in chunk.state],
-                chunk.steps,
-                _ONLY_ROW,
-                grad.reshape(row),
-                lr,
-            )
+    def apply(self, grads: Mapping[ChunkKey, Floats], lr: float) -> None:
+        """One step: parameters by the rule, buffers by addition. `mark` them afterwards."""
+        left: Collection[ChunkKey] = grads
+        wait = False
+        while left:
+            busy = []
+            for key in left:
+                lock = self._locks[key]
+                if not lock.acquire(blocking=wait):
+                    busy.append(key)
+                    continue
+                wait = False
+                try:
+                    self._step(key, grads[key], lr)
+                finally:
+                    lock.release()
+            wait = len(busy) == len(left)
+            left = busy
+
+    def mark(self, keys: Iterable[ChunkKey], version: int) -> None:
+        """These chunks have changed: whoever knows less than `version` lacks something."""
+        for key in keys:
+            self._chunks[key].changed = version
 
     def changed_since(self, version: int | None, cut: str = "") -> Iterator[tuple[ChunkKey, Chunk]]:
         """Chunks changed after `version` (None: all), now or as `cut` was pinned."""
@@ -105,13 +125,23 @@ class Dense:
     def pin(self, cut: str) -> None:
         for chunk in self._chunks.values():
             chunk.pinned = True
-        self._pins[cut] = dict(self._chunks)
+        self._pins[cut] = {key: dataclasses.replace(c) for key, c in self._chunks.items()}
 
     def unpin(self, cut: str) -> None:
         self._pins.pop(cut, None)
 
-    def _writable(self, key: ChunkKey) -> Chunk:
+    def _step(self, key: ChunkKey, grad: Floats, lr: float) -> None:
         chunk = self._chunks[key]
-        if chunk.pinned:
-            chunk = self._chunks[key] = chunk.copy()
-        return chunk
+        chunk.own()
+        if self.is_buffer(key[0]):
+            chunk.value += grad
+            return
+        row = (1, -1)
+        self._rule.apply(
+            chunk.value.reshape(row),
+            [values.reshape(row) for values in chunk.state],
+            chunk.steps,
+            _ONLY_ROW,
+            grad.reshape(row),
+            lr,
+        )

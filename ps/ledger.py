@@ -76,11 +76,17 @@ class Ledger:
         return Verdict.APPLY if span.start == entry.applied else Verdict.GAP
 
     def advance(self, span: Span) -> None:
-        """The span, which `offer` has just let through, is applied."""
+        """The span, which `offer` has let through, is applied.
+
+        While it was, the task may have been fenced or retired: who does so awaits this, or does not
+        ask for the position any more.
+        """
+        if span.task < self.low_water:
+            return
         entry = self._entries[span.task]
-        if (entry.attempt, entry.applied) != (span.attempt, span.start):
+        if entry.applied != span.start or entry.attempt < span.attempt:
             raise ValueError(f"{span} was not offered: the ledger says {entry}")
-        self._entries[span.task] = Entry(span.task, span.attempt, span.end)
+        self._entries[span.task] = Entry(span.task, entry.attempt, span.end)
 
     def fence(self, task: int, attempt: int) -> int | None:
         """Refuse attempts below `attempt` from now on. The position applied; None: retired."""

@@ -1,39 +1,68 @@
 """Optimizers on the servers: in place, one fused pass over weight and state, float32.
 
-A rule works on rows: `weight[N, W]`, one state array of that shape for each of `state`, and
-`steps[N]`, the updates that each row has had. An embedding row is a row; a dense chunk is one row
-of its elements. Rows that an update does not name keep weight, state and steps, exactly as
-torch.optim leaves a parameter whose gradient is None. Each rule equals its torch.optim namesake
-within float32 tolerance, FTRL the formula in nn/optimizers.py.
+A formula takes weight, up to three states and the gradient, eight elements at once
+(common/lanes.py). `step` runs it over a row of a table or a
+dense chunk, which is one long row. Each row counts its own updates (docs/adr/0001), and what a
+formula needs of that count stands in a table by step, so no row computes a power. Each rule equals
+its torch.optim namesake within float32 tolerance, FTRL the formula in nn/optimizers.py.
 
 A fresh row's state is a constant (`Rule.state`), so a row may be made at any time.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.kernels import (
+    FLOATS_1D,
+    FLOATS_2D,
+    FLOATS_2D_IN,
+    INTEGER,
+    INTS_1D,
+    INTS_1D_IN,
+    OPTIONS,
+    compiled,
+    inlined,
+)
+from ..common.lanes import WIDTH, choose, lanes, load, load_first, root, store, store_first
 from ..nn import optimizers as specs
-from .kernels import BOOLEAN, DOUBLE, FLOATS_2D, FLOATS_2D_IN, INTS_1D, INTS_1D_IN, compiled
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 _ABSENT = np.zeros((1, 1), np.float32)  # stands for a state that the variant does not have
+_SGD, _MOMENTUM, _NESTEROV, _ADAGRAD, _ADAM, _AMSGRAD, _FTRL = range(7)
+_MOST_STEPS = 1 << 22  # of the table by step; exact for every beta up to 0.999996
+_NO_STEPS = np.zeros((1, 2), np.float32)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """An optimizer with its constants. `state`: name -> value of a fresh row."""
+    """An optimizer with its constants. `state`: name -> value of a fresh row.
+
+    `by_step` float32[T, 2]: what the formula is told of the updates that the row has had; the last
+    line is for all that follow.
+    """
 
     state: dict[str, float]
-    _kernel: Callable[..., None]
-    _num_arrays: int  # states that the kernel takes, present or not
-    _constants: tuple[Any, ...]
+    kind: int
+    by_step: Floats
+    _constants: Callable[[float], Sequence[float]]
+
+    def constants(self, lr: float) -> Floats | None:
+        """float32[7] for a step at the rate `lr`; None where such a step changes nothing."""
+        if self.kind == _FTRL and lr <= 0.0:
+            return None  # the formula divides by the rate; a schedule's end must not make NaN
+        values = np.zeros(7, np.float32)
+        given = self._constants(lr)
+        values[: len(given)] = given
+        return values
 
     def apply(
         self,
@@ -44,138 +73,200 @@ class Rule:
         grads: Floats,
         lr: float,
     ) -> None:
-        """One step of `rows` (unique) with grads[n, W] at the rate `lr`, already modulated."""
-        absent = [_ABSENT] * (self._num_arrays - len(state))
-        self._kernel(weight, *state, *absent, steps, rows, grads, lr, *self._constants)
+        """One step of `rows` (unique) of weight[N, W] and as large states, with grads[n, W], at the
+        rate `lr`, already modulated."""
+        constants = self.constants(lr)
+        if constants is None:
+            return
+        arrays = [*state, *[_ABSENT] * (3 - len(state))]
+        _dense_kernel()(self.kind, weight, *arrays, steps, rows, grads, constants, self.by_step)
+
+
+@functools.cache
+def _dense_kernel() -> Callable[..., None]:
+    types = (INTEGER, *[FLOATS_2D] * 4, INTS_1D, INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D)
+    return compiled(_apply, *types)
 
 
 def make_rule(spec: specs.Optimizer) -> Rule:
     """The rule of an optimizer spec, compiled."""
+    _dense_kernel()
     match spec:
-        case specs.SGD():
-            state = {"momentum": 0.0} if spec.momentum else {}
-            constants: tuple[Any, ...] = (
-                spec.momentum,
-                spec.dampening,
-                spec.weight_decay,
-                spec.nesterov,
-            )
-            return _rule(_sgd, 1, state, constants)
-        case specs.Adagrad():
+        case specs.SGD(momentum=keep, weight_decay=decay):
+            if not keep:
+                return Rule({}, _SGD, _NO_STEPS, lambda lr: (lr, decay))
+            # torch's buffer begins as the first gradient, whatever the dampening
+            by_step = np.array([(0, 1), (keep, 1 - spec.dampening)], np.float32)
+            kind = _NESTEROV if spec.nesterov else _MOMENTUM
+            return Rule({"momentum": 0.0}, kind, by_step, lambda lr: (lr, decay, keep))
+        case specs.Adagrad(weight_decay=decay, eps=eps):
             state = {"sum": spec.initial_accumulator_value}
-            return _rule(_adagrad, 1, state, (spec.weight_decay, spec.eps))
+            return Rule(state, _ADAGRAD, _NO_STEPS, lambda lr: (lr, decay, eps))
         case specs.Adam() | specs.AdamW():
             state = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
             if spec.amsgrad:
                 state["max_exp_avg_sq"] = 0.0
+            beta1, beta2 = spec.betas
+            decay, eps = spec.weight_decay, spec.eps
             decoupled = isinstance(spec, specs.AdamW)
-            constants = (*spec.betas, spec.eps, spec.weight_decay, decoupled, spec.amsgrad)
-            return _rule(_adam, 3, state, constants)
-        case specs.FTRL():
-            return _rule(_ftrl, 2, {"z": 0.0, "n": 0.0}, (spec.beta, spec.l1, spec.l2))
+
+            def constants(lr: float) -> Sequence[float]:
+                shrink, coupled = (1 - lr * decay, 0.0) if decoupled else (1.0, decay)
+                return lr, coupled, shrink, 1 - beta1, beta2, 1 - beta2, eps
+
+            kind = _AMSGRAD if spec.amsgrad else _ADAM
+            return Rule(state, kind, _corrections(beta1, beta2), constants)
+        case specs.FTRL(beta=beta, l1=l1, l2=l2):
+            return Rule({"z": 0.0, "n": 0.0}, _FTRL, _NO_STEPS, lambda lr: (lr, beta, l1, l2))
 
 
-def _rule(
-    kernel: Callable[..., None],
-    num_arrays: int,
-    state: dict[str, float],
-    constants: tuple[Any, ...],
-) -> Rule:
-    constants = tuple(c if isinstance(c, bool) else float(c) for c in constants)
-    arrays = (FLOATS_2D,) * (1 + num_arrays)
-    kinds = tuple(BOOLEAN if isinstance(c, bool) else DOUBLE for c in constants)
-    code = compiled(kernel, *arrays, INTS_1D, INTS_1D_IN, FLOATS_2D_IN, DOUBLE, *kinds)
-    return Rule(state, code, num_arrays, constants)
+def _corrections(beta1: float, beta2: float) -> Floats:
+    """By the updates before: 1 / (1 - beta1^t) and sqrt(1 - beta2^t), until both are 1."""
+    slowest = max(beta1, beta2)
+    last = math.log(2.0**-26) / math.log(slowest) if 0 < slowest < 1 else 1.0
+    t = np.arange(1, 2 + min(int(last), _MOST_STEPS), dtype=np.float64)
+    table = np.stack([1 / (1 - beta1**t), np.sqrt(1 - beta2**t)], axis=1)
+    return np.ascontiguousarray(table, np.float32)
 
 
-# The loops below are compiled by numba. Constants are narrowed first, so that the arithmetic of
-# each element is float32 throughout, as torch's is.
+# -- Compiled by numba. A formula's arguments: weight, states (zeros where it has none), gradient,
+# the constants of the rule, and the line of `by_step` for this row. Its result: weight and states.
+# All are Lanes (common/lanes.py), constants and the line float32.
+
+_part = numba.njit(**OPTIONS)
+_ZERO = np.float32(0.0)
 
 
-def _sgd(  # type: ignore[no-untyped-def]
-    weight, buffer, steps, rows, grads, lr, momentum, dampening, weight_decay, nesterov
-):
-    rate, decay = np.float32(lr), np.float32(weight_decay)
-    keep, take = np.float32(momentum), np.float32(1.0 - dampening)
+@_part
+def _sgd(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, decay = k[0], k[1]
+    return w - rate * (g + decay * w), a, b, c
+
+
+@_part
+def _momentum(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, decay = k[0], k[1]
+    m = x * a + y * (g + decay * w)
+    return w - rate * m, m, b, c
+
+
+@_part
+def _nesterov(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, decay, keep = k[0], k[1], k[2]
+    d = g + decay * w
+    m = x * a + y * d
+    return w - rate * (d + keep * m), m, b, c
+
+
+@_part
+def _adagrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, decay, eps = k[0], k[1], k[2]
+    d = g + decay * w
+    total = a + d * d
+    return w - rate * (d / (root(total) + eps)), total, b, c
+
+
+@_part
+def _adam(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, coupled, shrink, take1, keep2, take2, eps = k
+    w = w * shrink
+    d = g + coupled * w
+    m = a + take1 * (d - a)
+    v = keep2 * b + take2 * d * d
+    return w - rate * x * (m / (root(v) / y + eps)), m, v, c
+
+
+@_part
+def _amsgrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, coupled, shrink, take1, keep2, take2, eps = k
+    w = w * shrink
+    d = g + coupled * w
+    m = a + take1 * (d - a)
+    v = keep2 * b + take2 * d * d
+    most = choose(v, c, c, v)
+    return w - rate * x * (m / (root(most) / y + eps)), m, v, most
+
+
+@_part
+def _ftrl(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, base, sparse, ridge = k[0], k[1], k[2], k[3]
+    total = b + g * g
+    z = a + (g - (root(total) - root(b)) / rate * w)
+    scale = (base + root(total)) / rate + ridge
+    dense = (choose(z, _ZERO, _ZERO - sparse, sparse) - z) / scale
+    magnitude = choose(z, _ZERO, _ZERO - z, z)
+    w = choose(magnitude, sparse, _ZERO, choose(scale, _ZERO, _ZERO, dense))
+    return w, z, total, c
+
+
+@_part
+def _load(address, left):  # type: ignore[no-untyped-def]
+    return load(address) if left >= WIDTH else load_first(address, left)
+
+
+@_part
+def _store(address, value, left):  # type: ignore[no-untyped-def]
+    if left >= WIDTH:
+        store(address, value)
+    else:
+        store_first(address, value, left)
+
+
+@inlined
+def _each(formula, states, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    zero = lanes(_ZERO)
+    for left in range(n, 0, -WIDTH):
+        at = 4 * (n - left)
+        p = _load(a + at, left) if states > 0 else zero
+        q = _load(b + at, left) if states > 1 else zero
+        r = _load(c + at, left) if states > 2 else zero
+        v, p, q, r = formula(_load(w + at, left), p, q, r, _load(g + at, left), k, x, y)
+        _store(w + at, v, left)
+        if states > 0:
+            _store(a + at, p, left)
+        if states > 1:
+            _store(b + at, q, left)
+        if states > 2:
+            _store(c + at, r, left)
+
+
+@_part
+def step(kind, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    """One step of `n` elements: addresses of weight, states and gradient, then what a formula takes.
+
+    States that the kind does not have may be any address.
+    """
+    if kind == _ADAGRAD:
+        _each(_adagrad, 1, n, w, a, b, c, g, k, x, y)
+    elif kind == _ADAM:
+        _each(_adam, 2, n, w, a, b, c, g, k, x, y)
+    elif kind == _SGD:
+        _each(_sgd, 0, n, w, a, b, c, g, k, x, y)
+    elif kind == _MOMENTUM:
+        _each(_momentum, 1, n, w, a, b, c, g, k, x, y)
+    elif kind == _NESTEROV:
+        _each(_nesterov, 1, n, w, a, b, c, g, k, x, y)
+    elif kind == _AMSGRAD:
+        _each(_amsgrad, 3, n, w, a, b, c, g, k, x, y)
+    else:
+        _each(_ftrl, 2, n, w, a, b, c, g, k, x, y)
+
+
+@inlined
+def constants_of(k):  # type: ignore[no-untyped-def]
+    """The array as the tuple that `step` takes."""
+    return (k[0], k[1], k[2], k[3], k[4], k[5], k[6])
+
+
+def _apply(kind, weight, a, b, c, steps, rows, grads, constants, by_step):  # type: ignore[no-untyped-def]
+    k = constants_of(constants)
+    wide = weight.shape[1]
+    w0, g0 = np.int64(weight.ctypes.data), np.int64(grads.ctypes.data)
+    a0, b0, c0 = np.int64(a.ctypes.data), np.int64(b.ctypes.data), np.int64(c.ctypes.data)
     for i in range(rows.size):
         r = rows[i]
-        first = steps[r] == 0
+        at = 4 * wide * r
+        line = min(steps[r], len(by_step) - 1)
         steps[r] += 1
-        for j in range(weight.shape[1]):
-            d = grads[i, j] + decay * weight[r, j]
-            if momentum != 0.0:
-                m = d if first else keep * buffer[r, j] + take * d
-                buffer[r, j] = m
-                d = d + keep * m if nesterov else m
-            weight[r, j] -= rate * d
-
-
-def _adagrad(weight, total, steps, rows, grads, lr, weight_decay, eps):  # type: ignore[no-untyped-def]
-    rate, decay, epsilon = np.float32(lr), np.float32(weight_decay), np.float32(eps)
-    for i in range(rows.size):
-        r = rows[i]
-        steps[r] += 1
-        for j in range(weight.shape[1]):
-            g = grads[i, j] + decay * weight[r, j]
-            total[r, j] += g * g
-            weight[r, j] -= rate * (g / (np.sqrt(total[r, j]) + epsilon))
-
-
-def _adam(  # type: ignore[no-untyped-def]
-    weight,
-    exp_avg,
-    exp_avg_sq,
-    max_exp_avg_sq,
-    steps,
-    rows,
-    grads,
-    lr,
-    beta1,
-    beta2,
-    eps,
-    weight_decay,
-    decoupled,
-    amsgrad,
-):
-    epsilon = np.float32(eps)
-    take1, keep2, take2 = np.float32(1.0 - beta1), np.float32(beta2), np.float32(1.0 - beta2)
-    coupled = np.float32(0.0 if decoupled else weight_decay)
-    shrink = np.float32(1.0 - lr * weight_decay if decoupled else 1.0)
-    for i in range(rows.size):
-        r = rows[i]
-        steps[r] += 1
-        step_size = np.float32(lr / (1.0 - beta1 ** steps[r]))
-        root = np.float32(np.sqrt(1.0 - beta2 ** steps[r]))
-        for j in range(weight.shape[1]):
-            w = weight[r, j] * shrink
-            g = grads[i, j] + coupled * w
-            m = exp_avg[r, j] + take1 * (g - exp_avg[r, j])
-            v = keep2 * exp_avg_sq[r, j] + take2 * g * g
-            exp_avg[r, j] = m
-            exp_avg_sq[r, j] = v
-            if amsgrad:
-                v = max(v, max_exp_avg_sq[r, j])
-                max_exp_avg_sq[r, j] = v
-            weight[r, j] = w - step_size * (m / (np.sqrt(v) / root + epsilon))
-
-
-def _ftrl(weight, z, n, steps, rows, grads, lr, beta, l1, l2):  # type: ignore[no-untyped-def]
-    if lr <= 0.0:  # the formula divides by the rate; a schedule's end must not make NaN
-        return
-    rate, base = np.float32(lr), np.float32(beta)
-    sparse, ridge = np.float32(l1), np.float32(l2)
-    for i in range(rows.size):
-        r = rows[i]
-        steps[r] += 1
-        for j in range(weight.shape[1]):
-            g = grads[i, j]
-            total = n[r, j] + g * g
-            sigma = (np.sqrt(total) - np.sqrt(n[r, j])) / rate
-            z[r, j] += g - sigma * weight[r, j]
-            n[r, j] = total
-            scale = (base + np.sqrt(total)) / rate + ridge
-            pull = z[r, j]
-            if abs(pull) <= sparse or scale == 0.0:
-                weight[r, j] = 0.0
-            else:
-                weight[r, j] = -(pull - np.sign(pull) * sparse) / scale
+        g, x, y = g0 + 4 * wide * i, by_step[line, 0], by_step[line, 1]
+        step(kind, wide, w0 + at, a0 + at, b0 + at, c0 + at, g, k, x, y)

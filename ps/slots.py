@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,8 @@ from ..nn.initializers import mix64
 
 NUM_SLOTS = 1024
 _GOLDEN = (5**0.5 - 1) / 2
+_NOT_UNIQUE, _FOREIGN = 1, 2
+Ints = NDArray[np.int64]
 
 
 @functools.cache
@@ -33,7 +37,7 @@ def chunk_slot(tensor: str, chunk: int, num_slots: int = NUM_SLOTS) -> int:
     return int((turn % 1.0) * num_slots) % num_slots
 
 
-def row_slots(table: str, ids: NDArray[np.int64], num_slots: int = NUM_SLOTS) -> NDArray[np.int64]:
+def row_slots(table: str, ids: Ints, num_slots: int = NUM_SLOTS) -> Ints:
     """The slots of rows, one for each id."""
     key = np.uint64(_name_hash("table", table))
     hashes = mix64(ids.view(np.uint64) ^ key) >> np.uint64(33)
@@ -58,8 +62,96 @@ class SlotMap:
     def shard_of_chunk(self, tensor: str, chunk: int) -> int:
         return self.shard_of_slot(chunk_slot(tensor, chunk, self.num_slots))
 
-    def shards_of_ids(self, table: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def shards_of_ids(self, table: str, ids: Ints) -> Ints:
         """The owner of each row: int64[n]."""
         if self.num_shards == 1:
             return np.zeros(len(ids), np.int64)
         return row_slots(table, ids, self.num_slots) * self.num_shards // self.num_slots
+
+    def fault_of_ids(self, table: str, ids: Ints, index: int) -> str:
+        """ "" where all rows are shard `index`'s and none is named twice; else what is wrong:
+        "not unique" or "foreign"."""
+        seen = np.zeros(1 << max(4, (2 * len(ids)).bit_length()), np.uint32)
+        fault = _kernels()[0](ids, _name_hash("table", table), self._owners, index, seen)
+        return {_NOT_UNIQUE: "not unique", _FOREIGN: "foreign"}.get(fault, "")
+
+    def partition(self, table: str, ids: Ints) -> tuple[Ints, Ints]:
+        """(order int64[n], bounds int64[num_shards + 1]): ids[order[bounds[i] : bounds[i + 1]]] are
+        shard i's, in the order in which they stand in `ids`."""
+        if self.num_shards == 1:
+            return np.arange(len(ids)), np.array([0, len(ids)])
+        order = np.empty(len(ids), np.int64)
+        bounds = np.zeros(self.num_shards + 1, np.int64)
+        _kernels()[1](ids, _name_hash("table", table), self._owners, order, bounds)
+        return order, bounds
+
+    @functools.cached_property
+    def _owners(self) -> Ints:
+        """By slot: its shard."""
+        return np.arange(self.num_slots, dtype=np.int64) * self.num_shards // self.num_slots
+
+
+@functools.cache
+def _kernels() -> tuple[Callable[..., int], Callable[..., None]]:
+    """Compiled when first asked for: the master imports this module, and does without numba."""
+    from numba import types
+
+    from ..common.kernels import INTEGER, INTS_1D, INTS_1D_IN, UINT64, compiled
+
+    seen = types.Array(types.uint32, 1, "C")
+    fault: Any = compiled(_fault, INTS_1D_IN, UINT64, INTS_1D, INTEGER, seen)
+    return fault, compiled(_partition, INTS_1D_IN, UINT64, INTS_1D, INTS_1D, INTS_1D)
+
+
+# Compiled by numba, which sees one function at a time here: the slot's hash stands in both.
+
+
+def _fault(ids, key, owners, index, seen):  # type: ignore[no-untyped-def]
+    n, num_slots, mask = len(ids), np.uint64(len(owners)), np.uint64(len(seen) - 1)
+    power_of_two = (num_slots & (num_slots - np.uint64(1))) == 0
+    ascending = True
+    for i in range(1, n):
+        if ids[i - 1] >= ids[i]:
+            ascending = False
+            break
+    some_are_foreign = owners[0] != owners[-1]  # can there be any?
+    for i in range(n):
+        z = (np.uint64(ids[i]) ^ key) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+        if some_are_foreign:
+            slot = z >> np.uint64(33)
+            slot = slot & (num_slots - np.uint64(1)) if power_of_two else slot % num_slots
+            if owners[slot] != index:
+                return _FOREIGN
+        if not ascending:
+            place = z & mask
+            while seen[place] != 0:
+                if ids[np.uint64(seen[place] - 1)] == ids[i]:
+                    return _NOT_UNIQUE
+                place = (place + np.uint64(1)) & mask
+            seen[place] = i + 1
+    return 0
+
+
+def _partition(ids, key, owners, order, bounds):  # type: ignore[no-untyped-def]
+    n, num_slots = len(ids), np.uint64(len(owners))
+    power_of_two = (num_slots & (num_slots - np.uint64(1))) == 0
+    owner_of = np.empty(n, np.int64)
+    for i in range(n):
+        z = (np.uint64(ids[i]) ^ key) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        slot = (z ^ (z >> np.uint64(31))) >> np.uint64(33)
+        slot = slot & (num_slots - np.uint64(1)) if power_of_two else slot % num_slots
+        owner = owners[slot]
+        owner_of[i] = owner
+        bounds[owner + 1] += 1
+    for shard in range(1, len(bounds)):
+        bounds[shard] += bounds[shard - 1]
+    next_of = bounds.copy()
+    for i in range(n):
+        owner = owner_of[i]
+        order[next_of[owner]] = i
+        next_of[owner] += 1

@@ -1,8 +1,21 @@
-"""One shard: parameters, optimizer state, version and ledger under one lock.
+"""One shard: parameters, version and ledger. Exactly once, in whole spans, also for many threads.
 
-A push is one critical section: ask the ledger, apply, advance (rules 1 and 2). The order of the
-checks is: fenced, duplicate, gap, stale, held by a freeze, apply. Only the last changes anything
-but an attempt, so every other answer may be given, and repeated, at any time.
+A push asks the ledger, applies, advances (rules 1 and 2). The order of the checks is: fenced,
+duplicate, gap, stale, held by a freeze, apply. Only the last changes anything but an attempt, so
+every other answer may be given, and repeated, at any time.
+
+Pushes of an async job are applied at the same time, each a step:
+- Under the lock the ledger lets the span through, and its task is *reserved*. Step number, learning
+  rate and staleness are those that it would have if all steps begun so far had ended, so a run is
+  what some order of its pushes, one by one, gives.
+- Outside it the gradients are applied. Rows and chunks have locks of their own.
+- Under the lock again the ledger advances, the version rises, the chunks written are marked with it.
+Whoever needs the books and the values to agree waits for the reservation to end: another push of
+the task and its fence for that of the task; freeze, pin and flush for all. Nothing of a step shows
+in the version or in the ledger before all of it is there.
+
+The pushes of a sync job are one critical section each: their order is their meaning. So are empty
+ones (rule 1), since there is nothing to apply.
 
 A cut. `freeze` holds back pushes that would be applied; answers that apply nothing are still given.
 `pin` lets through exactly the pushes that end at or before their task's target; when the ledger
@@ -11,7 +24,7 @@ itself at its deadline, and a pin that has not reached its targets by its own pi
 master that dies never stops training.
 
 A step that fails half way (out of memory) leaves the shard torn for good: a repetition of the push
-would apply its first half twice, and a cut would keep a half.
+would apply its first half twice, and a cut would keep a half. Steps that run beside it still end.
 """
 
 from __future__ import annotations
@@ -21,23 +34,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import NamedTuple
 
 from ..common.errors import EdlError, Fenced
-from ..nn import optimizers as specs
-from ..nn.initializers import INITIALIZERS
 from ..nn.model_spec import ModelSpec
 from .aggregation import Aggregation, Policy, Update
-from .dense import Chunk, ChunkKey, Dense
+from .dense import Chunk, ChunkKey
 from .ledger import Entry, Ledger, Span, Verdict
-from .optimizers import Floats, Ints, make_rule
+from .optimizers import Floats, Ints
+from .parameters import Invalid, Parameters, RowPlan, check_ids, check_spec, difference
 from .slots import SlotMap
-from .table import RowBlock, Table
+from .table import RowBlock
 
-
-class Invalid(EdlError):
-    """A request that no shard can serve: the caller's mistake, named."""
+__all__ = ["Books", "Invalid", "Outcome", "PullPlan", "Pushed", "RowPlan", "Store"]
 
 
 class Outcome(enum.Enum):
@@ -50,6 +59,8 @@ class Outcome(enum.Enum):
     STALE = enum.auto()
     UNINITIALIZED = enum.auto()
 
+    __hash__ = object.__hash__  # every push is counted: Enum's own costs as much as the lock
+
 
 _REFUSALS = {
     Verdict.DUPLICATE: Outcome.DUPLICATE,
@@ -58,14 +69,34 @@ _REFUSALS = {
 }
 
 
-@dataclass(frozen=True)
-class Pushed:
-    """`version` and `applied` are those after the push; `staleness` the versions it lagged."""
+class Pushed(NamedTuple):
+    """`version` and `applied` are those after the push; `staleness` the versions it lagged.
+
+    `part_of`: the version that has the push's gradients, or will have them once the other pushes of
+    a sync version have come (`Store.wait_version(part_of - 1)` waits for it).
+    """
 
     outcome: Outcome
     version: int
     applied: int
+    part_of: int
     staleness: int = 0
+
+
+@dataclass(slots=True)
+class PullPlan:
+    """What a pull answers, to be read after the call, without the store's lock.
+
+    `chunks` are the live arrays, flat float32, to be sent as they are. A step that runs meanwhile
+    may be half in them, and in rows that are gathered. It is newer than `version`, so what is
+    computed on them is pushed as of a version before it: sync refuses that as stale, async does not
+    mind, and the next pull that knows `version` gets these chunks again. Of a cut, chunks and rows
+    never change.
+    """
+
+    version: int
+    chunks: list[tuple[ChunkKey, Floats]]
+    tables: list[RowPlan]
 
 
 @dataclass(frozen=True)
@@ -105,13 +136,15 @@ class Store:
         self.slot_map = slot_map
         self._policy = policy
         self._on_version = on_version
-        self._changed = threading.Condition()
-        self._spec: ModelSpec | None = None
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._parameters: Parameters | None = None
         self._spec_is_final = False
-        self._dense_owned: frozenset[ChunkKey] = frozenset()
         self._version = 0
         self._ledger = Ledger()
         self._aggregation = Aggregation(policy)
+        self._summed: set[int] = set()  # tasks with a span in the aggregation
+        self._applying: set[int] = set()  # tasks with a span reserved: it is being applied
         self._freeze: _Freeze | None = None
         self._cuts: dict[str, Books] = {}
         self._master_epoch = 0
@@ -122,34 +155,33 @@ class Store:
 
     @property
     def spec(self) -> ModelSpec | None:
-        return self._spec
+        return self._parameters.spec if self._parameters else None
 
     @property
     def version(self) -> int:
+        """Steps made. Those under way do not count."""
         return self._version
 
     @property
     def initialized(self) -> bool:
         """The model is known and every chunk of this shard has its first value."""
-        return self._spec is not None and len(self._dense) == len(self._dense_owned)
+        return self._parameters is not None and self._parameters.complete
 
     def init(self, spec: ModelSpec, chunks: Mapping[ChunkKey, Floats], complete: bool) -> int:
         """The model, and first values of chunks; what is there is left alone. The version."""
-        with self._changed:
-            _check_spec(spec)
-            if self._spec is None:
-                self._adopt(spec)
+        with self._lock:
+            check_spec(spec)
+            while not self._spec_is_final and self._applying:
+                self._changed.wait()
+            if self._parameters is None:
+                self._parameters = Parameters(spec, self.slot_map, self.index)
             elif not self._spec_is_final:
-                self._readopt(spec)
-            elif self._spec != spec:
-                raise EdlError(_difference(self._spec, spec))
+                self._parameters = self._parameters.again(spec)
+            elif self._parameters.spec != spec:
+                raise EdlError(difference(self._parameters.spec, spec))
             self._spec_is_final = True
-            for key, values in chunks.items():
-                self._check_chunk(key, values)
-            for key, values in chunks.items():
-                self._dense.make(key, values, self._version)
-            if complete and not self.initialized:
-                missing = next(key for key in self._dense_owned if key not in self._dense)
+            self._parameters.make(chunks, self._version)
+            if complete and (missing := self._parameters.missing()):
                 raise Invalid(f"init is said to be complete, but chunk {missing} has no value yet")
             return self._version
 
@@ -159,8 +191,8 @@ class Store:
         new_job: the ledger and what waits in the aggregation belong to the old job and are left
         out, and the first Init may bring another optimizer or seed.
         """
-        with self._changed:
-            self._adopt(spec)
+        with self._lock:
+            self._parameters = Parameters(spec, self.slot_map, self.index)
             self._spec_is_final = not new_job
             self._version = books.version
             if not new_job:
@@ -169,48 +201,45 @@ class Store:
 
     def restore_sums(self, sums: Update) -> None:
         """What waits in the aggregation, beside the number of pushes that `restore` was told."""
-        with self._changed:
+        with self._lock:
             self._aggregation = Aggregation(self._policy, self._aggregation.pushes, sums)
 
     def insert_chunk(self, key: ChunkKey, chunk: Chunk) -> None:
-        with self._changed:
-            self._dense.insert(key, chunk)
+        with self._lock:
+            self._held().dense.insert(key, chunk)
 
     def insert_rows(self, table: str, block: RowBlock) -> None:
-        with self._changed:
-            self._tables[table].insert(block)
+        with self._lock:
+            self._held().tables[table].insert(block)
 
-    def _adopt(self, spec: ModelSpec) -> None:
-        self._spec = spec
-        self._rule = make_rule(spec.optimizer)
-        self._dense = Dense(spec, self._rule)
-        self._tables = {t.name: Table(t, spec.seed, self._rule) for t in spec.tables}
-        owner = self.slot_map.shard_of_chunk
-        self._dense_owned = frozenset(
-            (tensor.name, chunk)
-            for tensor in spec.dense
-            for chunk in range(tensor.num_chunks)
-            if owner(tensor.name, chunk) == self.index
-        )
-
-    def _readopt(self, spec: ModelSpec) -> None:
-        """A new job's model over a restored one: same tensors and tables, maybe another optimizer."""
-        old = self._spec
-        assert old is not None
-        if (old.dense, old.tables) != (spec.dense, spec.tables):
-            raise EdlError(_difference(old, spec))
-        chunks, tables, rule = self._dense, self._tables, self._rule
-        self._adopt(spec)
-        same_state = list(rule.state) == list(self._rule.state)
-        for key, chunk in chunks.changed_since(None):
-            if same_state or chunks.is_buffer(key[0]):
-                self._dense.insert(key, chunk)
-            else:
-                self._dense.make(key, chunk.value, chunk.changed)
-        for name, table in tables.items():
-            self._tables[name].take_over(table, keep_state=same_state)
+    def _held(self) -> Parameters:
+        assert self._parameters is not None, "the model is not known yet"
+        return self._parameters
 
     # -- Workers
+
+    def plan_pull(
+        self,
+        *,
+        dense: bool,
+        known_version: int | None,
+        tables: Iterable[tuple[str, Ints]],
+        cut: str = "",
+    ) -> PullPlan | None:
+        """The chunks that changed since `known_version`, and rows. None: not initialized."""
+        with self._lock:
+            self._check_whole()
+            if self._parameters is None or not self._parameters.complete:
+                return None
+            version = self._cut(cut).version if cut else self._version
+            if known_version is not None and known_version > version:
+                known_version = None  # the caller saw a server that is gone
+            asked = self._parameters.dense.changed_since(known_version, cut) if dense else ()
+            return PullPlan(
+                version,
+                [(key, chunk.value) for key, chunk in asked],
+                [self._parameters.plan_rows(name, ids, cut) for name, ids in tables],
+            )
 
     def pull(
         self,
@@ -220,104 +249,174 @@ class Store:
         tables: Iterable[tuple[str, Ints]],
         cut: str = "",
     ) -> tuple[int, list[tuple[ChunkKey, bytes]], list[Floats]] | None:
-        """The version, chunks changed since, rows by table; None: not initialized."""
-        with self._changed:
-            self._check_whole()
-            if not self.initialized:
-                return None
-            if cut and cut not in self._cuts:
-                raise Invalid(f"cut {cut!r} is not pinned on server {self.index}")
-            version = self._cuts[cut].version if cut else self._version
-            if known_version is not None and known_version > version:
-                known_version = None  # the caller saw a server that is gone
-            chunks = [
-                (key, chunk.value.tobytes())
-                for key, chunk in (self._dense.changed_since(known_version, cut) if dense else ())
-            ]
-            rows = [self._table(name).pull(ids, cut) for name, ids in tables]
-            return version, chunks, rows
+        """The version, chunks changed since, rows by table: copies. None: not initialized."""
+        plan = self.plan_pull(dense=dense, known_version=known_version, tables=tables, cut=cut)
+        if plan is None:
+            return None
+        chunks = [(key, values.tobytes()) for key, values in plan.chunks]
+        return plan.version, chunks, [rows.values() for rows in plan.tables]
 
-    def push(self, span: Span, version: int, update: Update) -> Pushed:
-        """Apply a span's gradients exactly once. Raises Invalid, having changed nothing."""
-        with self._changed:
-            self._check_whole()
-            if not self.initialized:
+    def check_rows(self, table: str, ids: Ints, dim: int) -> None:
+        """May gradients of these rows be pushed here? Raises Invalid.
+
+        For a push whose gradients are still on their way; `push(checked=True)` then leaves out what
+        takes a look at each id. Needs no lock.
+        """
+        if self._parameters is not None:
+            self._parameters.check_dim(table, dim)
+        check_ids(self.slot_map, self.index, table, ids)
+
+    def push(self, span: Span, version: int, update: Update, *, checked: bool = False) -> Pushed:
+        """Apply a span's gradients exactly once. Raises Invalid, having changed nothing.
+
+        checked: `check_rows` has passed each table's ids. Nothing of `update` is kept.
+        """
+        parameters = self._parameters if self.initialized else None
+        if parameters is not None:
+            parameters.check(update, ids_too=not checked)
+        with self._lock:
+            if parameters is None:
+                self._check_whole()
                 return self._answer(Outcome.UNINITIALIZED, span)
-            self._check(update)
-            while True:
-                verdict = self._ledger.offer(span)
-                if verdict is not Verdict.APPLY:
-                    return self._answer(_REFUSALS[verdict], span)
-                if self._policy.is_stale(version, self._version):
-                    return self._answer(Outcome.STALE, span)
-                freeze = self._freeze
-                if freeze is None or freeze.lets_through(span):
-                    break
-                self._wait_or_thaw(freeze)
-            self._check_whole()  # again: another push may have failed while this one waited
-            self._torn = True  # until the ledger has it, should anything fail on the way
-            staleness = max(0, self._version - version)
-            scale = self._policy.lr_scale(version, self._version)
-            step = self._aggregation.add(update)
-            if step is not None:
-                self._step(step, scale)
-            self._ledger.advance(span)
-            self._torn = False
-            if self._freeze is not None:
+            refused = self._wait_for_turn(span, version)
+            if refused is not None:
+                return self._answer(refused, span)
+            begun = self._version + len(self._applying)
+            staleness = max(0, begun - version)
+            scale = self._policy.lr_scale(version, begun)
+            if not (self._concurrent and (update.dense or update.rows)):
+                self._push_alone(span, update, scale)
+                return self._answer(Outcome.APPLIED, span, staleness)
+            self._applying.add(span.task)
+            parameters = self._held()
+        whole = False
+        try:
+            parameters.apply(update, begun, scale)
+            whole = True
+        finally:
+            with self._lock:
+                self._applying.remove(span.task)
+                if whole:
+                    self._ledger.advance(span)
+                    self._made(update)
+                else:
+                    self._torn = True
                 self._changed.notify_all()
-            return self._answer(Outcome.APPLIED, span, staleness)
+                pushed = self._answer(Outcome.APPLIED, span, staleness) if whole else None
+        assert pushed is not None
+        return pushed
+
+    def wait_version(self, newer_than: int, timeout_s: float) -> int:
+        """Wait until the version is above `newer_than`, or the time is over. The version."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            while self._version <= newer_than:
+                self._check_whole()
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            return self._version
+
+    @property
+    def _concurrent(self) -> bool:
+        """Each push is a step of its own (pushes: of a checkpoint, which the next step takes)."""
+        return self._policy.use_async and not self._aggregation.pushes
+
+    def _wait_for_turn(self, span: Span, version: int) -> Outcome | None:
+        """Until the span may be applied; the answer where it may not."""
+        while True:
+            self._check_whole()  # again after each wait: another push may have failed
+            if span.task in self._applying:
+                self._changed.wait()
+                continue
+            verdict = self._ledger.offer(span)
+            if verdict is not Verdict.APPLY:
+                return _REFUSALS[verdict]
+            if self._policy.is_stale(version, self._version + len(self._applying)):
+                return Outcome.STALE
+            freeze = self._freeze
+            if freeze is not None and not freeze.lets_through(span):
+                self._wait_or_thaw(freeze)
+            elif self._applying and not self._concurrent:
+                self._changed.wait()
+            else:
+                return None
+
+    def _push_alone(self, span: Span, update: Update, scale: float) -> None:
+        self._torn = True  # until the ledger has it, should anything fail on the way
+        step = self._aggregation.add(update)
+        if step is None:
+            self._summed.add(span.task)
+        else:
+            self._step(step, scale)
+        self._ledger.advance(span)
+        self._torn = False
+        self._changed.notify_all()
+
+    def _step(self, update: Update, scale: float) -> None:
+        self._held().apply(update, self._version, scale)
+        self._made(update)
+
+    def _made(self, update: Update) -> None:
+        """A step has been made of all of `update`."""
+        self._summed.clear()
+        self._version += 1
+        self._held().dense.mark(update.dense, self._version)
+        self._on_version(self._version)
 
     def _answer(self, outcome: Outcome, span: Span, staleness: int = 0) -> Pushed:
         self.counts[outcome] += 1
-        return Pushed(outcome, self._version, self._ledger.applied(span.task), staleness)
-
-    def _step(self, update: Update, scale: float) -> None:
-        assert self._spec is not None
-        lr = specs.learning_rate(self._spec.optimizer, self._version) * scale
-        self._dense.apply(update.dense, lr, self._version + 1)
-        for table, (ids, grads) in update.rows.items():
-            self._tables[table].apply(ids, grads, lr)
-        self._version += 1
-        self._on_version(self._version)
+        part_of = self._version + (span.task in self._summed)
+        return Pushed(outcome, self._version, self._ledger.applied(span.task), part_of, staleness)
 
     # -- The master
 
     def fence(self, attempts: Mapping[int, int], master_epoch: int) -> dict[int, int]:
         """Raise attempts; the positions applied. Retired tasks are missing from the answer."""
-        with self._changed:
+        with self._lock:
             if master_epoch < self._master_epoch:
                 raise Fenced(
                     f"a master of epoch {self._master_epoch} has taken over: "
                     f"this one, of epoch {master_epoch}, must end"
                 )
             self._master_epoch = master_epoch
-            applied = {task: self._ledger.fence(task, a) for task, a in attempts.items()}
+            for task, attempt in attempts.items():
+                self._ledger.fence(task, attempt)  # at once: what is under way is the last
             self._changed.notify_all()
+            while not self._applying.isdisjoint(attempts):
+                self._changed.wait()
+            applied = {task: self._ledger.fence(task, a) for task, a in attempts.items()}
             return {task: position for task, position in applied.items() if position is not None}
 
     def retire(self, low_water: int) -> None:
-        with self._changed:
+        with self._lock:
             self._ledger.retire(low_water)
 
     def flush(self) -> tuple[int, int]:
         """Step with the pushes that wait. The version; how many waited."""
-        with self._changed:
+        with self._lock:
+            while self._applying:
+                self._changed.wait()
             waiting = self._aggregation.pushes
             self._check_whole()
             if waiting:
                 self._torn = True
                 self._step(self._aggregation.flush(), 1.0)
                 self._torn = False
+                self._changed.notify_all()
             return self._version, waiting
 
     def freeze(self, cut: str, timeout_s: float) -> tuple[tuple[Entry, ...], int]:
         """Hold back pushes for at most `timeout_s`. The ledger and the version."""
         deadline = time.monotonic() + timeout_s
-        with self._changed:
+        with self._lock:
             while self._freeze is not None and self._freeze.cut != cut:
                 self._wait_or_thaw(self._freeze)
             if cut not in self._cuts:
                 self._freeze = _Freeze(cut, deadline)
+            while self._frozen_by(cut) and self._applying:  # the ledger must not rise any more
+                self._changed.wait()
             return self._ledger.entries(), self._version
 
     def pin(self, cut: str, targets: Mapping[int, int], timeout_s: float) -> tuple[bool, int]:
@@ -325,32 +424,30 @@ class Store:
 
         A shard without a model, or one that this cut does not freeze (any more), pins nothing.
         """
-        with self._changed:
+        with self._lock:
             self._check_whole()
             freeze = self._freeze
             if freeze is not None and freeze.cut == cut:
                 freeze.targets = targets
                 freeze.deadline = time.monotonic() + timeout_s
                 self._changed.notify_all()
-                while self._freeze is freeze and not self._covers(targets):
+                while self._freeze is freeze and (self._applying or not self._covers(targets)):
                     self._wait_or_thaw(freeze)
                 if self._freeze is freeze:
                     self._check_whole()
-                    if self.initialized:
-                        self._keep(cut)
+                    if self._parameters is not None and self._parameters.complete:
+                        self._keep(cut, self._parameters)
                     self._thaw()
             if cut in self._cuts:  # also: a repeated call
                 return True, self._cuts[cut].version
             return False, self._version
 
     def unpin(self, cut: str) -> None:
-        with self._changed:
+        with self._lock:
             self._cuts.pop(cut, None)
-            if self._spec is not None:
-                self._dense.unpin(cut)
-                for table in self._tables.values():
-                    table.unpin(cut)
-            if self._freeze is not None and self._freeze.cut == cut:
+            if self._parameters is not None:
+                self._parameters.unpin(cut)
+            if self._frozen_by(cut):
                 self._thaw()
 
     def _covers(self, targets: Mapping[int, int]) -> bool:
@@ -359,7 +456,7 @@ class Store:
             for task, position in targets.items()
         )
 
-    def _keep(self, cut: str) -> None:
+    def _keep(self, cut: str, parameters: Parameters) -> None:
         self._cuts[cut] = Books(
             self._version,
             self._ledger.low_water,
@@ -367,9 +464,10 @@ class Store:
             self._aggregation.pushes,
             self._aggregation.sums(),
         )
-        self._dense.pin(cut)
-        for table in self._tables.values():
-            table.pin(cut)
+        parameters.pin(cut)
+
+    def _frozen_by(self, cut: str) -> bool:
+        return self._freeze is not None and self._freeze.cut == cut
 
     def _wait_or_thaw(self, freeze: _Freeze) -> None:
         """Wait for any change; let go of the freeze if its time is over."""
@@ -385,50 +483,52 @@ class Store:
 
     # -- Snapshots and figures
 
+    def _cut(self, cut: str) -> Books:
+        if cut not in self._cuts:
+            raise Invalid(f"cut {cut!r} is not pinned on server {self.index}")
+        return self._cuts[cut]
+
     def cut_books(self, cut: str) -> tuple[ModelSpec, Books]:
         """The model and the books of a pinned cut."""
-        with self._changed:
-            if cut not in self._cuts:
-                raise Invalid(f"cut {cut!r} is not pinned on server {self.index}")
-            assert self._spec is not None  # nothing is pinned without a model
-            return self._spec, self._cuts[cut]
+        with self._lock:
+            books = self._cut(cut)
+            return self._held().spec, books
 
     def cut_chunks(self, cut: str) -> list[tuple[ChunkKey, Chunk]]:
         """The chunks of a pinned cut; nobody writes to their arrays."""
-        with self._changed:
-            return list(self._dense.changed_since(None, cut))
+        with self._lock:
+            return list(self._held().dense.changed_since(None, cut))
 
     def cut_rows(self, cut: str, table: str, block_rows: int) -> Iterator[RowBlock]:
-        """The rows of a pinned cut, in blocks; the lock is held for one block at a time."""
+        """The rows of a pinned cut, in blocks."""
         start = 0
         while True:
-            with self._changed:
-                if cut not in self._cuts:
-                    raise EdlError(f"cut {cut!r} was let go while it was read")
-                if start >= self._tables[table].pinned_rows(cut):
-                    return
-                block = self._tables[table].block(cut, start, start + block_rows)
+            try:
+                block = self._held().block(table, cut, start, start + block_rows)
+            except KeyError as error:
+                raise EdlError(f"cut {cut!r} was let go while it was read") from error
+            if block is None:
+                return
             yield block
             start += block_rows
 
     def sizes(self) -> tuple[int, dict[str, int], int]:
         """Dense bytes; rows by table; bytes in all."""
-        with self._changed:
-            if self._spec is None:
+        with self._lock:
+            if self._parameters is None:
                 return 0, {}, 0
-            rows = {name: len(table) for name, table in self._tables.items()}
-            dense = self._dense.nbytes
-            return dense, rows, dense + sum(table.nbytes for table in self._tables.values())
+            tables = self._parameters.tables
+            dense = self._parameters.dense.nbytes
+            rows = {name: len(table) for name, table in tables.items()}
+            return dense, rows, dense + sum(table.nbytes for table in tables.values())
 
     @property
     def ledger_tasks(self) -> int:
         return len(self._ledger)
 
     def ledger(self) -> tuple[Entry, ...]:
-        with self._changed:
+        with self._lock:
             return self._ledger.entries()
-
-    # -- Checks
 
     def _check_whole(self) -> None:
         if self._torn:
@@ -436,52 +536,3 @@ class Store:
                 f"server {self.index} failed in the midst of a step (see its log): what it holds "
                 "is no longer exact, so it applies and keeps nothing more; go on from a checkpoint"
             )
-
-    def _table(self, name: str) -> Table:
-        try:
-            return self._tables[name]
-        except KeyError:
-            known = ", ".join(self._tables) or "none"
-            raise Invalid(f"unknown table {name!r}: the model has {known}") from None
-
-    def _check(self, update: Update) -> None:
-        for key, values in update.dense.items():
-            self._check_chunk(key, values)
-        for name, (ids, grads) in update.rows.items():
-            dim = self._table(name).spec.dim
-            if grads.shape != (len(ids), dim):
-                raise Invalid(
-                    f"gradients of table {name!r} have shape {grads.shape}, not ({len(ids)}, {dim})"
-                )
-            ordered = np.sort(ids)
-            if (ordered[1:] == ordered[:-1]).any():
-                raise Invalid(f"ids of table {name!r} are not unique: sum gradients by id first")
-            if (self.slot_map.shards_of_ids(name, ids) != self.index).any():
-                raise Invalid(f"some ids of table {name!r} live on another server")
-
-    def _check_chunk(self, key: ChunkKey, values: Floats) -> None:
-        if key not in self._dense_owned:
-            raise Invalid(f"chunk {key[1]} of tensor {key[0]!r} is none of server {self.index}'s")
-        if len(values) != self._dense.elements(key):
-            raise Invalid(
-                f"chunk {key[1]} of tensor {key[0]!r} has {self._dense.elements(key)} elements, "
-                f"not {len(values)}"
-            )
-
-
-def _check_spec(spec: ModelSpec) -> None:
-    for table in spec.tables:
-        if table.initializer not in INITIALIZERS or table.dim < 1:
-            raise Invalid(
-                f"table {table.name!r} has dim {table.dim} and initializer {table.initializer!r}: "
-                f"dim must be positive, the initializer one of {', '.join(INITIALIZERS)}"
-            )
-
-
-def _difference(mine: ModelSpec, theirs: ModelSpec) -> str:
-    parts = [
-        f"{part}: {getattr(mine, part)!r} here, {getattr(theirs, part)!r} there"
-        for part in ("dense", "tables", "optimizer", "seed")
-        if getattr(mine, part) != getattr(theirs, part)
-    ]
-    return "the servers hold another model than this worker's: " + "; ".join(parts)

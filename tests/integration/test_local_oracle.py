@@ -140,6 +140,47 @@ def test_one_sync_worker_equals_plain_torch(oracle, num_servers):
         np.testing.assert_allclose(rows[name], stacked, rtol=1e-3, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("wire", ["float16", "int8"])
+def test_gradients_in_fewer_bytes_learn_nearly_the_same(wire):
+    spec = model_spec(make_model(), Adagrad(lr=0.05), SEED)
+    found = {}
+    for coded in ("float32", wire):
+        with serving(2, spec) as client:
+            trainer = PsTrainer(
+                make_model, loss_of, client, spec, device=torch.device("cpu"), wire=coded
+            )
+            found[coded] = np.mean(run(trainer, 100)[50:])
+
+    assert found[wire] == pytest.approx(found["float32"], rel=0.02)
+
+
+def test_a_compiled_model_learns_the_same():
+    """Dropout masks included: they are a function of the span's seed alone."""
+    spec = model_spec(make_model(), Adagrad(lr=0.05), SEED)
+    found = []
+    for compiled in (False, True):
+        with serving(1, spec) as client:
+            trainer = PsTrainer(
+                make_model, loss_of, client, spec, device=torch.device("cpu"), compile=compiled
+            )
+            found.append(run(trainer, 20))
+
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_values_that_a_push_brings_back_are_those_of_a_pull(oracle):
+    optimizer, (_, _, losses) = oracle
+    spec = model_spec(make_model(), optimizer, SEED)
+
+    with serving(2, spec) as client:
+        trainer = PsTrainer(
+            make_model, loss_of, client, spec, device=torch.device("cpu"), push_pull=True
+        )
+        found = run(trainer, 40)
+
+    np.testing.assert_allclose(found, losses[:40], rtol=1e-3, atol=1e-4)
+
+
 def trained(device, steps=50):
     """State dict and losses of a worker on `device`, without dropout (its masks are the device's)."""
 

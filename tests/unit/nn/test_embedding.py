@@ -78,6 +78,8 @@ def test_combiner_counts_no_padding(combiner, expected):
         ({"dim": 0}, "dim must be at least 1"),
         ({"initializer": "gauss"}, "zeros, uniform, normal"),
         ({"combiner": "max"}, "sum, mean, sqrtn"),
+        ({"dtype": "int8"}, "float32, bfloat16, float16"),
+        ({"rounding": "up"}, "nearest, stochastic"),
     ],
 )
 def test_wrong_arguments_are_told(arguments, message):

@@ -39,6 +39,27 @@ def test_a_span_that_was_not_offered_cannot_be_advanced_over():
         ledger.advance(Span(1, 1, 16, 24))
 
 
+def test_a_task_that_is_fenced_while_its_span_is_applied_keeps_the_fences_attempt():
+    ledger = Ledger()
+    ledger.offer(Span(1, 1, 0, 8))
+    ledger.fence(1, 3)
+
+    ledger.advance(Span(1, 1, 0, 8))
+
+    assert (Entry(1, 3, 8),) == ledger.entries()
+    assert Verdict.FENCED == ledger.offer(Span(1, 2, 8, 16))
+
+
+def test_a_task_that_is_retired_while_its_span_is_applied_stays_forgotten():
+    ledger = Ledger()
+    ledger.offer(Span(1, 1, 0, 8))
+    ledger.retire(2)
+
+    ledger.advance(Span(1, 1, 0, 8))
+
+    assert () == ledger.entries()
+
+
 @pytest.mark.parametrize("span", [(0, 1, 4, 4), (0, 1, -1, 4), (0, 0, 0, 4), (-1, 1, 0, 4)])
 def test_an_impossible_span_is_refused(span):
     with pytest.raises(ValueError, match="positions must rise"):

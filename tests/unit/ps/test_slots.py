@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
-from edl.nn.initializers import initial_rows
+from edl.nn.initializers import _uniforms, initial_rows
 from edl.nn.model_spec import TableSpec
 from edl.ps.slots import SlotMap, chunk_slot, row_slots
 
@@ -69,3 +72,50 @@ def test_first_values_have_the_distribution_that_was_asked_for():
     np.testing.assert_allclose([uniform.mean(), normal.mean()], 0, atol=0.005)
     np.testing.assert_allclose([uniform.std(), normal.std()], [0.5 / 3**0.5, 0.5], rtol=0.01)
     assert not zeros.any()
+
+
+def test_first_values_of_the_kernel_are_numpys():
+    ids = np.array([0, -1, 2**63 - 1, -(2**63), *range(50)])
+    spec = TableSpec("t", 5, "uniform", 0.3)
+
+    u = _uniforms(9, "t", ids, 5)
+
+    expected = (0.3 * (2.0 * u - 1.0)).astype(np.float32)
+    np.testing.assert_array_equal(expected, initial_rows(9, spec, ids))
+
+
+@pytest.mark.parametrize(("num_shards", "num_slots"), [(1, 1024), (2, 1024), (5, 1024), (3, 7)])
+def test_a_partition_gives_each_shard_its_rows_in_their_order(num_shards, num_slots):
+    slot_map = SlotMap(num_shards, num_slots)
+    ids = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 1000)
+
+    order, bounds = slot_map.partition("t", ids)
+
+    owners = slot_map.shards_of_ids("t", ids)
+    np.testing.assert_array_equal(np.argsort(owners, kind="stable"), order)
+    np.testing.assert_array_equal(np.cumsum([0, *np.bincount(owners)]), bounds)
+
+
+@pytest.mark.parametrize(("num_shards", "num_slots"), [(1, 1024), (5, 1024), (3, 7)])
+@pytest.mark.parametrize("ascending", [True, False])
+def test_ids_that_are_foreign_or_named_twice_are_found(num_shards, num_slots, ascending):
+    slot_map = SlotMap(num_shards, num_slots)
+    ids = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 1000)
+    owners = slot_map.shards_of_ids("t", ids)
+    mine, foreign = ids[owners == 0], ids[owners != 0]
+    if ascending:
+        mine = np.sort(mine)
+
+    def fault(ids):
+        return slot_map.fault_of_ids("t", ids, 0)
+
+    assert ["", ""] == [fault(mine), fault(mine[:0])]
+    assert "not unique" == fault(np.insert(mine, 7, mine[7]))
+    assert "not unique" == fault(np.append(mine, mine[0]))
+    assert all("foreign" == fault(np.append(mine, id)) for id in foreign[:20])
+
+
+def test_the_master_reads_slots_without_numba():
+    code = "import sys, edl.ps.client; sys.exit('numba' in sys.modules)"
+
+    assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode

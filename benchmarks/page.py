@@ -1,0 +1,114 @@
+"""docs/performance.md and its plot: blocks of the page that programs write anew, lines as plain SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "performance.md"
+
+_WIDTH, _HEIGHT = 320, 260  # of a panel
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 20, 34, 78
+_STYLES = (("#0072b2", "none"), ("#d55e00", "none"), ("#0072b2", "5 3"), ("#d55e00", "5 3"))
+
+
+def refresh(block: str, text: str, page: Path = PAGE) -> None:
+    """Put `text` between the page's marks `<!-- block -->` and `<!-- /block -->`."""
+    before, found, rest = page.read_text().partition(f"<!-- {block} -->\n")
+    _, ended, after = rest.partition(f"<!-- /{block} -->")
+    if not (found and ended):
+        raise ValueError(f"{page} has no block {block!r}")
+    page.write_text(f"{before}{found}{text.strip()}\n{ended}{after}")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines of (x, y) by name; x is drawn by its logarithm, y from 0. At most four lines."""
+
+    title: str
+    across: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+
+
+def picture(panels: Sequence[Panel]) -> str:
+    """The panels side by side."""
+    width = _WIDTH * len(panels)
+    parts = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_HEIGHT}" '
+            'font-family="sans-serif" font-size="11">'
+        ),
+        f'<rect width="{width}" height="{_HEIGHT}" fill="#ffffff"/>',
+    ]
+    for number, panel in enumerate(panels):
+        parts += [f'<g transform="translate({number * _WIDTH} 0)">', *_drawn(panel), "</g>"]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _drawn(panel: Panel) -> list[str]:
+    points = [point for line in panel.lines.values() for point in line]
+    xs = sorted({x for x, _ in points})
+    first, last = math.log(xs[0]), math.log(xs[-1])
+    step = _round_step(max(y for _, y in points))
+    top = step * math.ceil(max(y for _, y in points) / step)
+    inner_width, inner_height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+
+    def across(x: float) -> float:
+        return _LEFT + inner_width * (math.log(x) - first) / ((last - first) or 1.0)
+
+    def down(y: float) -> float:
+        return _TOP + inner_height * (1 - y / top)
+
+    parts = [f'<text x="{_LEFT}" y="18" font-weight="bold">{panel.title}</text>']
+    for mark in range(round(top / step) + 1):
+        y = down(mark * step)
+        parts.append(f'<path d="M{_LEFT},{y:.1f}H{_WIDTH - _RIGHT}" stroke="#dddddd"/>')
+        parts.append(
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{mark * step:g}</text>'
+        )
+    for x in _marks(xs):
+        parts.append(
+            f'<text x="{across(x):.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">'
+            f"{short(x)}</text>"
+        )
+    middle = _LEFT + inner_width / 2
+    parts.append(
+        f'<text x="{middle}" y="{_HEIGHT - _BOTTOM + 32}" text-anchor="middle">{panel.across}</text>'
+    )
+    for row, ((name, line), (colour, dash)) in enumerate(
+        zip(panel.lines.items(), _STYLES, strict=False)
+    ):
+        path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in line)
+        stroke = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
+        parts.append(f'<polyline points="{path}" fill="none" {stroke}/>')
+        parts += [
+            f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="2.5" fill="{colour}"/>'
+            for x, y in line
+        ]
+        x, y = 14 + row % 2 * (_WIDTH // 2 - 8), _HEIGHT - _BOTTOM + 52 + row // 2 * 16
+        parts.append(
+            f'<path d="M{x},{y - 4}h20" {stroke}/><text x="{x + 25}" y="{y}">{name}</text>'
+        )
+    return parts
+
+
+def _round_step(top: float) -> float:
+    """Of 1, 2, 5 times a power of ten: the one that cuts `top` into at most five parts."""
+    power = 10 ** math.floor(math.log10(top / 5))
+    return next(s * power for s in (1, 2, 5, 10) if s * power * 5 >= top)
+
+
+def _marks(xs: Sequence[float]) -> list[float]:
+    """The measured places, thinned to what can be read: the last one always."""
+    return list(xs[::-1][:: 1 if len(xs) <= 7 else 2])
+
+
+def short(value: float) -> str:
+    """100k, 3.2M."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:g}"

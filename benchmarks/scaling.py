@@ -1,0 +1,599 @@
+"""What a row costs as tables, clients and servers grow, and what a job of 120 machines will do.
+
+    python -m benchmarks.scaling [--quick]     from the repository root
+
+1. One server's table grows from 10^5 rows to 10^8, or to what half of the free memory holds.
+2. 1 to 64 client processes pull and push small batches, against 1 to 16 server processes.
+3. Calls of many sizes: the costs of a request, a row and a byte at each end are fitted to them.
+4. From those costs alone benchmarks/model.py predicts the points of 2, and a job of 100 workers.
+
+CPU times are those of whole processes. Writes docs/performance.svg and a block of
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from benchmarks import measure, page
+from benchmarks.measure import cpu_s
+from benchmarks.model import Cost, Costs, Job, Station, Work, cycle_s, fit, step
+from benchmarks.page import Panel, short
+from benchmarks.parameters import DEADLINE_S, POLICY, TOKEN, There
+from benchmarks.peers import work as deepfm
+from benchmarks.processes import processes
+from edl.common.identity import Identity
+from edl.common.malloc import keep_freed_memory
+from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
+from edl.nn.optimizers import Adagrad
+from edl.ps.client import PsClient
+from edl.ps.server import Listeners
+from edl.ps.servicer import ParameterServerServicer
+from edl.ps.slots import SlotMap
+from edl.ps.store import Store
+
+CARRIERS = {"TCP": "tcp", "shared memory": "shm"}
+ACROSS_HOSTS = {"TCP with TLS": "tls"}
+BATCH, DIM = 100_000, 16
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured; figures are medians of `rounds` samples of about `sample_s`."""
+
+    sizes: Sequence[int] = tuple(round(10 ** (n / 2)) for n in range(10, 17))
+    clients: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
+    servers: Sequence[int] = (1, 2, 4, 8, 16)
+    rows: int = 1_000_000  # of the tables behind 2 and 3
+    calls: Sequence[int] = (1, 64, 1_000, 10_000, 100_000)  # rows of one
+    dims: Sequence[int] = (4, 16, 64)
+    chunk_nbytes: Sequence[int] = (1 << 12, 1 << 20, 1 << 24)
+    rounds: int = 5
+    sample_s: float = 0.15
+
+
+QUICK = Extent(
+    sizes=(100_000, 300_000),
+    clients=(1, 2, 4),
+    servers=(1, 2),
+    rows=100_000,
+    calls=(1, 1_000, 30_000),
+    dims=(4, 16),
+    chunk_nbytes=(1 << 12, 1 << 20),
+    rounds=1,
+    sample_s=0.02,
+)
+BATCHES = {"clients": 2_000, "servers": 20_000}  # rows of one call of the crowds
+CROWD_OF_SERVERS = 2  # clients, where the servers are counted
+CROWD_ROWS = 1_000_000  # of one sample
+
+
+@dataclass(frozen=True)
+class Took:
+    """Of one call or cycle, seconds: wall, and the CPU time at both ends."""
+
+    wall_s: float
+    client_s: float
+    server_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        return self.client_s + self.server_s
+
+
+def scaling() -> str:
+    """The tables as Markdown; they and the plot go to docs/ too."""
+    began = time.monotonic()
+    text, plot = measured(Extent())
+    took = f"{measure.machine()}\n- took {time.monotonic() - began:.0f} s"
+    page.refresh("scaling", f"{took}\n\n{text}")
+    (page.DOCS / "performance.svg").write_text(plot)
+    return text
+
+
+def measured(extent: Extent) -> tuple[str, str]:
+    """The tables, and the plot as SVG."""
+    keep_freed_memory()
+    sizes = by_size(extent)
+    costs = {name: costs_of(found) for name, found in by_call(extent).items()}
+    crowds = by_crowd(extent)
+    calls = (
+        f"{extent.calls[0]} to {extent.calls[-1]:,} rows of dim {extent.dims[0]} to "
+        f"{extent.dims[-1]} out of {extent.rows:,}"
+    )
+    parts = [
+        "**Cost of a row against the size of the table** (one client, one server, calls of "
+        f"{BATCH:,} rows, dim {DIM}, Adagrad): CPU ns at both ends (wall ns).\n\n"
+        + size_table(sizes),
+        f"**Costs of a call**: CPU time, fitted to calls of {calls}, and of dense chunks, to one "
+        "server and to two, among which rows must be cut.\n\n" + cost_table(costs),
+        f"**Clients and servers**, all on the {cores()} cores of this machine: as measured, and "
+        "the time of a cycle (pull + push) by the model, from the costs above.\n\n"
+        + crowd_table(crowds, costs),
+        job_section(costs["TCP with TLS"]),
+    ]
+    return "\n\n".join(parts), picture(sizes, crowds)
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+# -- Processes
+
+
+@contextlib.contextmanager
+def serving(count: int) -> Iterator[tuple[list[str], list[int], Identity]]:
+    """Empty servers: addresses, pids, and the identity that they ask for."""
+    identity = Identity.create(TOKEN)
+    with processes(_serve, [(n, count, identity) for n in range(count)]) as (lines, pids):
+        yield [line.recv() for line in lines], pids, identity
+
+
+def _serve(line: Connection, index: int, count: int, identity: Identity) -> None:
+    keep_freed_memory()
+    store = Store(index=index, slot_map=SlotMap(count), policy=POLICY)
+    listeners = Listeners(ParameterServerServicer(index, store), identity)
+    line.send(listeners.address)
+    line.recv()
+    listeners.close()
+
+
+@contextlib.contextmanager
+def ends(
+    count: int, spec: ModelSpec, carriers: Mapping[str, str]
+) -> Iterator[tuple[dict[str, There], list[int]]]:
+    """A client of `count` servers on each carrier, and the servers' pids."""
+    zeros = {d.name: np.zeros(d.shape, np.float32) for d in spec.dense}
+    with serving(count) as (addresses, pids, identity), contextlib.ExitStack() as stack:
+        found = {}
+        for task, (name, transport) in enumerate(carriers.items()):
+            client = PsClient(
+                addresses, token=TOKEN, spec=spec, transport=transport, identity=identity
+            )
+            stack.callback(client.close)
+            found[name] = There(client, pids, zeros, task)
+        client.init(spec, zeros, timeout_s=DEADLINE_S)
+        yield found, pids
+
+
+@dataclass(frozen=True)
+class _Aim:
+    """What a client process is to do next."""
+
+    addresses: tuple[str, ...]
+    identity: Identity
+    transport: str
+    batch: int
+    rows: int
+
+
+def _client(line: Connection, task: int) -> None:
+    keep_freed_memory()
+    aims: dict[tuple[tuple[str, ...], str], tuple[There, PsClient]] = {}
+    rng = np.random.default_rng(task)
+    while (asked := line.recv()) is not None:
+        if isinstance(asked, _Aim):
+            key = (asked.addresses, asked.transport)
+            if key not in aims:
+                for _, client in aims.values():
+                    client.close()
+                aims.clear()
+                client = PsClient(
+                    asked.addresses,
+                    token=TOKEN,
+                    spec=_crowd_spec(),
+                    transport=asked.transport,
+                    identity=asked.identity,
+                )
+                # The carriers of one cluster push as tasks of their own.
+                aims[key] = There(client, (), {}, 2 * task + (asked.transport == "shm")), client
+            end, _ = aims[key]
+            grads = rng.standard_normal((asked.batch, DIM), np.float32)
+            batches = [_some(rng, asked.batch, asked.rows) for _ in range(4)]
+            cycles = 2
+        else:
+            cycles = asked
+        for number in range(cycles):
+            rows = {"t": (batches[number % len(batches)], grads)}
+            end.pull(rows, {})
+            end.push(rows, {})
+        line.send("done")
+
+
+def _crowd_spec() -> ModelSpec:
+    return ModelSpec((), (TableSpec("t", DIM),), Adagrad())
+
+
+# -- 1: sizes
+
+
+def by_size(extent: Extent) -> dict[int, dict[str, Took]]:
+    """By rows of the table: a pull and a push of BATCH rows on each carrier, seconds a row."""
+    spec = ModelSpec((), (TableSpec("t", DIM),), Adagrad())
+    room = psutil.virtual_memory().available / 2
+    found: dict[int, dict[str, Took]] = {}
+    with ends(1, spec, CARRIERS) as (clients, pids):
+        server = psutil.Process(pids[0])
+        empty = server.memory_info().rss
+        filler = clients["shared memory"]
+        held = 0
+        for wanted in extent.sizes:
+            if held:
+                a_row = (server.memory_info().rss - empty) / held
+                wanted = min(wanted, int(room / a_row) // BATCH * BATCH)
+                if wanted < 1.5 * held:
+                    break
+            fill(filler, "t", DIM, held, wanted)
+            held = wanted
+            rng = np.random.default_rng(held)
+            grads = rng.standard_normal((BATCH, DIM), np.float32)
+            turn = [{"t": (_some(rng, BATCH, held), grads)} for _ in range(8)]
+            calls = {}
+            for name, end in clients.items():
+                calls[f"pull, {name}"] = _over(turn, end.pull)
+                calls[f"push, {name}"] = _over(turn, end.push)
+            found[held] = {
+                name: _per(took, BATCH) for name, took in timed(calls, pids, extent).items()
+            }
+            _progress(f"{held:,} rows")
+    return found
+
+
+def fill(end: There, table: str, dim: int, start: int, stop: int) -> None:
+    """Make the rows [start, stop)."""
+    grads = np.zeros((BATCH, dim), np.float32)
+    for first in range(start, stop, BATCH):
+        ids = np.arange(first, min(stop, first + BATCH), dtype=np.int64)
+        end.push({table: (ids, grads[: len(ids)])}, {})
+
+
+def _some(rng: np.random.Generator, count: int, rows: int) -> np.ndarray:
+    return rng.choice(rows, count, replace=False).astype(np.int64)
+
+
+def _over(batches: Sequence[dict], call: Callable[[dict, dict], None]) -> Callable[[], None]:
+    number = 0
+
+    def once() -> None:
+        nonlocal number
+        call(batches[number % len(batches)], {})
+        number += 1
+
+    return once
+
+
+def timed(
+    calls: Mapping[str, Callable[[], None]], pids: Sequence[int], extent: Extent
+) -> dict[str, Took]:
+    """The median of each, in alternation, after a warm-up. The client is this process."""
+    me = [os.getpid()]
+    found: dict[str, list[Took]] = {name: [] for name in calls}
+    counts = {}
+    for name, call in calls.items():
+        call()
+        began = time.perf_counter()
+        call()
+        counts[name] = max(1, int(extent.sample_s / (time.perf_counter() - began)))
+    for _ in range(extent.rounds):
+        for name, call in calls.items():
+            began, own, theirs = time.perf_counter(), cpu_s(me), cpu_s(pids)
+            for _ in range(counts[name]):
+                call()
+            wall_s = time.perf_counter() - began
+            took = Took(wall_s, cpu_s(me) - own, cpu_s(pids) - theirs)
+            found[name].append(_per(took, counts[name]))
+    return {name: median(samples) for name, samples in found.items()}
+
+
+def median(samples: Sequence[Took]) -> Took:
+    """Of each figure by itself."""
+    columns = zip(*(dataclasses.astuple(took) for took in samples), strict=True)
+    return Took(*(statistics.median(column) for column in columns))
+
+
+def _per(took: Took, amount: float) -> Took:
+    return Took(took.wall_s / amount, took.client_s / amount, took.server_s / amount)
+
+
+def _progress(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+# -- 3: calls of many sizes
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The pulls and the pushes of one carrier, measured."""
+
+    pulls: list[tuple[Work, Took]]
+    pushes: list[tuple[Work, Took]]
+
+
+def by_call(extent: Extent) -> dict[str, Calls]:
+    """Calls of all carriers, those across hosts too, of one server and of two."""
+    found = {name: Calls([], []) for name in (*CARRIERS, *ACROSS_HOSTS)}
+    for servers in (1, 2):
+        _call(servers, extent, found)
+    return found
+
+
+def _call(servers: int, extent: Extent, found: dict[str, Calls]) -> None:
+    tables = tuple(TableSpec(f"t{dim}", dim) for dim in extent.dims)
+    dense = tuple(DenseSpec(f"w{n}", (n // 4,)) for n in extent.chunk_nbytes)
+    spec = ModelSpec(dense, tables, Adagrad())
+    rng = np.random.default_rng(0)
+    with ends(servers, spec, {**CARRIERS, **ACROSS_HOSTS}) as (clients, pids):
+        for table in tables:
+            fill(clients["TCP"], table.name, table.dim, 0, extent.rows)
+            for count in extent.calls:
+                grads = rng.standard_normal((count, table.dim), np.float32)
+                turn = [{table.name: (_some(rng, count, extent.rows), grads)} for _ in range(16)]
+                calls = {}
+                for name, end in clients.items():
+                    calls[name, "pull"] = _over(turn, end.pull)
+                    calls[name, "push"] = _over(turn, end.push)
+                _note(found, Work.of(servers, count, table.dim), timed(calls, pids, extent))
+            _progress(f"calls of dim {table.dim}, {servers} servers")
+        values = {d.name: rng.standard_normal(d.shape, np.float32) for d in dense}
+        for name, grads in values.items():
+            calls = {(n, "push"): _dense(e.push, {name: grads}) for n, e in clients.items()}
+            _note(found, Work.of(servers, 0, 0, grads.nbytes), timed(calls, pids, extent))
+        calls = {(n, "pull"): _dense(e.pull, values) for n, e in clients.items()}
+        nbytes = sum(extent.chunk_nbytes)
+        _note(found, Work.of(servers, 0, 0, nbytes), timed(calls, pids, extent))
+
+
+def _dense(call: Callable[[dict, dict], None], values: dict) -> Callable[[], None]:
+    return lambda: call({}, values)
+
+
+def _note(found: dict[str, Calls], work: Work, took: Mapping[tuple[str, str], Took]) -> None:
+    for (name, kind), one in took.items():
+        calls = found[name]
+        (calls.pulls if kind == "pull" else calls.pushes).append((work, one))
+
+
+def costs_of(calls: Calls) -> Costs:
+    return Costs(
+        client_pull=fit([(work, took.client_s) for work, took in calls.pulls]),
+        server_pull=fit([(work, took.server_s) for work, took in calls.pulls]),
+        client_push=fit([(work, took.client_s) for work, took in calls.pushes]),
+        server_push=fit([(work, took.server_s) for work, took in calls.pushes]),
+    )
+
+
+# -- 2: crowds
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """`took`: one cycle (pull + push of `batch` rows) of one client, while all go round."""
+
+    clients: int
+    servers: int
+    batch: int
+    took: Took
+
+    @property
+    def rows_s(self) -> float:
+        return self.clients * self.batch / self.took.wall_s
+
+    @property
+    def row_cpu_s(self) -> float:
+        return self.took.cpu_s / self.batch
+
+
+def by_crowd(extent: Extent) -> dict[str, list[Crowd]]:
+    """By carrier: the clients against one server, then a few clients against many."""
+    shapes = [(n, 1, BATCHES["clients"]) for n in extent.clients]
+    shapes += [(CROWD_OF_SERVERS, n, BATCHES["servers"]) for n in extent.servers]
+    found: dict[str, list[Crowd]] = {name: [] for name in CARRIERS}
+    most = max(clients for clients, _, _ in shapes)
+    with processes(_client, [(task,) for task in range(1, most + 1)]) as (lines, pids):
+        for servers in sorted({servers for _, servers, _ in shapes}):
+            with serving(servers) as (addresses, server_pids, identity):
+                _fill_crowd(addresses, identity, extent.rows)
+                for clients, _, batch in [s for s in shapes if s[1] == servers]:
+                    for name, transport in CARRIERS.items():
+                        aim = _Aim(tuple(addresses), identity, transport, batch, extent.rows)
+                        _ask(lines[:clients], aim)
+                        cycles = max(
+                            2, int(CROWD_ROWS * extent.sample_s / 0.15) // (batch * clients)
+                        )
+                        took = median(
+                            [
+                                _cycle(lines[:clients], pids[:clients], server_pids, cycles)
+                                for _ in range(extent.rounds)
+                            ]
+                        )
+                        found[name].append(Crowd(clients, servers, batch, took))
+                    _progress(f"{clients} clients, {servers} servers")
+    return found
+
+
+def _fill_crowd(addresses: list[str], identity: Identity, rows: int) -> None:
+    spec = _crowd_spec()
+    client = PsClient(addresses, token=TOKEN, spec=spec, transport="auto", identity=identity)
+    try:
+        client.init(spec, {}, timeout_s=DEADLINE_S)
+        fill(There(client, (), {}), "t", DIM, 0, rows)
+    finally:
+        client.close()
+
+
+def _ask(lines: Sequence[Connection], what: _Aim | int) -> None:
+    for line in lines:
+        line.send(what)
+    for line in lines:
+        line.recv()
+
+
+def _cycle(
+    lines: Sequence[Connection], clients: Sequence[int], servers: Sequence[int], cycles: int
+) -> Took:
+    began, own, theirs = time.perf_counter(), cpu_s(clients), cpu_s(servers)
+    _ask(lines, cycles)
+    wall_s = time.perf_counter() - began
+    client_s, server_s = cpu_s(clients) - own, cpu_s(servers) - theirs
+    each = cycles * len(lines)
+    return Took(wall_s / cycles, client_s / each, server_s / each)
+
+
+def predicted_s(crowd: Crowd, costs: Costs) -> float:
+    """One cycle, by the model: all processes share this machine's cores."""
+    work = Work.of(crowd.servers, crowd.batch, DIM)
+    demand_s = costs.client(work, work) + costs.server(work, work)
+    return cycle_s([Station("cores", demand_s, cores())], crowd.clients)
+
+
+# -- Tables
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def size_table(sizes: Mapping[int, Mapping[str, Took]]) -> str:
+    names = list(next(iter(sizes.values())))
+    cells = [
+        [short(rows), *(f"{t.cpu_s * 1e9:.0f} ({t.wall_s * 1e9:.0f})" for t in took.values())]
+        for rows, took in sizes.items()
+    ]
+    return table(["rows", *names], cells)
+
+
+def cost_table(costs: Mapping[str, Costs]) -> str:
+    heads = ["", "us a request", "ns a row", "ns a byte of rows", "ns a dense byte"]
+    heads += ["cut: ns a row", "cut: ns a byte"]
+    rows = []
+    for carrier, both in costs.items():
+        for end in dataclasses.fields(Costs):
+            cost: Cost = getattr(both, end.name)
+            rows.append(
+                [
+                    f"{carrier}: {end.name.replace('_', ', ')}",
+                    f"{cost.request_s * 1e6:.1f}",
+                    f"{cost.row_s * 1e9:.1f}",
+                    f"{cost.row_byte_s * 1e9:.3f}",
+                    f"{cost.dense_byte_s * 1e9:.3f}",
+                    f"{cost.cut_row_s * 1e9:.1f}",
+                    f"{cost.cut_byte_s * 1e9:.3f}",
+                ]
+            )
+    return table(heads, rows)
+
+
+def crowd_table(crowds: Mapping[str, Sequence[Crowd]], costs: Mapping[str, Costs]) -> str:
+    heads = ["clients", "servers", "rows a call"]
+    for name in crowds:
+        heads += [f"{name}: M rows/s", "CPU ns a row", "ms a cycle", "by the model"]
+    rows = []
+    for pair in zip(*crowds.values(), strict=True):
+        cells = [str(pair[0].clients), str(pair[0].servers), f"{pair[0].batch:,}"]
+        for name, crowd in zip(crowds, pair, strict=True):
+            said_s = predicted_s(crowd, costs[name])
+            cells += [
+                f"{crowd.rows_s / 1e6:.2f}",
+                f"{crowd.row_cpu_s * 1e9:.0f}",
+                f"{crowd.took.wall_s * 1e3:.2f}",
+                f"{said_s * 1e3:.2f} ({said_s / crowd.took.wall_s:.2f})",
+            ]
+        rows.append(cells)
+    return table(heads, rows)
+
+
+def picture(sizes: Mapping[int, Mapping[str, Took]], crowds: Mapping[str, list[Crowd]]) -> str:
+    names = list(next(iter(sizes.values())))
+    by_rows = {n: [(r, took[n].cpu_s * 1e9) for r, took in sizes.items()] for n in names}
+    of_clients, of_servers = {}, {}
+    for name, found in crowds.items():
+        few = [c for c in found if c.batch == BATCHES["clients"]]
+        many = [c for c in found if c.batch == BATCHES["servers"]]
+        of_clients[f"CPU, {name}"] = [(c.clients, c.row_cpu_s * 1e9) for c in few]
+        of_servers[f"CPU, {name}"] = [(c.servers, c.row_cpu_s * 1e9) for c in many]
+    for name, found in crowds.items():
+        few = [c for c in found if c.batch == BATCHES["clients"]]
+        many = [c for c in found if c.batch == BATCHES["servers"]]
+        of_clients[f"wall, {name}"] = [(c.clients, 1e9 / c.rows_s) for c in few]
+        of_servers[f"wall, {name}"] = [(c.servers, 1e9 / c.rows_s) for c in many]
+    return page.picture(
+        [
+            Panel("CPU ns a row", "rows of the table", by_rows),
+            Panel("ns a row (pull + push)", "clients of one server, 2,000 rows a call", of_clients),
+            Panel(
+                "ns a row (pull + push)", "servers of two clients, 20,000 rows a call", of_servers
+            ),
+        ]
+    )
+
+
+# -- 4: a job
+
+
+def job_section(costs: Costs) -> str:
+    """The DeepFM of the peers on 100 workers and 20 servers."""
+    from benchmarks import breakdown
+
+    with tempfile.TemporaryDirectory() as folder:
+        first = deepfm.load(str(deepfm.make(Path(folder) / "work.npz", 1)))
+    rows = len(np.unique(first.ids[0]))
+    dense_nbytes = sum(values.nbytes for values in first.dense.values())
+    one = breakdown.deepfm("shm", 20)
+    compute_s = sum(
+        part.cpu_s for name, part in one.worker.items() if not name.startswith(("pull", "push"))
+    )
+    work = Work.of(20, rows, deepfm.DIM, dense_nbytes)
+    lines = []
+    for title, seconds in (("1 core", compute_s), ("10 x as fast", compute_s / 10)):
+        for server_cores in (1, 4):
+            for gbit in (10, 25, 100):
+                job = Job(100, 20, server_cores, gbit * 1e9, seconds, work, work)
+                said = step(job, costs)
+                after = step(dataclasses.replace(job, ahead=False), costs)
+                lines.append(
+                    [
+                        f"{title}: {seconds * 1e3:.1f} ms",
+                        str(server_cores),
+                        str(gbit),
+                        f"{said.step_s * 1e3:.1f}",
+                        f"{100 * deepfm.BATCH / said.step_s / 1e6:.2f}",
+                        f"{said.bottleneck} ({said.busy:.0%})",
+                        f"{after.step_s * 1e3:.1f}",
+                    ]
+                )
+    heads = [
+        *("compute a step", "cores a server", "Gbit/s", "ms a step", "M samples/s", "busiest"),
+        "ms a step without overlap",
+    ]
+    return (
+        f"**100 workers and 20 servers**, the DeepFM of the peers: minibatch {deepfm.BATCH:,}, "
+        f"{rows:,} distinct rows of dim {deepfm.DIM}, {dense_nbytes / 1e6:.2f} MB dense, async, "
+        "TCP with TLS; by the model:\n\n" + table(heads, lines)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a minute, and no figures to keep")
+    print(measured(QUICK)[0] if parser.parse_args().quick else scaling())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""The table store on one core against what the memory allows, its growth, and two threads.
+
+The limits are kernels of this file over the table's own rows, told the row numbers in advance, so
+without an index: the same layout, copy and arithmetic, each row asked for 32 rows before its turn.
+The two-miss limit adds the time of a lookup in the index alone to that of such a gather.
+
+Figures of one core are CPU time, which what else runs on the machine disturbs least.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.measure import Found, Sample, alternate, ratio, sample, spread
+from edl.common.kernels import (
+    BYTES_1D,
+    FLOATS_1D,
+    FLOATS_2D,
+    FLOATS_2D_IN,
+    INTEGER,
+    INTS_1D_IN,
+    compiled,
+)
+from edl.nn import optimizers as specs
+from edl.nn.model_spec import TableSpec
+from edl.ps.optimizers import constants_of, make_rule, step
+from edl.ps.rows import NBYTES, STRIDE, WEIGHT_NBYTES, copy_row, prefetch_row
+from edl.ps.table import Table
+
+BATCH = 100_000
+REQUEST = 1000  # ids of a push, where pauses are looked for
+ROUNDS = 9
+LR = 1e-3
+SKEW = 1.05  # of the zipf ids
+BATCHES = 3  # different ones, in turn
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def store() -> str:
+    """Markdown: lookups and updates, two threads, growth, start."""
+    rows = 10_000_000 if psutil.virtual_memory().available > 12 << 30 else 2_000_000
+    parts = [f"{rows:,} rows, {BATCH:,} unique ids a call; M rows/s of one core by CPU time."]
+    lines = ["| | M rows/s | of the known rows | of the two-miss limit |", "|---|---|---|---|"]
+    for dim in (16, 64):
+        for optimizer in (specs.Adagrad(), specs.Adam()):
+            filled = Filled(dim, optimizer, rows)
+            for name, ids in (("uniform", filled.uniform()), ("zipf", filled.zipf())):
+                found = alternate(filled.variants(ids), ROUNDS)
+                title = f"dim {dim}, {type(optimizer).__name__}, {name}"
+                lines += _lines(title, found, with_gather=isinstance(optimizer, specs.Adagrad))
+            if (dim, type(optimizer)) == (16, specs.Adagrad):
+                threads = filled.threads()
+            del filled
+    parts += ["\n".join(lines), threads, growth(rows), start()]
+    return "\n\n".join(parts)
+
+
+@dataclass
+class Batch:
+    ids: Ints
+    rows: Ints
+
+
+class Filled:
+    """A table of `rows` rows, the ids any 62 bits."""
+
+    def __init__(self, dim: int, optimizer: specs.Optimizer, rows: int) -> None:
+        self._rng = np.random.default_rng(0)
+        self._dim, self._count = dim, rows
+        self._rule = make_rule(optimizer)
+        self._table = Table(TableSpec("t", dim), 0, self._rule)
+        self._ids = self._rng.permutation(rows).astype(np.int64) * 461_168_601_842 + 11
+        state = list(self._rule.state.values())
+        for start in range(0, rows, BATCH):
+            ids = self._ids[start : start + BATCH]
+            self._table._rows.append(ids, np.full((len(ids), dim), 0.01, np.float32), state)
+        self._grads = self._rng.standard_normal((BATCH, dim), np.float32) * 1e-3
+        self._out = np.empty((BATCH, dim), np.float32)
+
+    def uniform(self) -> list[Batch]:
+        return [self._batch(self._rng.permutation(self._count)) for _ in range(BATCHES)]
+
+    def zipf(self) -> list[Batch]:
+        """Unique, as a worker sends them: the frequent rows are in every batch."""
+        order, power = self._rng.permutation(self._count), 1 - SKEW
+        batches = []
+        for _ in range(BATCHES):
+            chosen: Ints = np.empty(0, np.int64)
+            while len(chosen) < BATCH:
+                u = self._rng.random(4 * BATCH)
+                rank = (1 + u * (float(self._count) ** power - 1)) ** (1 / power)
+                chosen = np.unique([*chosen, *rank.astype(np.int64) - 1])
+            batches.append(self._batch(order[self._rng.permutation(chosen)]))
+        return batches
+
+    def _batch(self, rows: Ints) -> Batch:
+        return Batch(self._ids[rows[:BATCH]], rows[:BATCH].copy())
+
+    def variants(self, batches: list[Batch]) -> dict[str, Callable[[], Sample]]:
+        columns = self._table._rows
+        stride, nbytes, weight = (int(columns.layout[k]) for k in (STRIDE, NBYTES, WEIGHT_NBYTES))
+        memory, rule, constants = columns.memory, self._rule, self._rule.constants(LR)
+        gather = compiled(_gather_known, BYTES_1D, INTEGER, INTEGER, INTS_1D_IN, FLOATS_2D)
+        scatter = compiled(
+            _scatter_known,
+            BYTES_1D,
+            *[INTEGER] * 4,
+            INTS_1D_IN,
+            FLOATS_2D_IN,
+            FLOATS_1D,
+            FLOATS_2D,
+        )
+        works: dict[str, Callable[[Batch], object]] = {
+            "gather": lambda b: gather(memory, stride, weight, b.rows, self._out),
+            "find": lambda b: columns.index.find(b.ids),
+            "lookup": lambda b: self._table.gather(b.ids, self._out),
+            "scatter": lambda b: scatter(
+                memory,
+                stride,
+                nbytes,
+                self._dim,
+                rule.kind,
+                b.rows,
+                self._grads,
+                constants,
+                rule.by_step,
+            ),
+            "update": lambda b: self._table.apply(b.ids, self._grads, LR),
+        }
+
+        def timed(work: Callable[[Batch], object]) -> Callable[[], Sample]:
+            def run() -> Sample:
+                return sample(BATCH * len(batches), lambda: [work(b) for b in batches] and None)
+
+            return run
+
+        return {name: timed(work) for name, work in works.items()}
+
+    def threads(self) -> str:
+        """Lookups and updates of one thread, and of two at the same time."""
+        batches = self.uniform()
+        outs = [np.empty_like(self._out) for _ in range(2)]
+        works: dict[str, Callable[[int, Batch], object]] = {
+            "lookups": lambda thread, b: self._table.gather(b.ids, outs[thread]),
+            "updates": lambda thread, b: self._table.apply(b.ids, self._grads, LR),
+        }
+        lines = ["| | M rows/s | of one thread | CPU ns a row | times one by CPU time |"]
+        lines += ["|---|---|---|---|---|"]
+        with ThreadPoolExecutor(2) as pool:
+
+            def variant(work: Callable[[int, Batch], object], count: int) -> Callable[[], Sample]:
+                def one(thread: int) -> None:
+                    for b in batches[thread:] + batches[:thread]:
+                        work(thread, b)
+
+                def all_of_them() -> None:
+                    for done in [pool.submit(one, thread) for thread in range(count)]:
+                        done.result()
+
+                return lambda: sample(BATCH * BATCHES * count, all_of_them)
+
+            for name, work in works.items():
+                found = alternate({f"{k}": variant(work, k) for k in (1, 2)}, ROUNDS)
+                for count, samples in found.items():
+                    wall = ratio(samples, found["1"], lambda s: s.rate)
+                    times = [
+                        int(count) * a.cost / b.cost
+                        for a, b in zip(found["1"], samples, strict=True)
+                    ]
+                    rate = spread([s.rate / 1e6 for s in samples])
+                    cost = spread([s.cost * 1e9 for s in samples])
+                    title = f"{name}, {count} thread{'s' * (count != '1')}"
+                    lines.append(f"| {title} | {rate} | {wall} | {cost} | {spread(times)} |")
+        return "\n".join(lines)
+
+
+def _lines(title: str, found: Found, with_gather: bool) -> list[str]:
+    two_miss = [
+        Sample(a.amount, a.wall_s + b.wall_s, a.cpu_s + b.cpu_s)
+        for a, b in zip(found["gather"], found["find"], strict=True)
+    ]
+    kinds = [("update", "scatter", "scatter of known rows", None)]
+    if with_gather:
+        kinds = [("lookup", "gather", "gather of known rows", two_miss), *kinds]
+    lines = []
+    for mine, limit, limit_name, misses in kinds:
+        of_misses = "" if misses is None else _ratio(found[mine], misses)
+        of_limit = _ratio(found[mine], found[limit])
+        lines.append(f"| {title}: {limit_name} | {_rate(found[limit])} | 1 | |")
+        lines.append(f"| {title}: {mine} | {_rate(found[mine])} | {of_limit} | {of_misses} |")
+    return lines
+
+
+def _rate(samples: Any) -> str:
+    return spread([1e-6 / s.cost for s in samples])
+
+
+def _ratio(mine: Any, theirs: Any) -> str:
+    return ratio(mine, theirs, lambda s: 1 / s.cost)
+
+
+def growth(rows: int) -> str:
+    """Pushes of 1,000 new ids each, until the table has all its rows.
+
+    Twice, the second into memory that the first has had: in a virtual machine the first touch of a
+    page may take the host milliseconds, whoever touches it.
+    """
+    lines = [
+        "| 1,000 new ids a push: ms | median | 99.9 % | worst | median of CPU | 99.9 % | worst "
+    ]
+    lines[0] += "| index bytes a row |"
+    lines += ["|---" * 8 + "|"]
+    gc.collect()  # the tables before
+    for name in ("fresh memory", "again"):
+        table = Table(TableSpec("t", 16), 0, make_rule(specs.Adagrad()))
+        ids = np.random.default_rng(0).permutation(rows).astype(np.int64) * 461_168_601_842
+        grads = np.zeros((REQUEST, 16), np.float32)
+        took, used, sizes = [], [], []
+        for start in range(0, rows, REQUEST):
+            began, cpu = time.perf_counter(), time.thread_time()
+            table.apply(ids[start : start + REQUEST], grads, LR)
+            took.append(1e3 * (time.perf_counter() - began))
+            used.append(1e3 * (time.thread_time() - cpu))
+            if start >= 10_000:
+                sizes.append(table._rows.index.nbytes / len(table))
+        figures = [*np.percentile(took, [50, 99.9, 100]), *np.percentile(used, [50, 99.9, 100])]
+        size = f"{min(sizes):.1f}-{max(sizes):.1f}"
+        lines.append(f"| {name} | {' | '.join(f'{f:.2f}' for f in figures)} | {size} |")
+        del table
+    return "\n".join(lines)
+
+
+def start() -> str:
+    """A process that imports the store and makes a table, its kernels cached."""
+    code = (
+        "from edl.nn.model_spec import TableSpec; from edl.nn.optimizers import Adam\n"
+        "from edl.ps.optimizers import make_rule; from edl.ps.table import Table\n"
+        "Table(TableSpec('t', 16), 0, make_rule(Adam()))"
+    )
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return (
+        f"A process from nothing to a table, kernels cached: {time.perf_counter() - began:.2f} s."
+    )
+
+
+# -- The limits, compiled by numba: row numbers known, no index.
+
+
+def _gather_known(memory, stride, nbytes, rows, out):  # type: ignore[no-untyped-def]
+    base, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
+    for i in range(len(rows)):
+        if i + 32 < len(rows):
+            prefetch_row(base + rows[i + 32] * stride, nbytes)
+        copy_row(base + rows[i] * stride, target + i * nbytes, nbytes)
+
+
+def _scatter_known(memory, stride, nbytes, dim, rule, rows, grads, constants, by_step):  # type: ignore[no-untyped-def]
+    base, g, k = np.int64(memory.ctypes.data), np.int64(grads.ctypes.data), constants_of(constants)
+    x, y = by_step[0, 0], by_step[0, 1]
+    for i in range(len(rows)):
+        if i + 32 < len(rows):
+            prefetch_row(base + rows[i + 32] * stride, nbytes)
+        w = base + rows[i] * stride
+        a = w + 4 * dim
+        step(rule, dim, w, a, a + 4 * dim, a + 8 * dim, g + 4 * dim * i, k, x, y)
+
+
+if __name__ == "__main__":
+    print(store())

@@ -1,0 +1,143 @@
+"""Loops compiled by numba: no GIL while they run, the machine code kept on disk.
+
+`compiled` makes a kernel of a plain function. What is decorated here is called from kernels only:
+numba has no prefetch, no atomics and no pointers of its own, so these few LLVM instructions are
+given to it as intrinsics. An address is an int64. Whoever must start fast without numba imports
+this module inside the function that needs it.
+
+numba looks for changes in the kernel's own file only: after an edit here, touch the files of the
+kernels that call it (an installation writes all files anew anyway).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import extending, types
+
+BYTES_1D = types.Array(types.uint8, 1, "C")
+FLOATS_1D = types.Array(types.float32, 1, "C")
+FLOATS_2D = types.Array(types.float32, 2, "C")
+FLOATS_2D_IN = types.Array(types.float32, 2, "C", readonly=True)
+INTS_1D = types.Array(types.int64, 1, "C")
+INTS_1D_IN = types.Array(types.int64, 1, "C", readonly=True)  # takes writable arrays too
+DOUBLE = types.float64
+BOOLEAN = types.boolean
+INTEGER = types.int64
+UINT64 = types.uint64
+
+intrinsic: Any = extending.intrinsic  # numba types it as if the typing context were an argument
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # IEEE division, no exceptions
+
+
+@functools.cache
+def compiled(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]:
+    """The machine code of `function` for these argument types."""
+    try:
+        code: Callable[..., Any] = numba.njit([signature], cache=True, **OPTIONS)(function)
+    except RuntimeError as error:  # neither the package's folder nor the home can be written
+        if "cache" not in str(error):
+            raise
+        code = numba.njit([signature], **OPTIONS)(function)
+    return code
+
+
+inlined = numba.njit(inline="always", **OPTIONS)  # a part of several kernels
+
+
+def pointer(builder: Any, address: Any, kind: ir.Type) -> Any:
+    """For intrinsics: the address as an LLVM pointer."""
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def declared(builder: Any, name: str, kind: ir.FunctionType) -> Any:
+    """For intrinsics: LLVM's function of this name."""
+    return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Begin to load the cache line at `address` (int64). Any address is allowed."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = declared(builder, "llvm.prefetch.p0", kind)
+        line = pointer(builder, args[0], ir.IntType(8))
+        builder.call(function, [line, word(0), word(3), word(1)])  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def high_product(typingctx: Any, a: Any, b: Any) -> Any:
+    """The upper 64 bits of the 128 of a * b (uint64)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(value, wide) for value in args))
+        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def set_bit(typingctx: Any, address: Any) -> Any:
+    """Set the lowest bit of the uint32 at `address`, atomically; whether it was clear. Acquires."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(32)
+        place = pointer(builder, args[0], word)
+        before = builder.atomic_rmw("or", place, word(1), "acquire")
+        return builder.icmp_unsigned("==", builder.and_(before, word(1)), word(0))
+
+    return types.boolean(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_word(typingctx: Any, address: Any) -> Any:
+    """The uint32 at `address`, read atomically."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = pointer(builder, args[0], ir.IntType(32))
+        return builder.load_atomic(place, "monotonic", 4)
+
+    return types.uint32(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def release_word(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write the uint32 at `address`, atomically, after all that was written before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = pointer(builder, args[0], ir.IntType(32))
+        builder.store_atomic(args[1], place, "release", 4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint32), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_integer(typingctx: Any, address: Any) -> Any:
+    """The int64 at `address`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(pointer(builder, args[0], ir.IntType(64)))
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_integer(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write the int64 at `address`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], pointer(builder, args[0], ir.IntType(64)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen

@@ -1,0 +1,262 @@
+"""The rows of a table: weight and optimizer state side by side, and the kernels that pass over them.
+
+A row is `weight | state | state ...` in one reservation (ps/memory.py): one run of cache lines, read
+and written in one pass. Its id stands in a column beside, which only inserts and snapshots touch;
+its updates so far in its entry in the index, which a push has at hand anyway.
+
+`gather` and `apply` work in blocks, a pipeline of three stages: hash the ids and ask for the lines
+of the index; find the rows and ask for theirs; copy or update. So the cache misses of a whole block
+overlap, and each stage finds what it needs.
+
+Several threads may apply at once. The lowest bit of a row's book says that one is at
+it: a row that is taken is passed over and listed, and the caller comes back for it, so that nobody
+waits while he holds a row, and no update is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from ..common.kernels import (
+    BYTES_1D,
+    FLOATS_1D,
+    FLOATS_2D,
+    FLOATS_2D_IN,
+    INTEGER,
+    INTS_1D,
+    INTS_1D_IN,
+    compiled,
+    inlined,
+    load_word,
+    prefetch,
+    release_word,
+    set_bit,
+)
+from ..common.lanes import copy_2, copy_4, copy_32
+from ..nn.model_spec import TableSpec
+from .halves import FLOAT32, KINDS, narrow, widen
+from .index import BOOK, BUCKET_NBYTES, MANY, ROW, Index, home_of, probe, shape_of
+from .memory import Memory, physical_nbytes
+from .optimizers import Floats, Ints, Rule, constants_of, step
+
+_LINE = 64
+_MOST_ROWS = 2**32 - 2
+_BLOCK = 64  # ids whose cache misses overlap
+_AHEAD_NBYTES = 16 << 10  # of rows that are asked for ahead: half of a level 1 cache
+_BITS_2D = types.Array(types.uint16, 2, "C")
+Weights = NDArray[np.float32] | NDArray[np.uint16]
+STRIDE, NBYTES, WEIGHT_NBYTES, STATE, DIM, KIND, STOCHASTIC, BLOCK = range(8)  # of `layout`
+
+
+class Rows:
+    """Rows by number, which never changes, and the index of their ids."""
+
+    def __init__(self, spec: TableSpec, num_states: int) -> None:
+        kind = KINDS[spec.dtype]
+        item = np.dtype(np.float32 if kind == FLOAT32 else np.uint16)
+        weight_nbytes = spec.dim * item.itemsize
+        state = -(-weight_nbytes // 4) * 4
+        nbytes = state + 4 * spec.dim * num_states
+        stride = _stride(nbytes)
+        block = max(8, min(_BLOCK, 1 << (_AHEAD_NBYTES // nbytes).bit_length() - 1))
+        random = spec.rounding == "stochastic"
+        self.layout = np.array(
+            [stride, nbytes, weight_nbytes, state, spec.dim, kind, random, block], np.int64
+        )
+        self._memory = Memory(stride, min(_MOST_ROWS, physical_nbytes() // stride))
+        self.memory = self._memory.bytes
+        self.most = len(self.memory) // stride
+        self._id_memory = Memory(8, self.most)
+        self.ids: Ints = self._id_memory.bytes.view(np.int64)
+        self.index = Index(min(self.most, len(self.ids)))
+        self.raw: NDArray[np.void] = np.ndarray(self.most, f"V{nbytes}", self.memory, 0, stride)
+        self._item, self._num_states = item, num_states
+        self.weight, self.state = self.views(self.raw)
+        table = (INTS_1D, INTS_1D, INTS_1D, BYTES_1D)
+        weights = FLOATS_2D if kind == FLOAT32 else _BITS_2D
+        self._gather = compiled(_gather, *table, INTS_1D_IN, weights, INTS_1D)
+        push = (INTEGER, INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D, INTS_1D)
+        self._apply = compiled(_apply, *table, *push)
+
+    def views(self, raw: NDArray[np.void]) -> tuple[Weights, list[Floats]]:
+        """The weight and each state in rows like those of `raw`, each [n, dim]."""
+        at, dim = int(self.layout[STATE]), int(self.layout[DIM])
+        offsets = [at + 4 * dim * k for k in range(self._num_states)]
+        parts = [(self._item, (dim,)), *[(np.float32, (dim,))] * self._num_states]
+        names = [str(k) for k in range(len(parts))]
+        kind = np.dtype(
+            {
+                "names": names,
+                "formats": parts,
+                "offsets": [0, *offsets],
+                "itemsize": raw.dtype.itemsize,
+            }
+        )
+        weight, *state = (raw.view(kind)[name] for name in names)
+        return weight, state
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in use, by rows, ids and index."""
+        return len(self) * (int(self.layout[STRIDE]) + 8) + self.index.nbytes
+
+    def check_room(self, count: int) -> None:
+        """MemoryError where `count` more rows may not have room."""
+        if len(self) + count > self.most:
+            raise MemoryError(f"{len(self):,} rows, and {count:,} more: the machine has no memory")
+
+    def append(self, ids: Ints, weight: Weights, state: Sequence[Floats | float]) -> None:
+        """New rows, whose ids are unique and unknown, of no updates."""
+        self.check_room(len(ids))
+        new, many = slice(len(self), len(self) + len(ids)), len(ids) > MANY
+        self._memory.use(new.stop * int(self.layout[STRIDE]), wait=many)
+        self._id_memory.use(new.stop * 8, wait=many)
+        self.ids[new], self.weight[new] = ids, weight
+        for mine, theirs in zip(self.state, state, strict=True):
+            mine[new] = theirs
+        self.index.add(ids)
+
+    def gather(self, ids: Ints, out: Weights) -> Ints:
+        """The weights of `ids` into out[n, dim]; the places of those that are unknown."""
+        unknown = np.empty(len(ids), np.int64)
+        index = self.index
+        count = self._gather(index.lines, index.head, self.layout, self.memory, ids, out, unknown)
+        return unknown[:count]
+
+    def apply(self, rule: Rule, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
+        """One step of the rows `ids` with grads[n, dim]; the places of those that are unknown, and
+        of those that another thread is at."""
+        left = np.empty(len(ids), np.int64)
+        index = self.index
+        unknown, busy = self._apply(
+            index.lines,
+            index.head,
+            self.layout,
+            self.memory,
+            rule.kind,
+            ids,
+            grads,
+            constants,
+            rule.by_step,
+            left,
+        )
+        return left[:unknown], left[len(left) - busy :]
+
+
+def _stride(nbytes: int) -> int:
+    """Whole cache lines, or a whole part of one, where that is at most a quarter more."""
+    whole = 1 << (nbytes - 1).bit_length() if nbytes < _LINE else -(-nbytes // _LINE) * _LINE
+    return whole if 4 * whole <= 5 * nbytes else nbytes
+
+
+# -- Compiled by numba
+
+
+@inlined
+def prefetch_row(address, nbytes):  # type: ignore[no-untyped-def]
+    line = address & -_LINE
+    while line < address + nbytes:
+        prefetch(line)
+        line += _LINE
+
+
+@inlined
+def copy_row(source, target, nbytes):  # type: ignore[no-untyped-def]
+    at = 0
+    while at + 32 <= nbytes:
+        copy_32(source + at, target + at)
+        at += 32
+    if at < nbytes:
+        if at > 0:
+            copy_32(source + nbytes - 32, target + nbytes - 32)
+        else:
+            while at + 4 <= nbytes:
+                copy_4(source + at, target + at)
+                at += 4
+            if at < nbytes:
+                copy_2(source + at, target + at)
+
+
+def _gather(lines, head, layout, memory, ids, out, unknown):  # type: ignore[no-untyped-def]
+    base, old, new, cursor = shape_of(lines, head)
+    stride, nbytes = layout[STRIDE], layout[WEIGHT_NBYTES]
+    first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
+    homes, rows = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    n, unknowns = len(ids), 0
+    for start in range(-2 * _BLOCK, n, _BLOCK):
+        for i in range(max(start, 0), min(start + _BLOCK, n)):
+            row = rows[i & (_BLOCK - 1)]
+            if row != 0:
+                copy_row(row, target + i * nbytes, nbytes)
+            else:
+                unknown[unknowns] = i
+                unknowns += 1
+        for i in range(max(start + _BLOCK, 0), min(start + 2 * _BLOCK, n)):
+            word, _ = probe(base, ids[i], homes[i & (_BLOCK - 1)])
+            row = 0
+            if word != 0:
+                row = first + ((word & ROW) - 1) * stride
+                prefetch_row(row, nbytes)
+            rows[i & (_BLOCK - 1)] = row
+        for i in range(start + 2 * _BLOCK, min(start + 3 * _BLOCK, n)):
+            home = home_of(ids[i], old, new, cursor)
+            prefetch(base + BUCKET_NBYTES * home)
+            homes[i & (_BLOCK - 1)] = home
+    return unknowns
+
+
+def _apply(lines, head, layout, memory, rule, ids, grads, constants, by_step, left):  # type: ignore[no-untyped-def]
+    base, old, new, cursor = shape_of(lines, head)
+    stride, nbytes, dim, block = layout[STRIDE], layout[NBYTES], layout[DIM], layout[BLOCK]
+    kind, stochastic, state = layout[KIND], layout[STOCHASTIC] != 0, layout[STATE]
+    first, source = np.int64(memory.ctypes.data), np.int64(grads.ctypes.data)
+    k = constants_of(constants)
+    homes, taken = np.empty(block, np.int64), np.empty(block, np.int64)
+    rows, books = np.empty(block, np.int64), np.empty(block, np.int64)
+    wide = np.empty(dim if kind != FLOAT32 else 0, np.float32)
+    n, m, unknown, busy = len(ids), 0, 0, 0
+    for start in range(-2 * block, n, block):
+        for j in range(m):
+            i, row = taken[j], rows[j]
+            book = load_word(books[j]) & np.uint32(0xFFFFFFFE)
+            steps = np.int64(book >> np.uint32(1))
+            line = min(steps, len(by_step) - 1)
+            x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
+            weight, a = row, row + state
+            if kind != FLOAT32:
+                weight = np.int64(wide.ctypes.data)
+                widen(row, weight, dim, kind)
+            # the only call, so that LLVM puts it in place here
+            step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
+            if kind != FLOAT32:
+                narrow(weight, row, dim, kind, stochastic, ids[i], steps)
+            if book < np.uint32(0xFFFFFFFE):
+                book += np.uint32(2)
+            release_word(books[j], book)
+        m = 0
+        for i in range(max(start + block, 0), min(start + 2 * block, n)):
+            word, address = probe(base, ids[i], homes[i & (block - 1)])
+            if word == 0:
+                left[unknown] = i
+                unknown += 1
+                continue
+            row = first + ((word & ROW) - 1) * stride
+            prefetch_row(row, nbytes)
+            if not set_bit(address + BOOK):
+                busy += 1
+                left[n - busy] = i
+                continue
+            taken[m], rows[m], books[m] = i, row, address + BOOK
+            m += 1
+        for i in range(start + 2 * block, min(start + 3 * block, n)):
+            home = home_of(ids[i], old, new, cursor)
+            prefetch(base + BUCKET_NBYTES * home)
+            homes[i & (block - 1)] = home
+    return unknown, busy

@@ -1,0 +1,45 @@
+"""The page of performance figures: its blocks, its plot, the samples of a profile."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from benchmarks.page import Panel, picture, refresh, short
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_block_is_written_anew_and_all_else_is_left(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- a -->\nold\n<!-- /a -->\nafter\n")
+
+    refresh("a", "\nnew\n", page)
+
+    assert page.read_text() == "before\n<!-- a -->\nnew\n<!-- /a -->\nafter\n"
+
+
+def test_a_block_that_is_not_there_is_named(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- a -->\nnever ended\n")
+
+    with pytest.raises(ValueError, match="has no block 'a'"):
+        refresh("a", "new", page)
+
+
+def test_lines_are_drawn_by_the_logarithm_of_x_and_from_0():
+    panel = Panel("title", "rows", {"one": [(1, 0.0), (10, 50.0), (100, 100.0)]})
+
+    drawn = ET.fromstring(picture([panel]))
+
+    (line,) = drawn.iter(f"{SVG}polyline")
+    points = [tuple(map(float, p.split(","))) for p in line.get("points").split()]
+    ends = zip(points[0], points[2], strict=True)
+    assert points[1] == pytest.approx([(a + b) / 2 for a, b in ends])
+    texts = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert {"title", "rows", "one", "0", "100"} <= set(texts)
+
+
+def test_numbers_are_short():
+    assert ["1", "2k", "316k", "3.16M", "100M"] == [
+        short(n) for n in (1, 2_000, 316_228, 3_162_278, 100_000_000)
+    ]

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from edl.nn import optimizers as specs
+from edl.nn.initializers import initial_rows
+from edl.nn.model_spec import TableSpec
+from edl.ps.optimizers import make_rule
+from edl.ps.rows import Rows, _stride
+from edl.ps.table import RowBlock, Table
+
+COUNTING = make_rule(specs.SGD(lr=-1.0))  # a gradient of 1 counts
+DIMS = [1, 2, 3, 5, 7, 8, 13, 16, 24, 33, 64]
+
+
+def counting_table(dim=3, **spec):
+    return Table(TableSpec("t", dim, "zeros", **spec), 0, COUNTING)
+
+
+def ones(ids, dim=3):
+    return np.ones((len(ids), dim), np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dim", DIMS)
+def test_rows_of_any_width_are_read_and_written_where_they_lie(dim, dtype):
+    table = counting_table(dim, dtype=dtype)
+    ids = np.random.default_rng(dim).permutation(500).astype(np.int64) - 250
+    grads = (np.arange(500)[:, None] % 7 + np.arange(dim) % 5).astype(np.float32)
+    table.apply(ids, grads, -1.0)
+    table.apply(ids[::-1].copy(), grads[::-1].copy(), -1.0)
+
+    asked = np.array([*ids[::3], 10**9], np.int64)
+
+    expected = np.concatenate([2 * grads[::3], np.zeros((1, dim), np.float32)])
+    np.testing.assert_array_equal(table.pull(asked), expected)
+
+
+@pytest.mark.parametrize("dim", [3, 16])
+def test_concurrent_pushes_of_overlapping_ids_lose_nothing_while_the_table_grows(dim):
+    """Concurrent pushes lose no update: each row ends as the number of pushes that named it."""
+    table, threads, pushes = counting_table(dim), 6, 25
+    hot = np.arange(300, dtype=np.int64)  # in every push
+    counts = np.zeros(40_000, np.int64)
+    lock = threading.Lock()
+    torn = []
+
+    def worker(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(pushes):
+            cold = 300 + rng.permutation(40_000 - 300)[:2000]
+            ids = rng.permutation(np.concatenate([hot, cold])).astype(np.int64)
+            table.apply(ids, ones(ids, dim), -1.0)
+            seen = table.pull(ids)
+            torn.extend(seen[seen != np.floor(seen)])
+            with lock:
+                counts[ids] += 1
+
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(worker, seed) for seed in range(threads)]:
+            done.result()
+
+    rows = table.pull(np.arange(40_000, dtype=np.int64))
+    np.testing.assert_array_equal(rows, np.repeat(counts[:, None], dim, axis=1))
+    assert not torn
+    assert threads * pushes == rows[0, 0]
+    table.pin("c")
+    block = table.block("c", 0, len(table))
+    np.testing.assert_array_equal(counts[block.ids], block.steps)
+
+
+def test_pins_are_exact_under_concurrent_pushes():
+    """All rows of a push move together in the books; a pin between pushes shows whole rows, and
+    the same ones each time that it is read."""
+    table = counting_table()
+    everything = np.arange(3000, dtype=np.int64)
+    stop = threading.Event()
+
+    def worker(seed):
+        rng = np.random.default_rng(seed)
+        while not stop.is_set():
+            ids = rng.permutation(3000)[:1500].astype(np.int64)
+            table.apply(ids, ones(ids), -1.0)
+
+    with ThreadPoolExecutor(3) as pool:
+        workers = [pool.submit(worker, seed) for seed in range(3)]
+        seen = {}
+        for number in range(8):
+            cut = f"c{number}"
+            table.pin(cut)
+            seen[cut] = table.pull(everything, cut)
+        for cut, then in seen.items():
+            np.testing.assert_array_equal(then, table.pull(everything, cut))
+        stop.set()
+        for done in workers:
+            done.result()
+
+    for cut, then in seen.items():
+        block = table.block(cut, 0, table.pinned_rows(cut))
+        np.testing.assert_array_equal(then[block.ids], block.weight)
+        np.testing.assert_array_equal(block.steps, block.weight[:, 0])
+    assert (seen["c7"] >= seen["c0"]).all()
+
+
+def test_a_row_that_is_named_twice_in_a_push_is_stepped_twice():
+    table = counting_table()
+    ids = np.array([1, 2], np.int64)
+    table.apply(ids, ones(ids), -1.0)
+
+    table.apply(np.array([1, 2, 1, 1], np.int64), np.ones((4, 3), np.float32), -1.0)
+
+    np.testing.assert_array_equal([[4, 4, 4], [2, 2, 2]], table.pull(ids))
+
+
+def test_a_pull_makes_nothing():
+    table = Table(TableSpec("t", 4), 5, COUNTING)
+    ids = np.array([7, -7], np.int64)
+
+    rows = table.pull(ids)
+
+    np.testing.assert_array_equal(initial_rows(5, table.spec, ids), rows)
+    assert 0 == len(table)
+
+
+def test_no_room_is_told_before_anything_is_changed(monkeypatch):
+    table = counting_table()
+    ids = np.arange(10, dtype=np.int64)
+    table.apply(ids, ones(ids), -1.0)
+    table._rows.most = 15
+
+    with pytest.raises(MemoryError):
+        table.apply(ids + 4, ones(ids), -1.0)
+
+    np.testing.assert_array_equal(table.pull(ids), 1)
+
+
+def test_a_row_that_is_there_is_not_inserted():
+    table = counting_table()
+    ids = np.arange(3, dtype=np.int64)
+    table.apply(ids, ones(ids), -1.0)
+
+    with pytest.raises(ValueError, match="is there already"):
+        table.insert(RowBlock(ids[2:], ones(ids[2:]), (), np.zeros(1, np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "stride"),
+    [(4, 4), (12, 12), (28, 32), (40, 40), (60, 64), (64, 64), (72, 72), (104, 128), (192, 192)],
+)
+def test_rows_fill_whole_cache_lines_where_that_costs_little(nbytes, stride):
+    assert stride == _stride(nbytes)
+
+
+def test_a_table_counts_the_memory_that_it_uses():
+    rows = Rows(TableSpec("t", 16), 1)
+    ids = np.arange(50_000, dtype=np.int64)
+
+    for piece in ids.reshape(50, -1):
+        rows.append(piece, np.zeros((1000, 16), np.float32), [0.0])
+
+    assert 128 + 8 + 23 < rows.nbytes / 50_000 < 128 + 8 + 30
