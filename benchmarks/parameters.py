@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Sample, alternate, sample, table
+from benchmarks.processes import processes
 from edl.common.identity import Identity
 from edl.common.malloc import keep_freed_memory
 from edl.nn.model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec, TableSpec
@@ -159,7 +159,7 @@ def _dense(
     return table(found, ["store in process", "memcpy"], ("cycles/s", 1.0), cost)
 
 
-def scaling() -> str:
+def workers() -> str:
     """The cycles of `rows`, by clients that are processes of their own, all at the same time."""
     spec = ModelSpec((), (TableSpec("t", DIM),), Adagrad())
     shapes = [(1, 1), (2, 1), (2, 2)]
@@ -190,19 +190,20 @@ def serving(count: int, spec: ModelSpec, dense: Dense, transport: str = "auto") 
 
 
 @contextlib.contextmanager
-def server_processes(count: int) -> Iterator[tuple[list[str], list[int]]]:
+def server_processes(count: int, policy: Policy = POLICY) -> Iterator[tuple[list[str], list[int]]]:
     """Empty servers: their addresses and pids."""
     keep_freed_memory()  # as every worker and server does
-    with _processes(_serve, [(index, count) for index in range(count)]) as (lines, pids):
+    with processes(_serve, [(index, count, policy) for index in range(count)]) as (lines, pids):
         yield [line.recv() for line in lines], pids
 
 
 class Crowd:
-    """Client processes that cycle at the same time."""
+    """Client processes that cycle at the same time; `amount` is that of all in one cycle."""
 
-    def __init__(self, lines: list[Connection], pids: list[int]) -> None:
+    def __init__(self, lines: list[Connection], pids: list[int], amount: int) -> None:
         self._lines = lines
-        self.pids = pids
+        self._pids = pids
+        self._amount = amount
 
     def sample(self, cycles: int) -> Sample:
         def work() -> None:
@@ -211,7 +212,7 @@ class Crowd:
             for line in self._lines:
                 line.recv()
 
-        return sample(cycles * BATCH * len(self._lines), work, self.pids)
+        return sample(cycles * self._amount, work, self._pids)
 
 
 @contextlib.contextmanager
@@ -225,13 +226,27 @@ def crowded(clients: int, servers: int, spec: ModelSpec, transport: str) -> Iter
         finally:
             client.close()
         arguments = [(n, addresses, spec, transport) for n in range(1, clients + 1)]
-        with _processes(_cycle, arguments) as (lines, more):
-            yield Crowd(lines, [*pids, *more])
+        with processes(_cycle, arguments) as (lines, more):
+            yield Crowd(lines, [*pids, *more], BATCH * clients)
 
 
-def _serve(line: Connection, index: int, count: int) -> None:
+@contextlib.contextmanager
+def exchanging(clients: int, servers: int, elements: int, transport: str) -> Iterator[Crowd]:
+    """Sync steps of one tensor: each client pushes its gradient, and gets the values of the version
+    that is made of all of them, in one round trip. What an all-reduce and a step would do."""
+    spec = ModelSpec((DenseSpec("w", (elements,)),), (), SGD(lr=1e-3))
+    policy = Policy(use_async=False, grads_to_wait=clients, staleness=0)
+    with server_processes(servers, policy) as (addresses, pids):
+        arguments = [(n, addresses, spec, transport) for n in range(clients)]
+        with processes(_exchange, arguments) as (lines, more):
+            for line in lines:
+                line.recv()  # the model is there
+            yield Crowd(lines, [*pids, *more], 1)
+
+
+def _serve(line: Connection, index: int, count: int, policy: Policy) -> None:
     keep_freed_memory()
-    store = Store(index=index, slot_map=SlotMap(count), policy=POLICY)
+    store = Store(index=index, slot_map=SlotMap(count), policy=policy)
     listeners = Listeners(ParameterServerServicer(index, store), Identity(TOKEN))
     line.send(listeners.address)
     line.recv()
@@ -253,26 +268,26 @@ def _cycle(
     client.close()
 
 
-@contextlib.contextmanager
-def _processes(
-    target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]
-) -> Iterator[tuple[list[Connection], list[int]]]:
-    """One process for each of `arguments`, with a line to it; None on the line ends it."""
-    spawn = multiprocessing.get_context("spawn")
-    lines = [spawn.Pipe() for _ in arguments]
-    processes = [
-        spawn.Process(target=target, args=(line, *given), daemon=True)
-        for given, (_, line) in zip(arguments, lines, strict=True)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        yield [line for line, _ in lines], [process.pid or 0 for process in processes]
-    finally:
-        for (line, _), process in zip(lines, processes, strict=True):
-            with contextlib.suppress(BrokenPipeError):
-                line.send(None)
-            process.join(DEADLINE_S)
+def _exchange(
+    line: Connection, task: int, addresses: list[str], spec: ModelSpec, transport: str
+) -> None:
+    keep_freed_memory()
+    client = PsClient(addresses, token=TOKEN, spec=spec, transport=transport)
+    grad = np.random.default_rng(task).standard_normal(spec.dense[0].shape, np.float32)
+    into = {"w": np.zeros_like(grad)}
+    client.init(spec, into, timeout_s=DEADLINE_S)
+    versions = client.pull({}, dense=into, full=True, timeout_s=DEADLINE_S).versions
+    spans = _spans(task)
+    line.send("ready")
+    while (cycles := line.recv()) is not None:
+        for span in itertools.islice(spans, cycles):
+            pushed = client.push(
+                span, versions, dense={"w": grad}, dense_into=into, timeout_s=DEADLINE_S
+            )
+            assert pushed.outcome is PushOutcome.APPLIED and pushed.pulled
+            versions = pushed.versions
+        line.send("done")
+    client.close()
 
 
 def _cycles(

@@ -31,6 +31,7 @@ from edl.ps.plane import Listening, Plane
 from edl.ps.shard import ShardPull, ShardPush
 from edl.ps.slots import SlotMap
 from edl.ps.store import Outcome, PullPlan, Pushed, Store
+from edl.ps.stream import UNIX_SEND_NBYTES
 
 MEGABYTES = (1, 4, 16, 64)
 CLIENTS = (1, 4)
@@ -169,6 +170,9 @@ class _Nothing:
     def push(self, span: Span, version: int, update: Update, *, checked: bool) -> Pushed:
         return Pushed(Outcome.APPLIED, 1, span.end, 1, 0)
 
+    def lets_through(self, span: Span) -> bool:
+        return False
+
     def wait_version(self, newer_than: int, timeout_s: float) -> int:
         raise NotImplementedError
 
@@ -205,8 +209,7 @@ def _bare(sock: socket.socket) -> None:
     head = memoryview(bytearray(_HEAD.size))
     values = memoryview(np.ones(max(MEGABYTES) << 20, np.uint8))
     into = memoryview(np.ones(max(MEGABYTES) << 20, np.uint8))
-    if sock.family == socket.AF_INET:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _set_options(sock)
     while sock.recv_into(head, 0, socket.MSG_WAITALL):
         op, nbytes = _HEAD.unpack(head)
         if op == 1:
@@ -214,6 +217,14 @@ def _bare(sock: socket.socket) -> None:
             sock.sendall(b"12345678")
         else:
             sock.sendmsg([values[:nbytes]])
+
+
+def _set_options(sock: socket.socket) -> None:
+    """Those of the plane's sockets."""
+    if sock.family == socket.AF_INET:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    else:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_NBYTES)
 
 
 # -- A client
@@ -226,8 +237,7 @@ class _Client:
             family = socket.AF_INET if carrier == "TCP" else socket.AF_UNIX
             sock = self._sockets[carrier] = socket.socket(family)
             sock.connect(address)
-            if carrier == "TCP":
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _set_options(sock)
         self._planes = [
             {
                 carrier: PlaneShardConnection(_endpoint(told), _IDENTITY, 1, transport=name)

@@ -1,8 +1,9 @@
 """`make bench`: every measurement, as the Markdown of benchmarks/RESULTS.md on standard output.
 
-    python -m benchmarks.run [--only rows|dense|deepfm|recovery ...]     from the repository root
+    python -m benchmarks.run [--only PART ...] [--peers FOLDER]     from the repository root
 
-Progress goes to standard error. About five minutes on two idle cores.
+Progress goes to standard error. About 25 minutes on two idle cores, with the peers about 45. The
+peers live in environments of their own: `python -m benchmarks.peers.setup --into FOLDER`.
 """
 
 from __future__ import annotations
@@ -17,38 +18,57 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import measure, parameters, recovery, training
+from benchmarks import measure, parameters, plane, recovery, scaling, store, training
+from benchmarks.peers import driver
 
-Part = tuple[str, Callable[[Path], str]]
+Part = tuple[str, Callable[[Path], str]]  # title, and the Markdown from the folder it needs
 PARTS: dict[str, Part] = {
+    "plane": ("The tensor plane against a bare socket loop", lambda _: plane.plane()),
+    "store": ("The store, per core", lambda _: store.store()),
     "rows": ("Pull + push of 100,000 rows", lambda _: parameters.rows()),
     "dense": ("Pull + push of 100 MB", lambda _: parameters.dense()),
+    "dense-1gb": ("Pull + push of 1 GB", lambda _: parameters.dense_1gb()),
+    "workers": ("Two servers and two workers", lambda _: parameters.workers()),
+    "scaling": ("Cost against size", lambda _: scaling.scaling()),
     "deepfm": ("DeepFM on nycflights13-small", training.deepfm),
     "recovery": ("A worker is killed", recovery.recovery),
+}
+PEERS: dict[str, Part] = {
+    "peers-rows": ("Pull + push of 100,000 rows, beside peers", driver.rows),
+    "peers-dense": ("Pull + push of 100 MB, beside peers", driver.dense),
+    "peers-deepfm": ("DeepFM, 2.6 M rows, beside peers", driver.deepfm),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    chosen = parser.parse_args().only
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, *PEERS])
+    parser.add_argument("--peers", type=Path, help="where benchmarks.peers.setup put the peers")
+    given = parser.parse_args()
+    chosen = given.only or [*PARTS, *(PEERS if given.peers else ())]
+    if given.peers is None and (missing := [part for part in chosen if part in PEERS]):
+        parser.error(f"{', '.join(missing)}: say where the peers are (--peers FOLDER)")
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EDL_HOME"] = folder
         dataset = "nycflights13-small"
         command = [sys.executable, "-m", "edl", "data", "prepare", dataset, "--out", folder]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        sections = [section(*PARTS[part], Path(folder) / dataset) for part in chosen]
+        data = Path(folder) / dataset
+        sections = [
+            section(*PARTS[part], data) if part in PARTS else section(*PEERS[part], given.peers)
+            for part in chosen
+        ]
     command = ["python", "-m", "benchmarks.run", *sys.argv[1:]]
     print(f"- command: `{shlex.join(command)}` (`make bench`)\n{measure.machine()}")
     print(f"- took {time.monotonic() - began:.0f} s")
     print("".join(sections), end="")
 
 
-def section(title: str, part: Callable[[Path], str], data: Path) -> str:
+def section(title: str, part: Callable[[Path], str], folder: Path) -> str:
     print(title, file=sys.stderr, flush=True)
     before = measure.load()
-    table = part(data)
+    table = part(folder)
     return f"\n## {title}\n\nLoad average before: {before}; after: {measure.load()}.\n\n{table}\n"
 
 

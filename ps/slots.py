@@ -71,8 +71,8 @@ class SlotMap:
     def fault_of_ids(self, table: str, ids: Ints, index: int) -> str:
         """ "" where all rows are shard `index`'s and none is named twice; else what is wrong:
         "not unique" or "foreign"."""
-        seen = np.zeros(1 << max(4, (2 * len(ids)).bit_length()), np.uint32)
-        fault = _kernels()[0](ids, _name_hash("table", table), self._owners, index, seen)
+        bits = np.zeros(1 << max(1, (len(ids) // 4).bit_length()), np.uint64)  # 16 or more an id
+        fault = _kernels()[0](ids, _name_hash("table", table), self._owners, index, bits)
         return {_NOT_UNIQUE: "not unique", _FOREIGN: "foreign"}.get(fault, "")
 
     def partition(self, table: str, ids: Ints) -> tuple[Ints, Ints]:
@@ -98,23 +98,24 @@ def _kernels() -> tuple[Callable[..., int], Callable[..., None]]:
 
     from ..common.kernels import INTEGER, INTS_1D, INTS_1D_IN, UINT64, compiled
 
-    seen = types.Array(types.uint32, 1, "C")
-    fault: Any = compiled(_fault, INTS_1D_IN, UINT64, INTS_1D, INTEGER, seen)
+    bits = types.Array(types.uint64, 1, "C")
+    fault: Any = compiled(_fault, INTS_1D_IN, UINT64, INTS_1D, INTEGER, bits)
     return fault, compiled(_partition, INTS_1D_IN, UINT64, INTS_1D, INTS_1D, INTS_1D)
 
 
 # Compiled by numba, which sees one function at a time here: the slot's hash stands in both.
 
 
-def _fault(ids, key, owners, index, seen):  # type: ignore[no-untyped-def]
-    n, num_slots, mask = len(ids), np.uint64(len(owners)), np.uint64(len(seen) - 1)
+def _fault(ids, key, owners, index, bits):  # type: ignore[no-untyped-def]
+    # Each id sets one bit; where it was set already the bit is suspect, and only the few ids of
+    # suspect bits are compared. The bits stay in the cache, and nothing is hard to predict.
+    n, num_slots = len(ids), np.uint64(len(owners))
     power_of_two = (num_slots & (num_slots - np.uint64(1))) == 0
-    ascending = True
-    for i in range(1, n):
-        if ids[i - 1] >= ids[i]:
-            ascending = False
-            break
+    mask = np.uint64(64 * len(bits) - 1)
     some_are_foreign = owners[0] != owners[-1]  # can there be any?
+    place_of = np.empty(n, np.uint32)
+    suspects = np.empty(n + 1, np.uint32)
+    count = 0
     for i in range(n):
         z = (np.uint64(ids[i]) ^ key) + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -125,13 +126,31 @@ def _fault(ids, key, owners, index, seen):  # type: ignore[no-untyped-def]
             slot = slot & (num_slots - np.uint64(1)) if power_of_two else slot % num_slots
             if owners[slot] != index:
                 return _FOREIGN
-        if not ascending:
-            place = z & mask
-            while seen[place] != 0:
-                if ids[np.uint64(seen[place] - 1)] == ids[i]:
-                    return _NOT_UNIQUE
-                place = (place + np.uint64(1)) & mask
-            seen[place] = i + 1
+        place = z & mask
+        word, bit = place >> np.uint64(6), place & np.uint64(63)
+        place_of[i] = suspects[count] = place
+        count += np.int64((bits[word] >> bit) & np.uint64(1))
+        bits[word] |= np.uint64(1) << bit
+    if count == 0:
+        return 0
+    bits[:] = 0
+    for i in range(count):
+        bits[suspects[i] >> 6] |= np.uint64(1) << np.uint64(suspects[i] & 63)
+    count = 0
+    for i in range(n):
+        suspects[count] = i
+        count += np.int64((bits[place_of[i] >> 6] >> np.uint64(place_of[i] & 63)) & np.uint64(1))
+    size = 16
+    while size < 2 * count:
+        size *= 2
+    seen = np.zeros(size, np.uint32)
+    for i in range(count):
+        place = np.int64(place_of[suspects[i]]) & (size - 1)
+        while seen[place] != 0:
+            if ids[seen[place] - 1] == ids[suspects[i]]:
+                return _NOT_UNIQUE
+            place = (place + 1) & (size - 1)
+        seen[place] = suspects[i] + 1
     return 0
 
 

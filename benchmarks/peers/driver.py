@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -107,13 +108,22 @@ def rows(peers: Path, rounds: int = ROUNDS) -> str:
 
 
 def dense(peers: Path, rounds: int = ROUNDS) -> str:
-    """Pull, then push 100 MB, SGD; the all-reduce moves them once."""
+    """Pull, then push 100 MB, SGD, by one worker. In sync two workers push and get the new values
+    in one round trip, which is what the all-reduce (of the same bytes, without a step) is for."""
     grads = micro.tensors()
     spec = ModelSpec(tuple(DenseSpec(n, v.shape) for n, v in grads.items()), (), SGD(lr=micro.LR))
+    elements = sum(values.size for values in grads.values())
     with (
+        contextlib.ExitStack() as stack,
         _ours(spec, grads, lambda end: _cycles(end, [({}, grads)], 1)) as ours,
         _theirs(PEERS_DENSE, peers) as (theirs, missing),
     ):
+        for carrier in ("shared memory", "TCP"):
+            transport = parameters.CARRIERS[carrier]
+            crowd = stack.enter_context(parameters.exchanging(2, 2, elements, transport))
+            ours[f"edl, 2 workers + 2 servers in sync, {carrier}"] = functools.partial(
+                crowd.sample, micro.CYCLES
+            )
         found = alternate({**ours, **theirs}, rounds)
     cost = ("CPU ms per cycle", 1e3)
     return table(found, [ALL_REDUCE], ("cycles/s", 1.0), cost) + missing
