@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..common.ids import sum_by_id
 from .dense import ChunkKey
 from .optimizers import Floats, Ints
 
@@ -25,6 +26,10 @@ class Update:
 
     dense: dict[ChunkKey, Floats] = field(default_factory=dict)
     rows: dict[str, tuple[Ints, Floats]] = field(default_factory=dict)
+
+    def row_counts(self) -> list[tuple[str, int]]:
+        """By table: how many rows."""
+        return [(table, len(ids)) for table, (ids, _) in self.rows.items()]
 
 
 @dataclass(frozen=True)
@@ -59,24 +64,33 @@ class Aggregation:
         """One push. The update of the step that it completes, if it does."""
         if self._wait == 1 and not self.pushes:  # pushes: of a checkpoint that waited for more
             return update
+        self.pushes += 1
+        last = self.pushes >= self._wait
         for key, grad in update.dense.items():
             if key in self._dense:
                 self._dense[key] += grad
             else:
                 self._dense[key] = grad.copy()
         for table, (ids, grads) in update.rows.items():
-            self._rows.setdefault(table, []).append((ids.copy(), grads.copy()))
-        self.pushes += 1
-        return self.flush() if self.pushes >= self._wait else None
+            part = (ids, grads) if last else (ids.copy(), grads.copy())
+            self._rows.setdefault(table, []).append(part)
+        return self.flush() if last else None
 
     def flush(self) -> Update:
         """The update of a step with what there is."""
-        dense, rows = self._dense, {table: sum_by_id(p) for table, p in self._rows.items()}
-        self.pushes, self._dense, self._rows = 0, {}, {}
+        step = Update(self._dense, {table: sum_by_id(p) for table, p in self._rows.items()})
         divisor = np.float32(self._wait)
-        for grad in dense.values():
+        for grad in step.dense.values():
             grad /= divisor
-        return Update(dense, {table: (ids, g / divisor) for table, (ids, g) in rows.items()})
+        for table, (ids, sums) in step.rows.items():
+            fresh = len(self._rows[table]) > 1  # else they are a push's, or a cut's too
+            step.rows[table] = ids, np.divide(sums, divisor, out=sums if fresh else None)
+        self.pushes, self._dense, self._rows = 0, {}, {}
+        return step
+
+    def row_counts(self) -> list[tuple[str, int]]:
+        """By part that waits: its table, how many rows."""
+        return [(table, len(ids)) for table, parts in self._rows.items() for ids, _ in parts]
 
     def sums(self) -> Update:
         """What has been summed; the next push does not change it in place."""
@@ -86,16 +100,3 @@ class Aggregation:
             {key: grad.copy() for key, grad in self._dense.items()},
             {table: parts[0] for table, parts in self._rows.items()},
         )
-
-
-def sum_by_id(parts: list[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
-    """Unique ids and the sums of their gradients, added in the order of `parts`."""
-    if len(parts) == 1:
-        return parts[0]
-    ids, inverse = np.unique(np.concatenate([ids for ids, _ in parts]), return_inverse=True)
-    total = np.zeros((len(ids), parts[0][1].shape[1]), np.float32)
-    start = 0
-    for part_ids, grads in parts:
-        total[inverse[start : start + len(part_ids)]] += grads  # ids are unique within a part
-        start += len(part_ids)
-    return ids, total

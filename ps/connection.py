@@ -40,9 +40,11 @@ Result = TypeVar("Result")
 
 _FIRST_NBYTES = 8 << 10  # of a reply, read at once: a small one is one system call
 _BEGIN_NBYTES = 256  # after a large one: the rest goes straight to its place
+_SMALL_NBYTES = 8 << 10  # a body that is joined with what stands before it
 _SHARED_NBYTES = 32 << 10  # smaller bodies are as fast on the socket
 _REGION_NBYTES = 1 << 20  # the smallest
 _WAIT_SHARE = 0.9  # of a deadline that the server may wait for a version
+_INT64, _FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
 _PULLED = frozenset((frames.PULLED, frames.ERROR))
 _PUSHED = frozenset((frames.PUSHED, frames.ERROR))
 _DONE = frozenset((frames.DONE, frames.ERROR))
@@ -147,11 +149,12 @@ class PlaneShardConnection:
         return Unreachable(f"the tensor plane at {where}: {error}")
 
     def _link(self, deadline: float) -> _Link:
-        with self._lock:
-            if self._closed:
-                raise Unreachable("the connection was closed")
-            if self._idle:
-                return self._idle.pop()
+        if self._closed:
+            raise Unreachable("the connection was closed")
+        try:
+            return self._idle.pop()  # atomic
+        except IndexError:
+            pass
         stream = self._connect(deadline)
         shares = stream.shares_memory and self._transport != "unix"
         link = _Link(stream, self._slot_map_version, self._sizes, shares)
@@ -267,28 +270,24 @@ class _Link:
     # -- Sending
 
     def send_pull(self, pull: ShardPull, deadline: float) -> None:
-        ids = [_array(mine, np.int64) for mine in pull.tables.values()]
-        told = [(frames.ROWS, frames.NONE, table, 0, len(i)) for table, i in pull.tables.items()]
+        parts, told, nbytes = [], [], 0
+        for table, mine in pull.tables.items():
+            ids = np.ascontiguousarray(mine, _INT64)
+            parts.append(ids)
+            told.append((frames.ROWS, frames.NONE, table, 0, len(ids)))
+            nbytes += ids.nbytes
         if pull.cut:
             told.append((frames.CUT, frames.NONE, pull.cut, 0, 0))
         _, descriptors, _ = frames.describe(tuple(told))
-        flags = (frames.DENSE if pull.dense else 0) | _known_flag(pull)
-        known = pull.known_version or 0
-        nbytes = sum(8 * len(mine) for mine in ids)
-        body, reply = self._share(ids, nbytes, pull, deadline)
-        head = Head(
-            frames.PULL,
-            flags,
-            self._slot_map_version,
-            0,
-            len(descriptors),
-            0,
-            nbytes,
-            known=known,
-            body_region=body,
-            reply_region=reply,
-        )
-        self._send(head, descriptors, ids, deadline)
+        body, reply = self._share(parts, nbytes, pull, deadline) if self._shares_memory else (0, 0)
+        known = pull.known_version
+        begins = frames.HEAD.pack(
+            frames.MAGIC, frames.PROTOCOL, frames.PULL,
+            (frames.DENSE if pull.dense else 0) | (0 if known is None else frames.KNOWN),
+            self._slot_map_version, 0, len(descriptors), 0, nbytes, 0, 0, 0, 0, known or 0,
+            body, reply,
+        )  # fmt: skip
+        self._send([begins, descriptors], parts, 0 if body else nbytes, deadline)
 
     def send_push(self, push: ShardPush, deadline: float) -> None:
         wire = frames.GRADIENTS[push.wire]
@@ -298,11 +297,13 @@ class _Link:
         ]
         told += [(frames.CHUNK, wire, t, number, values.size) for t, number, values in push.dense]
         arrays, descriptors, nbytes = frames.describe(tuple(told))
-        parts: list[NDArray[Any]] = [_array(ids, np.int64) for ids, _ in push.tables.values()]
-        nbytes += sum(ids.nbytes for ids in parts)
+        parts: list[NDArray[Any]] = []
+        for ids, _ in push.tables.values():
+            parts.append(np.ascontiguousarray(ids, _INT64))
+            nbytes += parts[-1].nbytes
         gradients = [v for _, v in push.tables.values()] + [v for _, _, v in push.dense]
         for array, mine in zip(arrays, gradients, strict=True):
-            values = _array(mine, np.float32)
+            values = np.ascontiguousarray(mine, _FLOAT32)
             encoded = [values] if wire == frames.FLOAT32 else _encoded(values, push.wire)
             parts += encoded
             if padding := array.nbytes - sum(part.nbytes for part in encoded):
@@ -310,27 +311,18 @@ class _Link:
         span, then = push.span, push.then
         flags = known = timeout_ms = 0
         if then is not None:
-            flags, known = frames.THEN | _known_flag(then), then.known_version or 0
+            flags, known = frames.THEN, then.known_version or 0
+            if then.known_version is not None:
+                flags |= frames.KNOWN
             left_s = max(0.0, deadline - time.monotonic())
             timeout_ms = min(int(left_s * _WAIT_SHARE * 1e3), 2**32 - 1)
-        body, reply = self._share(parts, nbytes, then, deadline)
-        head = Head(
-            frames.PUSH,
-            flags,
-            self._slot_map_version,
-            timeout_ms,
-            len(descriptors),
-            span.attempt,
-            nbytes,
-            span.task,
-            span.start,
-            span.end,
-            push.version,
-            known,
-            body,
-            reply,
-        )
-        self._send(head, descriptors, parts, deadline)
+        body, reply = self._share(parts, nbytes, then, deadline) if self._shares_memory else (0, 0)
+        begins = frames.HEAD.pack(
+            frames.MAGIC, frames.PROTOCOL, frames.PUSH, flags, self._slot_map_version, timeout_ms,
+            len(descriptors), span.attempt, nbytes, span.task, span.start, span.end,
+            push.version, known, body, reply,
+        )  # fmt: skip
+        self._send([begins, descriptors], parts, 0 if body else nbytes, deadline)
 
     def _share(
         self, parts: list[NDArray[Any]], nbytes: int, pull: ShardPull | None, deadline: float
@@ -338,8 +330,6 @@ class _Link:
         """Copy a large body into a region; find one for a large reply. Their numbers, or 0."""
         self.sound = False
         self._lent = self._reply = None
-        if not self._shares_memory:
-            return 0, 0
         body = reply = 0
         if nbytes >= _SHARED_NBYTES:
             body, self._lent = self._region(nbytes, deadline)
@@ -350,43 +340,47 @@ class _Link:
         return body, reply
 
     def _send(
-        self, head: Head, descriptors: bytes, parts: list[NDArray[Any]], deadline: float
+        self, begins: list[Any], parts: list[NDArray[Any]], nbytes: int, deadline: float
     ) -> None:
+        """`nbytes` of parts; 0: they are in a region."""
         self.sound = False
-        begins = frames.pack_head(head) + descriptors
-        if head.body_region:
-            self.stream.send([begins], len(begins), deadline)
+        if nbytes <= _SMALL_NBYTES:
+            self.stream.write(b"".join(begins + parts if nbytes else begins), deadline)
         else:
-            self.stream.send([begins, *parts], len(begins) + head.body_nbytes, deadline)
+            nbytes += sum(map(len, begins))
+            self.stream.send(begins + parts, nbytes, deadline)
 
     # -- Receiving
 
     def pulled(self, pull: ShardPull, deadline: float) -> ShardPulled:
         head, arrays = self._replied(_PULLED, deadline)
-        body = self._body(head)
+        body = self._body(head) if self._shares_memory or head.body_region else None
         tables: dict[str, Floats] = {}
         place = num_rows = 0
         if not head.code:
             num_rows = len(pull.tables)
+            if len(arrays) < num_rows:
+                raise frames.Malformed("the reply has not the rows that were asked for")
             for (table, ids), array in zip(pull.tables.items(), arrays, strict=False):
-                if array.kind != frames.ROWS or array.count != len(ids):
-                    break
-                if array.count:
-                    self._sizes.row_nbytes[table] = -(-array.nbytes // array.count)
+                count = array.count
+                if array.kind != frames.ROWS or count != len(ids):
+                    raise frames.Malformed("the reply has not the rows that were asked for")
+                if count:
+                    if self._shares_memory:
+                        self._sizes.row_nbytes[table] = -(-array.nbytes // count)
                     tables[table] = self._rows(array, body, place, deadline)
                     place += array.nbytes
-                num_rows -= 1
-            if num_rows:
-                raise frames.Malformed("the reply has not the rows that were asked for")
-            num_rows = len(pull.tables)
-        dense = self._chunks(arrays[num_rows:], body, place, pull.into, deadline)
+        dense: Sequence[Chunk] = ()
+        if len(arrays) > num_rows:
+            dense = self._chunks(arrays[num_rows:], body, place, pull.into, deadline)
         self.sound = True
         return ShardPulled(head.code, head.version, dense, tables)
 
     def pushed(self, push: ShardPush, deadline: float) -> ShardPushed:
         head, arrays = self._replied(_PUSHED, deadline)
         into = push.then.into if push.then else None
-        dense = self._chunks(arrays, self._body(head), 0, into, deadline)
+        body = self._body(head)
+        dense = self._chunks(arrays, body, 0, into, deadline) if arrays else ()
         self.sound = True
         pulled = bool(head.flags & frames.THEN)
         return ShardPushed(head.code, head.version, head.start, dense, pulled)
@@ -405,14 +399,13 @@ class _Link:
         head = frames.parse_head(self._view, ops)
         self._at = frames.HEAD_NBYTES
         self._lent = None
-        nbytes = head.descriptors_nbytes + (0 if head.body_region else head.body_nbytes)
-        small = frames.HEAD_NBYTES + nbytes <= _FIRST_NBYTES
-        self._window = _FIRST_NBYTES if small else _BEGIN_NBYTES
-        if not head.descriptors_nbytes:
+        end = frames.HEAD_NBYTES + head.descriptors_nbytes
+        nbytes = end if head.body_region else end + head.body_nbytes
+        self._window = _FIRST_NBYTES if nbytes <= _FIRST_NBYTES else _BEGIN_NBYTES
+        if end == frames.HEAD_NBYTES:
             return head, ()
-        end = self._at + head.descriptors_nbytes
         if end <= self._got:
-            descriptors = self._view[self._at : end]
+            descriptors = self._view[frames.HEAD_NBYTES : end]
             self._at = end
         else:
             descriptors = memoryview(bytearray(head.descriptors_nbytes))
@@ -434,8 +427,13 @@ class _Link:
 
     def _rows(self, array: Array, body: Bytes | None, place: int, deadline: float) -> Floats:
         if body is None:
-            body, place = np.empty(array.nbytes, np.uint8), 0
-            self._fill(memoryview(body), deadline)  # type: ignore[arg-type]
+            end = self._at + array.nbytes
+            if end <= self._got:
+                body, place = self._first[self._at : end].copy(), 0
+                self._at = end
+            else:
+                body, place = np.empty(array.nbytes, np.uint8), 0
+                self._fill(memoryview(body), deadline)  # type: ignore[arg-type]
         if array.wire == frames.FLOAT32:
             return frames.values_of(array, body, place)
         return frames.widened(array.wire, frames.values_of(array, body, place))
@@ -449,8 +447,6 @@ class _Link:
         deadline: float,
     ) -> list[Chunk]:
         dense: list[Chunk] = []
-        if not arrays:
-            return dense
         began = place
         for array in arrays:
             if array.kind != frames.CHUNK:
@@ -522,14 +518,6 @@ class _Link:
 
 def _nbytes(region: _Region) -> int:
     return len(region.memory)
-
-
-def _known_flag(pull: ShardPull) -> int:
-    return 0 if pull.known_version is None else frames.KNOWN
-
-
-def _array(values: NDArray[Any], dtype: type) -> NDArray[Any]:
-    return np.ascontiguousarray(values, dtype)
 
 
 def _encoded(values: Floats, wire: str) -> list[NDArray[Any]]:

@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
-from .optimizers import Floats, Ints, Rule
+from .optimizers import ChunkStep, Floats, Ints, Rule
 
 ChunkKey = tuple[str, int]  # tensor, number
-_ONLY_ROW = np.zeros(1, np.int64)
 
 
 @dataclass
@@ -38,11 +37,10 @@ class Chunk:
     pinned: bool = field(default=False, repr=False)  # a pin may share the arrays: copy, then write
 
     def own(self) -> None:
-        """Arrays that no pin shares."""
-        if self.pinned:
-            state = [values.copy() for values in self.state]
-            self.value, self.state, self.steps = self.value.copy(), state, self.steps.copy()
-            self.pinned = False
+        """Copies that no pin shares, for the first write since the pin."""
+        state = [values.copy() for values in self.state]
+        self.value, self.state, self.steps = self.value.copy(), state, self.steps.copy()
+        self.pinned = False
 
 
 class Dense:
@@ -55,6 +53,7 @@ class Dense:
     def __init__(self, spec: ModelSpec, rule: Rule) -> None:
         self._rule = rule
         self._specs = {tensor.name: tensor for tensor in spec.dense}
+        self._buffers = {tensor.name for tensor in spec.dense if tensor.kind == "buffer"}
         self._chunks: dict[ChunkKey, Chunk] = {}
         self._locks: dict[ChunkKey, threading.Lock] = {}
         self._pins: dict[str, dict[ChunkKey, Chunk]] = {}
@@ -76,7 +75,7 @@ class Dense:
         return min(CHUNK_ELEMENTS, self._specs[tensor].elements - number * CHUNK_ELEMENTS)
 
     def is_buffer(self, tensor: str) -> bool:
-        return self._specs[tensor].kind == "buffer"
+        return tensor in self._buffers
 
     def make(self, key: ChunkKey, value: Floats, version: int) -> None:
         """A fresh chunk with its first value; a chunk that is there is left alone."""
@@ -93,6 +92,7 @@ class Dense:
 
     def apply(self, grads: Mapping[ChunkKey, Floats], lr: float) -> None:
         """One step: parameters by the rule, buffers by addition. `mark` them afterwards."""
+        step = self._rule.of_chunks(lr)
         left: Collection[ChunkKey] = grads
         wait = False
         while left:
@@ -104,7 +104,7 @@ class Dense:
                     continue
                 wait = False
                 try:
-                    self._step(key, grads[key], lr)
+                    self._step(key, grads[key], step)
                 finally:
                     lock.release()
             wait = len(busy) == len(left)
@@ -130,18 +130,11 @@ class Dense:
     def unpin(self, cut: str) -> None:
         self._pins.pop(cut, None)
 
-    def _step(self, key: ChunkKey, grad: Floats, lr: float) -> None:
+    def _step(self, key: ChunkKey, grad: Floats, step: ChunkStep) -> None:
         chunk = self._chunks[key]
-        chunk.own()
-        if self.is_buffer(key[0]):
+        if chunk.pinned:
+            chunk.own()
+        if key[0] in self._buffers:
             chunk.value += grad
-            return
-        row = (1, -1)
-        self._rule.apply(
-            chunk.value.reshape(row),
-            [values.reshape(row) for values in chunk.state],
-            chunk.steps,
-            _ONLY_ROW,
-            grad.reshape(row),
-            lr,
-        )
+        else:
+            step(chunk.value, chunk.state, chunk.steps, grad)

@@ -34,6 +34,7 @@ REPLIES = frozenset((PULLED, PUSHED, DONE, ERROR))
 DENSE = 1  # pull: dense chunks too
 KNOWN = 2  # `known` counts
 THEN = 4  # push: answer with dense chunks; reply: they are here
+_ALL_FLAGS = DENSE | KNOWN | THEN
 
 # Kinds of arrays.
 CUT, ROWS, CHUNK = 1, 2, 3
@@ -51,6 +52,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     SCALED_INT8: np.dtype(np.int8),
     SCALED_FLOAT16: np.dtype(np.float16),
 }
+_INT64 = np.dtype(np.int64)
 _NO_IDS = np.empty(0, np.int64)
 
 # Limits. A chunk has 2^20 elements; the others are far beyond any model that fits.
@@ -136,6 +138,18 @@ def pack_head(head: Head) -> bytes:
     return HEAD.pack(MAGIC, PROTOCOL, *head)
 
 
+def pack_reply(
+    op: int, code: int = 0, version: int = 0, *, flags: int = 0, applied: int = 0,
+    descriptors: bytes = b"", body_nbytes: int = 0, region: int = 0,
+) -> bytes:  # fmt: skip
+    """Head and descriptors of a reply, without a detour over Head."""
+    told = len(descriptors)
+    return HEAD.pack(
+        MAGIC, PROTOCOL, op, flags, code, 0, told, 0, body_nbytes, 0, applied, 0, version, 0,
+        region, 0,
+    ) + descriptors  # fmt: skip
+
+
 @lru_cache(maxsize=256)
 def describe(told: tuple[Told, ...]) -> tuple[tuple[Array, ...], bytes, int]:
     """The arrays, their descriptors, and how many bytes their values take (ids left out)."""
@@ -161,21 +175,23 @@ def error_text(descriptors: Any) -> str:
 
 def parse_head(data: Any, ops: frozenset[int]) -> Head:
     """The head at the beginning of `data`, at least 80 bytes. Raises Malformed."""
-    magic, protocol, *fields = HEAD.unpack_from(data)
+    fields = HEAD.unpack_from(data)
+    magic, protocol, op, flags, _, _, told, _, body, _, _, _, _, _, body_region, reply_region = (
+        fields
+    )
     if magic != MAGIC or protocol != PROTOCOL:
         raise Malformed(f"no frame of protocol {PROTOCOL}: it begins with {magic:#x}, {protocol}")
-    head = Head._make(fields)
-    if head.op not in ops:
-        raise Malformed(f"operation {head.op} is not expected here")
-    if head.flags & ~(DENSE | KNOWN | THEN):
-        raise Malformed(f"unknown flags {head.flags:#x}")
-    if head.descriptors_nbytes > MAX_DESCRIPTORS_NBYTES or head.descriptors_nbytes % 8:
-        raise Malformed(f"{head.descriptors_nbytes} bytes of descriptors")
-    if head.body_nbytes > MAX_BODY_NBYTES or head.body_nbytes % 8:
-        raise Malformed(f"a body of {head.body_nbytes} bytes")
-    if head.body_region > MAX_REGIONS or head.reply_region > MAX_REGIONS:
-        raise Malformed(f"regions {head.body_region} and {head.reply_region}")
-    return head
+    if op not in ops:
+        raise Malformed(f"operation {op} is not expected here")
+    if flags > _ALL_FLAGS:
+        raise Malformed(f"unknown flags {flags:#x}")
+    if told > MAX_DESCRIPTORS_NBYTES or told & 7:
+        raise Malformed(f"{told} bytes of descriptors")
+    if body > MAX_BODY_NBYTES or body & 7:
+        raise Malformed(f"a body of {body} bytes")
+    if body_region > MAX_REGIONS or reply_region > MAX_REGIONS:
+        raise Malformed(f"regions {body_region} and {reply_region}")
+    return tuple.__new__(Head, fields[2:])
 
 
 def parse_arrays(head: Head, data: Any) -> tuple[Array, ...]:
@@ -244,15 +260,14 @@ def _allowed(op: int, kind: int, wire: int, name: str, number: int, count: int) 
     return op == PUSH and gradients and count > 0
 
 
-def ids_of(arrays: Iterable[Array], body: Bytes) -> tuple[list[NDArray[np.int64]], int]:
-    """The ids of all tables, as views of a request's body; where the values begin."""
-    ids, place = [], 0
+def ids_of(arrays: Iterable[Array], body: Bytes) -> tuple[dict[str, NDArray[np.int64]], int]:
+    """The ids by table, as views of a request's body; where the values begin."""
+    ids, place = {}, 0
     for array in arrays:
         if array.kind == ROWS:
-            ids.append(
-                np.frombuffer(body, np.int64, array.count, place) if array.count else _NO_IDS
-            )
-            place += 8 * array.count
+            count = array.count
+            ids[array.name] = np.frombuffer(body, _INT64, count, place) if count else _NO_IDS
+            place += 8 * count
     return ids, place
 
 

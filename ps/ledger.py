@@ -66,7 +66,7 @@ class Ledger:
         """May this span be applied now? Raises the attempt, never the position."""
         if span.task < self.low_water:
             return Verdict.FENCED
-        entry = self._entries.get(span.task, Entry(span.task, 0, 0))
+        entry = self._entries.get(span.task) or Entry(span.task, 0, 0)
         if span.attempt < entry.attempt:
             return Verdict.FENCED
         if span.attempt > entry.attempt:

@@ -23,10 +23,8 @@ from numpy.typing import NDArray
 from ..common.kernels import (
     FLOATS_1D,
     FLOATS_2D,
-    FLOATS_2D_IN,
     INTEGER,
     INTS_1D,
-    INTS_1D_IN,
     OPTIONS,
     compiled,
     inlined,
@@ -36,7 +34,8 @@ from ..nn import optimizers as specs
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-_ABSENT = np.zeros((1, 1), np.float32)  # stands for a state that the variant does not have
+ChunkStep = Callable[[Floats, Sequence[Floats], Ints, Floats], None]
+_ABSENT = np.zeros(1, np.float32)  # stands for a state that the variant does not have
 _SGD, _MOMENTUM, _NESTEROV, _ADAGRAD, _ADAM, _AMSGRAD, _FTRL = range(7)
 _MOST_STEPS = 1 << 22  # of the table by step; exact for every beta up to 0.999996
 _NO_STEPS = np.zeros((1, 2), np.float32)
@@ -64,33 +63,31 @@ class Rule:
         values[: len(given)] = given
         return values
 
-    def apply(
-        self,
-        weight: Floats,
-        state: Sequence[Floats],
-        steps: Ints,
-        rows: Ints,
-        grads: Floats,
-        lr: float,
-    ) -> None:
-        """One step of `rows` (unique) of weight[N, W] and as large states, with grads[n, W], at the
-        rate `lr`, already modulated."""
-        constants = self.constants(lr)
-        if constants is None:
-            return
-        arrays = [*state, *[_ABSENT] * (3 - len(state))]
-        _dense_kernel()(self.kind, weight, *arrays, steps, rows, grads, constants, self.by_step)
+    def of_chunks(self, lr: float) -> ChunkStep:
+        """A step at the rate `lr`, already modulated, for any number of dense chunks.
+
+        Of value float32[n], the states, steps int64[1] and the gradient float32[n].
+        """
+        constants, kernel = self.constants(lr), _chunk_kernel()
+        kind, by_step, absent = self.kind, self.by_step, [_ABSENT] * (3 - len(self.state))
+
+        def step(value: Floats, state: Sequence[Floats], steps: Ints, grad: Floats) -> None:
+            if constants is not None:
+                kernel(kind, value, *state, *absent, steps, grad, constants, by_step)
+
+        return step
 
 
 @functools.cache
-def _dense_kernel() -> Callable[..., None]:
-    types = (INTEGER, *[FLOATS_2D] * 4, INTS_1D, INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D)
+def _chunk_kernel() -> Callable[..., None]:
+    grad = numba.types.Array(numba.float32, 1, "C", readonly=True)
+    types = (INTEGER, *[FLOATS_1D] * 4, INTS_1D, grad, FLOATS_1D, FLOATS_2D)
     return compiled(_apply, *types)
 
 
 def make_rule(spec: specs.Optimizer) -> Rule:
     """The rule of an optimizer spec, compiled."""
-    _dense_kernel()
+    _chunk_kernel()
     match spec:
         case specs.SGD(momentum=keep, weight_decay=decay):
             if not keep:
@@ -258,15 +255,10 @@ def constants_of(k):  # type: ignore[no-untyped-def]
     return (k[0], k[1], k[2], k[3], k[4], k[5], k[6])
 
 
-def _apply(kind, weight, a, b, c, steps, rows, grads, constants, by_step):  # type: ignore[no-untyped-def]
-    k = constants_of(constants)
-    wide = weight.shape[1]
-    w0, g0 = np.int64(weight.ctypes.data), np.int64(grads.ctypes.data)
-    a0, b0, c0 = np.int64(a.ctypes.data), np.int64(b.ctypes.data), np.int64(c.ctypes.data)
-    for i in range(rows.size):
-        r = rows[i]
-        at = 4 * wide * r
-        line = min(steps[r], len(by_step) - 1)
-        steps[r] += 1
-        g, x, y = g0 + 4 * wide * i, by_step[line, 0], by_step[line, 1]
-        step(kind, wide, w0 + at, a0 + at, b0 + at, c0 + at, g, k, x, y)
+def _apply(kind, weight, a, b, c, steps, grad, constants, by_step):  # type: ignore[no-untyped-def]
+    w, g = np.int64(weight.ctypes.data), np.int64(grad.ctypes.data)
+    p, q, r = np.int64(a.ctypes.data), np.int64(b.ctypes.data), np.int64(c.ctypes.data)
+    line = min(steps[0], len(by_step) - 1)
+    steps[0] += 1
+    x, y = by_step[line, 0], by_step[line, 1]
+    step(kind, weight.size, w, p, q, r, g, constants_of(constants), x, y)

@@ -6,7 +6,8 @@ Steps and reads may run at the same time, of any number of threads. What must se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ from .table import RowBlock, Table
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _ROUNDINGS = ("nearest", "stochastic")
+_FLOAT32 = np.dtype(np.float32)
+_NEEDED = "values must be float32, in order and aligned"
 
 
 class Invalid(EdlError):
@@ -111,8 +114,18 @@ class Parameters:
             new.tables[name].take_over(table, keep_state=same_state)
         return new
 
+    def check_room(self, rows: Iterable[tuple[str, int]]) -> None:
+        """MemoryError where a table may have no room for so many more rows, all together."""
+        more = Counter[str]()
+        for table, count in rows:
+            more[table] += count
+        for table, count in more.items():
+            self.tables[table]._rows.check_room(count)
+
     def apply(self, update: Update, step: int, scale: float) -> None:
         """The optimizer's step number `step` (from 0), at its rate times `scale`."""
+        if not (update.dense or update.rows):
+            return
         lr = specs.learning_rate(self.spec.optimizer, step) * scale
         self.dense.apply(update.dense, lr)
         for table, (ids, grads) in update.rows.items():
@@ -151,7 +164,8 @@ class Parameters:
                 raise Invalid(
                     f"gradients of table {name!r} have shape {grads.shape}, not ({len(ids)}, {dim})"
                 )
-            _check_layout(grads, f"gradients of table {name!r}")
+            if _is_odd(grads):
+                raise Invalid(f"gradients of table {name!r}: {_NEEDED}, not {grads.dtype}")
             if ids_too:
                 check_ids(self._slot_map, self._index, name, ids)
 
@@ -176,14 +190,14 @@ class Parameters:
             raise Invalid(
                 f"chunk {key[1]} of tensor {key[0]!r} has {elements} elements, not {len(values)}"
             )
-        _check_layout(values, f"chunk {key[1]} of tensor {key[0]!r}")
+        if _is_odd(values):
+            raise Invalid(f"chunk {key[1]} of tensor {key[0]!r}: {_NEEDED}, not {values.dtype}")
 
 
-def _check_layout(values: Floats, what: str) -> None:
-    """What a kernel would refuse amid a step, where it is too late."""
+def _is_odd(values: Floats) -> bool:
+    """A kernel would refuse them amid a step, where it is too late."""
     flags = values.flags
-    if values.dtype != np.float32 or not (flags.aligned and flags.c_contiguous):
-        raise Invalid(f"{what}: values must be float32, in order and aligned, not {values.dtype}")
+    return values.dtype != _FLOAT32 or not (flags.aligned and flags.c_contiguous)
 
 
 def check_ids(slot_map: SlotMap, index: int, table: str, ids: Ints) -> None:

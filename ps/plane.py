@@ -5,7 +5,8 @@ has proved that it is of the job, and nothing is allocated before a frame's leng
 
 A push's body comes into one of the plane's buffers, ids first: they are checked while the values
 are on the wire; then one `Store.push`. The buffers of all connections share a budget; where it is
-used up a connection waits and so does its peer (TCP's flow control). A pull is gathered and sent in
+used up a connection waits and so does its peer (TCP's flow control), unless a pin waits for this
+very push while a freeze holds back those that have the budget. A pull is gathered and sent in
 parts, so that store and wire work at the same time; chunks are sent from where they live.
 
 On the same host bodies lie in the client's shared regions instead: gradients are applied from
@@ -26,7 +27,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,8 +55,10 @@ STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long 
 MAX_CONNECTIONS = 1024
 FIRST_NBYTES = 8 << 10  # read at once: a small frame is one system call
 BEGIN_NBYTES = 256  # read at once after a large frame: the rest goes straight to its place
+_LOOK_S = 0.05  # while the budget is used up: whether a pin needs the push has no signal
 _PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
 _REPORT_NBYTES = 64 << 10  # received: told to the metrics in steps
+_FLOAT32 = np.dtype(np.float32)
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 
 _OUTCOMES = {outcome: pb.PushReply.Outcome.Value(outcome.name) for outcome in Outcome}
@@ -88,7 +91,7 @@ class Backend(Protocol):
         *,
         dense: bool,
         known_version: int | None,
-        tables: Sequence[tuple[str, NDArray[np.int64]]],
+        tables: Iterable[tuple[str, NDArray[np.int64]]],
         cut: str = "",
     ) -> PullPlan | None: ...
 
@@ -97,6 +100,8 @@ class Backend(Protocol):
     def push(
         self, span: Span, version: int, update: Update, *, checked: bool = False
     ) -> Pushed: ...
+
+    def lets_through(self, span: Span) -> bool: ...
 
     def wait_version(self, newer_than: int, timeout_s: float) -> int: ...
 
@@ -213,8 +218,11 @@ class Buffers:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
 
-    def take(self, nbytes: int) -> Bytes:
-        """At least `nbytes`; waits until the budget has them. Raises Unreachable once closed."""
+    def take(self, nbytes: int, needed: Callable[[], bool] = lambda: False) -> Bytes:
+        """At least `nbytes`; waits until the budget has them. Raises Unreachable once closed.
+
+        `needed()`: what holds the budget waits for this one, so it does not wait for the budget.
+        """
         size = nbytes + (1 << 20) - 1 & -(1 << 20)
         if size > self.limit_nbytes:
             raise Invalid(f"{nbytes} bytes in one request: this server takes {self.limit_nbytes}")
@@ -226,11 +234,11 @@ class Buffers:
                     return fit
                 while self._kept and not self._room(size):
                     self.nbytes -= len(self._kept.pop(0))
-                if self._room(size):
+                if self._room(size) or needed():
                     self.nbytes += size
                     return _mapped(size)
                 self.waiting += 1
-                self._changed.wait()
+                self._changed.wait(_LOOK_S)
                 self.waiting -= 1
         raise Unreachable("the server is closing")
 
@@ -243,7 +251,10 @@ class Buffers:
     def give(self, buffer: Bytes) -> None:
         """Back. Nobody may look at it any more."""
         with self._lock:
-            self._kept.append(buffer)
+            if self._room(0):
+                self._kept.append(buffer)
+            else:
+                self.nbytes -= len(buffer)
             if self.waiting:
                 self._changed.notify_all()
 
@@ -265,6 +276,7 @@ class _Session:
 
     def __init__(self, plane: Plane, stream: Stream) -> None:
         self._plane = plane
+        self._backend = plane.backend
         self._stream = stream
         self._first: Bytes = np.empty(FIRST_NBYTES, np.uint8)
         self._view = memoryview(self._first)  # type: ignore[arg-type]
@@ -276,6 +288,7 @@ class _Session:
         self._wide = _NO_BYTES
         self._begun = False  # the reply is partly sent: too late for an error
         self._scratch = _NO_BYTES  # of a connection that pulls
+        self._scratch_view = memoryview(b"")
         metrics = plane.metrics
         self._unreported = 0  # bytes received
         self._times = {
@@ -309,16 +322,17 @@ class _Session:
             self._left = 0  # where the next frame begins, nobody can say: this is the end
             self._refuse(_INVALID, str(error))
             raise
-        if head.op in (frames.PULL, frames.PUSH):
-            self._times[head.op, code](time.perf_counter() - began)
+        if observe := self._times.get((head.op, code)):
+            observe(time.perf_counter() - began)
         return True
 
     def _answered(self, head: Head, got: int) -> int:
         """Answer one request. The status code."""
-        if head.body_nbytes > MAX_REQUEST_NBYTES and head.op != frames.MAP:
+        op, nbytes = head.op, frames.HEAD_NBYTES + head.descriptors_nbytes
+        if head.body_nbytes > MAX_REQUEST_NBYTES and op != frames.MAP:
             raise frames.Malformed(f"{head.body_nbytes} bytes: {MAX_REQUEST_NBYTES} are taken")
-        inline = 0 if head.body_region else head.body_nbytes
-        nbytes = frames.HEAD_NBYTES + head.descriptors_nbytes + inline
+        if not head.body_region:
+            nbytes += head.body_nbytes
         if got > nbytes:
             raise frames.Malformed(f"{got - nbytes} bytes beyond the frame")
         self._got, self._left, self._begun = got, nbytes - got, False
@@ -327,9 +341,9 @@ class _Session:
         if self._unreported > _REPORT_NBYTES:
             self._report()
         try:
-            if head.op == frames.PULL:
+            if op == frames.PULL:
                 self._pull(head)
-            elif head.op == frames.PUSH:
+            elif op == frames.PUSH:
                 self._push(head)
             else:
                 self._share(head)
@@ -346,7 +360,8 @@ class _Session:
             text = f"server {self._plane.index} is out of memory: use more servers"
             return self._refuse(_EXHAUSTED, text)
         finally:
-            self._give_back()
+            if self._lent is not None:
+                self._give_back()
 
     def _report(self) -> None:
         self._plane.metrics.received.inc(self._unreported)
@@ -359,8 +374,7 @@ class _Session:
             part = min(self._left, FIRST_NBYTES)
             self._stream.receive(self._view[:part], None)
             self._left -= part
-        frame = frames.pack_error(code, text)
-        self._stream.send([frame], len(frame), None)
+        self._stream.write(frames.pack_error(code, text), None)
         return code
 
     # -- Receiving
@@ -368,6 +382,11 @@ class _Session:
     def _opened(self, head: Head) -> tuple[tuple[Array, ...], Bytes]:
         """The arrays, and where their bytes will be: `_fill` receives them."""
         begins = frames.HEAD_NBYTES + head.descriptors_nbytes
+        if not self._left and not head.body_region:  # all of it has come at once
+            arrays = frames.parse_arrays(head, self._view[frames.HEAD_NBYTES : begins])
+            if head.op == frames.PUSH:
+                self._take(0, head, arrays)
+            return arrays, self._first[begins : self._got]
         descriptors: Any
         if begins <= FIRST_NBYTES:
             if self._got < begins:
@@ -379,13 +398,14 @@ class _Session:
             descriptors[:have] = self._view[frames.HEAD_NBYTES : self._got]
             self._receive(descriptors[have:])
         arrays = frames.parse_arrays(head, descriptors)
+        body_nbytes = head.body_nbytes
         if head.body_region:
-            self._take(0, arrays)
-            return arrays, self._region(head.body_region, head.body_nbytes)
-        if begins + head.body_nbytes <= FIRST_NBYTES:
-            self._take(0, arrays)
-            return arrays, self._first[begins : begins + head.body_nbytes]
-        body = self._take(head.body_nbytes, arrays)
+            self._take(0, head, arrays)
+            return arrays, self._region(head.body_region, body_nbytes)
+        if begins + body_nbytes <= FIRST_NBYTES:
+            self._take(0, head, arrays)
+            return arrays, self._first[begins : begins + body_nbytes]
+        body = self._take(body_nbytes, head, arrays)
         if self._got > begins:
             body[: self._got - begins] = self._first[begins : self._got]
         return arrays, body
@@ -393,7 +413,7 @@ class _Session:
     def _fill(self, body: Bytes, end: int, nbytes: int) -> None:
         """The body up to `end` (of `nbytes`) is there."""
         start = nbytes - self._left
-        if self._left and start < end:
+        if start < end:
             self._receive(memoryview(body)[start:end])  # type: ignore[arg-type]
 
     def _receive(self, view: memoryview) -> None:
@@ -401,14 +421,25 @@ class _Session:
         self._got += len(view)
         self._left -= len(view)
 
-    def _take(self, nbytes: int, arrays: Sequence[Array]) -> Bytes:
+    def _take(self, nbytes: int, head: Head, arrays: Sequence[Array]) -> Bytes:
         """A buffer, and `_wide` for values that must be made float32: both or none at once."""
-        wide = sum(frames.padded(4 * math.prod(a.shape)) for a in arrays if a.wire in frames.SCALED)
+        wide = 0
+        for array in arrays:
+            if array.wire in frames.SCALED:
+                wide += frames.padded(4 * math.prod(array.shape))
         if not nbytes + wide:
             return _NO_BYTES
-        self._lent = self._plane.buffers.take(nbytes + wide)
+        self._lent = self._plane.buffers.take(nbytes + wide, lambda: self._needed(head))
         self._wide = self._lent[nbytes : nbytes + wide]
         return self._lent[:nbytes]
+
+    def _needed(self, head: Head) -> bool:
+        """Pushes that a freeze holds back have the budget, and its pin waits for this one."""
+        store = self._backend()
+        try:
+            return head.op == frames.PUSH and store is not None and store.lets_through(_span(head))
+        except Invalid:
+            return False
 
     def _give_back(self) -> None:
         if self._lent is not None:
@@ -424,30 +455,29 @@ class _Session:
     # -- Pull
 
     def _pull(self, head: Head) -> None:
-        arrays: Sequence[Array]
         arrays, body = self._opened(head)
-        ids, _ = frames.ids_of(arrays, body)
-        self._fill(body, head.body_nbytes, head.body_nbytes)
+        if self._left:
+            self._fill(body, head.body_nbytes, head.body_nbytes)
         store = self._store()
         if _moved(store, head):
-            self._tell(Head(frames.PULLED, code=pb.PullReply.MOVED))
+            self._tell(frames.pack_reply(frames.PULLED, pb.PullReply.MOVED))
             return
-        cut = ""
-        if arrays and arrays[-1].kind == frames.CUT:
-            *arrays, (_, _, cut, *_) = arrays
+        ids, _ = frames.ids_of(arrays, body)
+        flags = head.flags
         plan = store.plan_pull(
-            dense=bool(head.flags & frames.DENSE),
-            known_version=head.known if head.flags & frames.KNOWN else None,
-            tables=[(array.name, mine) for array, mine in zip(arrays, ids, strict=True)],
-            cut=cut,
+            dense=flags & frames.DENSE != 0,
+            known_version=head.known if flags & frames.KNOWN else None,
+            tables=ids.items(),
+            cut=arrays[-1].name if len(ids) < len(arrays) else "",
         )
         if plan is None:
-            self._tell(Head(frames.PULLED, code=pb.PullReply.UNINITIALIZED))
+            self._tell(frames.pack_reply(frames.PULLED, pb.PullReply.UNINITIALIZED))
             return
-        told = [
-            (frames.ROWS, _wire(store, array.name, part.dtype), "", part.dim, array.count)
-            for array, part in zip(arrays, plan.tables, strict=True)
-        ]
+        told = []
+        for array, rows in zip(arrays, plan.tables, strict=False):
+            plain = rows.dtype == _FLOAT32
+            wire = frames.FLOAT32 if plain else _narrow(store, array.name)
+            told.append((frames.ROWS, wire, "", rows.dim, array.count))
         self._send(frames.PULLED, 0, 0, 0, told, plan, head.reply_region)
 
     def _send(
@@ -461,66 +491,106 @@ class _Session:
         region: int,
     ) -> None:
         """A reply with the plan's rows and chunks, in the caller's region where they fit."""
-        told += [
-            (frames.CHUNK, frames.FLOAT32, tensor, number, len(values))
-            for (tensor, number), values in plan.chunks
-        ]
+        for (tensor, number), values in plan.chunks:
+            told.append((frames.CHUNK, frames.FLOAT32, tensor, number, len(values)))
         arrays, descriptors, nbytes = frames.describe(tuple(told))
-        shared = self._regions.get(region, _NO_BYTES)
+        shared = self._regions.get(region, _NO_BYTES) if region else _NO_BYTES
         if nbytes > len(shared):
             region = 0
-        head = Head(
-            op,
-            flags,
-            code,
-            0,
-            len(descriptors),
-            body_nbytes=nbytes,
-            start=applied,
-            version=plan.version,
-            body_region=region,
-        )
-        begins = frames.pack_head(head) + descriptors
+        begins = frames.pack_reply(
+            op, code, plan.version, flags=flags, applied=applied,
+            descriptors=descriptors, body_nbytes=nbytes, region=region,
+        )  # fmt: skip
         if region:
-            _write(shared, arrays, plan)
-            self._stream.send([begins], len(begins), None)
+            place = self._gather(shared, 0, arrays, plan.tables)
+            for array, (_, values) in zip(arrays[len(plan.tables) :], plan.chunks, strict=True):
+                np.ndarray((array.count,), np.float32, shared, place)[:] = values
+                shared[place + values.nbytes : place + array.nbytes] = 0
+                place += array.nbytes
+            self._stream.write(begins, None)
             return
-        widest = 8 + max((4 * rows.dim for rows in plan.tables), default=0)
-        if len(self._scratch) < widest:
-            self._scratch = np.empty(max(widest, _PART_NBYTES), np.uint8)
-        if nbytes <= len(self._scratch) and not plan.chunks:
-            _write(self._scratch, arrays, plan)
-            self._stream.send([begins, self._scratch[:nbytes]], len(begins) + nbytes, None)
+        if not plan.tables:
+            self._send_chunks(begins, arrays, plan)
             return
-        self._begun = True
-        parts = _Parts(self._stream, begins, self._scratch)
-        for array, rows in zip(arrays, plan.tables, strict=False):
-            parts.add_rows(array, rows)
+        for rows in plan.tables:
+            if len(self._scratch) < 32 * rows.dim:
+                self._scratch = np.empty(max(32 * rows.dim, _PART_NBYTES), np.uint8)
+                self._scratch_view = memoryview(self._scratch)  # type: ignore[arg-type]
+        used = len(begins)
+        if used <= len(self._scratch):
+            self._scratch_view[:used] = begins
+        else:
+            self._flush(begins)
+            used = 0
+        used = self._gather(self._scratch, used, arrays, plan.tables)
+        if plan.chunks:
+            self._send_chunks(self._scratch_view[:used], arrays, plan)
+        else:
+            self._flush(self._scratch_view[:used])
+
+    def _gather(
+        self, memory: Bytes, place: int, arrays: Sequence[Array], tables: Sequence[RowPlan]
+    ) -> int:
+        """The rows of all tables into memory, from `place` on, and where they end. It is sent when
+        it is full (a region is large enough), eight rows at least: all parts are whole words."""
+        for array, rows in zip(arrays, tables, strict=False):
+            dim, dtype = rows.dim, rows.dtype
+            row_nbytes = dtype.itemsize * dim
+            start, count = 0, array.count
+            while start < count:
+                stop = start + (len(memory) - place) // row_nbytes
+                stop = count if stop >= count else stop - (stop - start) % 8
+                if stop > start:
+                    rows.gather(start, stop, np.ndarray((stop - start, dim), dtype, memory, place))
+                    place += (stop - start) * row_nbytes
+                    start = stop
+                if start < count:
+                    self._flush(memory[:place])
+                    place = 0
+            if padding := -place & 7:
+                memory[place : place + padding] = 0
+                place += padding
+        return place
+
+    def _send_chunks(
+        self, begins: bytes | memoryview, arrays: Sequence[Array], plan: PullPlan
+    ) -> None:
+        """What stands before them, and the chunks from where they live."""
+        buffers: list[Any] = [begins]
+        nbytes = len(begins)
         for array, (_, values) in zip(arrays[len(plan.tables) :], plan.chunks, strict=True):
-            parts.add(values, array.nbytes)
-        parts.flush()
+            buffers.append(values)
+            if array.nbytes > values.nbytes:
+                buffers.append(bytes(array.nbytes - values.nbytes))
+            nbytes += array.nbytes
+        self._begun = True
+        self._stream.send(buffers, nbytes, None)
+
+    def _flush(self, part: Any) -> None:
+        """A part of a reply."""
+        self._begun = True
+        self._stream.write(part, None)
 
     # -- Push
 
     def _push(self, head: Head) -> None:
         arrays, body = self._opened(head)
         ids, values_at = frames.ids_of(arrays, body)
-        self._fill(body, values_at, head.body_nbytes)
+        if self._left:
+            self._fill(body, values_at, head.body_nbytes)
         store = self._store()
         moved = _moved(store, head)
         checked = store.initialized and not moved
         if checked:
-            tables = (array for array in arrays if array.kind == frames.ROWS)
-            for array, mine in zip(tables, ids, strict=True):
-                store.check_rows(array.name, mine, array.number)
-        self._fill(body, head.body_nbytes, head.body_nbytes)
+            for array in arrays:
+                if array.kind == frames.ROWS:
+                    store.check_rows(array.name, ids[array.name], array.number)
+        if self._left:
+            self._fill(body, head.body_nbytes, head.body_nbytes)
         if moved:
-            self._tell(Head(frames.PUSHED, code=pb.PushReply.MOVED))
+            self._tell(frames.pack_reply(frames.PUSHED, pb.PushReply.MOVED))
             return
-        try:
-            span = Span(head.task, head.attempt, head.start, head.end)
-        except ValueError as error:
-            raise Invalid(str(error)) from error
+        span = _span(head)
         update = self._update(arrays, ids, body, values_at)
         pushed = store.push(span, head.version, update, checked=checked)
         del update, body
@@ -533,8 +603,8 @@ class _Session:
         code = _OUTCOMES[pushed.outcome]
         plan = self._then(store, head, pushed) if head.flags & frames.THEN else None
         if plan is None:
-            reply = Head(frames.PUSHED, 0, code, start=pushed.applied, version=pushed.version)
-            self._tell(reply)
+            told = frames.pack_reply(frames.PUSHED, code, pushed.version, applied=pushed.applied)
+            self._tell(told)
             return
         region = head.reply_region
         self._send(frames.PUSHED, frames.THEN, code, pushed.applied, [], plan, region)
@@ -549,10 +619,9 @@ class _Session:
         return store.plan_pull(dense=True, known_version=known, tables=(), cut="")
 
     def _update(
-        self, arrays: Sequence[Array], ids: Sequence[NDArray[np.int64]], body: Bytes, place: int
+        self, arrays: Sequence[Array], ids: Mapping[str, NDArray[np.int64]], body: Bytes, place: int
     ) -> Update:
         update = Update({}, {})
-        mine = iter(ids)
         used = 0
         for array in arrays:
             if array.wire == frames.FLOAT32:
@@ -563,7 +632,7 @@ class _Session:
                 used += frames.padded(values.nbytes)
             place += array.nbytes
             if array.kind == frames.ROWS:
-                update.rows[array.name] = next(mine), values
+                update.rows[array.name] = ids[array.name], values
             else:
                 update.dense[array.name, array.number] = values
         return update
@@ -576,7 +645,7 @@ class _Session:
             raise frames.Malformed("regions are shared by number, over a unix socket")
         self._regions.pop(head.body_region, None)
         if head.op == frames.MAP:
-            self._tell(Head(frames.DONE))
+            self._tell(frames.pack_reply(frames.DONE))
             fd = self._stream.receive_descriptor()
             if fd is None:
                 raise Unreachable("a descriptor was announced and did not come")
@@ -584,88 +653,33 @@ class _Session:
                 self._regions[head.body_region] = map_region(fd, head.body_nbytes)
             finally:
                 os.close(fd)
-        self._tell(Head(frames.DONE))
+        self._tell(frames.pack_reply(frames.DONE))
 
     def _store(self) -> Backend:
-        store = self._plane.backend()
+        store = self._backend()
         if store is None:
             raise _Unavailable(f"server {self._plane.index} is starting")
         return store
 
-    def _tell(self, head: Head) -> None:
-        self._stream.send([frames.pack_head(head)], frames.HEAD_NBYTES, None)
+    def _tell(self, frame: bytes) -> None:
+        self._stream.write(frame, None)
 
 
-class _Parts:
-    """A reply on its way: rows are gathered into `scratch`, and sent when it is full."""
-
-    def __init__(self, stream: Stream, begins: bytes, scratch: Bytes) -> None:
-        self._stream = stream
-        self._buffers: list[Any] = [begins]
-        self._nbytes = len(begins)
-        self._scratch = scratch
-        self._used = self._sent = 0  # of scratch: written, and of that among the buffers
-
-    def add_rows(self, array: Array, plan: RowPlan) -> None:
-        dim, dtype = plan.dim, plan.dtype
-        row_nbytes = dtype.itemsize * dim
-        start, count = 0, array.count
-        while start < count:
-            stop = min(count, start + (len(self._scratch) - 8 - self._used) // row_nbytes)
-            if stop > start:
-                shape = (stop - start, dim)
-                plan.gather(start, stop, np.ndarray(shape, dtype, self._scratch, self._used))
-                self._used += (stop - start) * row_nbytes
-                start = stop
-            if start < count:
-                self.flush()
-        if padding := -self._used % 8:
-            self._scratch[self._used : self._used + padding] = 0
-            self._used += padding
-
-    def add(self, values: NDArray[np.float32], nbytes: int) -> None:
-        self._append_scratch()
-        self._buffers.append(values)
-        if nbytes > values.nbytes:
-            self._buffers.append(bytes(nbytes - values.nbytes))
-        self._nbytes += nbytes
-
-    def flush(self) -> None:
-        self._append_scratch()
-        self._stream.send(self._buffers, self._nbytes, None)
-        self._buffers, self._nbytes, self._used, self._sent = [], 0, 0, 0
-
-    def _append_scratch(self) -> None:
-        if self._used > self._sent:
-            self._buffers.append(self._scratch[self._sent : self._used])
-            self._nbytes += self._used - self._sent
-            self._sent = self._used
-
-
-def _write(region: Bytes, arrays: Sequence[Array], plan: PullPlan) -> None:
-    """The body of a reply into shared memory."""
-    place = 0
-    for array, rows in zip(arrays, plan.tables, strict=False):
-        out = np.ndarray((array.count, rows.dim), rows.dtype, region, place)
-        rows.gather(0, array.count, out)
-        region[place + out.nbytes : place + array.nbytes] = 0
-        place += array.nbytes
-    for array, (_, values) in zip(arrays[len(plan.tables) :], plan.chunks, strict=True):
-        np.ndarray((array.count,), np.float32, region, place)[:] = values
-        region[place + values.nbytes : place + array.nbytes] = 0
-        place += array.nbytes
-
-
-def _wire(store: Backend, table: str, dtype: np.dtype[Any]) -> int:
-    if dtype == np.float32:
-        return frames.FLOAT32
+def _narrow(store: Backend, table: str) -> int:
     assert store.spec is not None
     return frames.PLAIN[next(t.dtype for t in store.spec.tables if t.name == table)]
 
 
+def _span(head: Head) -> Span:
+    try:
+        return Span(head.task, head.attempt, head.start, head.end)
+    except ValueError as error:
+        raise Invalid(str(error)) from error
+
+
 def _moved(store: Backend, head: Head) -> bool:
     """The caller names a slot map that is not this shard's; 0 names none."""
-    return head.code not in (0, store.slot_map.version)
+    return head.code != 0 and head.code != store.slot_map.version
 
 
 def _mapped(nbytes: int) -> Bytes:

@@ -6,7 +6,7 @@ its updates so far in its entry in the index, which a push has at hand anyway.
 
 `gather` and `apply` work in blocks, a pipeline of three stages: hash the ids and ask for the lines
 of the index; find the rows and ask for theirs; copy or update. So the cache misses of a whole block
-overlap, and each stage finds what it needs.
+overlap, with each other and with the arithmetic, and each stage finds what it needs.
 
 Several threads may apply at once. The lowest bit of a row's book says that one is at
 it: a row that is taken is passed over and listed, and the caller comes back for it, so that nobody
@@ -45,7 +45,9 @@ from .optimizers import Floats, Ints, Rule, constants_of, step
 
 _LINE = 64
 _MOST_ROWS = 2**32 - 2
-_BLOCK = 64  # ids whose cache misses overlap
+_BLOCK = 16  # ids at once in each stage of a kernel, fewer where rows are long
+_LAG = 1  # blocks between two stages
+_RING = 16  # ids under way: _BLOCK * _LAG, a power of two
 _AHEAD_NBYTES = 16 << 10  # of rows that are asked for ahead: half of a level 1 cache
 _BITS_2D = types.Array(types.uint16, 2, "C")
 Weights = NDArray[np.float32] | NDArray[np.uint16]
@@ -62,7 +64,7 @@ class Rows:
         state = -(-weight_nbytes // 4) * 4
         nbytes = state + 4 * spec.dim * num_states
         stride = _stride(nbytes)
-        block = max(8, min(_BLOCK, 1 << (_AHEAD_NBYTES // nbytes).bit_length() - 1))
+        block = max(4, min(_BLOCK, _AHEAD_NBYTES // nbytes // _LAG))
         random = spec.rounding == "stochastic"
         self.layout = np.array(
             [stride, nbytes, weight_nbytes, state, spec.dim, kind, random, block], np.int64
@@ -186,29 +188,29 @@ def copy_row(source, target, nbytes):  # type: ignore[no-untyped-def]
 
 def _gather(lines, head, layout, memory, ids, out, unknown):  # type: ignore[no-untyped-def]
     base, old, new, cursor = shape_of(lines, head)
-    stride, nbytes = layout[STRIDE], layout[WEIGHT_NBYTES]
+    stride, nbytes, block = layout[STRIDE], layout[WEIGHT_NBYTES], layout[BLOCK]
     first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
-    homes, rows = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
-    n, unknowns = len(ids), 0
-    for start in range(-2 * _BLOCK, n, _BLOCK):
-        for i in range(max(start, 0), min(start + _BLOCK, n)):
-            row = rows[i & (_BLOCK - 1)]
+    homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
+    n, unknowns, lag = len(ids), 0, _LAG * block
+    for start in range(-2 * lag, n, block):
+        for i in range(max(start, 0), min(start + block, n)):
+            row = rows[i & (_RING - 1)]
             if row != 0:
                 copy_row(row, target + i * nbytes, nbytes)
             else:
                 unknown[unknowns] = i
                 unknowns += 1
-        for i in range(max(start + _BLOCK, 0), min(start + 2 * _BLOCK, n)):
-            word, _ = probe(base, ids[i], homes[i & (_BLOCK - 1)])
+        for i in range(max(start + lag, 0), min(start + lag + block, n)):
+            word, _ = probe(base, ids[i], homes[i & (_RING - 1)])
             row = 0
             if word != 0:
                 row = first + ((word & ROW) - 1) * stride
                 prefetch_row(row, nbytes)
-            rows[i & (_BLOCK - 1)] = row
-        for i in range(start + 2 * _BLOCK, min(start + 3 * _BLOCK, n)):
+            rows[i & (_RING - 1)] = row
+        for i in range(start + 2 * lag, min(start + 2 * lag + block, n)):
             home = home_of(ids[i], old, new, cursor)
             prefetch(base + BUCKET_NBYTES * home)
-            homes[i & (_BLOCK - 1)] = home
+            homes[i & (_RING - 1)] = home
     return unknowns
 
 
@@ -218,14 +220,16 @@ def _apply(lines, head, layout, memory, rule, ids, grads, constants, by_step, le
     kind, stochastic, state = layout[KIND], layout[STOCHASTIC] != 0, layout[STATE]
     first, source = np.int64(memory.ctypes.data), np.int64(grads.ctypes.data)
     k = constants_of(constants)
-    homes, taken = np.empty(block, np.int64), np.empty(block, np.int64)
-    rows, books = np.empty(block, np.int64), np.empty(block, np.int64)
+    homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
+    books = np.empty(_RING, np.int64)
     wide = np.empty(dim if kind != FLOAT32 else 0, np.float32)
-    n, m, unknown, busy = len(ids), 0, 0, 0
-    for start in range(-2 * block, n, block):
-        for j in range(m):
-            i, row = taken[j], rows[j]
-            book = load_word(books[j]) & np.uint32(0xFFFFFFFE)
+    n, unknown, busy, lag = len(ids), 0, 0, _LAG * block
+    for start in range(-2 * lag, n, block):
+        for i in range(max(start, 0), min(start + block, n)):
+            row, address = rows[i & (_RING - 1)], books[i & (_RING - 1)]
+            if row == 0:
+                continue
+            book = load_word(address) & np.uint32(0xFFFFFFFE)
             steps = np.int64(book >> np.uint32(1))
             line = min(steps, len(by_step) - 1)
             x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
@@ -239,24 +243,22 @@ def _apply(lines, head, layout, memory, rule, ids, grads, constants, by_step, le
                 narrow(weight, row, dim, kind, stochastic, ids[i], steps)
             if book < np.uint32(0xFFFFFFFE):
                 book += np.uint32(2)
-            release_word(books[j], book)
-        m = 0
-        for i in range(max(start + block, 0), min(start + 2 * block, n)):
-            word, address = probe(base, ids[i], homes[i & (block - 1)])
+            release_word(address, book)
+        for i in range(max(start + lag, 0), min(start + lag + block, n)):
+            word, address = probe(base, ids[i], homes[i & (_RING - 1)])
+            row = 0
             if word == 0:
                 left[unknown] = i
                 unknown += 1
-                continue
-            row = first + ((word & ROW) - 1) * stride
-            prefetch_row(row, nbytes)
-            if not set_bit(address + BOOK):
+            elif set_bit(address + BOOK):
+                row = first + ((word & ROW) - 1) * stride
+                prefetch_row(row, nbytes)
+            else:
                 busy += 1
                 left[n - busy] = i
-                continue
-            taken[m], rows[m], books[m] = i, row, address + BOOK
-            m += 1
-        for i in range(start + 2 * block, min(start + 3 * block, n)):
+            rows[i & (_RING - 1)], books[i & (_RING - 1)] = row, address + BOOK
+        for i in range(start + 2 * lag, min(start + 2 * lag + block, n)):
             home = home_of(ids[i], old, new, cursor)
             prefetch(base + BUCKET_NBYTES * home)
-            homes[i & (block - 1)] = home
+            homes[i & (_RING - 1)] = home
     return unknown, busy

@@ -17,16 +17,20 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 from prometheus_client import start_http_server
 
 from ..common import rpc, storage
 from ..common.errors import Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
+from ..nn.model_spec import ModelSpec, TableSpec
+from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc, ps_pb2_grpc
 from . import snapshot
-from .aggregation import Policy
+from .aggregation import Policy, Update
+from .parameters import Parameters
 from .plane import Plane
 from .servicer import ParameterServerServicer
 from .slots import SlotMap
@@ -36,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
 _CALL_S = 5.0
+_NO_IDS, _NO_ROWS = np.zeros(0, np.int64), np.zeros((0, 1), np.float32)
 _THREADS = 256  # a frozen shard holds one for each push; they are made as needed
 
 
@@ -68,6 +73,7 @@ class Server:
         self._wake = threading.Event()
         self._draining = False
         self._servicer = ParameterServerServicer(index)
+        threading.Thread(target=_load_kernels, name="kernels", daemon=True).start()
         self._listeners = Listeners(self._servicer, identity)
         self.address = self._listeners.address
         self._http, _ = start_http_server(
@@ -185,3 +191,9 @@ class Server:
                 self._wake.set()
 
         return passed
+
+
+def _load_kernels() -> None:
+    """Half a second that no first request shall wait for (a dozen the first time of all)."""
+    spec = ModelSpec((), (TableSpec("any", 1),), SGD())
+    Parameters(spec, SlotMap(1), 0).check(Update({}, {"any": (_NO_IDS, _NO_ROWS)}), ids_too=True)

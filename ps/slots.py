@@ -115,7 +115,7 @@ def _fault(ids, key, owners, index, bits):  # type: ignore[no-untyped-def]
     some_are_foreign = owners[0] != owners[-1]  # can there be any?
     place_of = np.empty(n, np.uint32)
     suspects = np.empty(n + 1, np.uint32)
-    count = 0
+    count = np.int64(0)
     for i in range(n):
         z = (np.uint64(ids[i]) ^ key) + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -136,7 +136,7 @@ def _fault(ids, key, owners, index, bits):  # type: ignore[no-untyped-def]
     bits[:] = 0
     for i in range(count):
         bits[suspects[i] >> 6] |= np.uint64(1) << np.uint64(suspects[i] & 63)
-    count = 0
+    count = np.int64(0)
     for i in range(n):
         suspects[count] = i
         count += np.int64((bits[place_of[i] >> 6] >> np.uint64(place_of[i] & 63)) & np.uint64(1))

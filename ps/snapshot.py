@@ -24,9 +24,10 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from ..common.errors import CheckpointError
+from ..common.ids import sum_by_id
 from ..common.storage import FileRecord, Manifest, read_checked, write_file
 from ..nn.model_spec import ModelSpec
-from .aggregation import Update, sum_by_id
+from .aggregation import Update
 from .dense import Chunk, ChunkKey
 from .ledger import Entry
 from .optimizers import Floats, Ints, Rule, make_rule

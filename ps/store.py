@@ -144,7 +144,7 @@ class Store:
         self._ledger = Ledger()
         self._aggregation = Aggregation(policy)
         self._summed: set[int] = set()  # tasks with a span in the aggregation
-        self._applying: set[int] = set()  # tasks with a span reserved: it is being applied
+        self._applying: dict[int, Update] = {}  # by task with a span reserved: it is being applied
         self._freeze: _Freeze | None = None
         self._cuts: dict[str, Books] = {}
         self._master_epoch = 0
@@ -267,7 +267,10 @@ class Store:
         check_ids(self.slot_map, self.index, table, ids)
 
     def push(self, span: Span, version: int, update: Update, *, checked: bool = False) -> Pushed:
-        """Apply a span's gradients exactly once. Raises Invalid, having changed nothing.
+        """Apply a span's gradients exactly once.
+
+        Raises Invalid, or MemoryError where a table may have no room for its rows, having changed
+        nothing.
 
         checked: `check_rows` has passed each table's ids. Nothing of `update` is kept.
         """
@@ -287,15 +290,18 @@ class Store:
             if not (self._concurrent and (update.dense or update.rows)):
                 self._push_alone(span, update, scale)
                 return self._answer(Outcome.APPLIED, span, staleness)
-            self._applying.add(span.task)
             parameters = self._held()
+            if update.rows:  # those under way have made theirs, or will
+                under_way = (more for u in self._applying.values() for more in u.row_counts())
+                parameters.check_room([*under_way, *update.row_counts()])
+            self._applying[span.task] = update
         whole = False
         try:
             parameters.apply(update, begun, scale)
             whole = True
         finally:
             with self._lock:
-                self._applying.remove(span.task)
+                del self._applying[span.task]
                 if whole:
                     self._ledger.advance(span)
                     self._made(update)
@@ -305,6 +311,11 @@ class Store:
                 pushed = self._answer(Outcome.APPLIED, span, staleness) if whole else None
         assert pushed is not None
         return pushed
+
+    def lets_through(self, span: Span) -> bool:
+        """Pushes are held back, but this one is not: a pin waits for it."""
+        freeze = self._freeze
+        return freeze is not None and freeze.lets_through(span)
 
     def wait_version(self, newer_than: int, timeout_s: float) -> int:
         """Wait until the version is above `newer_than`, or the time is over. The version."""
@@ -344,6 +355,9 @@ class Store:
                 return None
 
     def _push_alone(self, span: Span, update: Update, scale: float) -> None:
+        if update.rows:
+            rows = [*self._aggregation.row_counts(), *update.row_counts()]
+            self._held().check_room(rows)
         self._torn = True  # until the ledger has it, should anything fail on the way
         step = self._aggregation.add(update)
         if step is None:
@@ -384,7 +398,7 @@ class Store:
             for task, attempt in attempts.items():
                 self._ledger.fence(task, attempt)  # at once: what is under way is the last
             self._changed.notify_all()
-            while not self._applying.isdisjoint(attempts):
+            while not self._applying.keys().isdisjoint(attempts):
                 self._changed.wait()
             applied = {task: self._ledger.fence(task, a) for task, a in attempts.items()}
             return {task: position for task, position in applied.items() if position is not None}
@@ -401,6 +415,7 @@ class Store:
             waiting = self._aggregation.pushes
             self._check_whole()
             if waiting:
+                self._held().check_room(self._aggregation.row_counts())
                 self._torn = True
                 self._step(self._aggregation.flush(), 1.0)
                 self._torn = False

@@ -37,10 +37,11 @@ _CHALLENGE = struct.Struct("<IHH32s32s")  # magic, protocol, 0, nonce, proof
 _VERDICT = struct.Struct("<IHH")  # magic, protocol, 1 accepted
 _TLS_HANDSHAKE = b"\x16"  # first byte of a TLS record; a hello begins with "E"
 _NONCE_NBYTES = 32
+UNIX_SEND_NBYTES = 2 << 20  # on its way: with the default of 208 KiB both ends wait by turns
 _IOV = 512  # buffers of one sendmsg; the kernel takes 1,024
 _RECORD_NBYTES = 1 << 14  # of TLS: smaller buffers are joined
 _TLS_PART_NBYTES = 1 << 20  # sent under one look at the deadline
-_TICKS = 20  # of a second: kernel timeouts are set anew only when they change by as much
+_TICK_S = 0.05  # a kernel timeout that is longer than what is left by no more is left alone
 
 
 def host_id() -> str:
@@ -59,10 +60,12 @@ class Stream:
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._stall_s = stall_s
-        self._ticks = 0
+        self._timeout_s = 0.0
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_NBYTES)
         if not self._tls:
             sock.settimeout(None)
 
@@ -75,16 +78,24 @@ class Stream:
         left_s = self._stall_s if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
             raise Unreachable("no answer within the deadline")
-        ticks = math.ceil(left_s * _TICKS)
-        if ticks == self._ticks:
+        if left_s <= self._timeout_s <= left_s + _TICK_S:
             return
-        self._ticks = ticks
+        self._timeout_s = timeout_s = math.ceil(left_s / _TICK_S) * _TICK_S
         if self._tls:
-            self._sock.settimeout(ticks / _TICKS)
+            self._sock.settimeout(timeout_s)
             return
-        value = struct.pack("ll", ticks // _TICKS, ticks % _TICKS * (1_000_000 // _TICKS))
+        value = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+    def write(self, data: bytes | memoryview, deadline: float | None) -> None:
+        """All of the bytes: cheaper than `send` of a single buffer."""
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self.send([memoryview(data)[sent:]], len(data) - sent, deadline)
 
     def send(self, buffers: Sequence[Any], nbytes: int, deadline: float | None) -> None:
         """All of the C-contiguous buffers, `nbytes` in all."""

@@ -32,13 +32,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ..common.ids import add_by_place, finite, sum_by_id
 from ..nn.embedding import Embedding, attach, tables
 from ..nn.model_spec import DenseSpec, ModelSpec
 from ..nn.optimizers import Optimizer
 from ..ps import quantize
 from ..ps.client import PsClient, Pulled, PushResult, Span
 from .device import Link, to_device
-from .ids import Lookup, Unique, add_by_place, distinct, finite, unique
+from .ids import Lookup, Unique, unique
 
 Ids = NDArray[np.int64]
 Values = NDArray[np.float32]
@@ -93,11 +94,12 @@ class _Sum:
             )
             self._total_UD = sums_UD if self._total_UD is None else self._total_UD + sums_UD
             return
-        fresh = False
+        written = None
         if self._total_UD is None:
-            fresh = len(self.entry.lookups) == 1
-            self._total_UD = (torch.empty if fresh else torch.zeros)(self.rows_UD.shape)
-        add_by_place(grad_ND.numpy(), places_N.numpy(), self._total_UD.numpy(), fresh)
+            written = 0 if len(self.entry.lookups) == 1 else None
+            make = torch.zeros if written is None else torch.empty
+            self._total_UD = make(self.rows_UD.shape)
+        add_by_place(grad_ND.numpy(), places_N.numpy(), self._total_UD.numpy(), written)
 
     def result(self, link: Link) -> tuple[Ids, Values] | None:
         """Ids int64[U] that a gradient reached and its sums float32[U, D]; None where none did."""
@@ -165,7 +167,7 @@ class _PulledRows:
         for name, sums in self._sums.items():
             parts = [part for total in sums if (part := total.result(self._link)) is not None]
             if parts:
-                found[name] = parts[0] if len(parts) == 1 else _merged(parts)
+                found[name] = sum_by_id(parts)
         return found
 
     def _find(self, name: str, ids: Tensor) -> tuple[_Sum, Lookup]:
@@ -185,14 +187,6 @@ class _PulledRows:
         total = _Sum(entry, self._link.send(rows_UD).requires_grad_(self._train))
         self._sums.setdefault(name, []).append(total)
         return total
-
-
-def _merged(parts: list[tuple[Ids, Values]]) -> tuple[Ids, Values]:
-    """The sums of several pulls of one table, as one."""
-    ids_U, places_N = distinct([ids for ids, _ in parts])
-    sums_UD = np.empty((len(ids_U), parts[0][1].shape[1]), np.float32)
-    add_by_place(np.concatenate([sums for _, sums in parts]), places_N, sums_UD, True)
-    return ids_U, sums_UD
 
 
 def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:

@@ -2,7 +2,8 @@
 
 The counting model (tests/zoo/counting.py): row r ends as the number of times that record r was
 applied. It must equal the number of epochs for every record, whatever happened to the workers.
-A storm acts when the job has reached drawn fractions of its records; the seed draws all of it.
+A storm acts when the job has reached drawn fractions of its records. The seed draws all of it, also
+how pulls and pushes travel, how many pushes are under way at once and whether pulls run ahead.
 """
 
 import random
@@ -32,10 +33,13 @@ def storm(seed):
 def run_storm(folder, seed):
     sync = seed % 2 == 1
     rng = random.Random(-seed)
-    settings = {"use_async": True, "pull_ahead": rng.randint(0, 1)}
+    settings = {"use_async": True}
     if sync:
         settings = {"grads_to_wait": rng.choice([1, 2, 3])}
         settings["envs"] = {"GRADS_TO_WAIT": str(settings["grads_to_wait"])}
+    on_the_way = random.Random(f"on the way {seed}")
+    settings["transport"] = on_the_way.choice(["auto", "tcp"])
+    settings["pull_ahead"], settings["push_window"] = on_the_way.choice([(0, 1), (1, 1), (1, 2)])
     job = Job(
         folder,
         model_def="counting",

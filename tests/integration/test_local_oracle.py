@@ -1,6 +1,6 @@
 """One worker in sync mode equals plain torch in one process, for every optimizer, on 1-3 servers.
 
-The servers are real (gRPC on loopback); the oracle is torch.optim with every embedding row a
+The servers are real (on loopback, over the tensor plane); the oracle is torch.optim with every embedding row a
 parameter of its own. The model has a table that is pulled ahead, one that is pulled inside the
 forward, BatchNorm's running statistics, dropout and a tensor without gradient.
 """
@@ -168,17 +168,28 @@ def test_a_compiled_model_learns_the_same():
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
 
 
-def test_values_that_a_push_brings_back_are_those_of_a_pull(oracle):
+def test_values_that_a_push_brings_back_are_those_of_a_pull(oracle, monkeypatch):
+    """Which only the tensor plane does: over gRPC each step would pull them."""
     optimizer, (_, _, losses) = oracle
     spec = model_spec(make_model(), optimizer, SEED)
+    dense_pulls = 0
 
     with serving(2, spec) as client:
+        pull = client.pull
+
+        def counted(*args, dense=None, **kwargs):
+            nonlocal dense_pulls
+            dense_pulls += dense is not None
+            return pull(*args, dense=dense, **kwargs)
+
+        monkeypatch.setattr(client, "pull", counted)
         trainer = PsTrainer(
             make_model, loss_of, client, spec, device=torch.device("cpu"), push_pull=True
         )
         found = run(trainer, 40)
 
     np.testing.assert_allclose(found, losses[:40], rtol=1e-3, atol=1e-4)
+    assert 3 == dense_pulls  # before and after the servers are told the model, and at the end
 
 
 def trained(device, steps=50):

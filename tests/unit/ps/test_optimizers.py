@@ -83,7 +83,7 @@ def test_rows_equal_torch_with_one_parameter_a_row(case):
 def test_a_dense_chunk_equals_torch(case):
     spec, torch_class, arguments = CASES[case]
     rng = np.random.default_rng(1)
-    weight = rng.normal(size=(1, 1000)).astype(np.float32)
+    weight = rng.normal(size=1000).astype(np.float32)
     rule = make_rule(spec)
     state = [np.full(weight.shape, v, np.float32) for v in rule.state.values()]
     steps = np.zeros(1, np.int64)
@@ -92,7 +92,7 @@ def test_a_dense_chunk_equals_torch(case):
 
     for _ in range(STEPS):
         grad = rng.normal(size=weight.shape).astype(np.float32)
-        rule.apply(weight, state, steps, np.zeros(1, np.int64), grad, spec.lr)
+        rule.of_chunks(spec.lr)(weight, state, steps, grad)
         parameter.grad = torch.from_numpy(grad)
         oracle.step()
 
@@ -157,9 +157,9 @@ def test_ftrl_without_beta_survives_a_gradient_whose_square_vanishes():
 
 def test_read_only_gradients_are_taken_as_they_are():
     rule = make_rule(specs.SGD(lr=1.0))
-    weight = np.zeros((1, 4), np.float32)
-    grad = np.frombuffer(np.ones(4, np.float32).tobytes(), np.float32).reshape(1, 4)
+    weight = np.zeros(4, np.float32)
+    grad = np.frombuffer(np.ones(4, np.float32).tobytes(), np.float32)
 
-    rule.apply(weight, [], np.zeros(1, np.int64), np.zeros(1, np.int64), grad, 1.0)
+    rule.of_chunks(1.0)(weight, [], np.zeros(1, np.int64), grad)
 
     np.testing.assert_array_equal(weight, -1)

@@ -19,7 +19,7 @@ from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import ps_pb2 as pb
 from edl.ps import frames, stream
-from edl.ps.aggregation import Policy
+from edl.ps.aggregation import Policy, Update
 from edl.ps.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.frames import Head
 from edl.ps.ledger import Span
@@ -27,12 +27,19 @@ from edl.ps.metrics import Metrics
 from edl.ps.plane import Buffers, Plane
 from edl.ps.shard import ShardPull, ShardPush
 from edl.ps.slots import SlotMap
-from edl.ps.store import Invalid, Store
+from edl.ps.store import Invalid, Outcome, Store
 
 IDENTITY = Identity("secret")
 CHUNK = 1 << 20
 SPEC = ModelSpec(
-    (DenseSpec("w", (CHUNK + 3,)),), (TableSpec("t", 16), TableSpec("odd", 3)), optimizers.SGD(1.0)
+    (DenseSpec("w", (CHUNK + 3,)),),
+    (
+        TableSpec("t", 16),
+        TableSpec("odd", 3),
+        TableSpec("nine", 9),
+        TableSpec("half", 3, dtype="bfloat16"),
+    ),
+    optimizers.SGD(1.0),
 )
 FAR_S = 30.0  # a deadline that no test reaches
 TRANSPORTS = ["tcp", "unix", "shm", "tls"]
@@ -164,6 +171,20 @@ def test_rows_and_chunks_come_and_go_exactly(start, certified, transport, count)
     np.testing.assert_array_equal(after.dense[0][2], before.dense[1][2] - 1)
     np.testing.assert_array_equal(after.tables["t"], before.tables["t"] - gradients)
     np.testing.assert_array_equal(after.tables["odd"], before.tables["odd"] - 1)
+
+
+@pytest.mark.parametrize(("table", "count", "dim"), [("nine", 20_001, 9), ("half", 90_001, 3)])
+def test_parts_of_a_reply_may_end_anywhere(start, table, count, dim):
+    shard = start()
+    ids, more = np.arange(count), np.arange(3)  # rows of 36 or 6 bytes, more than one part of them
+    expected = shard.store.pull(dense=False, known_version=None, tables=[(table, ids), ("t", more)])
+
+    reply = shard.connect().start_pull(pull((table, ids), ("t", more), dense=True), FAR_S)()
+
+    assert reply.tables[table].shape == (count, dim)
+    np.testing.assert_array_equal(reply.tables[table], expected[2][0])
+    np.testing.assert_array_equal(reply.tables["t"], expected[2][1])
+    np.testing.assert_array_equal(reply.dense[1][2], CHUNK + np.arange(3))
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
@@ -378,7 +399,7 @@ def test_reply_that_breaks_off_is_no_reply(start, monkeypatch):
     monkeypatch.setattr(shard.store, "plan_pull", breaking)
 
     with pytest.raises(Unreachable):
-        shard.connect().start_pull(pull(("t", np.arange(8193))), FAR_S)()  # two rows are missing
+        shard.connect().start_pull(pull(("t", np.arange(8193))), FAR_S)()  # four rows are missing
 
 
 # -- Peers that fail
@@ -570,6 +591,33 @@ def test_slow_server_bounds_the_memory_of_pushes(start):
         thread.join(FAR_S)
     assert replies == 8 * [pb.PushReply.APPLIED]
     assert shard.plane.buffers.nbytes <= budget
+
+
+def test_push_that_a_pin_waits_for_needs_no_budget(start):
+    shard = start(budget_nbytes=2 << 20)
+    store, ids = shard.store, np.arange(20_000)  # 1.4 MB
+    assert store.push(Span(1, 1, 0, 8), 0, Update()).outcome is Outcome.APPLIED
+    store.freeze("c", FAR_S)
+    connection = shard.connect()
+    replies = []
+
+    def one(task, first):
+        tables = {"t": (ids, np.ones((len(ids), 16), np.float32))}
+        request = ShardPush(Span(task, 1, first, first + 8), 0, tables=tables)
+        replies.append((task, connection.start_push(request, FAR_S)().outcome))
+
+    threads = [threading.Thread(target=one, args=spans) for spans in ((0, 0), (1, 8))]
+    threads[0].start()  # held back with all of the budget
+    until(lambda: shard.plane.buffers.nbytes)
+    threads[1].start()
+    until(lambda: shard.plane.buffers.waiting)
+
+    assert store.pin("c", {1: 16}, FAR_S) == (True, 2)
+
+    for thread in threads:
+        thread.join(FAR_S)
+    assert replies == [(1, pb.PushReply.APPLIED), (0, pb.PushReply.APPLIED)]
+    assert shard.plane.buffers.nbytes <= 2 << 20
 
 
 def test_push_beyond_the_budget_is_refused(start):

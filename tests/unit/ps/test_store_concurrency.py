@@ -271,6 +271,30 @@ class Stage:
             self._running |= self._waiting
             self._waiting.clear()
 
+    def end(self) -> None:
+        """Let go of everybody: all calls end."""
+        while (freeze := self.store._freeze) is not None or self.held():
+            for call in self.held():
+                self.open(call)
+            if freeze is not None:
+                self.store.unpin(freeze.cut)
+                self.settle()
+        assert all(call.done for call in self.calls), "a call waits for ever"
+
+
+@pytest.fixture
+def stage_of():
+    """stage_of(store) -> Stage, ended when the test ends"""
+    stages = []
+
+    def begin(store: Store) -> Stage:
+        stages.append(Stage(store))
+        return stages[-1]
+
+    yield begin
+    for stage in stages:
+        stage.end()
+
 
 def outcome(call):
     if call.error is not None:
@@ -278,8 +302,8 @@ def outcome(call):
     return call.result.outcome if call.done else None
 
 
-def test_pushes_of_different_tasks_are_applied_at_the_same_time():
-    stage = Stage(one_store())
+def test_pushes_of_different_tasks_are_applied_at_the_same_time(stage_of):
+    stage = stage_of(one_store())
 
     pushes = [stage.push(task, 1, 0, 1) for task in range(3)]
 
@@ -291,8 +315,8 @@ def test_pushes_of_different_tasks_are_applied_at_the_same_time():
     assert_holds(stage.store, stage.store.ledger())
 
 
-def test_a_repetition_waits_for_the_push_that_is_under_way():
-    stage = Stage(one_store())
+def test_a_repetition_waits_for_the_push_that_is_under_way(stage_of):
+    stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
 
     again = stage.push(0, 1, 0, 1)
@@ -302,8 +326,8 @@ def test_a_repetition_waits_for_the_push_that_is_under_way():
     assert (Outcome.APPLIED, Outcome.DUPLICATE) == (outcome(first), outcome(again))
 
 
-def test_a_fence_waits_for_its_tasks_push_and_tells_its_position():
-    stage = Stage(one_store())
+def test_a_fence_waits_for_its_tasks_push_and_tells_its_position(stage_of):
+    stage = stage_of(one_store())
     first, other = stage.push(0, 1, 0, 3), stage.push(1, 1, 0, 1)
 
     fence = stage.call(stage.store.fence, {0: 2, 7: 2}, 0)
@@ -316,9 +340,9 @@ def test_a_fence_waits_for_its_tasks_push_and_tells_its_position():
     assert Entry(0, 2, 3) == stage.store.ledger()[0]
 
 
-def test_a_freeze_answers_when_nothing_is_under_way_any_more():
+def test_a_freeze_answers_when_nothing_is_under_way_any_more(stage_of):
     """A position that a shard has beyond what its freeze told would be in its cut alone."""
-    stage = Stage(one_store())
+    stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
 
     freeze = stage.call(stage.store.freeze, "c", LONG_S)
@@ -330,8 +354,8 @@ def test_a_freeze_answers_when_nothing_is_under_way_any_more():
     assert not late.at_gate
 
 
-def test_a_pin_keeps_whole_steps_only():
-    stage = Stage(one_store())
+def test_a_pin_keeps_whole_steps_only(stage_of):
+    stage = stage_of(one_store())
     stage.store.freeze("c", LONG_S)
     late = stage.push(0, 1, 0, 1)
     other = stage.push(1, 1, 0, 1)
@@ -345,8 +369,8 @@ def test_a_pin_keeps_whole_steps_only():
     assert_holds(stage.store, [Entry(0, 1, 1)], "c")
 
 
-def test_an_attempt_to_pin_that_needs_nothing_more_waits_for_what_is_under_way():
-    stage = Stage(one_store())
+def test_an_attempt_to_pin_that_needs_nothing_more_waits_for_what_is_under_way(stage_of):
+    stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
     freeze = stage.call(stage.store.freeze, "c", LONG_S)
 
@@ -358,8 +382,8 @@ def test_an_attempt_to_pin_that_needs_nothing_more_waits_for_what_is_under_way()
     assert_holds(stage.store, [Entry(0, 1, 1)], "c")
 
 
-def test_a_flush_waits_for_what_is_under_way():
-    stage = Stage(one_store())
+def test_a_flush_waits_for_what_is_under_way(stage_of):
+    stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
 
     flush = stage.call(stage.store.flush)
@@ -369,8 +393,8 @@ def test_a_flush_waits_for_what_is_under_way():
     assert (1, 0) == flush.result
 
 
-def test_a_task_may_be_retired_while_its_push_is_applied():
-    stage = Stage(one_store())
+def test_a_task_may_be_retired_while_its_push_is_applied(stage_of):
+    stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
 
     stage.store.retire(1)
@@ -379,8 +403,8 @@ def test_a_task_may_be_retired_while_its_push_is_applied():
     assert (Outcome.APPLIED, ()) == (outcome(first), stage.store.ledger())
 
 
-def test_an_empty_push_is_applied_beside_others():
-    stage = Stage(one_store())
+def test_an_empty_push_is_applied_beside_others(stage_of):
+    stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
 
     empty = stage.call(stage.store.push, Span(1, 1, 0, 1), 0, Update())
@@ -388,9 +412,9 @@ def test_an_empty_push_is_applied_beside_others():
     assert (Outcome.APPLIED, 1, False) == (outcome(empty), empty.result.version, first.done)
 
 
-def test_each_step_has_the_rate_of_its_own_number():
+def test_each_step_has_the_rate_of_its_own_number(stage_of):
     spec = model(lr=optimizers.StepDecay(-1.0, 1, 0.5))
-    stage = Stage(one_store(spec=spec))
+    stage = stage_of(one_store(spec=spec))
 
     pushes = [stage.push(task, 1, 0, 1) for task in range(3)]
 
@@ -402,8 +426,8 @@ def test_each_step_has_the_rate_of_its_own_number():
     np.testing.assert_array_equal(np.frombuffer(chunks[0][1], np.float32), 1.875)
 
 
-def test_staleness_counts_the_steps_under_way():
-    stage = Stage(one_store(Policy(use_async=True, staleness=1)))
+def test_staleness_counts_the_steps_under_way(stage_of):
+    stage = stage_of(one_store(Policy(use_async=True, staleness=1)))
     first = [stage.push(0, 1, 0, 1), stage.push(1, 1, 0, 1)]
 
     late = stage.push(2, 1, 0, 1)
@@ -413,8 +437,8 @@ def test_staleness_counts_the_steps_under_way():
     assert 0 == first[0].result.staleness
 
 
-def test_a_pull_amid_a_step_names_the_version_before_and_the_next_one_brings_it_again():
-    stage = Stage(one_store())
+def test_a_pull_amid_a_step_names_the_version_before_and_the_next_one_brings_it_again(stage_of):
+    stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
 
     version, amid, _ = stage.store.pull(dense=True, known_version=None, tables=[])
@@ -425,8 +449,8 @@ def test_a_pull_amid_a_step_names_the_version_before_and_the_next_one_brings_it_
     assert [("w", 0)] == [key for key, _ in after]
 
 
-def test_a_step_that_fails_tears_the_shard_and_wakes_who_waits_for_it(monkeypatch):
-    stage = Stage(one_store())
+def test_a_step_that_fails_tears_the_shard_and_wakes_who_waits_for_it(stage_of, monkeypatch):
+    stage = stage_of(one_store())
     failing, other = stage.push(0, 1, 0, 1), stage.push(1, 1, 0, 1)
     waiting = [
         stage.push(0, 1, 0, 1),
@@ -449,11 +473,11 @@ def test_a_step_that_fails_tears_the_shard_and_wakes_who_waits_for_it(monkeypatc
     assert [Entry(0, 1, 0), Entry(1, 1, 1)] == list(stage.store.ledger())
 
 
-def test_a_new_jobs_model_waits_for_the_step_under_way():
+def test_a_new_jobs_model_waits_for_the_step_under_way(stage_of):
     store = Store(index=0, slot_map=SlotMap(1), policy=ASYNC)
     store.restore(model(), Books(version=7), new_job=True)
     store.insert_chunk(("w", 0), Chunk(np.zeros(4, np.float32), [], np.zeros(1, np.int64), 7))
-    stage = Stage(store)
+    stage = stage_of(store)
     first = stage.push(0, 1, 0, 1, version=7)
 
     init = stage.call(store.init, model(lr=-2.0), {}, True)
@@ -571,13 +595,7 @@ class Decisions(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "stage"):
             return
-        while (freeze := self.store._freeze) is not None or self.stage.held():
-            for call in self.stage.held():
-                self.stage.open(call)
-            if freeze is not None:
-                self.store.unpin(freeze.cut)
-                self.stage.settle()
-        assert all(call.done for call in self.stage.calls), "a call waits for ever"
+        self.stage.end()
         self.every_position_was_applied_once_and_in_order()
         errors = [call.error for call in self.stage.calls if call.error is not None]
         assert [] == errors
@@ -632,8 +650,8 @@ def test_rows_of_a_cut_that_was_let_go_are_refused():
         store.plan_pull(dense=False, known_version=None, tables=[], cut="c")
 
 
-def test_waiting_for_a_version_ends_with_it():
-    stage = Stage(one_store())
+def test_waiting_for_a_version_ends_with_it(stage_of):
+    stage = stage_of(one_store())
     waiting = stage.call(stage.store.wait_version, 1, LONG_S)
     for position in range(2):
         assert not waiting.done
@@ -741,6 +759,53 @@ def test_gradients_that_a_kernel_cannot_take_are_refused_before_the_step():
             store.push(Span(0, 1, 0, 1), 0, update)
 
     assert Outcome.APPLIED == push(store, Span(0, 1, 0, 1)).outcome
+
+
+def no_more_than(store, rows):
+    """The table has room for so many."""
+    store._parameters.tables["t"]._rows.most = rows
+
+
+@pytest.mark.parametrize("policy", [ASYNC, Policy(), Policy(grads_to_wait=2)])
+def test_a_push_whose_rows_have_no_room_changes_nothing(policy):
+    store = one_store(policy)
+    if policy.grads_to_wait == 2:  # the other push of the step brings six rows
+        push(store, Span(1, 1, 0, 1))
+    before = store.ledger()
+    no_more_than(store, SHARED + 1 if policy.grads_to_wait == 2 else SHARED)
+
+    with pytest.raises(MemoryError, match="the machine has no memory"):
+        push(store, Span(0, 1, 0, 1))
+
+    assert_holds(store, ())
+    assert before == tuple(entry for entry in store.ledger() if entry.applied)
+    no_more_than(store, 4 * SHARED)
+    assert Outcome.APPLIED == push(store, Span(0, 1, 0, 1)).outcome
+    assert 1 == store.version
+
+
+def test_rows_that_a_push_under_way_will_make_need_room_too(stage_of):
+    stage = stage_of(one_store())
+    no_more_than(stage.store, 2 * SHARED)
+    first = stage.push(0, 1, 0, 1)
+
+    second = stage.push(1, 1, 0, 1)
+
+    assert isinstance(second.error, MemoryError)
+    stage.open(first)
+    assert Outcome.APPLIED == outcome(first)
+
+
+def test_a_flush_whose_rows_have_no_room_changes_nothing():
+    store = one_store(Policy(grads_to_wait=4))
+    push(store, Span(0, 1, 0, 1))
+    no_more_than(store, SHARED)
+
+    with pytest.raises(MemoryError, match="the machine has no memory"):
+        store.flush()
+
+    no_more_than(store, 4 * SHARED)
+    assert (1, 1) == store.flush()
 
 
 def test_a_step_takes_the_chunks_that_are_free_first():
