@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from .store import Store
+from .store import Outcome, Pushed, Store
 
 
 class Metrics:
@@ -29,7 +29,8 @@ class Metrics:
             registry=registry,
             buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128),
         )
-        self.pushes = Counter("edl_ps_pushes", "Pushes by outcome.", ["outcome"], registry=registry)
+        pushes = Counter("edl_ps_pushes", "Pushes by outcome.", ["outcome"], registry=registry)
+        self._pushes = {outcome: pushes.labels(outcome.name.lower()) for outcome in Outcome}
         self.duplicates = Counter(
             "edl_ps_duplicate_pushes", "Pushes repeated after a lost reply.", registry=registry
         )
@@ -40,6 +41,14 @@ class Metrics:
             "edl_ps_memory_bytes", "Parameters and state.", ["shard"], registry=registry
         )
         self._version = Gauge("edl_ps_version", "Version.", ["shard"], registry=registry)
+
+    def pushed(self, pushed: Pushed) -> None:
+        """Count a push, whatever carried it."""
+        self._pushes[pushed.outcome].inc()
+        if pushed.outcome is Outcome.APPLIED:
+            self.staleness.observe(pushed.staleness)
+        elif pushed.outcome is Outcome.DUPLICATE:
+            self.duplicates.inc()
 
     def observe(self, store: Store) -> None:
         """Take the sizes of now."""

@@ -44,7 +44,7 @@ from .frames import Array, Bytes, Head
 from .ledger import Span
 from .metrics import Metrics
 from .slots import SlotMap
-from .store import Invalid, Outcome, PullPlan, Pushed, RowPlan
+from .store import Invalid, Outcome, PullPlan, Pushed, RowPlan, span_of
 from .stream import Stream, admit, host_id, map_region
 
 log = logging.getLogger(__name__)
@@ -296,7 +296,6 @@ class _Session:
             for op, name in ((frames.PULL, "Pull"), (frames.PUSH, "Push"))
             for code, text in _CODES.items()
         }
-        self._pushes = {o: metrics.pushes.labels(o.name.lower()).inc for o in Outcome}
 
     def run(self) -> None:
         """Until the peer hangs up. Raises OSError, Unreachable, Malformed."""
@@ -459,7 +458,7 @@ class _Session:
         if self._left:
             self._fill(body, head.body_nbytes, head.body_nbytes)
         store = self._store()
-        if _moved(store, head):
+        if store.slot_map.is_other(head.code):
             self._tell(frames.pack_reply(frames.PULLED, pb.PullReply.MOVED))
             return
         ids, _ = frames.ids_of(arrays, body)
@@ -579,7 +578,7 @@ class _Session:
         if self._left:
             self._fill(body, values_at, head.body_nbytes)
         store = self._store()
-        moved = _moved(store, head)
+        moved = store.slot_map.is_other(head.code)
         checked = store.initialized and not moved
         if checked:
             for array in arrays:
@@ -595,11 +594,7 @@ class _Session:
         pushed = store.push(span, head.version, update, checked=checked)
         del update, body
         self._give_back()
-        self._pushes[pushed.outcome]()
-        if pushed.outcome is Outcome.APPLIED:
-            self._plane.metrics.staleness.observe(pushed.staleness)
-        elif pushed.outcome is Outcome.DUPLICATE:
-            self._plane.metrics.duplicates.inc()
+        self._plane.metrics.pushed(pushed)
         code = _OUTCOMES[pushed.outcome]
         plan = self._then(store, head, pushed) if head.flags & frames.THEN else None
         if plan is None:
@@ -671,15 +666,7 @@ def _narrow(store: Backend, table: str) -> int:
 
 
 def _span(head: Head) -> Span:
-    try:
-        return Span(head.task, head.attempt, head.start, head.end)
-    except ValueError as error:
-        raise Invalid(str(error)) from error
-
-
-def _moved(store: Backend, head: Head) -> bool:
-    """The caller names a slot map that is not this shard's; 0 names none."""
-    return head.code != 0 and head.code != store.slot_map.version
+    return span_of(head.task, head.attempt, head.start, head.end)
 
 
 def _mapped(nbytes: int) -> Bytes:

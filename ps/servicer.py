@@ -24,11 +24,10 @@ from ..proto import ps_pb2_grpc
 from . import snapshot
 from .aggregation import Update
 from .dense import ChunkKey
-from .ledger import Span
 from .metrics import Metrics
 from .optimizers import Floats
 from .plane import Listening
-from .store import Invalid, Outcome, Store
+from .store import Invalid, Outcome, Store, span_of
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -94,7 +93,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullReply:
         store = self._ready(context)
         self.metrics.received.inc(request.ByteSize())
-        if self._moved(store, request.slot_map_version):
+        if store.slot_map.is_other(request.slot_map_version):
             return pb.PullReply(outcome=pb.PullReply.MOVED)
         asked = [(rows.table, _ids(rows)) for rows in request.tables]
         pulled = store.pull(
@@ -122,20 +121,13 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReply:
         store = self._ready(context)
         self.metrics.received.inc(request.ByteSize())
-        if self._moved(store, request.slot_map_version):
+        if store.slot_map.is_other(request.slot_map_version):
             return pb.PushReply(outcome=pb.PushReply.MOVED)
         told = request.span
-        try:
-            span = Span(told.task, told.attempt, told.start, told.end)
-        except ValueError as error:
-            raise Invalid(str(error)) from error
+        span = span_of(told.task, told.attempt, told.start, told.end)
         update = Update(_chunks(request.dense), _gradients(request.tables))
         pushed = store.push(span, request.version, update)
-        self.metrics.pushes.labels(pushed.outcome.name.lower()).inc()
-        if pushed.outcome is Outcome.APPLIED:
-            self.metrics.staleness.observe(pushed.staleness)
-        elif pushed.outcome is Outcome.DUPLICATE:
-            self.metrics.duplicates.inc()
+        self.metrics.pushed(pushed)
         return pb.PushReply(
             outcome=pushed.outcome.name,
             version=pushed.version,
@@ -217,11 +209,6 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
             pushes_stale=store.counts[Outcome.STALE],
             pushes_gap=store.counts[Outcome.GAP],
         )
-
-    @staticmethod
-    def _moved(store: Store, slot_map_version: int) -> bool:
-        """The caller names a slot map that is not this shard's; 0 names none."""
-        return slot_map_version not in (0, store.slot_map.version)
 
 
 def _cut(name: str) -> str:

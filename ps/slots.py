@@ -56,6 +56,10 @@ class SlotMap:
         if not 1 <= self.num_shards <= self.num_slots:
             raise ValueError(f"{self.num_shards} shards cannot share {self.num_slots} slots")
 
+    def is_other(self, version: int) -> bool:
+        """Whether a caller that names this version has another map than this; 0 names none."""
+        return version != 0 and version != self.version
+
     def shard_of_slot(self, slot: int) -> int:
         return slot * self.num_shards // self.num_slots
 

@@ -46,7 +46,7 @@ from .parameters import Invalid, Parameters, RowPlan, check_ids, check_spec, dif
 from .slots import SlotMap
 from .table import RowBlock
 
-__all__ = ["Books", "Invalid", "Outcome", "PullPlan", "Pushed", "RowPlan", "Store"]
+__all__ = ["Books", "Invalid", "Outcome", "PullPlan", "Pushed", "RowPlan", "Store", "span_of"]
 
 
 class Outcome(enum.Enum):
@@ -60,6 +60,14 @@ class Outcome(enum.Enum):
     UNINITIALIZED = enum.auto()
 
     __hash__ = object.__hash__  # every push is counted: Enum's own costs as much as the lock
+
+
+def span_of(task: int, attempt: int, start: int, end: int) -> Span:
+    """The span that a caller names. Raises Invalid."""
+    try:
+        return Span(task, attempt, start, end)
+    except ValueError as error:
+        raise Invalid(str(error)) from error
 
 
 _REFUSALS = {
