@@ -48,13 +48,6 @@ _INT64, _FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
 _PULLED = frozenset((frames.PULLED, frames.ERROR))
 _PUSHED = frozenset((frames.PUSHED, frames.ERROR))
 _DONE = frozenset((frames.DONE, frames.ERROR))
-_UNAVAILABLE, _UNAUTHENTICATED = 14, 16  # status codes of gRPC
-_CODES = {
-    3: "INVALID_ARGUMENT",
-    8: "RESOURCE_EXHAUSTED",
-    9: "FAILED_PRECONDITION",
-    _UNAVAILABLE: "UNAVAILABLE",
-}
 
 
 @dataclass(frozen=True)
@@ -536,7 +529,7 @@ def _copy(parts: Iterable[NDArray[Any]], region: Bytes) -> None:
 
 def _error(code: int, text: str) -> EdlError:
     """The error that the gRPC carrier would have raised."""
-    if code == _UNAUTHENTICATED:
+    if code == frames.UNAUTHENTICATED:
         return Unauthenticated(text)
-    told = f"{_CODES.get(code, code)}: {text}"
-    return Unreachable(told) if code == _UNAVAILABLE else EdlError(told)
+    told = f"{frames.STATUS.get(code, code)}: {text}"
+    return Unreachable(told) if code == frames.UNAVAILABLE else EdlError(told)

@@ -55,6 +55,15 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 _INT64 = np.dtype(np.int64)
 _NO_IDS = np.empty(0, np.int64)
 
+# Status codes of an ERROR: gRPC's, for the same meaning.
+INVALID, EXHAUSTED, PRECONDITION, UNAVAILABLE, UNAUTHENTICATED = 3, 8, 9, 14, 16
+STATUS = {
+    INVALID: "INVALID_ARGUMENT",
+    EXHAUSTED: "RESOURCE_EXHAUSTED",
+    PRECONDITION: "FAILED_PRECONDITION",
+    UNAVAILABLE: "UNAVAILABLE",
+}
+
 # Limits. A chunk has 2^20 elements; the others are far beyond any model that fits.
 MAX_BODY_NBYTES = 1 << 36
 MAX_DESCRIPTORS_NBYTES = 4 << 20

@@ -63,16 +63,6 @@ _NO_BYTES: Bytes = np.empty(0, np.uint8)
 
 _OUTCOMES = {outcome: pb.PushReply.Outcome.Value(outcome.name) for outcome in Outcome}
 
-# Status codes of gRPC, for the same meaning.
-_INVALID, _EXHAUSTED, _PRECONDITION, _UNAVAILABLE = 3, 8, 9, 14
-_CODES = {
-    0: "OK",
-    _INVALID: "INVALID_ARGUMENT",
-    _EXHAUSTED: "RESOURCE_EXHAUSTED",
-    _PRECONDITION: "FAILED_PRECONDITION",
-    _UNAVAILABLE: "UNAVAILABLE",
-}
-
 
 class Backend(Protocol):
     """What the plane asks of a store."""
@@ -294,7 +284,7 @@ class _Session:
         self._times = {
             (op, code): metrics.rpc.labels(name, text).observe
             for op, name in ((frames.PULL, "Pull"), (frames.PUSH, "Push"))
-            for code, text in _CODES.items()
+            for code, text in ({0: "OK"} | frames.STATUS).items()
         }
 
     def run(self) -> None:
@@ -319,7 +309,7 @@ class _Session:
             code = self._answered(head, got)
         except frames.Malformed as error:
             self._left = 0  # where the next frame begins, nobody can say: this is the end
-            self._refuse(_INVALID, str(error))
+            self._refuse(frames.INVALID, str(error))
             raise
         if observe := self._times.get((head.op, code)):
             observe(time.perf_counter() - began)
@@ -350,14 +340,14 @@ class _Session:
         except (Unreachable, frames.Malformed):
             raise
         except _Unavailable as error:
-            return self._refuse(_UNAVAILABLE, str(error))
+            return self._refuse(frames.UNAVAILABLE, str(error))
         except Invalid as error:
-            return self._refuse(_INVALID, str(error))
+            return self._refuse(frames.INVALID, str(error))
         except EdlError as error:
-            return self._refuse(_PRECONDITION, str(error))
+            return self._refuse(frames.PRECONDITION, str(error))
         except MemoryError:
             text = f"server {self._plane.index} is out of memory: use more servers"
-            return self._refuse(_EXHAUSTED, text)
+            return self._refuse(frames.EXHAUSTED, text)
         finally:
             if self._lent is not None:
                 self._give_back()

@@ -30,10 +30,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .frames import SCALE_ELEMENTS
+
 Floats = NDArray[np.float32]
 Codes = NDArray[Any]  # float32, float16 or int8
 
-GROUP = 4096  # values of a flat chunk that share a scale; divides CHUNK_ELEMENTS
+GROUP = SCALE_ELEMENTS  # values of a flat chunk that share a scale; divides CHUNK_ELEMENTS
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 WIRES = tuple(DTYPES)
 
