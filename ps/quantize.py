@@ -27,9 +27,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
+from ..common.kernels import OPTIONS, compiled
 from .frames import SCALE_ELEMENTS
 
 Floats = NDArray[np.float32]
@@ -118,10 +121,7 @@ def _bits(codes: Codes) -> Codes:
 
 @functools.cache
 def _kernel(step: str, wire: str) -> Callable[..., None]:
-    """Compiled at first use: whoever never encodes (the master) never imports numba."""
-    from numba import types
-
-    from ..common.kernels import compiled
+    """Compiled at first use."""
 
     def array(kind: Any, readonly: bool = False) -> Any:
         return types.Array(kind, 1, "C", readonly=readonly)
@@ -137,23 +137,57 @@ def _kernel(step: str, wire: str) -> Callable[..., None]:
     return compiled(function, floats, types.int64, array(types.int64, True), types.uint64)
 
 
+_part = numba.njit(**OPTIONS)
+
 # -- The kernels. `width`: values of a group; the last group of a flat chunk may be shorter.
+
+
+@_part
+def _largest(values, first, last):  # type: ignore[no-untyped-def]
+    """The bits of the largest magnitude."""
+    largest = np.int32(0)
+    for i in range(first, last):
+        largest = max(largest, np.float32(values[i]).view(np.int32) & np.int32(0x7FFFFFFF))
+    return largest
+
+
+@_part
+def _int8_scale(largest):  # type: ignore[no-untyped-def]
+    """A 127th of it, up to 17 bits of mantissa."""
+    scale = np.int32(largest).view(np.float32) / np.float32(127)
+    return np.int32((np.float32(scale).view(np.int32) + np.int32(0x7F)) & np.int32(~0x7F)).view(
+        np.float32
+    )
+
+
+@_part
+def _float16_scale(largest):  # type: ignore[no-untyped-def]
+    """2**k of which the largest is in (2**14, 2**15], and 2**-k."""
+    exponent = ((largest - np.int32(1)) >> np.int32(23)) - np.int32(14)
+    scale = np.int32(exponent << np.int32(23)).view(np.float32)
+    return scale, np.int32((np.int32(254) - exponent) << np.int32(23)).view(np.float32)
+
+
+@_part
+def _drawn(z, key, column):  # type: ignore[no-untyped-def]
+    """32 random bits for a column, the lowest of the result; `z`: the column's before it."""
+    if column & 1:
+        return z >> np.uint64(32)
+    z = key + np.uint64(column + 1) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def _encode_int8(values: Floats, width: int, codes: Codes, scales: Floats) -> None:
     for group in range(len(scales)):
         first, last = group * width, min((group + 1) * width, len(values))
-        largest = np.int32(0)
-        for i in range(first, last):
-            largest = max(largest, np.float32(values[i]).view(np.int32) & np.int32(0x7FFFFFFF))
+        largest = _largest(values, first, last)
         scale = inverse = np.float32(0)
         if largest >= _INFINITE:
             scale = np.float32(np.nan)
         elif largest >= _LEAST:
-            scale = np.int32(largest).view(np.float32) / np.float32(127)
-            scale = np.int32(
-                (np.float32(scale).view(np.int32) + np.int32(0x7F)) & np.int32(~0x7F)
-            ).view(np.float32)
+            scale = _int8_scale(largest)
             inverse = np.float32(1) / scale
         scales[group] = scale
         if inverse == 0:
@@ -173,25 +207,14 @@ def _decode_int8(codes: Codes, width: int, scales: Floats, out: Floats) -> None:
 def _round_int8(values: Floats, width: int, ids: NDArray[np.int64], seed: np.uint64) -> None:
     for row in range(len(ids)):
         first, last = row * width, (row + 1) * width
-        largest = np.int32(0)
-        for i in range(first, last):
-            largest = max(largest, np.float32(values[i]).view(np.int32) & np.int32(0x7FFFFFFF))
+        largest = _largest(values, first, last)
         if largest < _LEAST or largest >= _INFINITE:
             continue
-        scale = np.int32(largest).view(np.float32) / np.float32(127)
-        scale = np.int32(
-            (np.float32(scale).view(np.int32) + np.int32(0x7F)) & np.int32(~0x7F)
-        ).view(np.float32)
+        scale = _int8_scale(largest)
         key = np.uint64(ids[row]) * np.uint64(0x9E3779B97F4A7C15) ^ seed
         z = np.uint64(0)
         for i in range(first, last):
-            if (i - first) & 1:
-                z >>= np.uint64(32)
-            else:
-                z = key + np.uint64(i - first + 1) * np.uint64(0x9E3779B97F4A7C15)
-                z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-                z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                z ^= z >> np.uint64(31)
+            z = _drawn(z, key, i - first)
             code = np.float64(values[i]) / np.float64(scale)
             if abs(code) > 126.99:  # the largest: it names the scale, so its code is certain
                 code = np.rint(code)
@@ -203,16 +226,12 @@ def _round_int8(values: Floats, width: int, ids: NDArray[np.int64], seed: np.uin
 def _encode_float16(values: Floats, width: int, codes: Codes, scales: Floats) -> None:
     for group in range(len(scales)):
         first, last = group * width, min((group + 1) * width, len(values))
-        largest = np.int32(0)
-        for i in range(first, last):
-            largest = max(largest, np.float32(values[i]).view(np.int32) & np.int32(0x7FFFFFFF))
+        largest = _largest(values, first, last)
         scale = inverse = np.float32(0)
         if largest >= _INFINITE:
             scale = np.float32(np.nan)
-        elif largest >= _LEAST:  # 2**k of which the largest is in (2**14, 2**15]
-            exponent = ((largest - np.int32(1)) >> np.int32(23)) - np.int32(14)
-            scale = np.int32(exponent << np.int32(23)).view(np.float32)
-            inverse = np.int32((np.int32(254) - exponent) << np.int32(23)).view(np.float32)
+        elif largest >= _LEAST:
+            scale, inverse = _float16_scale(largest)
         scales[group] = scale
         for i in range(first, last):
             scaled = np.float32(values[i] * inverse)
@@ -246,24 +265,14 @@ def _decode_float16(codes: Codes, width: int, scales: Floats, out: Floats) -> No
 def _round_float16(values: Floats, width: int, ids: NDArray[np.int64], seed: np.uint64) -> None:
     for row in range(len(ids)):
         first, last = row * width, (row + 1) * width
-        largest = np.int32(0)
-        for i in range(first, last):
-            largest = max(largest, np.float32(values[i]).view(np.int32) & np.int32(0x7FFFFFFF))
+        largest = _largest(values, first, last)
         if largest < _LEAST or largest >= _INFINITE:
             continue
-        exponent = ((largest - np.int32(1)) >> np.int32(23)) - np.int32(14)
-        scale = np.int32(exponent << np.int32(23)).view(np.float32)
-        inverse = np.int32((np.int32(254) - exponent) << np.int32(23)).view(np.float32)
+        scale, inverse = _float16_scale(largest)
         key = np.uint64(ids[row]) * np.uint64(0x9E3779B97F4A7C15) ^ seed
         z = np.uint64(0)
         for i in range(first, last):
-            if (i - first) & 1:
-                z >>= np.uint64(32)
-            else:
-                z = key + np.uint64(i - first + 1) * np.uint64(0x9E3779B97F4A7C15)
-                z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-                z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                z ^= z >> np.uint64(31)
+            z = _drawn(z, key, i - first)
             scaled = np.float32(values[i] * inverse)
             bits = scaled.view(np.int32)
             if bits & np.int32(0x7FFFFFFF) >= np.int32(
