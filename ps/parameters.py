@@ -120,7 +120,7 @@ class Parameters:
         for table, count in rows:
             more[table] += count
         for table, count in more.items():
-            self.tables[table]._rows.check_room(count)
+            self.tables[table].check_room(count)
 
     def apply(self, update: Update, step: int, scale: float) -> None:
         """The optimizer's step number `step` (from 0), at its rate times `scale`."""

@@ -100,7 +100,7 @@ class Table:
         constants = self._rule.constants(lr)
         if constants is None:
             return self._make(ids)
-        self._rows.check_room(len(ids))
+        self.check_room(len(ids))
         while len(ids):
             unknown, busy = self._pass(constants, ids, grads)
             if len(unknown):
@@ -110,6 +110,10 @@ class Table:
             again = np.concatenate([unknown, busy])
             ids, grads = ids[again], grads[again]
         return None
+
+    def check_room(self, count: int) -> None:
+        """MemoryError where `count` more rows may not have room."""
+        self._rows.check_room(count)
 
     def _pass(self, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
         """Rows.apply, after the pins have got what is theirs."""
