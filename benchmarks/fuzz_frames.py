@@ -29,8 +29,9 @@ from edl.common.identity import Identity
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import SGD
 from edl.ps import frames
-from edl.ps.aggregation import Policy
+from edl.ps.aggregation import Policy, Update
 from edl.ps.frames import Head
+from edl.ps.ledger import Span
 from edl.ps.metrics import Metrics
 from edl.ps.plane import Plane, _Session
 from edl.ps.slots import SlotMap
@@ -60,6 +61,7 @@ def seeds() -> list[bytes]:
     push = Head(frames.PUSH, attempt=1, end=8)
     return [
         frame(Head(frames.PULL, frames.DENSE | frames.KNOWN), (rows, none, "t", 0, 5)),
+        frame(Head(frames.PULL), (rows, none, "t", 0, 5)),
         frame(Head(frames.PULL), (rows, none, "t", 0, 5), (frames.CUT, none, "c", 0, 0)),
         frame(push, (rows, frames.FLOAT32, "t", 4, 5), (chunk, frames.FLOAT32, "w", 0, 7)),
         frame(push._replace(flags=frames.THEN), (rows, frames.SCALED_INT8, "t", 4, 5)),
@@ -120,6 +122,8 @@ class Live:
         store = Store(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
         spec = ModelSpec((DenseSpec("w", (7,)),), (TableSpec("t", 4),), SGD())
         store.init(spec, {("w", 0): np.zeros(7, np.float32)}, True)
+        rows = {"t": (np.arange(5), np.zeros((5, 4), np.float32))}  # pulled by compiled code
+        store.push(Span(1, 1, 0, 1), 0, Update({}, rows))
         self.plane = Plane(
             lambda: store,
             Metrics(0),

@@ -157,6 +157,7 @@ class _Nothing:
     slot_map = SlotMap(1)
     spec = None
     initialized = True
+    board = None
 
     def __init__(self) -> None:
         self._values = np.ones(max(MEGABYTES) << 18, np.float32)

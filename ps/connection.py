@@ -354,7 +354,8 @@ class _Link:
             num_rows = len(pull.tables)
             if len(arrays) < num_rows:
                 raise frames.Malformed("the reply has not the rows that were asked for")
-            for (table, ids), array in zip(pull.tables.items(), arrays, strict=False):
+            for number, (table, ids) in enumerate(pull.tables.items()):
+                array = arrays[number]
                 count = array.count
                 if array.kind != frames.ROWS or count != len(ids):
                     raise frames.Malformed("the reply has not the rows that were asked for")

@@ -23,6 +23,7 @@ PROTOCOL = 1
 HEAD = struct.Struct("<IBBHIIIiQqqqqqII")
 HEAD_NBYTES = HEAD.size
 _ARRAY = struct.Struct("<BBHIQ")
+ARRAY_NBYTES = _ARRAY.size
 
 # Operations; a reply has bit 6.
 PULL, PUSH, MAP, UNMAP = 1, 2, 3, 4

@@ -1,20 +1,37 @@
-"""A lock that many may share, or one may have alone."""
+"""A lock that many may share, or one may have alone; kernels may share it, too, for a moment."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numpy.typing import NDArray
+
+from ..common.kernels import INTS_1D, compiled, inlined, intrinsic, pointer
+
+_ALONE = 1  # of the word: kernels must not begin to share
+_SHARER = 2  # of the word: one for each kernel that shares
 
 
 class SharedLock:
-    """`with lock:` shares it. Not reentrant. Who wants it alone goes before who comes to share."""
+    """`with lock:` shares it. Not reentrant. Who wants it alone goes before who comes to share.
+
+    `word` int64[1]: a kernel shares with `try_share`, does not block, and ends with `unshare`.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._sharing = 0
         self._alone = False
         self._waiting = 0  # to be alone
+        self.word: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._add = compiled(_add, INTS_1D, types.int64)
 
     def __enter__(self) -> None:
         with self._changed:
@@ -37,10 +54,14 @@ class SharedLock:
                 self._changed.wait()
             self._waiting -= 1
             self._alone = True
+        self._add(self.word, _ALONE)
+        while self.word[0] != _ALONE:  # kernels that are about to end
+            os.sched_yield()
         alone = True
 
         def share() -> None:
             nonlocal alone
+            self._add(self.word, -_ALONE)
             with self._changed:
                 alone = self._alone = False
                 self._sharing += 1
@@ -49,9 +70,43 @@ class SharedLock:
         try:
             yield share
         finally:
+            if alone:
+                self._add(self.word, -_ALONE)
             with self._changed:
                 if alone:
                     self._alone = False
                 else:
                     self._sharing -= 1
                 self._changed.notify_all()
+
+
+# -- Compiled by numba
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _fetch_add(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the int64 at `address`, atomically; what it was. Acquires and releases."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = pointer(builder, args[0], ir.IntType(64))
+        return builder.atomic_rmw("add", place, args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+def _add(word, value):  # type: ignore[no-untyped-def]
+    _fetch_add(np.int64(word.ctypes.data), value)
+
+
+@inlined
+def try_share(address):  # type: ignore[no-untyped-def]
+    """Share the lock whose word is at `address`; False where somebody has or gets it alone."""
+    if _fetch_add(address, _SHARER) & _ALONE == 0:
+        return True
+    _fetch_add(address, -_SHARER)
+    return False
+
+
+@inlined
+def unshare(address):  # type: ignore[no-untyped-def]
+    _fetch_add(address, -_SHARER)

@@ -44,6 +44,7 @@ from .frames import Array, Bytes, Head
 from .ledger import Span
 from .metrics import Metrics
 from .slots import SlotMap
+from .small import BROKEN, Board, SmallPulls
 from .store import Invalid, Outcome, PullPlan, Pushed, RowPlan, span_of
 from .stream import Stream, admit, host_id, map_region
 
@@ -57,7 +58,8 @@ FIRST_NBYTES = 8 << 10  # read at once: a small frame is one system call
 BEGIN_NBYTES = 256  # read at once after a large frame: the rest goes straight to its place
 _LOOK_S = 0.05  # while the budget is used up: whether a pin needs the push has no signal
 _PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
-_REPORT_NBYTES = 64 << 10  # received: told to the metrics in steps
+_METHODS = {frames.PULL: "Pull", frames.PUSH: "Push"}
+_CODES = {0: "OK"} | frames.STATUS
 _FLOAT32 = np.dtype(np.float32)
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 
@@ -75,6 +77,9 @@ class Backend(Protocol):
 
     @property
     def initialized(self) -> bool: ...
+
+    @property
+    def board(self) -> Board | None: ...
 
     def plan_pull(
         self,
@@ -274,30 +279,35 @@ class _Session:
         self._regions: dict[int, Bytes] = {}
         self._got = 0  # bytes of the frame that have been received
         self._left = 0  # bytes that are still to come
+        self._frame_nbytes = 0
         self._lent: Bytes | None = None
         self._wide = _NO_BYTES
         self._begun = False  # the reply is partly sent: too late for an error
         self._scratch = _NO_BYTES  # of a connection that pulls
         self._scratch_view = memoryview(b"")
-        metrics = plane.metrics
-        self._unreported = 0  # bytes received
-        self._times = {
-            (op, code): metrics.rpc.labels(name, text).observe
-            for op, name in ((frames.PULL, "Pull"), (frames.PUSH, "Push"))
-            for code, text in ({0: "OK"} | frames.STATUS).items()
-        }
+        self._calls = plane.metrics.calls
 
     def run(self) -> None:
         """Until the peer hangs up. Raises OSError, Unreachable, Malformed."""
+        bounds, counters = self._calls.begin_compiled()
+        fd = self._stream.plain_fd
+        small = None if fd is None else SmallPulls(fd, self._first, bounds, counters)
         try:
-            while self._next():
+            while self._next(small):
                 pass
         finally:
-            self._report()
+            self._calls.end_compiled(counters)
 
-    def _next(self) -> bool:
-        """Serve one request. False: there are no more."""
-        got = self._stream.receive_some(self._window)
+    def _next(self, small: SmallPulls | None) -> bool:
+        """Serve one request, and all small pulls before it. False: there are no more."""
+        got = -1
+        store = self._backend()
+        if small is not None and store is not None and (board := store.board) is not None:
+            got = small.serve(board, len(self._window))
+            if got == BROKEN:
+                raise Unreachable("the peer takes nothing")
+        if got < 0:
+            got = self._stream.receive_some(self._window)
         if got <= 0:
             return got < 0  # idle, or hung up
         began = time.perf_counter()
@@ -311,8 +321,9 @@ class _Session:
             self._left = 0  # where the next frame begins, nobody can say: this is the end
             self._refuse(frames.INVALID, str(error))
             raise
-        if observe := self._times.get((head.op, code)):
-            observe(time.perf_counter() - began)
+        if method := _METHODS.get(head.op):
+            took = time.perf_counter() - began
+            self._calls.observe(method, _CODES[code], took, self._frame_nbytes)
         return True
 
     def _answered(self, head: Head, got: int) -> int:
@@ -326,9 +337,7 @@ class _Session:
             raise frames.Malformed(f"{got - nbytes} bytes beyond the frame")
         self._got, self._left, self._begun = got, nbytes - got, False
         self._window = self._view if nbytes <= FIRST_NBYTES else self._view[:BEGIN_NBYTES]
-        self._unreported += nbytes
-        if self._unreported > _REPORT_NBYTES:
-            self._report()
+        self._frame_nbytes = nbytes
         try:
             if op == frames.PULL:
                 self._pull(head)
@@ -351,10 +360,6 @@ class _Session:
         finally:
             if self._lent is not None:
                 self._give_back()
-
-    def _report(self) -> None:
-        self._plane.metrics.received.inc(self._unreported)
-        self._unreported = 0
 
     def _refuse(self, code: int, text: str) -> int:
         if self._begun:

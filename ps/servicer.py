@@ -56,7 +56,8 @@ def _served(method: Method) -> Method:
             code = grpc.StatusCode.RESOURCE_EXHAUSTED
             context.abort(code, f"server {self.index} is out of memory: use more servers")
         finally:
-            self.metrics.rpc.labels(name, code.name).observe(time.perf_counter() - began)
+            nbytes = request.ByteSize() if name in ("Pull", "Push") else 0
+            self.metrics.calls.observe(name, code.name, time.perf_counter() - began, nbytes)
 
     return serve  # type: ignore[return-value]
 
@@ -92,7 +93,6 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     @_served
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullReply:
         store = self._ready(context)
-        self.metrics.received.inc(request.ByteSize())
         if store.slot_map.is_other(request.slot_map_version):
             return pb.PullReply(outcome=pb.PullReply.MOVED)
         asked = [(rows.table, _ids(rows)) for rows in request.tables]
@@ -120,7 +120,6 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     @_served
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReply:
         store = self._ready(context)
-        self.metrics.received.inc(request.ByteSize())
         if store.slot_map.is_other(request.slot_map_version):
             return pb.PushReply(outcome=pb.PushReply.MOVED)
         told = request.span

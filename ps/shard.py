@@ -52,7 +52,7 @@ class ShardPush:
     then: ShardPull | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ShardPushed:
     """`outcome` is a PushReply.Outcome of ps.proto.
 
@@ -66,7 +66,7 @@ class ShardPushed:
     pulled: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ShardPulled:
     """`outcome` is a PullReply.Outcome of ps.proto; `tables` has rows[n, dim] in the ids' order."""
 

@@ -44,6 +44,7 @@ from .ledger import Entry, Ledger, Span, Verdict
 from .optimizers import Floats, Ints
 from .parameters import Invalid, Parameters, RowPlan, check_ids, check_spec, difference
 from .slots import SlotMap
+from .small import VALID, VERSION, Board
 from .table import RowBlock
 
 __all__ = ["Books", "Invalid", "Outcome", "PullPlan", "Pushed", "RowPlan", "Store", "span_of"]
@@ -157,6 +158,7 @@ class Store:
         self._cuts: dict[str, Books] = {}
         self._master_epoch = 0
         self._torn = False  # a step was begun and did not end
+        self._board: Board | None = None
         self.counts = dict.fromkeys(Outcome, 0)
 
     # -- The model
@@ -175,6 +177,21 @@ class Store:
         """The model is known and every chunk of this shard has its first value."""
         return self._parameters is not None and self._parameters.complete
 
+    @property
+    def board(self) -> Board | None:
+        """For pulls by compiled code (small.py). None: not initialized, or torn."""
+        if self._board is None:
+            with self._lock:
+                if self.initialized and not self._torn:
+                    tables = self._held().tables
+                    self._board = Board(tables, self.slot_map.version, self._version)
+        return self._board
+
+    def _lose_board(self) -> None:
+        if self._board is not None:
+            self._board.words[VALID] = 0
+            self._board = None
+
     def init(self, spec: ModelSpec, chunks: Mapping[ChunkKey, Floats], complete: bool) -> int:
         """The model, and first values of chunks; what is there is left alone. The version."""
         with self._lock:
@@ -184,6 +201,7 @@ class Store:
             if self._parameters is None:
                 self._parameters = Parameters(spec, self.slot_map, self.index)
             elif not self._spec_is_final:
+                self._lose_board()
                 self._parameters = self._parameters.again(spec)
             elif self._parameters.spec != spec:
                 raise EdlError(difference(self._parameters.spec, spec))
@@ -200,6 +218,7 @@ class Store:
         out, and the first Init may bring another optimizer or seed.
         """
         with self._lock:
+            self._lose_board()
             self._parameters = Parameters(spec, self.slot_map, self.index)
             self._spec_is_final = not new_job
             self._version = books.version
@@ -314,7 +333,7 @@ class Store:
                     self._ledger.advance(span)
                     self._made(update)
                 else:
-                    self._torn = True
+                    self._tear(True)
                 self._changed.notify_all()
                 pushed = self._answer(Outcome.APPLIED, span, staleness) if whole else None
         assert pushed is not None
@@ -366,14 +385,14 @@ class Store:
         if update.rows:
             rows = [*self._aggregation.row_counts(), *update.row_counts()]
             self._held().check_room(rows)
-        self._torn = True  # until the ledger has it, should anything fail on the way
+        self._tear(True)  # until the ledger has it, should anything fail on the way
         step = self._aggregation.add(update)
         if step is None:
             self._summed.add(span.task)
         else:
             self._step(step, scale)
         self._ledger.advance(span)
-        self._torn = False
+        self._tear(False)
         self._changed.notify_all()
 
     def _step(self, update: Update, scale: float) -> None:
@@ -384,6 +403,8 @@ class Store:
         """A step has been made of all of `update`."""
         self._summed.clear()
         self._version += 1
+        if self._board is not None:
+            self._board.words[VERSION] = self._version
         self._held().dense.mark(update.dense, self._version)
         self._on_version(self._version)
 
@@ -424,9 +445,9 @@ class Store:
             self._check_whole()
             if waiting:
                 self._held().check_room(self._aggregation.row_counts())
-                self._torn = True
+                self._tear(True)
                 self._step(self._aggregation.flush(), 1.0)
-                self._torn = False
+                self._tear(False)
                 self._changed.notify_all()
             return self._version, waiting
 
@@ -552,6 +573,11 @@ class Store:
     def ledger(self) -> tuple[Entry, ...]:
         with self._lock:
             return self._ledger.entries()
+
+    def _tear(self, torn: bool) -> None:
+        self._torn = torn
+        if self._board is not None:
+            self._board.words[VALID] = not torn
 
     def _check_whole(self) -> None:
         if self._torn:

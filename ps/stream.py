@@ -73,6 +73,11 @@ class Stream:
     def shares_memory(self) -> bool:
         return self._sock.family == socket.AF_UNIX
 
+    @property
+    def plain_fd(self) -> int | None:
+        """For compiled code to receive and send with; None where bytes are encrypted."""
+        return None if self._tls else self._sock.fileno()
+
     def arm(self, deadline: float | None) -> None:
         """Let the calls that follow end at the deadline."""
         left_s = self._stall_s if deadline is None else deadline - time.monotonic()

@@ -72,6 +72,10 @@ class Table:
         """Memory in use by rows, index and pins."""
         return self._rows.nbytes + sum(pin.nbytes for pin in list(self._pins.values()))
 
+    def rows_and_lock(self) -> tuple[Rows, NDArray[np.int64]]:
+        """For kernels that read rows by themselves: the word of the lock that they then share."""
+        return self._rows, self._lock.word
+
     def pull(self, ids: Ints, cut: str = "") -> Floats:
         """float32[n, dim]: the rows now, or as they were when `cut` was pinned."""
         shape = len(ids), self.spec.dim
@@ -154,7 +158,7 @@ class Table:
         """All rows of a table with the same ids; state and steps too, or fresh ones."""
         with self._lock.alone():
             if keep_state:
-                self._rows = other._rows
+                self._rows, self._lock = other._rows, other._lock
                 return
             theirs, state = other._rows, list(self._rule.state.values())
             for start in range(0, len(theirs), MANY):

@@ -1,0 +1,226 @@
+"""Small pulls, answered by compiled code: two system calls, no Python and no GIL.
+
+The thread of a connection waits for its next request in here. A pull of a few rows that all exist
+is received, looked up and answered on the spot; so a small pull costs what the system calls and
+the cache misses cost. Any other request (a push, dense chunks, a cut, a region, a row that is
+unknown, a long or a broken frame, a table that somebody has alone) is handed to Python as it came:
+a pull changes nothing, so it may be begun again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from ..common.kernels import INTEGER, INTS_1D, compiled, load_integer, prefetch, store_integer
+from . import frames
+from .frames import Bytes
+from .index import BUCKET_NBYTES, ROW, home_of, probe
+from .lock import try_share, unshare
+from .rows import STRIDE, WEIGHT_NBYTES, copy_row, prefetch_row
+from .table import Table
+
+REPLY_NBYTES = 64 << 10  # at most
+BROKEN = -2  # the reply could not be sent
+VALID, VERSION, SLOT_MAP = range(3)  # of a board's words
+NANOSECONDS, NBYTES = -2, -1  # of the counters; before them, calls by the bound of their time
+_MOST_TABLES = 63
+_NAME, _NAME_NBYTES, _DIM, _WIRE, _ROW_NBYTES, _STRIDE, _LINES, _HEAD, _MEMORY, _LOCK = range(10)
+_BEGINS = frames.MAGIC | frames.PROTOCOL << 32  # the first eight bytes of a head
+_PULL = _BEGINS | frames.PULL << 40
+_PULL_KNOWN = _PULL | frames.KNOWN << 48
+_PULLED = _BEGINS | frames.PULLED << 40
+_ROWS = frames.ROWS  # the first eight bytes of a pull's array, but for the length of the name
+_HEAD_NBYTES, _ARRAY_NBYTES = frames.HEAD_NBYTES, frames.ARRAY_NBYTES
+_MAX_COUNT = 1 << 16
+_MSG_WAITALL, _MSG_NOSIGNAL, _CLOCK_MONOTONIC = 0x100, 0x4000, 1
+
+Ints = NDArray[np.int64]
+
+
+class Board:
+    """What compiled code needs of a store: where its tables are, its version, and whether these
+    are still so. Keeps alive what it points to."""
+
+    def __init__(self, tables: Mapping[str, Table], slot_map_version: int, version: int) -> None:
+        """At most 63 tables."""
+        self.words: Ints = np.array([1, version, slot_map_version], np.int64)
+        names, lines = b"", []
+        self._held = []
+        for name, table in list(tables.items())[:_MOST_TABLES]:
+            rows, word = table.rows_and_lock()
+            self._held.append((rows, word))
+            text = name.encode()
+            lines.append(
+                [
+                    len(names),
+                    len(text),
+                    table.spec.dim,
+                    frames.PLAIN[table.spec.dtype],
+                    rows.layout[WEIGHT_NBYTES],
+                    rows.layout[STRIDE],
+                    rows.index.lines.ctypes.data,
+                    rows.index.head.ctypes.data,
+                    rows.memory.ctypes.data,
+                    word.ctypes.data,
+                ]
+            )
+            names += text + bytes(-len(text) % 8)
+        self.tables: Ints = np.array(lines, np.int64).reshape(len(lines), 10)
+        self.names: Ints = np.frombuffer(names + bytes(8), np.int64).copy()
+
+
+class SmallPulls:
+    """Of one connection."""
+
+    def __init__(self, fd: int, first: Bytes, bounds: Ints, counters: Ints) -> None:
+        """`first`: where requests are received. `bounds`: of the buckets of times, in ns;
+        `counters` int64[len(bounds) + 3]: calls by bucket, nanoseconds and bytes received."""
+        self._fd, self._bounds, self._counters = fd, bounds, counters
+        self._first: Ints = first.view(np.int64)
+        self._reply: Ints = np.empty(REPLY_NBYTES // 8, np.int64)
+        self._serve = compiled(_serve, INTEGER, INTEGER, *[INTS_1D] * 7)
+
+    def serve(self, board: Board, window: int) -> int:
+        """Answer until something else comes: its first bytes, at most `window` where nothing was
+        answered before, are in `first`. How many; 0: closed; -1: ask the socket; BROKEN."""
+        received: int = self._serve(
+            self._fd, window, self._first, self._reply, board.words, board.tables.reshape(-1),
+            board.names, self._bounds, self._counters,
+        )  # fmt: skip
+        return received
+
+
+# -- Compiled by numba. Addresses are int64.
+
+_ssize, _int = types.int64, types.int32
+_recv: Any = types.ExternalFunction("recv", _ssize(_int, _ssize, _ssize, _int))
+_send: Any = types.ExternalFunction("send", _ssize(_int, _ssize, _ssize, _int))
+_gettime: Any = types.ExternalFunction("clock_gettime", _int(_int, _ssize))
+
+
+def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  # type: ignore[no-untyped-def]
+    request, answer = np.int64(first.ctypes.data), np.int64(reply.ctypes.data)
+    most, places = 8 * len(first), np.empty(len(first), np.int64)
+    asked = np.empty(2 * _MOST_TABLES, np.int64)  # by array: its table's line, its ids
+    clock = np.empty(2, np.int64)
+    num_tables = len(tables) // 10
+    while True:
+        got = _recv(np.int32(fd), request, window, np.int32(0))
+        if got < _HEAD_NBYTES:
+            return got
+        _gettime(np.int32(_CLOCK_MONOTONIC), np.int64(clock.ctypes.data))
+        began = 1_000_000_000 * clock[0] + clock[1]
+        word = load_integer(request)
+        slot_map = load_integer(request + 8) & 0xFFFFFFFF
+        told, body = load_integer(request + 16) & 0xFFFFFFFF, load_integer(request + 24)
+        if word != _PULL and word != _PULL_KNOWN:
+            return got
+        if told > most or body < 0 or body > most or (told | body) & 7 != 0:
+            return got
+        nbytes = _HEAD_NBYTES + told + body
+        regions = load_integer(request + 72)
+        is_other = slot_map != 0 and slot_map != words[SLOT_MAP]
+        if nbytes > most or got > nbytes or regions != 0 or is_other:
+            return got
+        if got < nbytes:
+            rest = _recv(np.int32(fd), request + got, nbytes - got, np.int32(_MSG_WAITALL))
+            got += max(rest, 0)
+            if got < nbytes:
+                return got
+        window = most
+
+        # which tables; the head of the reply
+        at, end = request + _HEAD_NBYTES, request + _HEAD_NBYTES + told
+        ids, place = end, answer + _HEAD_NBYTES
+        count, seen, values = 0, 0, 0
+        while at < end:
+            line = -1
+            name_nbytes = (load_integer(at) >> 16) & 0xFFFF
+            name_end = at + _ARRAY_NBYTES + ((name_nbytes + 7) & -8)
+            rows = load_integer(at + 8)
+            plain = load_integer(at) & ~(0xFFFF << 16) == _ROWS
+            if plain and name_end <= end and 0 <= rows <= _MAX_COUNT:
+                for t in range(num_tables):
+                    if tables[10 * t + _NAME_NBYTES] != name_nbytes:
+                        continue
+                    name, theirs = tables[10 * t + _NAME] // 8, at + _ARRAY_NBYTES
+                    while theirs < name_end and load_integer(theirs) == names[name]:
+                        name += 1
+                        theirs += 8
+                    if theirs == name_end and (seen >> t) & 1 == 0:
+                        line = 10 * t
+                        seen |= 1 << t
+            if line < 0:
+                return got
+            asked[2 * count], asked[2 * count + 1] = line, ids
+            ids += 8 * rows
+            values += (rows * tables[line + _ROW_NBYTES] + 7) & -8
+            at = name_end
+            place += _ARRAY_NBYTES
+            count += 1
+            if place - answer + values > REPLY_NBYTES:
+                return got
+        if ids != request + nbytes:
+            return got
+        version = words[VERSION]
+        sizes = answer + _HEAD_NBYTES
+        for k in range(10):
+            store_integer(answer + 8 * k, 0)
+        store_integer(answer, _PULLED)
+        store_integer(answer + 16, place - sizes)
+        store_integer(answer + 24, values)
+        store_integer(answer + 56, version)
+
+        # the rows
+        for number in range(count):
+            line, ids = asked[2 * number], asked[2 * number + 1]
+            ids_end = asked[2 * number + 3] if number + 1 < count else request + nbytes
+            rows, row_nbytes = (ids_end - ids) >> 3, tables[line + _ROW_NBYTES]
+            base, head = tables[line + _LINES], tables[line + _HEAD]
+            memory, stride = tables[line + _MEMORY] - tables[line + _STRIDE], tables[line + _STRIDE]
+            kind = _ROWS | tables[line + _WIRE] << 8 | tables[line + _DIM] << 32
+            store_integer(sizes + _ARRAY_NBYTES * number, kind)
+            store_integer(sizes + _ARRAY_NBYTES * number + 8, rows)
+            if not try_share(tables[line + _LOCK]):
+                return got
+            known = words[VALID] != 0
+            old, new = np.uint64(load_integer(head)), np.uint64(load_integer(head + 8))
+            cursor = load_integer(head + 16)
+            for i in range(rows):
+                home = home_of(load_integer(ids + 8 * i), old, new, cursor)
+                prefetch(base + BUCKET_NBYTES * home)
+                places[i] = home
+            for i in range(rows):
+                word, _ = probe(base, load_integer(ids + 8 * i), places[i])
+                known = known and word != 0
+                places[i] = memory + (word & ROW) * stride
+                prefetch_row(places[i], row_nbytes)
+            if known:
+                if (rows * row_nbytes) & 7 != 0:  # of 16 bits: they may end within a word
+                    store_integer((place + rows * row_nbytes) & -8, 0)
+                for i in range(rows):
+                    copy_row(places[i], place + i * row_nbytes, row_nbytes)
+            unshare(tables[line + _LOCK])
+            if not known:
+                return got
+            place = (place + rows * row_nbytes + 7) & -8
+
+        sent, total = 0, place - answer
+        while sent < total:
+            part = _send(np.int32(fd), answer + sent, total - sent, np.int32(_MSG_NOSIGNAL))
+            if part <= 0:
+                return BROKEN
+            sent += part
+        _gettime(np.int32(_CLOCK_MONOTONIC), np.int64(clock.ctypes.data))
+        took = 1_000_000_000 * clock[0] + clock[1] - began
+        bucket = 0
+        while bucket < len(bounds) and took > bounds[bucket]:
+            bucket += 1
+        counters[bucket] += 1
+        counters[NANOSECONDS] += took
+        counters[NBYTES] += nbytes
