@@ -3,7 +3,8 @@
     python -m benchmarks.sampling [--py_spy PATH]     from the repository root
 
 The DeepFM of the peers, as in benchmarks/peers/ours.py, everything overlapped as in a job; then the
-cycle of pull and push of 100,000 rows. Sampled when it has run for a while. A function's time is its
+cycle of pull and push of 100,000 rows, by one worker with one server and by two with two (the ends of
+a kind together, so up to two cores). Sampled when it has run for a while. A function's time is its
 own and that of the compiled code that it calls (kernels, torch, system calls), only while it has the
 processor. py-spy comes from PyPI, into an environment of its own. Writes its tables into
 docs/performance.md too.
@@ -37,7 +38,7 @@ STEPS = 700  # of the DeepFM: enough for the time until it is sampled, and while
 STARTED_S = 15  # of CPU time: by then all has started and compiled, and met the common ids
 INSIDE = {  # a thread's stack has one of these while it works on a step
     "server": ("_Session.run (",),
-    "worker": ("train (", "_WorkItem.run (", "cycles ("),
+    "worker": ("train (", "_WorkItem.run (", "cycles (", "_cycle ("),
 }
 IMPORT = "<frozen importlib"  # as a step may, the first time
 
@@ -49,7 +50,8 @@ def sampling(py_spy: str, transport: str = "shm") -> str:
         file = deepfm.make(Path(folder) / "work.npz", STEPS)
         commands = {
             "The DeepFM": [*module, "benchmarks.peers.ours", str(file)],
-            "Pull + push of 100,000 rows": [*module, "benchmarks.sampling", "--cycles"],
+            "Pull + push of 100,000 rows": [*module, "benchmarks.sampling", "--cycles", "1"],
+            "Two workers, two servers": [*module, "benchmarks.sampling", "--cycles", "2"],
         }
         sections = []
         for title, command in commands.items():
@@ -86,9 +88,15 @@ def _used_s(pid: int) -> float:
     return measure.cpu_s([pid, *(child.pid for child in process.children(recursive=True))])
 
 
-def cycles(transport: str) -> None:
+def cycles(transport: str, count: int) -> None:
     """What is sampled: pull and push, over and over, until SIGINT. Says when it has begun."""
     spec = ModelSpec((), (TableSpec("t", parameters.DIM),), Adagrad())
+    if count > 1:
+        with parameters.crowded(count, count, spec, transport) as crowd:
+            for number in itertools.count():
+                crowd.sample(parameters.CYCLES)
+                if not number:
+                    print("begun", flush=True)
     batches = parameters.row_batches(6)
     with scaling.ends(1, spec, {transport: transport}) as (clients, _):
         end = clients[transport]
@@ -131,13 +139,15 @@ def _table(end: str, samples: Mapping[str, int]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling", description=__doc__)
     parser.add_argument("--py_spy", default="py-spy")
-    parser.add_argument("--cycles", action="store_true", help="be the process that is sampled")
+    parser.add_argument(
+        "--cycles", type=int, default=0, help="be what is sampled: so many workers and servers"
+    )
     parser.add_argument("--transport", default="shm")
     parser.add_argument("--print", action="store_true", help="leave docs/performance.md alone")
     given = parser.parse_args()
     if given.cycles:
         with contextlib.suppress(KeyboardInterrupt):
-            cycles(given.transport)
+            cycles(given.transport, given.cycles)
         return
     text = f"{measure.machine()}\n\n{sampling(given.py_spy, given.transport)}"
     print(text)
