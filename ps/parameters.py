@@ -127,7 +127,8 @@ class Parameters:
         if not (update.dense or update.rows):
             return
         lr = specs.learning_rate(self.spec.optimizer, step) * scale
-        self.dense.apply(update.dense, lr)
+        if update.dense:
+            self.dense.apply(update.dense, lr)
         for table, (ids, grads) in update.rows.items():
             self.tables[table].apply(ids, grads, lr)
 
