@@ -42,8 +42,12 @@ OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # IEEE divisi
 
 @functools.cache
 def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
-    """The machine code of `function` for these argument types."""
+    """The machine code of `function` for these argument types.
+
+    Numbers of the functions around it are constants in it, and each set of them is kept for itself.
+    """
     digest = _digest(function)
+    name = function.__qualname__.replace(".<locals>", "")
     named = FunctionType(
         function.__code__,
         function.__globals__,
@@ -51,7 +55,7 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
         function.__defaults__,
         function.__closure__,
     )
-    named.__qualname__ = f"{function.__qualname__}-{digest}"
+    named.__qualname__ = f"{name}-{digest}"
     try:
         code: Any = numba.njit([signature], cache=True, **OPTIONS)(named)
     except RuntimeError as error:  # neither the package's folder nor the home can be written
@@ -60,8 +64,8 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
         uncached: Callable[..., Any] = numba.njit([signature], **OPTIONS)(function)
         return uncached
     if code.stats.cache_misses:
-        name = f"{Path(function.__code__.co_filename).stem}.{function.__qualname__}"
-        for path in Path(code.stats.cache_path).glob(f"{name}-*.nb[ic]"):
+        file = Path(function.__code__.co_filename).stem
+        for path in Path(code.stats.cache_path).glob(f"{file}.{name}-*.nb[ic]"):
             if digest not in path.name:
                 path.unlink(missing_ok=True)
     return code  # type: ignore[no-any-return]
@@ -77,7 +81,7 @@ def _digest(function: FunctionType) -> str:
             if isinstance(callee, FunctionType) and callee not in reached:
                 reached.add(callee)
                 open_ends.append(callee)
-            elif isinstance(value, (int, float, np.number)):
+            elif name and isinstance(value, (int, float, np.number)):
                 numbers.add(f"{name}={value}")
     files = {each.__code__.co_filename: each.__globals__ for each in reached}
     sources = ("".join(linecache.getlines(file, files[file])) for file in sorted(files))
@@ -85,16 +89,15 @@ def _digest(function: FunctionType) -> str:
 
 
 def _named_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The globals that a function and those inside it name, and the variables around it."""
+    """The globals that a function and those inside it name, and the nameless values around it."""
     codes = [function.__code__]
     for code in codes:
         codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
         for name in code.co_names:
             if name in function.__globals__:
                 yield name, function.__globals__[name]
-    cells = function.__closure__ or ()
-    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
-        yield name, cell.cell_contents
+    for cell in function.__closure__ or ():
+        yield "", cell.cell_contents
 
 
 inlined = numba.njit(inline="always", **OPTIONS)  # a part of several kernels

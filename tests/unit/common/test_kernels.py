@@ -75,3 +75,15 @@ def test_a_kernel_whose_code_cannot_be_kept_is_compiled_all_the_same(monkeypatch
 
 def _one_more(x):
     return x + 1
+
+
+def test_the_numbers_around_a_kernel_are_constants_of_it_and_kept_apart():
+    assert [3, 12] == [compiled(_adder(n), INTEGER)(2) for n in (1, 10)]
+    assert compiled(_adder(1), INTEGER).stats.cache_hits
+
+
+def _adder(n):
+    def add(x):
+        return x + n
+
+    return add
