@@ -6,9 +6,9 @@ its updates so far in its entry in the index, which a push has at hand anyway.
 
 `gather` and `apply` work in blocks, a pipeline of three stages: hash the ids and ask for the lines
 of the index; find the rows and ask for theirs; copy or update. So the cache misses of a whole block
-overlap, with each other and with the arithmetic, and each stage finds what it needs. Rows of a few
-whole lanes of float32 have kernels of their own, in which rule and width are constants: without
-loops and choices an update of 16 takes 0.7 of the time.
+overlap, with each other and with the arithmetic, and each stage finds what it needs. Each rule has
+an `apply` of its own, and so has each width of a few whole lanes of float32, which are constants in
+it: no loops and no choices.
 
 Several threads may apply at once. The lowest bit of a row's book says that one is at it: a row that
 is taken is passed over and listed, and the caller comes back for it, so that nobody
@@ -86,8 +86,7 @@ class Rows:
         table = (INTS_1D, INTS_1D, INTS_1D, BYTES_1D)
         weights = FLOATS_2D if kind == FLOAT32 else _BITS_2D
         usual = kind == FLOAT32 and spec.dim % WIDTH == 0 and spec.dim <= _MOST_FROZEN
-        gather = _gather_of(weight_nbytes if usual else 0)
-        self._gather = compiled(gather, *table, INTS_1D_IN, weights, INTS_1D)
+        self._gather = compiled(_gather, *table, INTS_1D_IN, weights, INTS_1D)
         push = (INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D, INTS_1D)
         apply = _apply_of(rule.kind, spec.dim if usual else 0)
         self._apply = compiled(apply, *table, *push)
@@ -193,39 +192,32 @@ def copy_row(source, target, nbytes):  # type: ignore[no-untyped-def]
                 copy_2(source + at, target + at)
 
 
-@functools.cache
-def _gather_of(weight_nbytes: int) -> Any:
-    """The kernel of `gather` for weights of so many bytes; 0: for any."""
-
-    def gather(lines, head, layout, memory, ids, out, unknown):  # type: ignore[no-untyped-def]
-        base, old, new, cursor = shape_of(lines, head)
-        stride, block = layout[STRIDE], layout[BLOCK]
-        nbytes = weight_nbytes if weight_nbytes > 0 else layout[WEIGHT_NBYTES]
-        first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
-        homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
-        n, unknowns, lag = len(ids), 0, _LAG * block
-        for start in range(-2 * lag, n, block):
-            for i in range(max(start, 0), min(start + block, n)):
-                row = rows[i & (_RING - 1)]
-                if row != 0:
-                    copy_row(row, target + i * nbytes, nbytes)
-                else:
-                    unknown[unknowns] = i
-                    unknowns += 1
-            for i in range(max(start + lag, 0), min(start + lag + block, n)):
-                word, _ = probe(base, ids[i], homes[i & (_RING - 1)])
-                row = 0
-                if word != 0:
-                    row = first + ((word & ROW) - 1) * stride
-                    prefetch_row(row, nbytes)
-                rows[i & (_RING - 1)] = row
-            for i in range(start + 2 * lag, min(start + 2 * lag + block, n)):
-                home = home_of(ids[i], old, new, cursor)
-                prefetch(base + BUCKET_NBYTES * home)
-                homes[i & (_RING - 1)] = home
-        return unknowns
-
-    return gather
+def _gather(lines, head, layout, memory, ids, out, unknown):  # type: ignore[no-untyped-def]
+    base, old, new, cursor = shape_of(lines, head)
+    stride, nbytes, block = layout[STRIDE], layout[WEIGHT_NBYTES], layout[BLOCK]
+    first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
+    homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
+    n, unknowns, lag = len(ids), 0, _LAG * block
+    for start in range(-2 * lag, n, block):
+        for i in range(max(start, 0), min(start + block, n)):
+            row = rows[i & (_RING - 1)]
+            if row != 0:
+                copy_row(row, target + i * nbytes, nbytes)
+            else:
+                unknown[unknowns] = i
+                unknowns += 1
+        for i in range(max(start + lag, 0), min(start + lag + block, n)):
+            word, _ = probe(base, ids[i], homes[i & (_RING - 1)])
+            row = 0
+            if word != 0:
+                row = first + ((word & ROW) - 1) * stride
+                prefetch_row(row, nbytes)
+            rows[i & (_RING - 1)] = row
+        for i in range(start + 2 * lag, min(start + 2 * lag + block, n)):
+            home = home_of(ids[i], old, new, cursor)
+            prefetch(base + BUCKET_NBYTES * home)
+            homes[i & (_RING - 1)] = home
+    return unknowns
 
 
 @functools.cache
