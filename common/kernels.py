@@ -5,17 +5,23 @@ numba has no prefetch, no atomics and no pointers of its own, so these few LLVM 
 given to it as intrinsics. An address is an int64. Whoever must start fast without numba imports
 this module inside the function that needs it.
 
-numba looks for changes in the kernel's own file only: after an edit here, touch the files of the
-kernels that call it (an installation writes all files anew anyway).
+numba looks for changes in the kernel's own file only. So the name under which a kernel is kept ends
+in a digest of the source files of all that it calls, and files of other digests are removed.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import hashlib
+import inspect
+import linecache
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import extending, types
 
@@ -35,15 +41,63 @@ OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # IEEE divisi
 
 
 @functools.cache
-def compiled(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]:
-    """The machine code of `function` for these argument types."""
+def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
+    """The machine code of `function` for these argument types.
+
+    Numbers of the functions around it are constants in it, and each set of them is kept for itself.
+    """
+    digest = _digest(function)
+    name = function.__qualname__.replace(".<locals>", "")
+    named = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    named.__qualname__ = f"{name}-{digest}"
     try:
-        code: Callable[..., Any] = numba.njit([signature], cache=True, **OPTIONS)(function)
+        code: Any = numba.njit([signature], cache=True, **OPTIONS)(named)
     except RuntimeError as error:  # neither the package's folder nor the home can be written
         if "cache" not in str(error):
             raise
-        code = numba.njit([signature], **OPTIONS)(function)
-    return code
+        uncached: Callable[..., Any] = numba.njit([signature], **OPTIONS)(function)
+        return uncached
+    if code.stats.cache_misses:
+        file = Path(function.__code__.co_filename).stem
+        for path in Path(code.stats.cache_path).glob(f"{file}.{name}-*.nb[ic]"):
+            if digest not in path.name:
+                path.unlink(missing_ok=True)
+    return code  # type: ignore[no-any-return]
+
+
+def _digest(function: FunctionType) -> str:
+    """Of the source files of a kernel and of all functions that it calls, and of the numbers that
+    they name."""
+    reached, open_ends, numbers = {function}, [function], set()
+    while open_ends:
+        for name, value in _named_in(open_ends.pop()):
+            callee = inspect.unwrap(value) if callable(value) else None
+            if isinstance(callee, FunctionType) and callee not in reached:
+                reached.add(callee)
+                open_ends.append(callee)
+            elif name and isinstance(value, (int, float, np.number)):
+                numbers.add(f"{name}={value}")
+    files = {each.__code__.co_filename: each.__globals__ for each in reached}
+    sources = ("".join(linecache.getlines(file, files[file])) for file in sorted(files))
+    return hashlib.sha256("\0".join([*sources, *sorted(numbers)]).encode()).hexdigest()[:16]
+
+
+def _named_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The globals that a function and those inside it name, and the nameless values around it."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+    for cell in function.__closure__ or ():
+        yield "", cell.cell_contents
 
 
 inlined = numba.njit(inline="always", **OPTIONS)  # a part of several kernels

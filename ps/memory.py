@@ -6,8 +6,9 @@ allows, and grows without a copy. Fresh pages are zeros.
 A random access to 10 M rows is one cache miss on huge pages and two on small ones, which halves the
 speed of a lookup. But a huge page has to be cleared when it is first written, which takes 0.2 ms
 and, where a host must first find the memory, 9 ms: a pause. So a thread of the process prepares
-huge pages ahead of the use. A writer who overtakes it gets small pages, quickly. The first 2 MiB
-are small pages in any case, so that a small table stays small. Linux.
+huge pages ahead of the use. A writer who overtakes it gets small pages, quickly: the thread leaves
+out the huge pages that he comes near to, or he would have to clear one himself. The first 2 MiB are
+small pages in any case, so that a small table stays small. Linux.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 _HUGE = 2 << 20
 _AHEAD_NBYTES = 64 << 20  # at most; a quarter of what is in use
+_NEAR_NBYTES = 8 << 20  # at most, an eighth: what is written while a few huge pages are cleared
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named since Python 3.13
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
 _POPULATE_WRITE = 23  # madvise(2), since Linux 5.14; where it fails, pages come when written
@@ -49,12 +51,15 @@ class Memory:
         self.bytes: NDArray[np.uint8] = everything[self._start : self._start + nbytes]
         self._lock = threading.Lock()
         self._wanted = self._ready = _HUGE
+        self._written = 0  # by one who goes on from there
 
     def use(self, nbytes: int, *, ahead: bool = True, wait: bool = False) -> None:
         """The first `nbytes` are about to be used: prepare them, and what may follow (`ahead`).
 
         wait: here and now. For who writes so much that he would overtake the thread.
         """
+        if ahead and not wait:
+            self._written = nbytes
         wanted = nbytes + (min(nbytes // 4, _AHEAD_NBYTES) if ahead else 0)
         wanted = min(wanted // _HUGE * _HUGE, len(self.bytes))
         if wanted > self._wanted:
@@ -70,10 +75,14 @@ class Memory:
             start, self._ready = self._ready, max(end, self._ready)
             if start >= end:
                 return
-            first = self.bytes.ctypes.data
+            first, advise = self.bytes.ctypes.data, _madvise()  # without the GIL
+            behind = min(start, self._written) // _HUGE * _HUGE
+            if behind > _HUGE:  # what was left out: the kernel may put small pages together
+                advise(first + _HUGE, behind - _HUGE, mmap.MADV_HUGEPAGE)
             for at in range(start, end, _HUGE):  # one by one: a writer in between is not held up
-                for advice in (mmap.MADV_HUGEPAGE, _POPULATE_WRITE):
-                    _madvise()(first + at, _HUGE, advice)  # without the GIL
+                if at >= self._written + min(self._written // 8, _NEAR_NBYTES):
+                    advise(first + at, _HUGE, mmap.MADV_HUGEPAGE)
+                    advise(first + at, _HUGE, _POPULATE_WRITE)
 
 
 @functools.cache

@@ -6,16 +6,20 @@ its updates so far in its entry in the index, which a push has at hand anyway.
 
 `gather` and `apply` work in blocks, a pipeline of three stages: hash the ids and ask for the lines
 of the index; find the rows and ask for theirs; copy or update. So the cache misses of a whole block
-overlap, with each other and with the arithmetic, and each stage finds what it needs.
+overlap, with each other and with the arithmetic, and each stage finds what it needs. Each rule has
+an `apply` of its own, and so has each width of a few whole lanes of float32, which are constants in
+it: no loops and no choices.
 
-Several threads may apply at once. The lowest bit of a row's book says that one is at
-it: a row that is taken is passed over and listed, and the caller comes back for it, so that nobody
+Several threads may apply at once. The lowest bit of a row's book says that one is at it: a row that
+is taken is passed over and listed, and the caller comes back for it, so that nobody
 waits while he holds a row, and no update is lost.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -26,7 +30,6 @@ from ..common.kernels import (
     FLOATS_1D,
     FLOATS_2D,
     FLOATS_2D_IN,
-    INTEGER,
     INTS_1D,
     INTS_1D_IN,
     compiled,
@@ -36,7 +39,7 @@ from ..common.kernels import (
     release_word,
     set_bit,
 )
-from ..common.lanes import copy_2, copy_4, copy_32
+from ..common.lanes import WIDTH, copy_2, copy_4, copy_32
 from ..nn.model_spec import TableSpec
 from .halves import FLOAT32, KINDS, narrow, widen
 from .index import BOOK, BUCKET_NBYTES, MANY, ROW, Index, home_of, probe, shape_of
@@ -46,8 +49,9 @@ from .optimizers import Floats, Ints, Rule, constants_of, step
 _LINE = 64
 _MOST_ROWS = 2**32 - 2
 _BLOCK = 16  # ids at once in each stage of a kernel, fewer where rows are long
-_LAG = 1  # blocks between two stages
-_RING = 16  # ids under way: _BLOCK * _LAG, a power of two
+_LAG = 2  # blocks between two stages
+_RING = 32  # ids under way: _BLOCK * _LAG, a power of two
+_MOST_FROZEN = 128  # floats of a row for which there is a kernel of its own
 _AHEAD_NBYTES = 16 << 10  # of rows that are asked for ahead: half of a level 1 cache
 _BITS_2D = types.Array(types.uint16, 2, "C")
 Weights = NDArray[np.float32] | NDArray[np.uint16]
@@ -57,7 +61,8 @@ STRIDE, NBYTES, WEIGHT_NBYTES, STATE, DIM, KIND, STOCHASTIC, BLOCK = range(8)  #
 class Rows:
     """Rows by number, which never changes, and the index of their ids."""
 
-    def __init__(self, spec: TableSpec, num_states: int) -> None:
+    def __init__(self, spec: TableSpec, rule: Rule) -> None:
+        num_states = len(rule.state)
         kind = KINDS[spec.dtype]
         item = np.dtype(np.float32 if kind == FLOAT32 else np.uint16)
         weight_nbytes = spec.dim * item.itemsize
@@ -76,13 +81,15 @@ class Rows:
         self.ids: Ints = self._id_memory.bytes.view(np.int64)
         self.index = Index(min(self.most, len(self.ids)))
         self.raw: NDArray[np.void] = np.ndarray(self.most, f"V{nbytes}", self.memory, 0, stride)
-        self._item, self._num_states = item, num_states
+        self._item, self._num_states, self._by_step = item, num_states, rule.by_step
         self.weight, self.state = self.views(self.raw)
         table = (INTS_1D, INTS_1D, INTS_1D, BYTES_1D)
         weights = FLOATS_2D if kind == FLOAT32 else _BITS_2D
+        usual = kind == FLOAT32 and spec.dim % WIDTH == 0 and spec.dim <= _MOST_FROZEN
         self._gather = compiled(_gather, *table, INTS_1D_IN, weights, INTS_1D)
-        push = (INTEGER, INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D, INTS_1D)
-        self._apply = compiled(_apply, *table, *push)
+        push = (INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D, INTS_1D)
+        apply = _apply_of(rule.kind, spec.dim if usual else 0)
+        self._apply = compiled(apply, *table, *push)
 
     def views(self, raw: NDArray[np.void]) -> tuple[Weights, list[Floats]]:
         """The weight and each state in rows like those of `raw`, each [n, dim]."""
@@ -132,7 +139,7 @@ class Rows:
         count = self._gather(index.lines, index.head, self.layout, self.memory, ids, out, unknown)
         return unknown[:count]
 
-    def apply(self, rule: Rule, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
+    def apply(self, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
         """One step of the rows `ids` with grads[n, dim]; the places of those that are unknown, and
         of those that another thread is at."""
         left = np.empty(len(ids), np.int64)
@@ -142,11 +149,10 @@ class Rows:
             index.head,
             self.layout,
             self.memory,
-            rule.kind,
             ids,
             grads,
             constants,
-            rule.by_step,
+            self._by_step,
             left,
         )
         return left[:unknown], left[len(left) - busy :]
@@ -214,51 +220,60 @@ def _gather(lines, head, layout, memory, ids, out, unknown):  # type: ignore[no-
     return unknowns
 
 
-def _apply(lines, head, layout, memory, rule, ids, grads, constants, by_step, left):  # type: ignore[no-untyped-def]
-    base, old, new, cursor = shape_of(lines, head)
-    stride, nbytes, dim, block = layout[STRIDE], layout[NBYTES], layout[DIM], layout[BLOCK]
-    kind, stochastic, state = layout[KIND], layout[STOCHASTIC] != 0, layout[STATE]
-    first, source = np.int64(memory.ctypes.data), np.int64(grads.ctypes.data)
-    k = constants_of(constants)
-    homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
-    books = np.empty(_RING, np.int64)
-    wide = np.empty(dim if kind != FLOAT32 else 0, np.float32)
-    n, unknown, busy, lag = len(ids), 0, 0, _LAG * block
-    for start in range(-2 * lag, n, block):
-        for i in range(max(start, 0), min(start + block, n)):
-            row, address = rows[i & (_RING - 1)], books[i & (_RING - 1)]
-            if row == 0:
-                continue
-            book = load_word(address) & np.uint32(0xFFFFFFFE)
-            steps = np.int64(book >> np.uint32(1))
-            line = min(steps, len(by_step) - 1)
-            x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
-            weight, a = row, row + state
-            if kind != FLOAT32:
-                weight = np.int64(wide.ctypes.data)
-                widen(row, weight, dim, kind)
-            # the only call, so that LLVM puts it in place here
-            step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
-            if kind != FLOAT32:
-                narrow(weight, row, dim, kind, stochastic, ids[i], steps)
-            if book < np.uint32(0xFFFFFFFE):
-                book += np.uint32(2)
-            release_word(address, book)
-        for i in range(max(start + lag, 0), min(start + lag + block, n)):
-            word, address = probe(base, ids[i], homes[i & (_RING - 1)])
-            row = 0
-            if word == 0:
-                left[unknown] = i
-                unknown += 1
-            elif set_bit(address + BOOK):
-                row = first + ((word & ROW) - 1) * stride
-                prefetch_row(row, nbytes)
-            else:
-                busy += 1
-                left[n - busy] = i
-            rows[i & (_RING - 1)], books[i & (_RING - 1)] = row, address + BOOK
-        for i in range(start + 2 * lag, min(start + 2 * lag + block, n)):
-            home = home_of(ids[i], old, new, cursor)
-            prefetch(base + BUCKET_NBYTES * home)
-            homes[i & (_RING - 1)] = home
-    return unknown, busy
+@functools.cache
+def _apply_of(rule: int, floats: int) -> Any:
+    """The kernel of `apply` for a rule, and rows of so many float32; 0: for any rows."""
+
+    def apply(lines, head, layout, memory, ids, grads, constants, by_step, left):  # type: ignore[no-untyped-def]
+        base, old, new, cursor = shape_of(lines, head)
+        stride, nbytes, block = layout[STRIDE], layout[NBYTES], layout[BLOCK]
+        dim = floats if floats > 0 else layout[DIM]
+        state = 4 * floats if floats > 0 else layout[STATE]
+        kind = FLOAT32 if floats > 0 else layout[KIND]
+        stochastic = layout[STOCHASTIC] != 0
+        first, source = np.int64(memory.ctypes.data), np.int64(grads.ctypes.data)
+        k = constants_of(constants)
+        homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
+        books = np.empty(_RING, np.int64)
+        wide = np.empty(dim if kind != FLOAT32 else 0, np.float32)
+        n, unknown, busy, lag = len(ids), 0, 0, _LAG * block
+        for start in range(-2 * lag, n, block):
+            for i in range(max(start, 0), min(start + block, n)):
+                row, address = rows[i & (_RING - 1)], books[i & (_RING - 1)]
+                if row == 0:
+                    continue
+                book = load_word(address) & np.uint32(0xFFFFFFFE)
+                steps = np.int64(book >> np.uint32(1))
+                line = min(steps, len(by_step) - 1)
+                x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
+                weight, a = row, row + state
+                if kind != FLOAT32:
+                    weight = np.int64(wide.ctypes.data)
+                    widen(row, weight, dim, kind)
+                # the only call, so that LLVM puts it in place here
+                step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
+                if kind != FLOAT32:
+                    narrow(weight, row, dim, kind, stochastic, ids[i], steps)
+                if book < np.uint32(0xFFFFFFFE):
+                    book += np.uint32(2)
+                release_word(address, book)
+            for i in range(max(start + lag, 0), min(start + lag + block, n)):
+                word, address = probe(base, ids[i], homes[i & (_RING - 1)])
+                row = 0
+                if word == 0:
+                    left[unknown] = i
+                    unknown += 1
+                elif set_bit(address + BOOK):
+                    row = first + ((word & ROW) - 1) * stride
+                    prefetch_row(row, nbytes)
+                else:
+                    busy += 1
+                    left[n - busy] = i
+                rows[i & (_RING - 1)], books[i & (_RING - 1)] = row, address + BOOK
+            for i in range(start + 2 * lag, min(start + 2 * lag + block, n)):
+                home = home_of(ids[i], old, new, cursor)
+                prefetch(base + BUCKET_NBYTES * home)
+                homes[i & (_RING - 1)] = home
+        return unknown, busy
+
+    return apply

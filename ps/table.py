@@ -59,7 +59,7 @@ class Table:
         self.wire_dtype = np.dtype(np.float32 if spec.dtype == "float32" else np.uint16)
         self._seed = seed
         self._rule = rule
-        self._rows = Rows(spec, len(rule.state))
+        self._rows = Rows(spec, rule)
         self._pins: dict[str, _Pin] = {}
         self._lock = SharedLock()
         self._initial(np.empty(0, np.int64))  # the last kernel is compiled
@@ -123,13 +123,13 @@ class Table:
         """Rows.apply, after the pins have got what is theirs."""
         with self._lock:
             if not self._pins:
-                return self._rows.apply(self._rule, constants, ids, grads)
+                return self._rows.apply(constants, ids, grads)
         with self._lock.alone() as share:
             rows = self._rows.index.find(ids)
             for pin in self._pins.values():
                 pin.keep(ids, rows, self._rows)
             share()
-            return self._rows.apply(self._rule, constants, ids, grads)
+            return self._rows.apply(constants, ids, grads)
 
     def _make(self, ids: Ints) -> None:
         state = list(self._rule.state.values())

@@ -60,7 +60,7 @@ def test_growth_moves_a_little_at_a_time_and_ends_before_the_next_begins():
             bytes_a_row.append(index.nbytes / len(index))
 
     assert growths > 20
-    assert max(cursors) < 700  # buckets of 64 bytes, for 64 ids
+    assert max(cursors) < 350  # buckets of 64 bytes, for 64 ids
     assert max(bytes_a_row) < 30
     np.testing.assert_array_equal(np.arange(len(ids)), index.find(ids))
 

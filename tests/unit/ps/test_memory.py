@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mmap
+import queue
 
 import numpy as np
 
@@ -54,3 +55,23 @@ def test_without_address_space_the_room_is_less(monkeypatch):
     reserved = Memory(64, 1 << 30)
 
     assert 1 << 28 < reserved.bytes.nbytes < 1 << 30
+
+
+def test_huge_pages_near_to_the_writer_are_left_to_small_ones(monkeypatch):
+    """He would come upon one half way, and have to clear it himself."""
+    prepared, asked = [], queue.SimpleQueue()
+
+    def madvise(address, nbytes, advice):
+        if advice == memory._POPULATE_WRITE:
+            prepared.append((address - reserved.bytes.ctypes.data) // HUGE)
+
+    monkeypatch.setattr(memory, "_madvise", lambda: madvise)
+    monkeypatch.setattr(memory, "_asked", lambda: asked)
+    reserved = Memory(1, 400 * HUGE)
+
+    for used in (80, 200):
+        reserved.use(used * HUGE)
+        _, end = asked.get_nowait()
+        reserved.prepare(end)
+
+    assert [*range(84, 100), *range(204, 232)] == prepared

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from numba.core import caching
+
+from edl.common.kernels import INTEGER, compiled
+
+SOURCES = {
+    "kernel.py": "from near import near\ndef kernel(x):\n    return near(x)\n",
+    "near.py": """
+from edl.common.kernels import inlined
+from far import FACTOR, far
+
+@inlined
+def near(x):
+    return FACTOR * far(x)
+""",
+    "far.py": """
+import numba
+
+FACTOR = 10
+
+@numba.njit
+def far(x):
+    return x + 1
+""",
+    "main.py": """
+from edl.common.kernels import INTEGER, compiled
+from kernel import kernel
+
+code = compiled(kernel, INTEGER)
+print(code(1), "kept" if code.stats.cache_hits else "compiled")
+""",
+}
+
+
+def test_a_kernel_is_compiled_anew_when_a_file_that_it_calls_into_changes(tmp_path):
+    for name, source in SOURCES.items():
+        (tmp_path / name).write_text(source)
+
+    def run():
+        # Python's own cache would miss a second edit within a second
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, str(tmp_path / "main.py")]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True, timeout=120
+        )
+        return done.stdout.strip()
+
+    def edit(old, new):
+        path = tmp_path / "far.py"
+        path.write_text(path.read_text().replace(old, new))
+
+    seen = [run(), run()]
+    edit("x + 1", "x + 2")
+    seen += [run(), run()]
+    edit("FACTOR = 10", "FACTOR = 20")
+    seen.append(run())
+
+    assert ["20 compiled", "20 kept", "30 compiled", "30 kept", "60 compiled"] == seen
+    assert 2 == len(list((tmp_path / "__pycache__").iterdir()))  # of the last: index and code
+
+
+def test_a_kernel_whose_code_cannot_be_kept_is_compiled_all_the_same(monkeypatch):
+    def no_folder(self, py_func):
+        raise RuntimeError("cannot cache function")
+
+    monkeypatch.setattr(caching.FunctionCache, "__init__", no_folder)
+
+    assert 3 == compiled(_one_more, INTEGER)(2)
+
+
+def _one_more(x):
+    return x + 1
+
+
+def test_the_numbers_around_a_kernel_are_constants_of_it_and_kept_apart():
+    assert [3, 12] == [compiled(_adder(n), INTEGER)(2) for n in (1, 10)]
+    assert compiled(_adder(1), INTEGER).stats.cache_hits
+
+
+def _adder(n):
+    def add(x):
+        return x + n
+
+    return add
