@@ -11,7 +11,7 @@ parts, the next ones by a core that is free (work.py), so that store and wire wo
 time; chunks are sent from where they live.
 
 On the same host bodies lie in the client's shared regions instead: gradients are applied from
-there, rows gathered into there.
+there, rows gathered into there. Its ids may be checked while the client still copies the values.
 
 A request that fails is answered by an error (the rest of its body is read and dropped first); a
 frame that is malformed, and a peer that stops in the midst of one, end the connection.
@@ -327,6 +327,8 @@ class _Session:
             raise frames.Malformed(f"{head.body_nbytes} bytes: {MAX_REQUEST_NBYTES} are taken")
         if not head.body_region:
             nbytes += head.body_nbytes
+        elif head.flags & frames.LATER:
+            nbytes += 1
         if got > nbytes:
             raise frames.Malformed(f"{got - nbytes} bytes beyond the frame")
         self._got, self._left, self._begun = got, nbytes - got, False
@@ -574,7 +576,7 @@ class _Session:
     def _push(self, head: Head) -> None:
         arrays, body = self._opened(head)
         ids, values_at = frames.ids_of(arrays, body)
-        if self._left:
+        if self._left and not head.body_region:
             self._fill(body, values_at, head.body_nbytes)
         store = self._store()
         moved = store.slot_map.is_other(head.code)
@@ -583,7 +585,9 @@ class _Session:
             for array in arrays:
                 if array.kind == frames.ROWS:
                     store.check_rows(array.name, ids[array.name], array.number)
-        if self._left:
+        if self._left and head.body_region:
+            self._receive(self._view[:1])
+        elif self._left:
             self._fill(body, head.body_nbytes, head.body_nbytes)
         if moved:
             self._tell(frames.pack_reply(frames.PUSHED, pb.PushReply.MOVED))
