@@ -402,6 +402,16 @@ def test_reply_that_breaks_off_is_no_reply(start, monkeypatch):
         shard.connect().start_pull(pull(("t", np.arange(65532))), FAR_S)()  # four rows are missing
 
 
+def test_nothing_is_paced_on_loopback(start):
+    shard = start()
+    ours, _ = shard.peer()
+    (theirs,) = shard.plane._peers
+
+    found = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) for s in (ours, theirs)]
+
+    assert [name.rstrip(b"\0") for name in found] == [b"reno", b"reno"]
+
+
 # -- Peers that fail
 
 
