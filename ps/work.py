@@ -1,8 +1,9 @@
 """Pieces of work for two threads: the one that needs them, and one that has a free core.
 
-The process has as many threads for this as cores beyond the first. Whoever needs the pieces works
-on them himself, and never waits for one that nobody has begun: where all cores are busy, help comes
-late or not at all, and costs no more than asking for it.
+The process has as many threads for this as cores beyond the first, and asks one where the machine
+has a core that is idle at that moment. Whoever needs the pieces works on them himself, and never
+waits for one that nobody has begun: if the core has found something else to do, help comes late or
+not at all, and cost no more than asking for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Self
+
+_LOAD = Path("/proc/loadavg")
 
 
 class Work:
@@ -25,7 +29,7 @@ class Work:
 
     def __enter__(self) -> Self:
         helpers = _helpers()
-        if helpers is not None:
+        if helpers is not None and _core_is_idle():
             self._help = helpers.submit(self._do_all)
         return self
 
@@ -64,3 +68,9 @@ def _helpers() -> ThreadPoolExecutor | None:
     """None: there is no core for them."""
     spare_cores = len(os.sched_getaffinity(0)) - 1
     return ThreadPoolExecutor(spare_cores, "work") if spare_cores else None
+
+
+def _core_is_idle() -> bool:
+    """Fewer threads run now than the machine has cores: proc_loadavg(5)'s fourth field."""
+    running = _LOAD.read_text().split()[3].partition("/")[0]
+    return int(running) < (os.cpu_count() or 1)

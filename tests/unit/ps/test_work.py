@@ -8,7 +8,7 @@ import pytest
 
 from edl.common.errors import EdlError
 from edl.ps import work
-from edl.ps.work import Work
+from edl.ps.work import Work, _core_is_idle
 
 FAR_S = 30.0
 
@@ -37,6 +37,7 @@ class Pieces:
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
     monkeypatch.setattr(work.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(work, "_core_is_idle", lambda: True)
     work._helpers.cache_clear()
     yield
     work._helpers().shutdown()
@@ -88,12 +89,27 @@ def test_after_an_error_no_piece_is_begun_and_none_is_under_way():
     assert [len(by) for by in pieces.by] == [1, 0, 0]
 
 
-def test_single_core_does_it_alone(monkeypatch):
+@pytest.mark.parametrize("lack", ["_helpers", "_core_is_idle"])
+def test_where_no_core_is_idle_nobody_is_asked(monkeypatch, lack):
     alone = Pieces(2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(work, "_helpers", lambda: None)
+        patched.setattr(work, lack, lambda: None)
         with Work(alone.all()) as shared:
             shared.wait(1)
 
     assert alone.by == [[threading.main_thread()]] * 2
+
+
+@pytest.mark.parametrize(("running", "idle"), [(3, True), (4, False)])
+def test_core_is_idle_while_fewer_threads_run_than_there_are_cores(
+    monkeypatch, tmp_path, running, idle
+):
+    told = tmp_path / "loadavg"
+    told.write_text(f"0.10 0.20 0.30 {running}/567 8910\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(work, "_LOAD", told)
+        patched.setattr(work.os, "cpu_count", lambda: 4)
+        found = _core_is_idle()
+
+    assert found is idle
