@@ -66,6 +66,7 @@ def seeds() -> list[bytes]:
         frame(push, (rows, frames.FLOAT32, "t", 4, 5), (chunk, frames.FLOAT32, "w", 0, 7)),
         frame(push._replace(flags=frames.THEN), (rows, frames.SCALED_INT8, "t", 4, 5)),
         frame(push, (chunk, frames.SCALED_FLOAT16, "w", 0, 7)),
+        frame(push._replace(flags=frames.LATER, body_region=1), (rows, frames.FLOAT32, "t", 4, 5)),
         frames.pack_head(Head(frames.MAP, body_nbytes=1 << 20, body_region=1)),
         frames.pack_head(Head(frames.UNMAP, body_region=1)),
         frame(Head(frames.PULLED), (rows, frames.FLOAT32, "", 4, 5), (rows, 2, "", 8, 1)),

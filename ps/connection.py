@@ -6,7 +6,8 @@ fails, or ends before its reply is complete, drops its socket, and the next one 
 repeating it is harmless (a push by the ledger).
 
 Shared memory: each socket has regions, memory that this client made and the server has mapped.
-Large bodies are copied into one and large replies are gathered into another by the server. Rows
+Large bodies are copied into one (a push's values while the server is at its ids) and large replies
+are gathered into another by the server. Rows
 are handed out as views of it; the region is free again when the last of them is gone. A socket that
 is dropped takes its regions along: the server may still be at them.
 """
@@ -309,18 +310,29 @@ class _Link:
                 flags |= frames.KNOWN
             left_s = max(0.0, deadline - time.monotonic())
             timeout_ms = min(int(left_s * _WAIT_SHARE * 1e3), 2**32 - 1)
-        body, reply = self._share(parts, nbytes, then, deadline) if self._shares_memory else (0, 0)
+        body = reply = 0
+        later: list[NDArray[Any]] = []
+        if self._shares_memory:
+            if 8 * sum(len(ids) for ids, _ in push.tables.values()) >= _SHARED_NBYTES:
+                parts, later = parts[: len(push.tables)], parts[len(push.tables) :]
+                flags |= frames.LATER
+            body, reply = self._share(parts, nbytes, then, deadline)
         begins = frames.HEAD.pack(
             frames.MAGIC, frames.PROTOCOL, frames.PUSH, flags, self._slot_map_version, timeout_ms,
             len(descriptors), span.attempt, nbytes, span.task, span.start, span.end,
             push.version, known, body, reply,
         )  # fmt: skip
         self._send([begins, descriptors], parts, 0 if body else nbytes, deadline)
+        if later:
+            assert self._lent is not None
+            _copy(later, self._lent[sum(part.nbytes for part in parts) :])
+            self.stream.write(b"V", deadline)
 
     def _share(
         self, parts: list[NDArray[Any]], nbytes: int, pull: ShardPull | None, deadline: float
     ) -> tuple[int, int]:
-        """Copy a large body into a region; find one for a large reply. Their numbers, or 0."""
+        """Copy a large body's parts into a region, its first ones at least; find one for a large
+        reply. Their numbers, or 0."""
         self.sound = False
         self._lent = self._reply = None
         body = reply = 0

@@ -35,7 +35,8 @@ REPLIES = frozenset((PULLED, PUSHED, DONE, ERROR))
 DENSE = 1  # pull: dense chunks too
 KNOWN = 2  # `known` counts
 THEN = 4  # push: answer with dense chunks; reply: they are here
-_ALL_FLAGS = DENSE | KNOWN | THEN
+LATER = 8  # push in a region: its values are there when one more byte comes
+_ALL_FLAGS = DENSE | KNOWN | THEN | LATER
 
 # Kinds of arrays.
 CUT, ROWS, CHUNK = 1, 2, 3
@@ -199,6 +200,8 @@ def parse_head(data: Any, ops: frozenset[int]) -> Head:
         raise Malformed(f"{told} bytes of descriptors")
     if body > MAX_BODY_NBYTES or body & 7:
         raise Malformed(f"a body of {body} bytes")
+    if flags & LATER and (op != PUSH or not body_region):
+        raise Malformed("only the values of a push in a region may come later")
     if body_region > MAX_REGIONS or reply_region > MAX_REGIONS:
         raise Malformed(f"regions {body_region} and {reply_region}")
     return tuple.__new__(Head, fields[2:])

@@ -7,10 +7,11 @@ A push's body comes into one of the plane's buffers, ids first: they are checked
 are on the wire; then one `Store.push`. The buffers of all connections share a budget; where it is
 used up a connection waits and so does its peer (TCP's flow control), unless a pin waits for this
 very push while a freeze holds back those that have the budget. A pull is gathered and sent in
-parts, so that store and wire work at the same time; chunks are sent from where they live.
+parts, the next ones by a core that is free (work.py), so that store and wire work at the same
+time; chunks are sent from where they live.
 
 On the same host bodies lie in the client's shared regions instead: gradients are applied from
-there, rows gathered into there.
+there, rows gathered into there. Its ids may be checked while the client still copies the values.
 
 A request that fails is answered by an error (the rest of its body is read and dropped first); a
 frame that is malformed, and a peer that stops in the midst of one, end the connection.
@@ -19,6 +20,7 @@ frame that is malformed, and a peer that stops in the midst of one, end the conn
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import mmap
@@ -27,7 +29,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,6 +49,7 @@ from .slots import SlotMap
 from .small import BROKEN, Board, SmallPulls
 from .store import Invalid, Outcome, PullPlan, Pushed, RowPlan, span_of
 from .stream import Stream, admit, host_id, map_region
+from .work import Work
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +61,13 @@ FIRST_NBYTES = 8 << 10  # read at once: a small frame is one system call
 BEGIN_NBYTES = 256  # read at once after a large frame: the rest goes straight to its place
 _LOOK_S = 0.05  # while the budget is used up: whether a pin needs the push has no signal
 _PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
+_PARTS = 8  # gathered by two threads while the first ones are sent: 4 MiB of a connection
 _METHODS = {frames.PULL: "Pull", frames.PUSH: "Push"}
 _CODES = {0: "OK"} | frames.STATUS
 _FLOAT32 = np.dtype(np.float32)
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
+_Piece = tuple[RowPlan, int, int, int]  # rows [start, stop) of a plan, and their place in a part
+_Part = tuple[list[_Piece], Bytes]
 
 _OUTCOMES = {outcome: pb.PushReply.Outcome.Value(outcome.name) for outcome in Outcome}
 
@@ -284,7 +290,6 @@ class _Session:
         self._wide = _NO_BYTES
         self._begun = False  # the reply is partly sent: too late for an error
         self._scratch = _NO_BYTES  # of a connection that pulls
-        self._scratch_view = memoryview(b"")
         self._calls = plane.metrics.calls
 
     def run(self) -> None:
@@ -333,6 +338,8 @@ class _Session:
             raise frames.Malformed(f"{head.body_nbytes} bytes: {MAX_REQUEST_NBYTES} are taken")
         if not head.body_region:
             nbytes += head.body_nbytes
+        elif head.flags & frames.LATER:
+            nbytes += 1
         if got > nbytes:
             raise frames.Malformed(f"{got - nbytes} bytes beyond the frame")
         self._got, self._left, self._begun = got, nbytes - got, False
@@ -496,7 +503,15 @@ class _Session:
             descriptors=descriptors, body_nbytes=nbytes, region=region,
         )  # fmt: skip
         if region:
-            place = self._gather(shared, 0, arrays, plan.tables)
+            place, parts = 0, []
+            for pieces, nbytes in _parts(arrays, plan.tables, 0, _PART_NBYTES):
+                parts.append((pieces, shared[place : place + nbytes]))
+                place += nbytes
+            if len(parts) == 1:
+                _gather(*parts[0])
+            else:
+                with _gathering(parts):
+                    pass
             for array, (_, values) in zip(arrays[len(plan.tables) :], plan.chunks, strict=True):
                 np.ndarray((array.count,), np.float32, shared, place)[:] = values
                 shared[place + values.nbytes : place + array.nbytes] = 0
@@ -506,45 +521,41 @@ class _Session:
         if not plan.tables:
             self._send_chunks(begins, arrays, plan)
             return
-        for rows in plan.tables:
-            if len(self._scratch) < 32 * rows.dim:
-                self._scratch = np.empty(max(32 * rows.dim, _PART_NBYTES), np.uint8)
-                self._scratch_view = memoryview(self._scratch)  # type: ignore[arg-type]
-        used = len(begins)
-        if used <= len(self._scratch):
-            self._scratch_view[:used] = begins
-        else:
-            self._flush(begins)
-            used = 0
-        used = self._gather(self._scratch, used, arrays, plan.tables)
+        last = self._flush_rows(begins, arrays, plan.tables)
         if plan.chunks:
-            self._send_chunks(self._scratch_view[:used], arrays, plan)
+            self._send_chunks(last, arrays, plan)
         else:
-            self._flush(self._scratch_view[:used])
+            self._flush(last)
 
-    def _gather(
-        self, memory: Bytes, place: int, arrays: Sequence[Array], tables: Sequence[RowPlan]
-    ) -> int:
-        """The rows of all tables into memory, from `place` on, and where they end. It is sent when
-        it is full (a region is large enough), eight rows at least: all parts are whole words."""
-        for array, rows in zip(arrays, tables, strict=False):
-            dim, dtype = rows.dim, rows.dtype
-            row_nbytes = dtype.itemsize * dim
-            start, count = 0, array.count
-            while start < count:
-                stop = start + (len(memory) - place) // row_nbytes
-                stop = count if stop >= count else stop - (stop - start) % 8
-                if stop > start:
-                    rows.gather(start, stop, np.ndarray((stop - start, dim), dtype, memory, place))
-                    place += (stop - start) * row_nbytes
-                    start = stop
-                if start < count:
-                    self._flush(memory[:place])
-                    place = 0
-            if padding := -place & 7:
-                memory[place : place + padding] = 0
-                place += padding
-        return place
+    def _flush_rows(
+        self, begins: bytes, arrays: Sequence[Array], tables: Sequence[RowPlan]
+    ) -> memoryview:
+        """Send what begins a reply, and the rows of all tables but the last part, which is left."""
+        size = max(_PART_NBYTES, *(32 * rows.dim for rows in tables))
+        if len(begins) > size:
+            self._flush(begins)
+            begins = b""
+        parts = list(_parts(arrays, tables, len(begins), size))
+        memory = self._scratch
+        if len(memory) < size * min(len(parts), _PARTS):
+            memory = self._scratch = np.empty(size * min(len(parts), _PARTS), np.uint8)
+        memory[: len(begins)] = np.frombuffer(begins, np.uint8)
+        if len(parts) == 1:
+            pieces, nbytes = parts[0]
+            _gather(pieces, memory)
+            return memoryview(memory[:nbytes])  # type: ignore[arg-type]
+        for first in range(0, len(parts), _PARTS):
+            some = [
+                (pieces, memory[number * size : number * size + nbytes])
+                for number, (pieces, nbytes) in enumerate(parts[first : first + _PARTS])
+            ]
+            last = memoryview(some[-1][1])  # type: ignore[arg-type]
+            with _gathering(some) as work:
+                for number, (_, part) in enumerate(some):
+                    work.wait(number)
+                    if first + number + 1 < len(parts):
+                        self._flush(part)
+        return last
 
     def _send_chunks(
         self, begins: bytes | memoryview, arrays: Sequence[Array], plan: PullPlan
@@ -570,7 +581,7 @@ class _Session:
     def _push(self, head: Head) -> None:
         arrays, body = self._opened(head)
         ids, values_at = frames.ids_of(arrays, body)
-        if self._left:
+        if self._left and not head.body_region:
             self._fill(body, values_at, head.body_nbytes)
         store = self._store()
         moved = store.slot_map.is_other(head.code)
@@ -579,7 +590,9 @@ class _Session:
             for array in arrays:
                 if array.kind == frames.ROWS:
                     store.check_rows(array.name, ids[array.name], array.number)
-        if self._left:
+        if self._left and head.body_region:
+            self._receive(self._view[:1])
+        elif self._left:
             self._fill(body, head.body_nbytes, head.body_nbytes)
         if moved:
             self._tell(frames.pack_reply(frames.PUSHED, pb.PushReply.MOVED))
@@ -658,6 +671,40 @@ class _Session:
 def _narrow(store: Backend, table: str) -> int:
     assert store.spec is not None
     return frames.PLAIN[next(t.dtype for t in store.spec.tables if t.name == table)]
+
+
+def _parts(
+    arrays: Sequence[Array], tables: Sequence[RowPlan], place: int, size: int
+) -> Iterator[tuple[list[_Piece], int]]:
+    """The rows of all tables in parts of at most `size` bytes, and how many each has; `place` bytes
+    of the first are used. All but the last are whole words: eight rows of a table at least."""
+    pieces: list[_Piece] = []
+    for array, rows in zip(arrays, tables, strict=False):
+        row_nbytes = rows.dtype.itemsize * rows.dim
+        start, count = 0, array.count
+        while start < count:
+            stop = start + (size - place) // row_nbytes
+            stop = count if stop >= count else stop - (stop - start) % 8
+            if stop > start:
+                pieces.append((rows, start, stop, place))
+                place = frames.padded(place + (stop - start) * row_nbytes)
+                start = stop
+            if start < count:
+                yield pieces, place
+                pieces, place = [], 0
+    yield pieces, place
+
+
+def _gathering(parts: Iterable[_Part]) -> Work:
+    return Work([functools.partial(_gather, *part) for part in parts])
+
+
+def _gather(pieces: Sequence[_Piece], memory: Bytes) -> None:
+    for rows, start, stop, place in pieces:
+        out = np.ndarray((stop - start, rows.dim), rows.dtype, memory, place)
+        rows.gather(start, stop, out)
+        end = place + out.nbytes
+        memory[end : frames.padded(end)] = 0
 
 
 def _span(head: Head) -> Span:

@@ -38,6 +38,7 @@ _VERDICT = struct.Struct("<IHH")  # magic, protocol, 1 accepted
 _TLS_HANDSHAKE = b"\x16"  # first byte of a TLS record; a hello begins with "E"
 _NONCE_NBYTES = 32
 UNIX_SEND_NBYTES = 2 << 20  # on its way: with the default of 208 KiB both ends wait by turns
+LOOPBACK_CONGESTION = b"reno"  # every kernel has it; one that paces (BBR) has nothing to pace here
 _IOV = 512  # buffers of one sendmsg; the kernel takes 1,024
 _RECORD_NBYTES = 1 << 14  # of TLS: smaller buffers are joined
 _TLS_PART_NBYTES = 1 << 20  # sent under one look at the deadline
@@ -64,6 +65,8 @@ class Stream:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if is_loopback(sock.getpeername()[0]):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
         else:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_NBYTES)
         if not self._tls:

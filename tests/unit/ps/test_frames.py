@@ -70,6 +70,15 @@ def test_push_is_these_bytes():
     assert framed(head, PUSH).hex() == PUSH_GOLDEN
 
 
+def test_push_whose_values_come_later_is_these_bytes():
+    head, arrays = parsed(bytes.fromhex(PUSH_GOLDEN))
+
+    later = head._replace(flags=frames.LATER | frames.THEN)
+
+    assert framed(later, PUSH).hex() == PUSH_GOLDEN[:12] + "0c00" + PUSH_GOLDEN[16:]
+    assert parsed(framed(later, PUSH)) == (later, arrays)
+
+
 def test_pull_of_the_documentation_is_these_bytes():
     page = (Path(cli.__file__).parent / "docs/tensor-plane.md").read_text()
     example = page.partition("A pull, byte by byte")[2].split("```")[1]
@@ -170,7 +179,9 @@ def test_a_changed_frame_is_malformed_or_keeps_its_promises(data):
     [
         {"op": frames.PULLED},  # a server expects requests
         {"op": 77},
-        {"flags": 8},
+        {"flags": frames.LATER},  # a pull has no values that could come later
+        {"op": frames.PUSH, "flags": frames.LATER},  # nor has a push that comes on the socket
+        {"flags": 16},
         {"descriptors_nbytes": frames.MAX_DESCRIPTORS_NBYTES + 8},
         {"descriptors_nbytes": 20},
         {"body_nbytes": frames.MAX_BODY_NBYTES + 8},

@@ -389,7 +389,7 @@ def test_reply_that_breaks_off_is_no_reply(start, monkeypatch):
             dim, dtype = rows.dim, rows.dtype
 
             def gather(self, first, stop, out):
-                if first:
+                if stop == 65532:
                     raise Invalid("as long as what is missing" * 9)
                 rows.gather(first, stop, out)
 
@@ -399,7 +399,17 @@ def test_reply_that_breaks_off_is_no_reply(start, monkeypatch):
     monkeypatch.setattr(shard.store, "plan_pull", breaking)
 
     with pytest.raises(Unreachable):
-        shard.connect().start_pull(pull(("t", np.arange(8193))), FAR_S)()  # four rows are missing
+        shard.connect().start_pull(pull(("t", np.arange(65532))), FAR_S)()  # four rows are missing
+
+
+def test_nothing_is_paced_on_loopback(start):
+    shard = start()
+    ours, _ = shard.peer()
+    (theirs,) = shard.plane._peers
+
+    found = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) for s in (ours, theirs)]
+
+    assert [name.rstrip(b"\0") for name in found] == [b"reno", b"reno"]
 
 
 # -- Peers that fail
@@ -717,6 +727,97 @@ def test_regions_are_not_shared_over_tcp(start):
     told = b"".join(iter(lambda: _received(sock), b""))
 
     assert frames.parse_head(told, frames.REPLIES).op == frames.ERROR
+
+
+class Later:
+    """A peer whose push of rows of ones lies in a region, its values not yet."""
+
+    def __init__(self, shard, ids):
+        self._sock, peer = shard.unix_peer()
+        fd, self._memory = stream.make_region(1 << 20)
+        self._sock.sendall(frames.pack_head(Head(frames.MAP, body_nbytes=1 << 20, body_region=1)))
+        self.reply()
+        peer.send_descriptor(fd)
+        os.close(fd)
+        self.reply()
+        self._ids = np.asarray(ids, np.int64)
+        self._memory[: self._ids.nbytes] = self._ids.view(np.uint8)
+        head = Head(frames.PUSH, frames.LATER, attempt=1, end=8, body_region=1)
+        told = (frames.ROWS, frames.FLOAT32, "t", 16, len(ids))
+        self._sock.sendall(frame(head, told))
+
+    def complete(self):
+        values = np.ones((len(self._ids), 16), np.float32)
+        start = self._ids.nbytes
+        self._memory[start : start + values.nbytes] = values.reshape(-1).view(np.uint8)
+        self._sock.sendall(b"V")
+
+    def reply(self):
+        """The head of the reply; None: the server hung up."""
+        told = self._sock.recv(1000)
+        return frames.parse_head(told, frames.REPLIES) if told else None
+
+    def close(self):
+        self._sock.close()
+
+
+def test_ids_in_a_region_are_checked_before_the_values_are_there(start, monkeypatch):
+    shard = start()
+    checked = threading.Event()
+    check_rows = shard.store.check_rows
+    monkeypatch.setattr(
+        shard.store, "check_rows", lambda *asked: (check_rows(*asked), checked.set())
+    )
+    before = shard.store.pull(dense=False, known_version=None, tables=[("t", np.arange(3))])
+
+    peer = Later(shard, np.arange(3))
+    assert checked.wait(FAR_S)
+    assert shard.store.version == 0
+    peer.complete()
+
+    assert peer.reply().code == pb.PushReply.APPLIED
+    after = shard.store.pull(dense=False, known_version=None, tables=[("t", np.arange(3))])
+    np.testing.assert_array_equal(after[2][0], before[2][0] - 1)
+
+
+@pytest.mark.parametrize("ends", ["stops", "dies"])
+def test_push_whose_values_never_come_changes_nothing(start, ends):
+    shard = start(stall_s=0.05 if ends == "stops" else FAR_S)
+
+    peer = Later(shard, np.arange(3))
+    if ends == "dies":
+        peer.close()
+    else:
+        assert peer.reply() is None
+    until(lambda: not shard.plane.connections)
+
+    assert (shard.store.version, shard.store.ledger()) == (0, ())
+
+
+def test_refusal_waits_for_the_values_so_that_the_region_is_free(start):
+    shard = start()
+
+    peer = Later(shard, [1, 1])
+    peer.complete()
+
+    assert (peer.reply().op, shard.store.version) == (frames.ERROR, 0)
+    peer._sock.sendall(frames.pack_head(Head(frames.PULL)))
+    assert peer.reply().op == frames.PULLED
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_large_push_of_ids_that_come_twice_is_refused_and_changes_nothing(
+    start, certified, transport
+):
+    shard = start(identity=certified)
+    connection = shard.connect(transport)
+
+    with pytest.raises(EdlError, match="twice|unique"):
+        connection.start_push(push(0, 8, np.arange(20_000) // 2), FAR_S)()
+
+    assert shard.store.version == 0
+    assert connection.start_push(push(0, 8, [1]), FAR_S)().outcome == pb.PushReply.APPLIED
+    assert len(connection._links) == 1
 
 
 def test_body_in_a_region_that_is_not_shared_is_malformed(start):

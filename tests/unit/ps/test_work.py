@@ -1,0 +1,115 @@
+"""Work that two threads share: all of it is done once, and errors come out where it is needed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from edl.common.errors import EdlError
+from edl.ps import work
+from edl.ps.work import Work, _core_is_idle
+
+FAR_S = 30.0
+
+
+class Pieces:
+    """Pieces that note who did them. Those of the thread that helps wait for `go`."""
+
+    def __init__(self, count, fail=()):
+        self.by = [[] for _ in range(count)]
+        self.go = threading.Event()
+        self.helping = threading.Event()
+        self._fail = fail
+
+    def __call__(self, number):
+        if threading.current_thread() is not threading.main_thread():
+            self.helping.set()
+            assert self.go.wait(FAR_S)
+        self.by[number].append(threading.current_thread())
+        if number in self._fail:
+            raise EdlError(f"piece {number}")
+
+    def all(self):
+        return [lambda number=number: self(number) for number in range(len(self.by))]
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(work.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(work, "_core_is_idle", lambda: True)
+    work._helpers.cache_clear()
+    yield
+    work._helpers().shutdown()
+    work._helpers.cache_clear()
+
+
+def test_each_piece_is_done_once_by_one_of_two_threads():
+    pieces = Pieces(5)
+
+    with Work(pieces.all()) as shared:
+        assert pieces.helping.wait(FAR_S)
+        pieces.go.set()
+        shared.wait(0)
+        assert pieces.by[0] not in ([], [threading.main_thread()])
+
+    assert [len(by) for by in pieces.by] == [1] * 5
+
+
+def test_nobody_waits_for_help_that_has_not_begun():
+    busy = Pieces(2)
+
+    with Work(busy.all()):
+        assert busy.helping.wait(FAR_S)  # the only thread is at this work
+        late = Pieces(3)
+        with Work(late.all()) as shared:
+            shared.wait(2)
+        busy.go.set()
+
+    assert late.by == [[threading.main_thread()]] * 3
+
+
+def test_error_of_the_thread_that_helps_is_raised_where_the_work_is_needed():
+    pieces = Pieces(2, fail=[0])
+    pieces.go.set()
+
+    with pytest.raises(EdlError, match="piece 0"), Work(pieces.all()) as shared:
+        assert pieces.helping.wait(FAR_S)
+        shared.wait(0)
+
+
+def test_after_an_error_no_piece_is_begun_and_none_is_under_way():
+    pieces = Pieces(3)
+
+    with pytest.raises(OSError, match="hung up"), Work(pieces.all()):
+        assert pieces.helping.wait(FAR_S)
+        threading.Timer(0.01, pieces.go.set).start()
+        raise OSError("hung up")
+
+    assert [len(by) for by in pieces.by] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("lack", ["_helpers", "_core_is_idle"])
+def test_where_no_core_is_idle_nobody_is_asked(monkeypatch, lack):
+    alone = Pieces(2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(work, lack, lambda: None)
+        with Work(alone.all()) as shared:
+            shared.wait(1)
+
+    assert alone.by == [[threading.main_thread()]] * 2
+
+
+@pytest.mark.parametrize(("running", "idle"), [(3, True), (4, False)])
+def test_core_is_idle_while_fewer_threads_run_than_there_are_cores(
+    monkeypatch, tmp_path, running, idle
+):
+    told = tmp_path / "loadavg"
+    told.write_text(f"0.10 0.20 0.30 {running}/567 8910\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(work, "_LOAD", told)
+        patched.setattr(work.os, "cpu_count", lambda: 4)
+        found = _core_is_idle()
+
+    assert found is idle
