@@ -334,14 +334,15 @@ class _Link:
         """Copy a large body's parts into a region, its first ones at least; find one for a large
         reply. Their numbers, or 0."""
         self.sound = False
-        self._lent = self._reply = None
+        lent = into = None
         body = reply = 0
         if nbytes >= _SHARED_NBYTES:
-            body, self._lent = self._region(nbytes, deadline)
-            _copy(parts, self._lent)
+            body, lent = self._region(nbytes, deadline)
+            _copy(parts, lent)
         if pull is not None and (wanted := self._sizes.expected(pull)) >= _SHARED_NBYTES:
-            reply, self._reply = self._region(wanted, deadline)
-        self._reply_number = reply
+            reply, into = self._region(wanted, deadline)
+        # only now: a new region is told of by a request of its own
+        self._lent, self._reply, self._reply_number = lent, into, reply
         return body, reply
 
     def _send(

@@ -256,6 +256,19 @@ def test_push_brings_the_chunks_of_its_version_once_it_is_made(start):
         ]
 
 
+def test_push_and_what_it_brings_lie_in_two_regions(start):
+    connection = start().connect("shm")
+    everything = pull(dense=True, known_version=None)
+    before = connection.start_pull(everything, FAR_S)()  # a large reply is expected from now on
+    del before
+    ids = np.arange(20_000)
+    for step in range(3):
+        asked = push(step, step + 1, ids, then=everything)
+        pushed = connection.start_push(asked, FAR_S)()
+        assert (True, 2) == (pushed.pulled, len(pushed.dense))
+        np.testing.assert_array_equal(np.arange(CHUNK, dtype=np.float32), pushed.dense[0][2])
+
+
 def test_version_that_does_not_come_in_time_brings_nothing(start):
     shard = start(policy=Policy(grads_to_wait=2, staleness=0))
 
