@@ -12,6 +12,7 @@ PAGE = DOCS / "performance.md"
 
 _WIDTH, _HEIGHT = 320, 260  # of a panel
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 20, 34, 78
+_APART = 36  # two labels, at least
 _STYLES = (("#0072b2", "none"), ("#d55e00", "none"), ("#0072b2", "5 3"), ("#d55e00", "5 3"))
 
 
@@ -69,7 +70,11 @@ def _drawn(panel: Panel) -> list[str]:
         parts.append(
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{mark * step:g}</text>'
         )
+    right = math.inf
     for x in _marks(xs):
+        if right - across(x) < _APART:
+            continue  # no room for both
+        right = across(x)
         parts.append(
             f'<text x="{across(x):.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">'
             f"{short(x)}</text>"

@@ -37,7 +37,7 @@ TOP = 12
 STEPS = 700  # of the DeepFM: enough for the time until it is sampled, and while it is
 STARTED_S = 15  # of CPU time: by then all has started and compiled, and met the common ids
 INSIDE = {  # a thread's stack has one of these while it works on a step
-    "server": ("_Session.run (",),
+    "server": ("_Session.run (", "Work._do_all ("),
     "worker": ("train (", "_WorkItem.run (", "cycles (", "_cycle ("),
 }
 IMPORT = "<frozen importlib"  # as a step may, the first time
