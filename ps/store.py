@@ -182,7 +182,7 @@ class Store:
         """For pulls by compiled code (small.py). None: not initialized, or torn."""
         if self._board is None:
             with self._lock:
-                if self.initialized and not self._torn:
+                if self._board is None and self.initialized and not self._torn:
                     tables = self._held().tables
                     self._board = Board(tables, self.slot_map.version, self._version)
         return self._board

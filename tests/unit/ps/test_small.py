@@ -172,6 +172,18 @@ def test_version_and_rows_are_those_of_now():
         np.testing.assert_array_equal(before.tables["t"] - 0.5, after.tables["t"])
 
 
+def test_all_connections_have_one_board():
+    store, boards = filled(), []
+    asking = [threading.Thread(target=lambda: boards.append(store.board)) for _ in range(4)]
+    with store._lock:  # so that all of them find none
+        for thread in asking:
+            thread.start()
+        asking[-1].join(0.05)
+    for thread in asking:
+        thread.join(FAR_S)
+    assert {id(store.board)} == {id(board) for board in boards}
+
+
 def test_restored_store_is_asked_again():
     store = filled()
     with served(store) as (connection, _):
