@@ -198,6 +198,23 @@ class JobSettings:
     )
     log_loss_steps: int = knob(100, "Log the loss every so many minibatches.", "Checkpoints")
 
+    # -- Recovery
+    snapshot_s: float = knob(
+        10.0,
+        "Each server writes what changed every so many seconds, so that no more than this is "
+        "computed again when one is lost; 0: never, all is computed again.",
+        "Recovery",
+    )
+    snapshot_dir: str = knob(
+        "",
+        "Folder or URL (fsspec) of those snapshots; default: the job's folder.",
+        "Recovery",
+        path=True,
+    )
+    server_timeout_s: float = knob(
+        30.0, "A server silent for so long is killed and replaced.", "Recovery"
+    )
+
     # -- Faults in the data
     task_fault_tolerance: int = knob(
         3, "Tries of a span whose content fails before it is quarantined.", "Faults", minimum=1

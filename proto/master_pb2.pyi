@@ -42,18 +42,20 @@ class Replica(_message.Message):
     def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("replica", "address", "metrics_address", "pid", "host")
+    __slots__ = ("replica", "address", "metrics_address", "pid", "host", "note")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     address: str
     metrics_address: str
     pid: int
     host: str
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+    note: str
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
     __slots__ = ("fenced", "settings_json", "job_dir")
@@ -142,7 +144,7 @@ class Failure(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., source: _Optional[str] = ..., record: _Optional[int] = ..., error: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class ReportTaskRequest(_message.Message):
-    __slots__ = ("replica", "task", "attempt", "done", "failed", "handed_back", "result", "records")
+    __slots__ = ("replica", "task", "attempt", "done", "failed", "handed_back", "result", "records", "slot_map_version")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +153,7 @@ class ReportTaskRequest(_message.Message):
     HANDED_BACK_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     task: int
     attempt: int
@@ -159,7 +162,8 @@ class ReportTaskRequest(_message.Message):
     handed_back: int
     result: bytes
     records: int
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., done: bool = ..., failed: _Optional[_Union[Failure, _Mapping]] = ..., handed_back: _Optional[int] = ..., result: _Optional[bytes] = ..., records: _Optional[int] = ...) -> None: ...
+    slot_map_version: int
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., done: bool = ..., failed: _Optional[_Union[Failure, _Mapping]] = ..., handed_back: _Optional[int] = ..., result: _Optional[bytes] = ..., records: _Optional[int] = ..., slot_map_version: _Optional[int] = ...) -> None: ...
 
 class ReportTaskReply(_message.Message):
     __slots__ = ("accepted",)
@@ -177,8 +181,25 @@ class Progress(_message.Message):
     position: int
     def __init__(self, task: _Optional[int] = ..., attempt: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
+class Coverage(_message.Message):
+    __slots__ = ("snapshot", "low_water", "tasks")
+    class Task(_message.Message):
+        __slots__ = ("task", "position")
+        TASK_FIELD_NUMBER: _ClassVar[int]
+        POSITION_FIELD_NUMBER: _ClassVar[int]
+        task: int
+        position: int
+        def __init__(self, task: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATER_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    snapshot: int
+    low_water: int
+    tasks: _containers.RepeatedCompositeFieldContainer[Coverage.Task]
+    def __init__(self, snapshot: _Optional[int] = ..., low_water: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[Coverage.Task, _Mapping]]] = ...) -> None: ...
+
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("replica", "progress", "version", "scalars", "state")
+    __slots__ = ("replica", "progress", "version", "scalars", "state", "coverage", "notes")
     class ScalarsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -191,22 +212,28 @@ class HeartbeatRequest(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SCALARS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
     version: int
     scalars: _containers.ScalarMap[str, float]
     state: str
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ...) -> None: ...
+    coverage: Coverage
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("fenced", "drain", "low_water")
+    __slots__ = ("fenced", "drain", "low_water", "slot_map_version")
     FENCED_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     LOW_WATER_FIELD_NUMBER: _ClassVar[int]
+    SLOT_MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
     fenced: bool
     drain: bool
     low_water: int
-    def __init__(self, fenced: bool = ..., drain: bool = ..., low_water: _Optional[int] = ...) -> None: ...
+    slot_map_version: int
+    def __init__(self, fenced: bool = ..., drain: bool = ..., low_water: _Optional[int] = ..., slot_map_version: _Optional[int] = ...) -> None: ...
 
 class GetServersRequest(_message.Message):
     __slots__ = ("known_slot_map_version", "wait_s")
