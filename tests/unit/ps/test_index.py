@@ -105,3 +105,38 @@ def test_steps_end_at_what_they_have_room_for(steps):
     index.set_steps(ints([5]), ints([steps]))
 
     assert (2**29 - 1, 0) == (index.steps(ints([5]))[0], index.find(ints([5]))[0])
+
+
+def test_marked_rows_are_collected_once_whatever_grows_between(monkeypatch):
+    """Rows come between the runs, so many that entries move from above to below and beyond."""
+    monkeypatch.setattr(module, "_RUN", 7)
+    rng = np.random.default_rng(1)
+    index = Index(1 << 20)
+    ids = rng.integers(0, 1 << 60, 12_000)
+    ids = np.concatenate([ids, unhashed(np.uint64(1 << 62) + np.arange(500, dtype=np.uint64))])
+    ids = rng.permutation(np.unique(ids))
+    index.add(ids[:600])
+    marked = np.flatnonzero(rng.random(600) < 0.5)
+    for id in ids[marked]:
+        set_mark(index, id)
+
+    found, start, known = [], None, 600
+    while start != 0:
+        rows, start = index.collect(start or 0, 2)
+        found += rows.tolist()
+        index.add(ids[known : known + 120])
+        known += 120
+
+    assert len(index) > 5000
+    assert marked.tolist() == sorted(found)
+    assert index.collect(0, 2)[0].size == 0
+
+
+def set_mark(index, id):
+    """As an update would."""
+    words = index.lines.view(np.uint32).reshape(-1, 16)
+    lines = index.lines.reshape(-1, 8)
+    used = int(index.head[1]) + 300
+    for bucket, place in np.argwhere(lines[:used, :4] == id):
+        if lines[bucket, 4 + place]:
+            words[bucket, 9 + 2 * place] |= 2
