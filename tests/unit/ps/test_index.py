@@ -112,20 +112,20 @@ def test_marked_rows_are_collected_once_whatever_grows_between(monkeypatch):
     monkeypatch.setattr(module, "_RUN", 7)
     rng = np.random.default_rng(1)
     index = Index(1 << 20)
-    ids = rng.integers(0, 1 << 60, 12_000)
-    ids = np.concatenate([ids, unhashed(np.uint64(1 << 62) + np.arange(500, dtype=np.uint64))])
-    ids = rng.permutation(np.unique(ids))
+    at_one_home = unhashed(np.uint64(1 << 62) + np.arange(400, dtype=np.uint64))
+    ids = np.concatenate([at_one_home, np.unique(rng.integers(0, 1 << 60, 12_000))])
+    ids[:600] = rng.permutation(ids[:600])  # so that a long run of full buckets is scanned
     index.add(ids[:600])
     marked = np.flatnonzero(rng.random(600) < 0.5)
     for id in ids[marked]:
         set_mark(index, id)
 
-    found, start, known = [], None, 600
+    found, start = [], None
     while start != 0:
         rows, start = index.collect(start or 0, 2)
         found += rows.tolist()
-        index.add(ids[known : known + 120])
-        known += 120
+        if start > 100:  # amid the full ones, of buckets 64 to 164 now
+            index.add(ids[len(index) : len(index) + 240])
 
     assert len(index) > 5000
     assert marked.tolist() == sorted(found)

@@ -259,8 +259,10 @@ class FailingFolder(Folder):
 class Lives(RuleBasedStateMachine):
     """Counting rows; what a restore must say is kept in a plain dict."""
 
-    @initialize()
-    def begin(self):
+    @initialize(most_deltas=st.integers(0, 6))
+    def begin(self, most_deltas):
+        self.limits = recovery._MOST_DELTAS, recovery._MOST_DELTA_PART
+        recovery._MOST_DELTAS, recovery._MOST_DELTA_PART = most_deltas, 1e9
         fsspec.filesystem("memory").store.clear()
         self.folder = FailingFolder("memory://snapshots", "job", 0)
         self.names = (f"i{n}" for n in itertools.count())
@@ -314,6 +316,9 @@ class Lives(RuleBasedStateMachine):
         self.recorder = Recorder(self.store, self.folder, self.name, found)
         self.counts, self.applied = dict(self.saved[0]), self.saved[1]
         assert [] == found.notes
+
+    def teardown(self):
+        recovery._MOST_DELTAS, recovery._MOST_DELTA_PART = self.limits
 
     @invariant()
     def everything_is_there(self):
@@ -601,7 +606,8 @@ def test_old_chains_go_when_two_newer_are_there_and_ancestors_with_them(two_chai
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_a_failure_is_told_once_and_the_next_snapshot_has_everything(tmp_path, error):
+def test_a_failure_is_told_once_and_the_next_snapshot_has_everything(tmp_path, error, monkeypatch):
+    monkeypatch.setattr(recovery, "_MOST_DELTA_PART", 1e9)
     folder = FailingFolder(str(tmp_path), "job", 0)
     folder.error = error
     store, told = begun(COUNTS), []
@@ -613,8 +619,9 @@ def test_a_failure_is_told_once_and_the_next_snapshot_has_everything(tmp_path, e
         folder.fails_at = 1
         snapshots.once()
     before = folder.names("a")
-    push(store, COUNTS, 3)
+    store.push(Span(0, 1, 3, 4), store.version, Update({("w", 0): np.ones(2, np.float32)}, {}))
     snapshots.once()
+    expected = everything(store)
     push(store, COUNTS, 4)
     folder.fails_at = 0
     snapshots.once()
@@ -624,8 +631,9 @@ def test_a_failure_is_told_once_and_the_next_snapshot_has_everything(tmp_path, e
     assert f"{os.strerror(error)}" in notes[0]
     assert "tried again every 10 s" in notes[0]
     assert 3 == len(before)  # those of the first snapshot
-    copy, _ = again(folder)
-    assert 4 == copy.version
+    copy, found = again(folder)
+    assert (4, 1) == (found.link.number, found.link.base)
+    assert expected == everything(copy)
 
 
 def test_a_full_device_is_such_a_failure(tmp_path, monkeypatch):
