@@ -108,35 +108,45 @@ def test_steps_end_at_what_they_have_room_for(steps):
 
 
 def test_marked_rows_are_collected_once_whatever_grows_between(monkeypatch):
-    """Rows come between the runs, so many that entries move from above to below and beyond."""
-    monkeypatch.setattr(module, "_RUN", 7)
-    rng = np.random.default_rng(1)
+    """A row of home 4 stands in bucket 9, for the ones between are full. Runs of nine buckets would
+    end before it, and a growth brings it down to bucket 8."""
+    monkeypatch.setattr(module, "_RUN", 9)
     index = Index(1 << 20)
-    at_one_home = unhashed(np.uint64(1 << 62) + np.arange(400, dtype=np.uint64))
-    ids = np.concatenate([at_one_home, np.unique(rng.integers(0, 1 << 60, 12_000))])
-    ids[:600] = rng.permutation(ids[:600])  # so that a long run of full buckets is scanned
+    homes = [3] * 6 + [4] * 2 + [5] * 5 + [6] * 5 + [7] * 5 + [8] * 3 + [4]
+    others = np.random.default_rng(1).integers(64, 256, 1000)
+    ids = of_homes([*homes, *others])
     index.add(ids[:600])
-    marked = np.flatnonzero(rng.random(600) < 0.5)
-    for id in ids[marked]:
+    for id in ids[: len(homes)]:
         set_mark(index, id)
+    assert 9 == place_of(index, ids[len(homes) - 1])[0]
 
     found, start = [], None
     while start != 0:
         rows, start = index.collect(start or 0, 2)
         found += rows.tolist()
-        if start > 100:  # amid the full ones, of buckets 64 to 164 now
-            index.add(ids[len(index) : len(index) + 240])
+        if len(index) < 1000:
+            for at in range(600, 1000, 40):
+                index.add(ids[at : at + 40])
+            assert 8 == place_of(index, ids[len(homes) - 1])[0]
 
-    assert len(index) > 5000
-    assert marked.tolist() == sorted(found)
-    assert index.collect(0, 2)[0].size == 0
+    assert list(range(len(homes))) == sorted(found)
+    assert 0 == len(index.collect(0, 2)[0])
+
+
+def of_homes(homes):
+    """Different ids, each with its home among 256 buckets."""
+    within = np.arange(len(homes), dtype=np.uint64)
+    middle = (np.array(homes, np.uint64) << np.uint64(56)) + np.uint64(1 << 55)
+    return unhashed(middle + within)
+
+
+def place_of(index, id):
+    """Bucket and number of an id's entry."""
+    lines = index.lines[: 8 * (int(index.head[1]) + 300)].reshape(-1, 8)
+    return next((b, k) for b, k in np.argwhere(lines[:, :4] == id) if lines[b, 4 + k])
 
 
 def set_mark(index, id):
     """As an update would."""
-    words = index.lines.view(np.uint32).reshape(-1, 16)
-    lines = index.lines.reshape(-1, 8)
-    used = int(index.head[1]) + 300
-    for bucket, place in np.argwhere(lines[:used, :4] == id):
-        if lines[bucket, 4 + place]:
-            words[bucket, 9 + 2 * place] |= 2
+    bucket, number = place_of(index, id)
+    index.lines.view(np.uint32)[16 * bucket + 9 + 2 * number] |= 2
