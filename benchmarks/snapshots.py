@@ -32,8 +32,8 @@ PUSH = 2000
 DIM = 16
 PAUSE_S = 0.01  # of a worker between two pushes: its computing
 DELTAS = 4
-INTERVAL_S = 2.0
-ROUNDS = 3
+INTERVAL_S = 1.0
+ROUNDS = 2
 SPEC = ModelSpec((DenseSpec("w", (1000,)),), (TableSpec("t", DIM),), optimizers.Adagrad())
 
 
