@@ -162,7 +162,7 @@ def logs(job: str | None, follow: bool, role: str | None, index: int | None, tai
 @cli.command()
 @click.argument("job", required=False)
 def stop(job: str | None) -> None:
-    """End a job: its workers hand back, a checkpoint is written where there is a place for one."""
+    """End a job: its workers hand back, a checkpoint is written, `edl train --resume` goes on."""
     found = _running(job)
     client = found.client()
     try:

@@ -188,10 +188,23 @@ class JobSettings:
     checkpoint_steps: int = knob(
         0, "Checkpoint every so many versions; 0: at the end.", "Checkpoints"
     )
-    checkpoint_dir: str = knob("", "Folder of the checkpoints.", "Checkpoints", path=True)
+    checkpoint_dir: str = knob(
+        "",
+        "Folder of the checkpoints; without one, a job that is stopped writes one to its own "
+        "folder.",
+        "Checkpoints",
+        path=True,
+    )
     keep_checkpoint_max: int = knob(0, "Checkpoints kept; 0: all.", "Checkpoints")
     checkpoint_dir_for_init: str = knob(
         "", "Start from this checkpoint's parameters.", "Checkpoints", path=True
+    )
+    resume: str = knob(
+        "",
+        "Go on at the exact record where a checkpoint was taken, with the settings of the run that "
+        "wrote it, unless said otherwise: a checkpoint, a --checkpoint_dir, or a job's folder.",
+        "Checkpoints",
+        path=True,
     )
     evaluation_steps: int = knob(
         0, "Evaluate every so many versions; 0: at the end of each epoch.", "Checkpoints"

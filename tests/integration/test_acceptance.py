@@ -130,7 +130,7 @@ def test_a3_a_killed_server_moves_no_task_and_ends_the_job_in_one_sentence(tmp_p
 
     message = job.result()["message"]
     assert message.startswith("parameter server 1 was killed by SIGKILL")
-    assert message.endswith(f"go on with --checkpoint_dir_for_init {job.checkpoint()}")
+    assert message.endswith(f"go on with: edl train --resume {job.checkpoint()}")
     assert 0 == job.result()["restarts"]["worker"]
 
 
