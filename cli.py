@@ -196,6 +196,21 @@ def _running(name: str | None) -> Job:
     return job
 
 
+@cli.command()
+@click.argument("job")
+@click.option("--until", default="", metavar="TASK:POSITION", help="Show the state there, and end.")
+@click.option("--output", type=click.Path(), default="", help="Write that state, as .safetensors.")
+@click.option("--losses", type=click.Path(), default="", help="Write all losses, as .csv.")
+def replay(job: str, until: str, output: str, losses: str) -> int:
+    """Repeat a --deterministic job (its folder, or name) bit for bit, in this process.
+
+    Exit code 1 where the result is not the job's last checkpoint.
+    """
+    from .replay.command import replay as run_replay
+
+    return run_replay(job, until, output, losses, click.echo)
+
+
 # -- definitions and data
 
 _definition_options = click.option(

@@ -209,11 +209,30 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
             f"{say('gradient_wire')} {settings.gradient_wire} saves no bytes over {say('transport')} "
             "grpc, which sends float32: leave out one of them."
         )
+    if settings.deterministic:
+        _check_deterministic(settings, say)
     if settings.port > 65535:
         raise UsageError(f"{say('port')} is at most 65535, not {settings.port}: 0 takes any.")
     for name in ("lease_s", "drain_grace_s", "master_timeout_s"):
         if not 0 < getattr(settings, name) < float("inf"):
             raise UsageError(f"{say(name)} is a time in seconds above 0.")
+
+
+def _check_deterministic(settings: JobSettings, say: Say) -> None:
+    """Each gradient is to be computed on exactly one known version, by one thread."""
+    needed = {
+        "pull_ahead": (0,),
+        "push_window": (1,),
+        "get_model_steps": (1,),
+        "worker_threads": (0, 1),
+        "gradient_wire": ("float32",),
+    }
+    for name, fitting in needed.items():
+        if (value := getattr(settings, name)) not in fitting:
+            raise UsageError(
+                f"{say('deterministic')} computes each gradient on exactly one recorded version, "
+                f"which {say(name)} {value} does not allow: leave out one of them."
+            )
 
 
 def _check_checkpoints(settings: JobSettings, say: Say) -> None:

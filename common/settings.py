@@ -160,6 +160,12 @@ class JobSettings:
         "one step staler.",
         "Consistency",
     )
+    deterministic: bool = knob(
+        False,
+        "Record the order of everything, so that `edl replay` repeats the run bit for bit in one "
+        "process: slower, for debugging and tests.",
+        "Consistency",
+    )
     ps_embedding_threshold: int = knob(
         2 << 20,
         "An nn.Embedding of more bytes than this moves to the servers; 0: none does.",
@@ -263,4 +269,5 @@ class JobSettings:
     def push_brings_dense(self) -> bool:
         """A push brings back the dense values of its version: its own, and nobody's pull is ahead."""
         own_version = self.use_async or self.grads_to_wait == 1
-        return own_version and not self.pull_ahead and self.get_model_steps == 1
+        follows = self.get_model_steps == 1 and not self.deterministic
+        return own_version and not self.pull_ahead and follows

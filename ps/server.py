@@ -15,6 +15,7 @@ import os
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from .plane import Plane
 from .servicer import ParameterServerServicer
 from .slots import SlotMap
 from .store import Store
+from .trace import ShardTrace
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +124,10 @@ class Server:
 
     def open_store(self, settings: JobSettings, restore: str) -> Store:
         """The shard, empty or from a checkpoint. `restore`: one to continue, with its ledger."""
+        trace = None
+        if settings.deterministic and settings.command == "train":
+            folder = Path(os.environ["EDL_JOB_DIR"]) / "trace"
+            trace = ShardTrace(folder, self.index, self._replica.incarnation)
         store = Store(
             index=self.index,
             slot_map=SlotMap(settings.num_ps),
@@ -132,11 +138,14 @@ class Server:
                 lr_staleness_modulation=settings.lr_staleness_modulation,
             ),
             on_version=self._watch(settings),
+            trace=trace,
         )
         if path := restore or settings.checkpoint_dir_for_init:
             manifest = storage.load(path)
             snapshot.restore(store, manifest, new_job=not restore)
             log.info("restored checkpoint=%s version=%d", manifest.directory, store.version)
+        if trace is not None:
+            trace.begin(address=self.address, checkpoint=path, new_job=not restore)
         self._servicer.attach(store)
         return store
 

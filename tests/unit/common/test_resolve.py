@@ -229,7 +229,9 @@ def test_settings_come_with_a_checkpoint_and_flags_win(resumable: Path, data: st
     assert dataclasses.replace(expected, **places) == settings
 
 
-def test_newest_checkpoint_of_a_folder_or_of_a_job_is_gone_on_with(resumable: Path) -> None:
+def test_newest_checkpoint_of_a_folder_or_of_a_job_is_gone_on_with(
+    resumable: Path, tmp_path: Path
+) -> None:
     for name, folder in [("a", str(resumable.parent)), ("b", "")]:
         job = paths.job_folder(name)
         job.mkdir(parents=True)
