@@ -1,5 +1,6 @@
 """`edl replay` of real jobs: bit for bit, also across kills; and what is broken is found."""
 
+import dataclasses
 import json
 import signal
 
@@ -72,6 +73,7 @@ def test_what_was_not_so_is_found_and_named(tmp_path):
     neighbours = [n for n in range(20, 60) if spans[n][0] != spans[n + 1][0]]
     trace.write_text(swapped(neighbours[0], neighbours[0] + 1))
     out = edl(tmp_path, "replay", running.folder, code=1).stdout
+    print(out)
     assert "different: " in out and "are not those that are computed here" in out
 
     trace.write_text(recorded)
@@ -100,7 +102,7 @@ def test_state_at_a_moment_is_shown_and_written(tmp_path):
 
 
 def test_job_that_was_gone_on_with_is_repeated_from_its_checkpoint(tmp_path):
-    with job(tmp_path / "first", grads_to_wait=3) as first:
+    with job(tmp_path, grads_to_wait=3) as first:
         first.watch(begun(0.4))
         client = first.client()
         client.stop("a test")
@@ -109,14 +111,11 @@ def test_job_that_was_gone_on_with_is_repeated_from_its_checkpoint(tmp_path):
     out = edl(tmp_path, "replay", first.folder).stdout
     assert "identical: 8 tensors" in out
 
-    resume = first.result()["checkpoint"]
-    with job(
-        tmp_path / "second",
-        grads_to_wait=3,
-        num_ps=3,
-        resume=resume,
-        training_data=first.settings.training_data,
-    ) as second:
+    again = {"resume": first.result()["checkpoint"], "num_ps": 3, "num_workers": 1}
+    settings = dataclasses.asdict(first.settings) | again
+    for name in ("checkpoint_dir", "job_name"):
+        del settings[name]
+    with Job(tmp_path / "second", **settings) as second:
         assert second.wait() == 0, second.logs()
     out = edl(tmp_path, "replay", second.folder).stdout
     assert "identical: 8 tensors, 128 rows" in out
