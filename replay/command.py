@@ -129,7 +129,7 @@ def _write_losses(path: str, told: list[tuple[Computed, float | None]]) -> None:
         writer.writerow(["epoch", "task", "start", "end", "attempt", "version", "loss"])
         for computed, loss in told:
             span = computed.span
-            version = max(computed.pulls[0])
+            version = max(computed.pulls[0].versions)
             writer.writerow(
                 [computed.epoch, span.task, span.start, span.end, span.attempt, version, loss]
             )

@@ -51,6 +51,14 @@ class Timeline:
 
 
 @dataclass(frozen=True)
+class Pull:
+    """By server: the version, and the address of the incarnation that answered."""
+
+    versions: tuple[int, ...]
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Computed:
     """Gradients that a worker computed: the minibatch, and what it pulled from whom."""
 
@@ -61,8 +69,7 @@ class Computed:
     last: int
     skips: tuple[int, ...]
     used: int
-    pulls: tuple[tuple[int, ...], ...]  # versions by server
-    servers: tuple[str, ...]  # addresses
+    pulls: tuple[Pull, ...]
     loss: float | None = field(compare=False)
 
 
@@ -131,8 +138,7 @@ def _computed(values: dict[str, Any]) -> Computed:
         last,
         tuple(values["skips"]),
         values["used"],
-        tuple(tuple(versions) for versions in values["pulls"]),
-        tuple(values["servers"]),
+        tuple(Pull(tuple(p["versions"]), tuple(p["servers"])) for p in values["pulls"]),
         values["loss"],
     )
 

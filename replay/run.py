@@ -14,6 +14,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ class Replay:
         """What the step may have applied; more than one where a span was computed again."""
         assert step.span is not None
         computed = self._recording.computed.get(step.span, ())
-        return [c for c in computed if c.pulls[0][index] == step.on]
+        return [c for c in computed if c.pulls[0].versions[index] == step.on]
 
     def _want(self) -> None:
         """Which minibatches are to be computed, and which versions they read."""
@@ -169,14 +170,16 @@ class Replay:
                 for computed in candidates:
                     self._wanted[computed].add(step)
         for computed in self._wanted:
-            for versions in computed.pulls:
-                for shard, version in zip(self._read(computed), versions, strict=True):
-                    shard.reads[version] += 1
+            for shard, version in chain(*self._reads(computed)):
+                shard.reads[version] += 1
 
-    def _read(self, computed: Computed) -> list[Shard]:
-        """The shards that it was computed on."""
+    def _reads(self, computed: Computed) -> list[list[tuple[Shard, int]]]:
+        """By pull, by server: the shard that answered, and its version."""
         try:
-            return [self._by_address[address] for address in computed.servers]
+            return [
+                [(self._by_address[a], v) for a, v in zip(p.addresses, p.versions, strict=True)]
+                for p in computed.pulls
+            ]
         except KeyError as error:
             raise Difference(
                 f"{computed.span} was computed on a server at {error}, which left no trace"
@@ -242,11 +245,10 @@ class Replay:
 
     def _compute(self, computed: Computed) -> bool:
         """Its gradients, if all that it read is there. Raises Difference."""
-        shards = self._read(computed)
-        reads = [pair for versions in computed.pulls for pair in zip(shards, versions, strict=True)]
-        if not all(shard.has(version) for shard, version in reads):
+        reads = self._reads(computed)
+        if not all(shard.has(version) for shard, version in chain(*reads)):
             return False
-        self._ps.at(computed, shards)
+        self._ps.at(reads)
         self._trainer.outdated()
         span = computed.span
         batch = self._batch(computed)
@@ -264,7 +266,7 @@ class Replay:
         self._trainer.push(span.task, span.attempt, span.start, span.end, gradients)
         self._updates[computed] = self._ps.updates
         self.computed += 1
-        for shard, version in reads:
+        for shard, version in chain(*reads):
             shard.forget(version)
         self._on_loss(computed, gradients.loss)
         return True
@@ -291,9 +293,8 @@ class Replay:
                 continue
             del self._wanted[computed]
             if self._updates.pop(computed, None) is None:  # another one of that span was applied
-                for versions in computed.pulls:
-                    for read, version in zip(self._read(computed), versions, strict=True):
-                        read.forget(version)
+                for read, version in chain(*self._reads(computed)):
+                    read.forget(version)
 
 
 class _NoMaster:

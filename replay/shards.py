@@ -26,7 +26,7 @@ from ..ps.optimizers import Floats
 from ..ps.shard import ShardPull, ShardPulled, ShardPush
 from ..ps.slots import SlotMap
 from ..ps.store import Outcome, Store
-from .recording import Computed, Step, Timeline
+from .recording import Step, Timeline
 
 _NOW_S = 1.0  # nobody else holds anything here, so no wait is one
 
@@ -181,14 +181,12 @@ class LocalPs(PsClient):
     def __init__(self, num_shards: int, spec: ModelSpec) -> None:
         self._connections: list[Connection] = []
         super().__init__([""] * num_shards, token="replay", spec=spec)
-        self._pulls: deque[tuple[int, ...]] = deque()
+        self._pulls: deque[list[tuple[Shard, int]]] = deque()
         self.updates: list[Update] = []
 
-    def at(self, computed: Computed, shards: Sequence[Shard]) -> None:
-        """The pulls that come are those of this minibatch."""
-        self._pulls = deque(computed.pulls)
-        for connection, shard in zip(self._connections, shards, strict=True):
-            connection.shard = shard
+    def at(self, pulls: Iterable[list[tuple[Shard, int]]]) -> None:
+        """The pulls that come see these: by server, the incarnation and its version."""
+        self._pulls = deque(pulls)
 
     def agree(self, spec: ModelSpec, *, timeout_s: float) -> None:
         """All shards here are told the model when they begin."""
@@ -196,8 +194,8 @@ class LocalPs(PsClient):
     def pull(self, tables: Mapping[str, Any], **how: Any) -> Pulled:
         if not self._pulls:
             raise Difference("the model pulls tables more often than it did")
-        for connection, version in zip(self._connections, self._pulls.popleft(), strict=True):
-            connection.version = version
+        for connection, seen in zip(self._connections, self._pulls.popleft(), strict=True):
+            connection.shard, connection.version = seen
         return super().pull(tables, **how)
 
     def push(self, span: Span, versions: Sequence[int], **what: Any) -> PushResult:

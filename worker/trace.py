@@ -1,8 +1,8 @@
 """What a worker of a --deterministic job computed, and on what: the workers' half of `edl replay`.
 
 <job>/trace/worker-INDEX-INCARNATION.jsonl: a line for each minibatch whose gradients were computed,
-written before they are pushed: the span and where its records are, the versions (by server) of each
-pull that it saw, and which servers those were. The first pull brought the dense values; others are
+written before they are pushed: the span and where its records are, and of each pull that it saw the
+versions (by server) and which servers answered. The first pull brought the dense values; others are
 of tables that the forward pulls itself.
 """
 
@@ -18,15 +18,16 @@ from .task_stream import Batch
 
 
 class TracedClient(PsClient):
-    """Remembers the versions of the pulls since the last one that brought dense values."""
+    """Remembers versions and servers of the pulls since the last one that brought dense values."""
 
-    pulls: list[list[int]]
+    pulls: list[dict[str, Any]]
 
     def pull(self, tables: Mapping[str, Any], **how: Any) -> Pulled:
         pulled = super().pull(tables, **how)
         if pulled.initialized and not how.get("cut"):
             before = [] if how.get("dense") is not None else self.pulls
-            self.pulls = [*before, list(pulled.versions)]
+            seen = {"versions": pulled.versions, "servers": pulled.addresses}
+            self.pulls = [*before, seen]
         return pulled
 
 
@@ -49,7 +50,6 @@ class WorkerTrace:
                 "skips": sorted(task.skips),
                 "used": batch.used,
                 "pulls": self._client.pulls,
-                "servers": self._client.addresses,
                 "loss": loss,
             }
         )
