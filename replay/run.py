@@ -91,13 +91,13 @@ class Replay:
         self._by_address = by_address(self.shards)
         self._updates: dict[Computed, list[Update]] = {}
         self._wanted: dict[Computed, set[Step]] = defaultdict(set)
-        self._want()
 
     def close(self) -> None:
         self._ps.close()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """All that was recorded, or until that holds. Raises Difference."""
+        """All that was recorded, or until that holds; once. Raises Difference."""
+        self._want()
         moved = True
         while moved and not until():
             moved = self._begin_shards()
