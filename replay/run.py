@@ -143,10 +143,15 @@ class Replay:
         yield from timeline.steps
 
     def _parent(self, shard: Shard) -> Shard:
+        """The incarnation that was in the state of the snapshot: the one it names, or, where that
+        one's own snapshots were damaged, one before it."""
         name = shard.timeline.parent
-        for other in self.shards:
-            if other.timeline.incarnation == name:
+        named = {other.timeline.incarnation: other for other in self.shards}
+        start = shard.timeline.version, shard.timeline.pushes
+        while (other := named.get(name)) is not None:
+            if (other.timeline.version, other.timeline.pushes) <= start:
                 return other
+            name = other.timeline.parent
         raise Difference(f"{shard.timeline.name} began from {name!r}, which left no trace")
 
     def _candidates(self, index: int, step: Step) -> list[Computed]:
@@ -223,7 +228,8 @@ class Replay:
         """A replacement begins from the state that the shard is in, and has not begun."""
         return any(
             not other.begun
-            and other.timeline.parent == shard.timeline.incarnation
+            and other.timeline.parent
+            and self._parent(other) is shard
             and shard.state == (other.timeline.version, other.timeline.pushes)
             for other in self.shards
         )
