@@ -15,6 +15,7 @@ FOLDERS = [
     "nn",
     "proto",
     "ps",
+    "replay",
     "runtime",
     "watch",
     "worker",
