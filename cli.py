@@ -196,6 +196,60 @@ def _running(name: str | None) -> Job:
     return job
 
 
+# -- faults
+
+
+@cli.group()
+def chaos() -> None:
+    """Faults on purpose: hit a job of yours, run the fault matrix."""
+
+
+@chaos.command("run")
+@click.argument("job", required=False)
+@click.option("--kill", multiple=True, metavar="RULE", help="SIGKILL: worker:every=20s, ps:at=30s.")
+@click.option("--stop", multiple=True, metavar="RULE", help="SIGSTOP, then SIGCONT after for=5s.")
+@click.option("--term", multiple=True, metavar="RULE", help="SIGTERM: a drain, of a worker.")
+@click.option("--seed", default=0, type=int, help="The same seed draws the same faults.")
+@click.option("--for", "lasting", metavar="TIME", help="Stop after so long; else with the job.")
+@click.option(
+    "--log", type=click.Path(), help="The JSON lines; default: chaos.jsonl in the job's folder."
+)
+def run_chaos(
+    job: str | None,
+    kill: tuple[str, ...],
+    stop: tuple[str, ...],
+    term: tuple[str, ...],
+    seed: int,
+    lasting: str | None,
+    log: str | None,
+) -> None:
+    """Kill, stop and terminate processes of a running job, by a seed.
+
+    \b
+    A RULE is ROLE:WHEN[,...], ROLE is worker, ps or master:
+      worker:every=20s            at random, 20 s apart in the mean
+      ps:every=60s,count=3        so many at most
+      worker:at=10s,20s,index=1   at these moments, this replica
+    """
+    import signal
+
+    from .chaos import injector, schedule
+
+    given = ((kill, signal.SIGKILL), (stop, signal.SIGSTOP), (term, signal.SIGTERM))
+    rules = [schedule.parse(text, number) for texts, number in given for text in texts]
+    if not rules:
+        raise UsageError("No fault is named: say --kill worker:every=20s, for example.")
+    try:
+        for_s = schedule.seconds(lasting) if lasting else float("inf")
+    except ValueError as error:
+        raise UsageError(f"--for: {error}.") from error
+    found = _running(job)
+    with open(log or found.folder / "chaos.jsonl", "a") as file:
+        lines = injector.inject(found, schedule.schedule(rules, seed), for_s, file, click.echo)
+    hits = sum(not line.missed for line in lines)
+    click.echo(f"{hits} signals sent to {found.name}, {len(lines) - hits} missed; {file.name}")
+
+
 # -- definitions and data
 
 _definition_options = click.option(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from . import unreliable
 from .errors import EdlError, Unauthenticated, Unreachable
 
 TOKEN_VARIABLE = "EDL_TOKEN"
@@ -113,8 +114,9 @@ class Channel:
         self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._metadata = ((_TOKEN_KEY, token),)
 
-    def unary_unary(self, *arguments: Any, **options: Any) -> _Method:
-        return _Method(self._channel.unary_unary(*arguments, **options), self._metadata)
+    def unary_unary(self, path: str, *arguments: Any, **options: Any) -> Any:
+        method = _Method(self._channel.unary_unary(path, *arguments, **options), self._metadata)
+        return unreliable.Method(method, path) if unreliable.armed else method
 
     def close(self) -> None:
         self._channel.close()
