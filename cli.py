@@ -250,6 +250,30 @@ def run_chaos(
     click.echo(f"{hits} signals sent to {found.name}, {len(lines) - hits} missed; {file.name}")
 
 
+@chaos.command()
+@click.option("--out", type=click.Path(), metavar="FILE", help="Write the page there.")
+@click.option(
+    "--work", default="edl-runs/matrix", type=click.Path(), help="Where cells run and are recorded."
+)
+@click.option("--only", default="", metavar="FAULT,PHASE", help="Only these; either may be empty.")
+@click.option("--sample", default=0, type=click.IntRange(0), help="So many cells, drawn by --seed.")
+@click.option("--seed", default=0, type=int, help="Draws the moments, the victims, the modes.")
+@click.option("--again", is_flag=True, help="Run also what is recorded already.")
+def matrix(out: str | None, work: str, only: str, sample: int, seed: int, again: bool) -> int:
+    """Every fault in every phase of a small job; exit code 1 where a cell is not sound."""
+    from pathlib import Path
+
+    from .chaos import matrix as matrix_
+
+    wanted = matrix_.pairs(only, sample, seed)
+    folder = Path(work).absolute()
+    found = matrix_.run(wanted, folder, seed=seed, again=again, say=click.echo)
+    if out:
+        every = matrix_.read(folder / "cells.jsonl")
+        Path(out).write_text(matrix_.page(every, f"edl chaos matrix --out {out} --seed {seed}"))
+    return int(any(cell.outcome == "failed" for cell in found))
+
+
 # -- definitions and data
 
 _definition_options = click.option(
