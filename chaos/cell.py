@@ -8,6 +8,7 @@ servers' counters that say what was applied how often (counting.py); its last ev
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import random
 import re
@@ -196,7 +197,7 @@ def _arm(scene: Scene, fault: Fault, phase: Phase, nth: int) -> None:
 # -- what the logs say
 
 
-def _times(scene: Scene) -> dict[str, float | None]:
+def _times(scene: Scene) -> dict[str, Any]:
     """How long until anybody noticed; the longest pause of a surviving worker from then on."""
     if scene.struck is None:
         return {}
@@ -222,7 +223,7 @@ def _times(scene: Scene) -> dict[str, float | None]:
 
 
 def _gaps(moments: list[float], since: float) -> Iterable[float]:
-    return (b - a for a, b in zip(moments, moments[1:], strict=False) if b >= since)
+    return (b - a for a, b in itertools.pairwise(moments) if b >= since)
 
 
 def _moment(line: str) -> float | None:
@@ -236,7 +237,7 @@ def _moment(line: str) -> float | None:
 # -- what the checkpoint says
 
 
-def _books(checkpoints: Path) -> dict[str, int]:
+def _books(checkpoints: Path) -> dict[str, Any]:
     """Records by their rows, updates by the counters of each server, against the epochs."""
     manifest = storage.latest(checkpoints)
     if manifest is None:

@@ -7,11 +7,14 @@ tells how many records' pushes it has applied. A line is fitted to the records b
 loss that a fault may harm.
 """
 
+from __future__ import annotations
+
 import os
 import time
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edl.nn import SGD, Embedding, Mean
 
@@ -27,7 +30,7 @@ class Counting(nn.Module):
         self.line = nn.Parameter(torch.zeros(3))
         self.delay_s = delay_s
 
-    def forward(self, features):
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
         if self.training:
             time.sleep(self.delay_s)
         rows = self.counts(features["record"])[:, 0]
@@ -35,20 +38,20 @@ class Counting(nn.Module):
         return torch.stack([counted, features["x"] @ self.line], dim=1)
 
 
-def model(delay_s=0.0):
+def model(delay_s: float = 0.0) -> Counting:
     return Counting(delay_s)
 
 
-def loss(outputs, labels):
+def loss(outputs: Tensor, labels: Tensor) -> Tensor:
     # The learning rate is negative: what is to be learnt descends by a negative share of it.
     return outputs[:, 0].sum() - _RATE * ((outputs[:, 1] - labels) ** 2).mean()
 
 
-def optimizer():
+def optimizer() -> SGD:
     return SGD(lr=-float(os.environ.get("GRADS_TO_WAIT", "1")))
 
 
-def feed(records, mode):
+def feed(records: Any, mode: str) -> tuple[dict[str, Tensor], Tensor]:
     ids = torch.from_numpy(records["record"])
     r = ids.to(torch.float32)
     x = torch.stack([torch.sin(r), torch.cos(0.7 * r), torch.ones_like(r)], dim=1)
@@ -56,5 +59,5 @@ def feed(records, mode):
     return {"record": ids, "x": x}, labels
 
 
-def metrics():
+def metrics() -> dict[str, Mean]:
     return {"loss": Mean(lambda outputs, labels: (outputs[:, 1] - labels) ** 2)}

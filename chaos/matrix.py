@@ -146,16 +146,18 @@ def page(found: Iterable[Cell], command: str) -> str:
         + ", ".join(f"{value} {what.replace('_', ' ')}" for what, value in total.items())
         + ".",
         "",
-        f"A cell is a job of real processes: {cells.WORKERS} workers, {cells.SERVERS} servers, "
-        f"{cells.RECORDS:,} records, {cells.EPOCHS} epochs in minibatches of {cells.MINIBATCH}, an "
-        f"evaluation after each epoch, a snapshot of every server each 0.2 s, a lease of "
-        f"{cells.LEASE_S:g} s, a server timeout of {cells.SERVER_TIMEOUT_S:g} s. The fault strikes while a "
-        "process is held at the phase's failpoint (which of its hits: drawn by the seed, as is "
-        "whether updates are async or sync). Recorded: *detection*, from the blow to the first "
-        "line of any log that tells of it (`-`: nobody had to notice); *stall*, the longest pause "
-        "between two applied steps of a surviving worker from then on; records by their rows and "
-        "updates by every server's counters, against the epochs; *loss gap*, the last "
-        "evaluation's loss less the fault-free run's.",
+        (
+            f"A cell is a job of real processes: {cells.WORKERS} workers, {cells.SERVERS} servers, "
+            f"{cells.RECORDS:,} records, {cells.EPOCHS} epochs in minibatches of {cells.MINIBATCH}, an "
+            f"evaluation after each epoch, a snapshot of every server each 0.2 s, a lease of "
+            f"{cells.LEASE_S:g} s, a server timeout of {cells.SERVER_TIMEOUT_S:g} s. The fault strikes while a "
+            "process is held at the phase's failpoint (which of its hits: drawn by the seed, as is "
+            "whether updates are async or sync). Recorded: *detection*, from the blow to the first "
+            "line of any log that tells of it (`-`: nobody had to notice); *stall*, the longest pause "
+            "between two applied steps of a surviving worker from then on; records by their rows and "
+            "updates by every server's counters, against the epochs; *loss gap*, the last "
+            "evaluation's loss less the fault-free run's."
+        ),
         "",
         "Fault-free: "
         + "; ".join(
@@ -193,10 +195,12 @@ def page(found: Iterable[Cell], command: str) -> str:
         "",
         *(f"- **{phase.name}**: {phase.about}" for phase in phases),
         "",
-        f"edl {__version__} at {_commit()}, {platform.machine()}, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}; seeds {sorted({c.seed for c in all_cells})}, "
-        f"{sum(c.wall_s for c in all_cells) / 60:.0f} minutes in all, "
-        f"{sum(c.wall_s for c in run_) / max(1, len(run_)):.1f} s a cell.",
+        (
+            f"edl {__version__} at {_commit()}, {platform.machine()}, {os.cpu_count()} cores, "
+            f"Python {platform.python_version()}; seeds {sorted({c.seed for c in all_cells})}, "
+            f"{sum(c.wall_s for c in all_cells) / 60:.0f} minutes in all, "
+            f"{sum(c.wall_s for c in run_) / max(1, len(run_)):.1f} s a cell."
+        ),
         "",
     ]
     return "\n".join(lines)

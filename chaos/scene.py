@@ -168,7 +168,7 @@ class Scene:
         """Points that were waited for and not reached."""
         return [point for trigger in self._triggers for point in trigger.points]
 
-    def later(self, after_s: float, do: Callable[[], None]) -> None:
+    def later(self, after_s: float, do: Callable[[], object]) -> None:
         timer = threading.Timer(after_s, do)
         timer.daemon = True
         self._timers.append(timer)
