@@ -24,7 +24,7 @@ import numpy as np
 import safetensors.numpy
 
 from ..common import storage
-from ..common.errors import EdlError
+from ..common.errors import CheckpointError, EdlError
 from ..common.settings import JobSettings
 from .controller import Answer, Hit
 from .faults import Fault
@@ -34,6 +34,7 @@ RECORDS, EPOCHS, WORKERS, SERVERS = 1024, 2, 2, 3
 MINIBATCH = 16
 LEASE_S, SERVER_TIMEOUT_S = 1.0, 2.0
 _END_S = 60.0  # a job of two seconds, and every recovery that a fault may ask for
+_FIRST_END_S = 300.0  # of a run without a fault: it may be the first, which compiles all kernels
 _NOTICED = re.compile(
     r"was killed|ended with|lost|silent|replac|recover|again|unreachable|unanswered|fenced|"
     r"refused|preempt|failed|cannot|expired"
@@ -139,7 +140,7 @@ def run(
     with Scene(folder, settings(folder, mode, seed), draw) as scene:
         if fault and phase:
             _arm(scene, fault, phase, nth)
-        code = scene.wait(_END_S)
+        code = scene.wait(_END_S if fault else _FIRST_END_S)
         status = scene.status()
     cell = dataclasses.replace(
         named, exit_code=code, wall_s=round(time.monotonic() - began, 2), **_times(scene)
@@ -153,9 +154,9 @@ def run(
     if scene.pending:
         return _failed(cell, f"never reached: {', '.join(scene.pending)}")
     try:
-        cell = dataclasses.replace(cell, **_books(Path(scene.settings.checkpoint_dir)))
+        cell = dataclasses.replace(cell, **books(Path(scene.settings.checkpoint_dir)))
     except (EdlError, OSError, KeyError) as error:
-        return _failed(cell, f"the last checkpoint cannot be read: {error}")
+        return _failed(cell, str(error))
     losses = [e["metrics"]["loss"] for e in status["evaluations"] if e["metrics"]]
     cell = dataclasses.replace(cell, loss=losses[-1] if losses else None)
     wrong = [
@@ -190,6 +191,7 @@ def _arm(scene: Scene, fault: Fault, phase: Phase, nth: int) -> None:
     def lose_one(hit: Hit) -> None:
         scene.at(phase.points, strike)
         scene.send("worker", hit.index)
+        scene.prelude = rf"worker.{hit.index}\b|requeued"  # what the logs tell of this one
 
     scene.at(["worker.compute"], lose_one, scene.random.randint(8, 40))
 
@@ -206,7 +208,10 @@ def _times(scene: Scene) -> dict[str, Any]:
     noticed = [
         at
         for line in lines
-        if (at := _moment(line)) is not None and at > scene.struck and _NOTICED.search(line)
+        if (at := _moment(line)) is not None
+        and at > scene.struck
+        and _NOTICED.search(line)
+        and not (scene.prelude and re.search(scene.prelude, line))
     ]
     steps: dict[int, list[float]] = {}
     for line in lines:
@@ -237,12 +242,17 @@ def _moment(line: str) -> float | None:
 # -- what the checkpoint says
 
 
-def _books(checkpoints: Path) -> dict[str, Any]:
-    """Records by their rows, updates by the counters of each server, against the epochs."""
+def books(
+    checkpoints: Path, records: int = RECORDS, epochs: int = EPOCHS, servers: int = SERVERS
+) -> dict[str, Any]:
+    """Records by their rows, updates by the counters of each server, against the epochs.
+
+    Raises CheckpointError where the last checkpoint of a counting job (counting.py) cannot be read.
+    """
     manifest = storage.latest(checkpoints)
     if manifest is None:
-        raise EdlError(f"there is none in {checkpoints}")
-    rows = np.zeros(RECORDS)
+        raise CheckpointError(f"there is no checkpoint in {checkpoints}")
+    rows = np.zeros(records)
     seen: dict[str, set[float]] = {}  # by shard
     for record in manifest.files:
         if not record.name.endswith(".safetensors"):
@@ -254,14 +264,14 @@ def _books(checkpoints: Path) -> dict[str, Any]:
             if name.startswith("seen."):
                 shard = record.name.partition(".")[0]
                 seen.setdefault(shard, set()).add(float(tensors[f"{number}.value"][0]))
-    if len(seen) != SERVERS:
-        raise EdlError(f"only {sorted(seen)} hold counters")
-    expected = RECORDS * EPOCHS
+    if len(seen) != servers:
+        raise CheckpointError(f"only {sorted(seen)} hold counters")
+    expected = records * epochs
     return {
-        "records_lost": _sum(EPOCHS - rows),
-        "records_duplicated": _sum(rows - EPOCHS),
-        "updates_lost": max(_sum(expected - np.array([*each])) for each in seen.values()),
-        "updates_duplicated": max(_sum(np.array([*each]) - expected) for each in seen.values()),
+        "records_lost": _sum(epochs - rows),
+        "records_duplicated": _sum(rows - epochs),
+        "updates_lost": sum(_sum(expected - np.array([*each])) for each in seen.values()),
+        "updates_duplicated": sum(_sum(np.array([*each]) - expected) for each in seen.values()),
     }
 
 

@@ -144,7 +144,7 @@ def _damage(suffix: str, damage: Callable[[Path], None]) -> Strike:
 
     def strike(scene: Scene, hit: Hit) -> None:
         index = scene.victim("ps", hit)
-        mine = [path for path in scene.snapshots(suffix) if f"shard-{index}/" in str(path)]
+        mine = [path for path in scene.snapshots(suffix) if f"/shard-{index}/" in str(path)]
         if not mine:
             raise NotMeaningful("no snapshot of the server has been written yet")
         damage(mine[-1])
@@ -166,9 +166,7 @@ def _tear(path: Path) -> None:
 # -- the rows
 
 _W, _S, _ALL_W, _ALL_S = {"worker": 1}, {"ps": 1}, {"worker": 2}, {"ps": 3}
-_AFTER = {
-    "shutdown": "all is applied, and no server is recovered any more",
-}
+_AT_THE_END = {"shutdown": "who ends now is not started again"}
 
 FAULTS = (
     Fault("kill worker", "SIGKILL", _kill("worker"), _W),
@@ -177,6 +175,7 @@ FAULTS = (
         "and its replacement as it registers",
         _kill_again("worker", "worker.register"),
         _W,
+        _AT_THE_END,
     ),
     Fault("kill all workers", "SIGKILL, both", _kill_all("worker"), _ALL_W),
     Fault(
@@ -195,6 +194,7 @@ FAULTS = (
         "and its replacement while it recovers",
         _kill_again("ps", "ps.recover"),
         _S,
+        _AT_THE_END | _NOTHING_YET,
     ),
     Fault("kill two servers", "SIGKILL, two of three", _kill_two_servers, {"ps": 2}),
     Fault("kill all servers", "SIGKILL, all three", _kill_all("ps"), _ALL_S),
@@ -258,24 +258,24 @@ FAULTS = (
         "disk full",
         "ENOSPC at the next three snapshots",
         _failing_disk(errno.ENOSPC, 3, False),
-        not_in=_AFTER,
+        not_in=_AT_THE_END,
     ),
     Fault(
         "disk error, then kill server",
         "EIO at the next snapshot, then SIGKILL",
         _failing_disk(errno.EIO, 1, True),
-        not_in=_AFTER,
+        not_in=_AT_THE_END,
     ),
     Fault(
         "flipped bit, then kill server",
         "one bit of the newest snapshot's file, then SIGKILL",
         _damage(".safetensors", _flip),
-        not_in=_NOTHING_YET,
+        not_in=_AT_THE_END | _NOTHING_YET,
     ),
     Fault(
         "torn manifest, then kill server",
         "half of the newest snapshot's manifest, then SIGKILL",
-        _damage(".json", _tear),
-        not_in=_NOTHING_YET,
+        _damage(".link", _tear),
+        not_in=_AT_THE_END | _NOTHING_YET,
     ),
 )

@@ -74,6 +74,7 @@ class Scene:
     struck: float | None = None  # when, by the wall clock that the logs have
     hit: set[tuple[str, int]] = field(default_factory=set)  # whom a signal reached
     why_not: str = ""  # there was nothing to strike
+    prelude: str = ""  # a pattern of log lines that are not about the fault
 
     def __post_init__(self) -> None:
         self._triggers: list[Trigger] = []
