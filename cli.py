@@ -210,7 +210,7 @@ def chaos() -> None:
 @click.option("--stop", multiple=True, metavar="RULE", help="SIGSTOP, then SIGCONT after for=5s.")
 @click.option("--term", multiple=True, metavar="RULE", help="SIGTERM: a drain, of a worker.")
 @click.option("--seed", default=0, type=int, help="The same seed draws the same faults.")
-@click.option("--for", "lasting", metavar="TIME", help="Stop after so long; else with the job.")
+@click.option("--for", "lasting", metavar="TIME", help="Stop after so long.")
 @click.option(
     "--log", type=click.Path(), help="The JSON lines; default: chaos.jsonl in the job's folder."
 )
@@ -223,7 +223,7 @@ def run_chaos(
     lasting: str | None,
     log: str | None,
 ) -> None:
-    """Kill, stop and terminate processes of a running job, by a seed.
+    """Kill, stop and terminate processes of a running job, by a seed, until it ends.
 
     \b
     A RULE is ROLE:WHEN[,...], ROLE is worker, ps or master:

@@ -90,7 +90,7 @@ def run(folder: Path, kind: str, mode: str, workers: int, run_s: float, seed: in
     name = f"soak-{seed}-{kind}"
     settings = JobSettings(
         job_name=name,
-        model_def=str(Path(cell.__file__).with_name("counting.py")),
+        model_def=cell.DEFINITION,
         model_params={"delay_s": DELAY_S},
         training_data=str(data),
         minibatch_size=MINIBATCH,
