@@ -154,6 +154,18 @@ def set_bit(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def clear_bits(typingctx: Any, address: Any, bits: Any) -> Any:
+    """Clear `bits` of the uint32 at `address`, atomically; the others are left alone."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = pointer(builder, args[0], ir.IntType(32))
+        builder.atomic_rmw("and", place, builder.not_(args[1]), "monotonic")
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint32), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def load_word(typingctx: Any, address: Any) -> Any:
     """The uint32 at `address`, read atomically."""
 
