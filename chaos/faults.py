@@ -50,13 +50,11 @@ def _kill_again(role: str, point: str) -> Strike:
 
     def strike(scene: Scene, hit: Hit) -> None:
         index = scene.victim(role, hit)
+        # A server that has no snapshot to read does not reach the point at which it reads one.
+        reads = role != "ps" or scene.snapshots(index)
         pid = scene.send(role, index)
-
-        def again(later: Hit) -> None:
-            scene.pids.get(role, {})[index] = later.pid
-            scene.send(role, index)
-
-        scene.at([point], again, when=lambda h: h.index == index and h.pid != pid)
+        points = [point] if reads else ["ps.register"]
+        scene.at(points, scene.kill, when=lambda h: h.index == index and h.pid != pid)
 
     return strike
 
@@ -144,7 +142,7 @@ def _damage(suffix: str, damage: Callable[[Path], None]) -> Strike:
 
     def strike(scene: Scene, hit: Hit) -> None:
         index = scene.victim("ps", hit)
-        mine = [path for path in scene.snapshots(suffix) if f"/shard-{index}/" in str(path)]
+        mine = scene.snapshots(index, suffix)
         if not mine:
             raise NotMeaningful("no snapshot of the server has been written yet")
         damage(mine[-1])
@@ -261,19 +259,19 @@ FAULTS = (
         not_in=_AT_THE_END,
     ),
     Fault(
-        "disk error, then kill server",
+        "disk error and kill server",
         "EIO at the next snapshot, then SIGKILL",
         _failing_disk(errno.EIO, 1, True),
         not_in=_AT_THE_END,
     ),
     Fault(
-        "flipped bit, then kill server",
+        "flipped bit and kill server",
         "one bit of the newest snapshot's file, then SIGKILL",
         _damage(".safetensors", _flip),
         not_in=_AT_THE_END | _NOTHING_YET,
     ),
     Fault(
-        "torn manifest, then kill server",
+        "torn manifest and kill server",
         "half of the newest snapshot's manifest, then SIGKILL",
         _damage(".link", _tear),
         not_in=_AT_THE_END | _NOTHING_YET,

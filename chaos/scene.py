@@ -200,6 +200,11 @@ class Scene:
         self.hit.add((role, index))
         return pid
 
+    def kill(self, hit: Hit) -> None:
+        """Kill the process that has reached a point."""
+        _send(hit.pid, signal.SIGKILL)
+        self.hit.add((hit.role, hit.index))
+
     def send_all(self, role: str, number: signal.Signals = signal.SIGKILL) -> None:
         there = self.alive(role)
         if not there:
@@ -217,10 +222,10 @@ class Scene:
         self._net.write_text(f"seed={self.random.randrange(1 << 30)};{rules}")
         self.later(for_s, lambda: self._net.write_text(""))
 
-    def snapshots(self, suffix: str) -> list[Path]:
-        """Files of the servers' snapshots, the newest last."""
+    def snapshots(self, index: int, suffix: str = ".link") -> list[Path]:
+        """Files of a server's snapshots, the newest last; each snapshot ends with its link."""
         root = Path(self.settings.snapshot_dir or self.folder / "snapshots")
-        files = [path for path in root.rglob(f"*{suffix}") if path.is_file()]
+        files = [path for path in root.glob(f"*/shard-{index}/*/*{suffix}") if path.is_file()]
         return sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
     def _decide(self, hit: Hit) -> Answer:
