@@ -15,7 +15,7 @@ Strike = Callable[[Scene, Hit], Answer | None]
 
 # Against lease_s and server_timeout_s of the matrix' jobs (cell.py).
 _SLEEP_S = 2.0
-_SERVER_SLEEP_S = 4.0
+_SERVER_SLEEP_S = 8.0
 _BAD_NETWORK_S = 2.0
 _SNAPSHOT_POINTS = ("ps.snapshot.begin", "ps.snapshot.mid", "ps.snapshot.commit")
 _NOTHING_YET = {"register": "no snapshot has been written yet"}
@@ -244,8 +244,8 @@ FAULTS = (
     Fault("cut master from server", "for 2 s", _network("master>ps:cut")),
     Fault(
         "cut server from master",
-        "for 4 s, twice the timeout: it serves workers, and is replaced",
-        _network("ps>master:cut", 4.0),
+        f"for {_SERVER_SLEEP_S:g} s, twice the timeout: it serves workers, and is replaced",
+        _network("ps>master:cut", _SERVER_SLEEP_S),
     ),
     Fault(
         "slow link",
