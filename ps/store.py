@@ -209,12 +209,16 @@ class Store:
 
     def init(self, spec: ModelSpec, chunks: Mapping[ChunkKey, Floats], complete: bool) -> int:
         """The model, and first values of chunks; what is there is left alone. The version."""
+        check_spec(spec)
+        made = None
+        if self.spec != spec:  # its kernels may have to be compiled: nobody waits for the lock
+            made = Parameters(spec, self.slot_map, self.index)
         with self._lock:
-            check_spec(spec)
             while not self._spec_is_final and self._applying:
                 self._changed.wait()
             if self._parameters is None:
-                self._begin(Parameters(spec, self.slot_map, self.index))
+                assert made is not None
+                self._begin(made)
             elif not self._spec_is_final:
                 self._begin(self._parameters.again(spec))
             elif self._parameters.spec != spec:
