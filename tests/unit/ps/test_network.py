@@ -128,7 +128,7 @@ def test_calls_reach_the_replacement_at_another_address(line):
     servicer = ParameterServerServicer(0, line.store)
     replacement = Listeners(servicer, Identity(servers.TOKEN))
     pushing.start()
-    client.update([replacement.address])
+    client.update([replacement.address], 2)
     pushing.join(FAR_S)
 
     assert [PushOutcome.APPLIED] == outcomes
