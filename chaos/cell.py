@@ -36,9 +36,9 @@ DEFINITION = str(Path(__file__).with_name("counting.py"))
 LEASE_S, SERVER_TIMEOUT_S = 1.0, 4.0  # a server beats once a second, on a busy machine late
 _END_S = 120.0  # a job of two seconds, every recovery that a fault may ask for, a busy machine
 _FIRST_END_S = 300.0  # of a run without a fault: it may be the first, which compiles all kernels
-_NOTICED = re.compile(
-    r"was killed|ended with|lost|silent|replac|recover|again|unreachable|unanswered|fenced|"
-    r"refused|preempt|failed|cannot|expired"
+_NOTICED = re.compile(  # not: who leaves when all is done
+    r"^(?!.*\(finished\)).*(was killed|ended with|lost|silent|replac|recover|again|unreachable|unanswered|fenced|"
+    r"refused|preempt|failed|cannot|expired)"
 )
 _STEP = re.compile(r"^(\S+) INFO worker-(\d+) step=")
 
@@ -213,7 +213,7 @@ def _times(scene: Scene) -> dict[str, Any]:
         for line in lines
         if (at := _moment(line)) is not None
         and at > scene.struck
-        and _NOTICED.search(line)
+        and _NOTICED.match(line)
         and not (scene.prelude and re.search(scene.prelude, line))
     ]
     steps: dict[int, list[float]] = {}
