@@ -162,7 +162,7 @@ def logs(job: str | None, follow: bool, role: str | None, index: int | None, tai
 @cli.command()
 @click.argument("job", required=False)
 def stop(job: str | None) -> None:
-    """End a job: its workers hand back, a checkpoint is written where there is a place for one."""
+    """End a job: its workers hand back, a checkpoint is written, `edl train --resume` goes on."""
     found = _running(job)
     client = found.client()
     try:
@@ -272,6 +272,21 @@ def matrix(out: str | None, work: str, only: str, sample: int, seed: int, again:
         every = matrix_.read(folder / "cells.jsonl")
         Path(out).write_text(matrix_.page(every, f"edl chaos matrix --out {out} --seed {seed}"))
     return int(any(cell.outcome == "failed" for cell in found))
+
+
+@cli.command()
+@click.argument("job")
+@click.option("--until", default="", metavar="TASK:POSITION", help="Show the state there, and end.")
+@click.option("--output", type=click.Path(), default="", help="Write that state, as .safetensors.")
+@click.option("--losses", type=click.Path(), default="", help="Write all losses, as .csv.")
+def replay(job: str, until: str, output: str, losses: str) -> int:
+    """Repeat a --deterministic job (its folder, or name) bit for bit, in this process.
+
+    Exit code 1 where the result is not the job's last checkpoint.
+    """
+    from .replay.command import replay as run_replay
+
+    return run_replay(job, until, output, losses, click.echo)
 
 
 # -- definitions and data

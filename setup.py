@@ -16,6 +16,7 @@ FOLDERS = [
     "nn",
     "proto",
     "ps",
+    "replay",
     "runtime",
     "watch",
     "worker",

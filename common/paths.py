@@ -48,6 +48,12 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def running_jobs() -> list[Path]:
+    """The folders of the jobs that run (or start) and have written their settings."""
+    written = jobs_folder().glob("*/settings.json")
+    return sorted(path.parent for path in written if is_locked(path.parent))
+
+
 def claim(job_name: str) -> tuple[Path, int]:
     """A new, empty folder for a job and the descriptor of its lock, to be left to the master.
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime
 import difflib
 import glob
+import itertools
+import json
 import os
 import re
 import secrets
@@ -52,6 +54,10 @@ def resolve(
             raise UsageError(f"There is no setting --{spelled}{hint}")
         name = known[spelled]
         given[name] = _value(rows[name], value, say(name))
+    if given.get("resume"):
+        if command != "train":
+            raise UsageError(f"{say('resume')} is of `edl train`: give --checkpoint_dir_for_init.")
+        given = _resumed(given, say)
     if not given.get("job_name"):
         given["job_name"] = _made_up_name(command, given.get("model_def", ""))
     if _is_file(given.get("model_def", "")):
@@ -63,6 +69,66 @@ def resolve(
     _check_inputs(settings, say)
     _check_outside(settings, say)
     return settings
+
+
+def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
+    """The settings of the run that wrote the checkpoint, under those that are given now."""
+    said = say("resume")
+    if given.get("checkpoint_dir_for_init"):
+        raise UsageError(f"{said} and {say('checkpoint_dir_for_init')}: leave out one of them.")
+    directory = _newest_checkpoint(given["resume"], said)
+    before = storage.read_manifest(directory, checksums=False).books.get("settings")
+    if not before:
+        raise UsageError(
+            f"{said}: {directory} does not say with which settings it was written: give all of "
+            "them, and --checkpoint_dir_for_init instead."
+        )
+    rows = {knob.name for knob in knobs()} - {"checkpoint_dir_for_init"}
+    kept = {name: value for name, value in before.items() if name in rows}
+    if writer := _writer(directory.parent):
+        raise UsageError(
+            f"{said}: the job {writer!r}, which writes to {directory.parent}, is still running: "
+            f"end it (`edl stop {writer}`) before its work is gone on with."
+        )
+    kept["job_name"] = _next_name(kept["job_name"])
+    return {**kept, **given, "resume": str(directory)}
+
+
+def _newest_checkpoint(path: str, said: str) -> Path:
+    """`path` is a checkpoint, a folder of them, or a job's folder. Raises UsageError."""
+    folder = Path(path)
+    if (folder / "settings.json").exists():
+        folder = _checkpoint_dir(folder)
+    try:
+        return storage.load(folder).directory
+    except CheckpointError as error:
+        raise UsageError(
+            f"{said}: {error}. Name a checkpoint (version-...), a folder of checkpoints, or the "
+            f"folder of a job (in {paths.jobs_folder()})."
+        ) from error
+
+
+def _writer(checkpoint_dir: Path) -> str:
+    """The job that runs and writes its checkpoints there, if one does."""
+    for folder in paths.running_jobs():
+        if _checkpoint_dir(folder).resolve() == checkpoint_dir.resolve():
+            return folder.name
+    return ""
+
+
+def _checkpoint_dir(job_folder: Path) -> Path:
+    written = json.loads((job_folder / "settings.json").read_text()).get("checkpoint_dir")
+    return Path(written or job_folder / "checkpoints")
+
+
+def _next_name(name: str) -> str:
+    """demo, demo-r1, demo-r2, ...: the first that no folder has, which would be moved away."""
+    base, number = re.fullmatch(r"(.*?)(?:-r(\d+))?", name).groups()  # type: ignore[union-attr]
+    for run in itertools.count(int(number or 0) + 1):
+        made = f"{base[:44]}-r{run}"
+        if not paths.job_folder(made).exists():
+            return made
+    raise AssertionError("unreachable")
 
 
 def _value(knob: Knob, value: Any, said: str) -> Any:
@@ -143,11 +209,30 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
             f"{say('gradient_wire')} {settings.gradient_wire} saves no bytes over {say('transport')} "
             "grpc, which sends float32: leave out one of them."
         )
+    if settings.deterministic:
+        _check_deterministic(settings, say)
     if settings.port > 65535:
         raise UsageError(f"{say('port')} is at most 65535, not {settings.port}: 0 takes any.")
     for name in ("lease_s", "drain_grace_s", "master_timeout_s"):
         if not 0 < getattr(settings, name) < float("inf"):
             raise UsageError(f"{say(name)} is a time in seconds above 0.")
+
+
+def _check_deterministic(settings: JobSettings, say: Say) -> None:
+    """Each gradient is to be computed on exactly one known version, by one thread."""
+    needed = {
+        "pull_ahead": (0,),
+        "push_window": (1,),
+        "get_model_steps": (1,),
+        "worker_threads": (0, 1),
+        "gradient_wire": ("float32",),
+    }
+    for name, fitting in needed.items():
+        if (value := getattr(settings, name)) not in fitting:
+            raise UsageError(
+                f"{say('deterministic')} computes each gradient on exactly one recorded version, "
+                f"which {say(name)} {value} does not allow: leave out one of them."
+            )
 
 
 def _check_checkpoints(settings: JobSettings, say: Say) -> None:
@@ -190,7 +275,13 @@ def _check_outside(settings: JobSettings, say: Say) -> None:
     _check_unused(settings, say)
     if settings.checkpoint_dir_for_init:
         _check_checkpoint(settings.checkpoint_dir_for_init, say("checkpoint_dir_for_init"))
-    if paths.is_locked(paths.job_folder(settings.job_name)):
+    own = paths.job_folder(settings.job_name)
+    if settings.resume and Path(settings.resume).is_relative_to(own.absolute()):
+        raise UsageError(
+            f"{say('job_name')}: the checkpoint {settings.resume} lies in the folder of a job of "
+            "that name, which the new one would replace: choose another name, or give none."
+        )
+    if paths.is_locked(own):
         raise UsageError(
             f"{say('job_name')}: a job named {settings.job_name!r} is running already: choose "
             f"another name, watch it (`edl status {settings.job_name}`) or end it "
@@ -200,14 +291,16 @@ def _check_outside(settings: JobSettings, say: Say) -> None:
 
 def _check_unused(settings: JobSettings, say: Say) -> None:
     """Checkpoints of two jobs in one folder would be taken for each other's."""
-    folder, begun_from = settings.checkpoint_dir, settings.checkpoint_dir_for_init
+    folder = settings.checkpoint_dir
+    begun_from = settings.resume or settings.checkpoint_dir_for_init
     if settings.command != "train" or not folder or not storage.find_checkpoints(folder):
         return
     if begun_from and Path(begun_from).resolve().is_relative_to(Path(folder).resolve()):
         return
     raise UsageError(
-        f"{say('checkpoint_dir')}: {folder} holds the checkpoints of an earlier job: go on from "
-        f"them with --checkpoint_dir_for_init {folder}, name another folder, or remove it."
+        f"{say('checkpoint_dir')}: {folder} holds the checkpoints of an earlier job: go on with "
+        f"it (`edl train --resume {folder}`), begin anew from its parameters "
+        f"(--checkpoint_dir_for_init {folder}), name another folder, or remove it."
     )
 
 

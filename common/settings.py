@@ -160,6 +160,12 @@ class JobSettings:
         "one step staler.",
         "Consistency",
     )
+    deterministic: bool = knob(
+        False,
+        "Record the order of everything, so that `edl replay` repeats the run bit for bit in one "
+        "process: slower, for debugging and tests.",
+        "Consistency",
+    )
     ps_embedding_threshold: int = knob(
         2 << 20,
         "An nn.Embedding of more bytes than this moves to the servers; 0: none does.",
@@ -188,10 +194,23 @@ class JobSettings:
     checkpoint_steps: int = knob(
         0, "Checkpoint every so many versions; 0: at the end.", "Checkpoints"
     )
-    checkpoint_dir: str = knob("", "Folder of the checkpoints.", "Checkpoints", path=True)
+    checkpoint_dir: str = knob(
+        "",
+        "Folder of the checkpoints; without one, a job that is stopped writes one to its own "
+        "folder.",
+        "Checkpoints",
+        path=True,
+    )
     keep_checkpoint_max: int = knob(0, "Checkpoints kept; 0: all.", "Checkpoints")
     checkpoint_dir_for_init: str = knob(
         "", "Start from this checkpoint's parameters.", "Checkpoints", path=True
+    )
+    resume: str = knob(
+        "",
+        "Go on at the exact record where a checkpoint was taken, with the settings of the run that "
+        "wrote it, unless said otherwise: a checkpoint, a --checkpoint_dir, or a job's folder.",
+        "Checkpoints",
+        path=True,
     )
     evaluation_steps: int = knob(
         0, "Evaluate every so many versions; 0: at the end of each epoch.", "Checkpoints"
@@ -253,4 +272,5 @@ class JobSettings:
     def push_brings_dense(self) -> bool:
         """A push brings back the dense values of its version: its own, and nobody's pull is ahead."""
         own_version = self.use_async or self.grads_to_wait == 1
-        return own_version and not self.pull_ahead and self.get_model_steps == 1
+        follows = self.get_model_steps == 1 and not self.deterministic
+        return own_version and not self.pull_ahead and follows

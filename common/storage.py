@@ -1,6 +1,6 @@
 """Checkpoints on disk: versioned directories, atomic and checksummed.
 
-    <checkpoint_dir>/version-000000001234/   one cut of all shards
+    <checkpoint_dir>/version-000000001234/   one cut of all shards (….1: a later one of that version)
         shard-00000-of-00002.*               written by the servers, each file by rename
         MANIFEST.json                        written last: names, sizes and sha256 of all files
 
@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 2
-_VERSION_NAME = re.compile(r"version-(\d{12,})")
+_VERSION_NAME = re.compile(r"version-(\d{12,})(?:\.(\d{1,6}))?")
 _READ_NBYTES = 1 << 20
 
 
@@ -62,6 +63,17 @@ class Manifest:
 def version_directory(checkpoint_dir: str | Path, version: int) -> Path:
     """Where the checkpoint of a version belongs."""
     return Path(checkpoint_dir) / f"version-{version:012d}"
+
+
+def free_directory(checkpoint_dir: str | Path, version: int) -> Path:
+    """Where to write a checkpoint of a version, so that no complete one is ever written over.
+
+    There may be one of that version: a run that is stopped before its first step, or pushes that
+    wait for their step. The new one, "version-….1", counts as newer.
+    """
+    first = version_directory(checkpoint_dir, version)
+    names = itertools.chain([first], (Path(f"{first}.{n}") for n in itertools.count(1)))
+    return next(path for path in names if not (path / MANIFEST).exists())
 
 
 Part = bytes | memoryview  # of bytes
@@ -219,7 +231,7 @@ def prune(checkpoint_dir: str | Path, keep_max: int) -> list[Path]:
     directories = _version_directories(checkpoint_dir)
     complete = [path for path in directories if _is_complete(path)]
     kept = complete[-keep_max:]
-    removed = [path for path in directories if kept and path < kept[0]]
+    removed = directories[: directories.index(kept[0])] if kept else []
     for path in removed:
         (path / MANIFEST).unlink(missing_ok=True)  # first, so that no half is ever taken for whole
         shutil.rmtree(path)
@@ -244,7 +256,13 @@ def _version_directories(checkpoint_dir: str | Path) -> list[Path]:
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if _VERSION_NAME.fullmatch(path.name)]
-    return sorted(path for path in found if path.is_dir())
+    return sorted((path for path in found if path.is_dir()), key=_age)
+
+
+def _age(path: Path) -> tuple[int, int]:
+    match = _VERSION_NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1]), int(match[2] or 0)
 
 
 def _is_complete(path: Path) -> bool:

@@ -32,7 +32,7 @@ from ..runtime.local import LocalRuntime
 from ..runtime.nursery import Nursery
 from .journal import Journal
 from .master import EXIT_INTERRUPTED, Master
-from .plan import cut, plan_of, sources_of
+from .plan import check_same_plan, cut, plan_of, sources_of
 from .scalars import Scalars
 from .servers import RemoteServers
 from .servicer import MasterServicer
@@ -159,16 +159,18 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
     """The queue, and the checkpoint whose books it goes on with ("" where it begins afresh).
 
     A checkpoint of the same plan that was not at its end is gone on with, position by position;
-    any other one only gives its parameters.
+    any other one only gives its parameters, unless --resume forbids that (UsageError).
     """
     plan = plan_of(settings, described)
     tolerance = max(1, settings.task_fault_tolerance)
-    path = settings.checkpoint_dir_for_init
+    path = settings.resume or settings.checkpoint_dir_for_init
     if settings.command == "train" and path:
         manifest = storage.load(path)
+        if settings.resume:
+            check_same_plan(manifest.books.get("plan", {}), plan.fingerprint())
         if manifest.books.get("plan") == plan.fingerprint():
             queue = TaskQueue.from_books(plan, manifest.books, tolerance=tolerance)
-            if not queue.plan_done:
+            if settings.resume or not queue.plan_done:
                 log.info(
                     "going on with checkpoint=%s records=%d", manifest.directory, queue.records_done
                 )

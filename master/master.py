@@ -9,11 +9,13 @@ the scripts, which read from top to bottom.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
 import math
 import os
+import shlex
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -105,6 +107,7 @@ class Master:
         self._clock = clock
         self._token = token
         self._restore = restore
+        self.status.checkpoint = restore or None
         self._watch = watch
         self._runtime: Runtime | None = None
         self._processes: dict[tuple[str, int], Replica] = {}
@@ -719,7 +722,7 @@ class Master:
                 except (OSError, EdlError) as error:
                     if version != self.servers_version:
                         continue  # a server that held the cut was replaced: another cut
-                    text = f"checkpoint {self.settings.checkpoint_dir} cannot be written: {error}"
+                    text = f"checkpoint {self._checkpoint_dir} cannot be written: {error}"
                     if last:
                         self._fail(text)
                     else:
@@ -739,7 +742,8 @@ class Master:
 
     def _write_checkpoint(self, cut: Cut, books: dict[str, Any]) -> None:
         """In the background."""
-        directory = storage.version_directory(self.settings.checkpoint_dir, cut.version)
+        folder = self._checkpoint_dir
+        directory = storage.free_directory(folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
         snapshot = self._shards.snapshot(cut.name, directory)
         storage.write_manifest(
@@ -749,9 +753,9 @@ class Master:
             num_slots=NUM_SLOTS,
             files=snapshot.files,
             model=snapshot.model,
-            books=books,
+            books={**books, "settings": dataclasses.asdict(self.settings)},
         )
-        storage.prune(self.settings.checkpoint_dir, self.settings.keep_checkpoint_max)
+        storage.prune(folder, self.settings.keep_checkpoint_max)
         self.loop.post(lambda: self._saved(directory))
 
     def _saved(self, directory: Path) -> None:
@@ -851,7 +855,7 @@ class Master:
         """Somebody wants the job to stop: hand everything back, keep what was learnt."""
         queue, running = self.queue, self.replicas.running
         grace_s = self.settings.drain_grace_s
-        saves = bool(self.settings.checkpoint_dir) and self.settings.command == "train"
+        saves = self.settings.command == "train" and self._servers is not None
         if saves:
             # Workers level what a lost one left uneven; without them there is no cut any more.
             until = self._clock.now() + grace_s
@@ -993,7 +997,12 @@ class Master:
                 "there is no checkpoint to go on from: set --checkpoint_dir and "
                 "--checkpoint_steps, and start again"
             )
-        return f"go on with --checkpoint_dir_for_init {self.status.checkpoint}"
+        return f"go on with: edl train --resume {shlex.quote(self.status.checkpoint)}"
+
+    @property
+    def _checkpoint_dir(self) -> Path:
+        """Where a job that is stopped writes in any case."""
+        return Path(self.settings.checkpoint_dir or self._job_dir / "checkpoints")
 
     def _last_line(self, role: str, index: int) -> str:
         """What a process said last, for a message."""

@@ -16,6 +16,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
+from ..common.errors import UsageError
 from ..common.order import order
 from ..common.settings import JobSettings
 
@@ -126,6 +127,35 @@ class Plan:
         else:
             left = (self.max_steps - epoch * self._steps_of_epoch) * self.pushes_per_step
         return max(0, min(self._full, left))
+
+
+_FLAGS = {"sources": "training_data", "pushes_per_step": "grads_to_wait"}
+
+
+def check_same_plan(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Positions of one plan's fingerprint mean the same in the other. Raises UsageError."""
+    for name in sorted({**before, **now}):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        flag = _FLAGS.get(name, name)
+        if name == "sources":
+            what = f"other data: {_difference(dict(old or ()), dict(new or ()))}"
+        else:
+            what = f"--{flag} {old if old is not None else 0}, not {new if new is not None else 0}"
+        raise UsageError(
+            f"--resume goes on record by record, but --{flag} is not that of the checkpoint, which "
+            f"was taken with {what}. Leave it as it was, or start a new job from the checkpoint's "
+            "parameters with --checkpoint_dir_for_init."
+        )
+
+
+def _difference(old: dict[str, int], new: dict[str, int]) -> str:
+    """The first source that is not the same."""
+    for source in (*old, *new):
+        if old.get(source) != new.get(source):
+            return f"{source} had {old.get(source, 0)} records, and has {new.get(source, 0)}"
+    return "the same sources in another order"
 
 
 def cut(sources: tuple[tuple[str, int], ...], size: int) -> list[Piece]:

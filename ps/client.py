@@ -302,6 +302,7 @@ class Pulled:
     versions: tuple[int, ...]
     rows: Mapping[str, Floats]
     changed: frozenset[str]  # dense tensors that were written to
+    addresses: tuple[str, ...] = ()  # of the servers that answered
 
     @property
     def version(self) -> int:
@@ -485,7 +486,8 @@ class PsClient:
             table: self._join_rows(table, len(ids), places, [r.tables for r in replies])
             for table, (ids, places) in parts.items()
         }
-        return Pulled(True, versions, rows, frozenset(changed))
+        answered = tuple(asked[index].address for index in range(self.num_shards))
+        return Pulled(True, versions, rows, frozenset(changed), answered)
 
     def push(
         self,

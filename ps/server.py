@@ -44,6 +44,7 @@ from .recovery import Coverage, Recorder, Restored, Snapshots, restore
 from .servicer import ParameterServerServicer
 from .slots import SlotMap
 from .store import Store
+from .trace import ShardTrace
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ class Server:
         self._replica = pb.Replica(role=pb.SERVER, index=index, incarnation=incarnation)
         self._wake = threading.Event()
         self._draining = False
+        self._trace: ShardTrace | None = None
         self._servicer = ParameterServerServicer(index)
         threading.Thread(target=_load_kernels, name="kernels", daemon=True).start()
         self._listeners = Listeners(self._servicer, identity)
@@ -182,6 +184,7 @@ class Server:
         `recover`: the incarnation to begin where it ended, and the snapshot that it must be at
         least. Where it has none and need not: `checkpoint`, to continue, with its ledger.
         """
+        self._open_trace(settings)
         with self._starting():
             store, folder = self._new_store(settings), self._folder(settings)
             restored = None
@@ -199,12 +202,24 @@ class Server:
                 manifest = storage.load(path)
                 snapshot.restore(store, manifest, new_job=not checkpoint)
                 log.info("restored checkpoint=%s version=%d", manifest.directory, store.version)
+        if self._trace is not None:
+            if restored and (link := restored.link):
+                from_ = restored.parent.incarnation
+                about = {"parent": from_, "version": link.version, "pushes": link.pushes}
+            else:
+                about = {"checkpoint": path, "new_job": not checkpoint}
+            self._trace.begin(address=self.address, **about)
         self._servicer.attach(store)
         if folder is not None:
             recorder = Recorder(store, folder, self._replica.incarnation, restored)
             self._snapshots = Snapshots(recorder, settings.snapshot_s, self._tell)
             self._snapshots.start()
         return store
+
+    def _open_trace(self, settings: JobSettings) -> None:
+        if settings.deterministic and settings.command == "train":
+            folder = Path(self._job_dir) / "trace"
+            self._trace = ShardTrace(folder, self.index, self._replica.incarnation)
 
     def _folder(self, settings: JobSettings) -> Folder | None:
         """None: no snapshots are wanted, or there is no place for them."""
@@ -263,6 +278,7 @@ class Server:
                 lr_staleness_modulation=settings.lr_staleness_modulation,
             ),
             on_version=self._watch(settings),
+            trace=self._trace,
         )
 
     def beat_until_end(self, store: Store, patience_s: float) -> int:

@@ -49,6 +49,7 @@ from .parameters import Invalid, Parameters, RowPlan, check_ids, check_spec, dif
 from .slots import SlotMap
 from .small import VALID, VERSION, Board
 from .table import RowBlock
+from .trace import TakenRows
 
 __all__ = ["Books", "Invalid", "Outcome", "PullPlan", "Pushed", "RowPlan", "Store", "span_of"]
 
@@ -142,6 +143,9 @@ class _Freeze:
         return self.targets is not None and span.end <= self.targets.get(span.task, 0)
 
 
+Traced = Callable[[Span | None, int, Update | None, int], None]  # trace.ShardTrace
+
+
 class Store:
     """The shard `index` of a slot map. Every public method may be called from any thread."""
 
@@ -152,12 +156,18 @@ class Store:
         slot_map: SlotMap,
         policy: Policy,
         on_version: Callable[[int], None] = lambda version: None,
+        trace: Traced | None = None,
     ) -> None:
-        """`on_version` is called after each step, under the lock: it must only take note."""
+        """`on_version` is called after each step, under the lock: it must only take note.
+
+        `trace` is told, under the lock, what is going to be applied (trace.py). With it pushes are
+        applied one at a time and pulls answered with copies of exactly their version.
+        """
         self.index = index
         self.slot_map = slot_map
         self._policy = policy
         self._on_version = on_version
+        self._trace = trace
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._parameters: Parameters | None = None
@@ -195,7 +205,7 @@ class Store:
     @property
     def board(self) -> Board | None:
         """For pulls by compiled code (small.py). None: not initialized, or torn."""
-        if self._board is None:
+        if self._board is None and self._trace is None:
             with self._lock:
                 if self._board is None and self.initialized and not self._torn:
                     tables = self._held().tables
@@ -298,11 +308,15 @@ class Store:
             if known_version is not None and known_version > version:
                 known_version = None  # the caller saw a server that is gone
             asked = self._parameters.dense.changed_since(known_version, cut) if dense else ()
-            return PullPlan(
+            plan = PullPlan(
                 version,
                 [(key, chunk.value) for key, chunk in asked],
                 [self._parameters.plan_rows(name, ids, cut) for name, ids in tables],
             )
+            if self._trace is not None:
+                plan.chunks = [(key, values.copy()) for key, values in plan.chunks]
+                plan.tables = [TakenRows(rows) for rows in plan.tables]
+            return plan
 
     def pull(
         self,
@@ -351,7 +365,7 @@ class Store:
             staleness = max(0, begun - version)
             scale = self._policy.lr_scale(version, begun)
             if not (self._concurrent and (update.dense or update.rows)):
-                self._push_alone(span, update, scale)
+                self._push_alone(span, version, update, scale)
                 return self._answer(Outcome.APPLIED, span, staleness)
             parameters = self._held()
             if update.rows:  # those under way have made theirs, or will
@@ -395,7 +409,7 @@ class Store:
     @property
     def _concurrent(self) -> bool:
         """Each push is a step of its own (pushes: of a checkpoint, which the next step takes)."""
-        return self._policy.use_async and not self._aggregation.pushes
+        return self._policy.use_async and not self._aggregation.pushes and self._trace is None
 
     def _wait_for_turn(self, span: Span, version: int) -> Outcome | None:
         """Until the span may be applied; the answer where it may not."""
@@ -417,10 +431,12 @@ class Store:
             else:
                 return None
 
-    def _push_alone(self, span: Span, update: Update, scale: float) -> None:
+    def _push_alone(self, span: Span, version: int, update: Update, scale: float) -> None:
         if update.rows:
             rows = [*self._aggregation.row_counts(), *update.row_counts()]
             self._held().check_room(rows)
+        if self._trace is not None:
+            self._trace(span, version, update, self._version)
         self._tear(True)  # until the ledger has it, should anything fail on the way
         step = self._aggregation.add(update)
         if step is None:
@@ -494,6 +510,8 @@ class Store:
             self._check_whole()
             if waiting:
                 self._held().check_room(self._aggregation.row_counts())
+                if self._trace is not None:
+                    self._trace(None, self._version, None, self._version)
                 self._tear(True)
                 self._step(self._aggregation.flush(), 1.0)
                 self._tear(False)

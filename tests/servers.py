@@ -52,12 +52,11 @@ def restored(checkpoint: str | Path) -> Store:
 def table(checkpoint: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Ids int64[n], ascending, and rows float32[n, dim] of a checkpoint's table."""
     ids, rows = [], []
-    for record in storage.load(checkpoint).files:
-        tensors, about = (
-            snapshot._load(storage.load(checkpoint), record)
-            if (record.name.endswith(".safetensors"))
-            else ({}, {})
-        )
+    manifest = storage.load(checkpoint)
+    for record in manifest.files:
+        if not record.name.endswith(".safetensors"):
+            continue
+        tensors, about = snapshot._decode(storage.read_checked(manifest, record))
         if about.get("rows") == name:
             ids.append(tensors["ids"])
             rows.append(tensors["weight"])

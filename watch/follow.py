@@ -145,8 +145,8 @@ class _Follower:
             self._child.terminate()
         else:
             self._screen.note(
-                "stopping: the workers hand back what they have, a checkpoint is written where "
-                "there is a place for one; Ctrl-C again to kill everything now"
+                "stopping: the workers hand back what they have, a checkpoint is written, and "
+                "the command that goes on from it printed; Ctrl-C again to kill everything now"
             )
             threading.Thread(target=self._stop, name="stop", daemon=True).start()
 

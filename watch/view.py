@@ -5,6 +5,7 @@ All are pure functions of the status that the master answers (docs/cli.md lists 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -93,14 +94,25 @@ def summary(status: Status, next_command: str = "") -> list[str]:
         rows.append(("checkpoint", str(status["checkpoint"])))
     if next_command:
         rows.append(("next", next_command))
-    return [f"{name:<12} {value}" for name, value in rows if value]
+    lines = [f"{name:<12} {value}" for name, value in rows if value]
+    if resume := _resume_command(status):
+        lines.append(resume)  # alone, to be copied
+    return lines
+
+
+def _resume_command(status: Status) -> str:
+    """What goes on with a training job that ended too early."""
+    early = status.get("state") == "failed" and status.get("command") == "train"
+    if not early or not status.get("checkpoint"):
+        return ""
+    return f"edl train --resume {shlex.quote(status['checkpoint'])}"
 
 
 def next_command(status: Status, settings: dict[str, Any]) -> str:
     """What a user is likely to do now."""
     name = status.get("job_name", "")
     if status.get("exit_code") == 130:
-        return ""  # the message says where to go on
+        return ""  # the last line says how to go on
     if status.get("state") == "failed":
         return f"edl logs {name}"
     checkpoint = status.get("checkpoint")

@@ -31,14 +31,14 @@ from ..common.process import leave
 from ..common.settings import JobSettings
 from ..master.client import MasterClient
 from ..nn.optimizers import SGD
-from ..nn.replace import replace_big_embeddings
 from ..proto import master_pb2 as pb
 from ..ps.client import PsClient
 from . import nursery
-from .describe import describe, load, open_readers
+from .describe import be_deterministic, describe, load, model_maker, open_readers
 from .ps_trainer import PsTrainer, model_spec
 from .task_stream import TaskStream
 from .tasks import DefinitionTasks
+from .trace import TracedClient, WorkerTrace, ignore
 from .worker import Worker
 
 log = logging.getLogger("edl.worker")
@@ -122,15 +122,15 @@ class _Process:
             settings = JobSettings.from_json(reply.settings_json)
             self._patience_s = master.patience_s = settings.master_timeout_s
             logs.configure(settings.log_level, settings.log_format, "worker", self._index)
-            self._run(master, settings)
+            self._run(master, settings, incarnation)
         finally:
             master.close()
 
-    def _run(self, master: MasterClient, settings: JobSettings) -> None:
+    def _run(self, master: MasterClient, settings: JobSettings, incarnation: str) -> None:
         beat = _Heartbeat(master, interval_s=min(1.0, settings.lease_s / 5))
         beat.start()
         try:
-            worker = self._build(master, settings)
+            worker = self._build(master, settings, incarnation)
             if worker is None:
                 return
             self._worker = worker
@@ -145,22 +145,20 @@ class _Process:
             if self._ps is not None:
                 self._ps.close()  # a push that still waits for its servers is given up
 
-    def _build(self, master: MasterClient, settings: JobSettings) -> Worker | None:
+    def _build(
+        self, master: MasterClient, settings: JobSettings, incarnation: str
+    ) -> Worker | None:
         """Load the definition and connect to the servers; None where it was drained meanwhile."""
         threads = settings.worker_threads or max(
             1, (os.cpu_count() or 1) // max(1, settings.num_workers)
         )
         torch.set_num_threads(threads)
+        recorded = settings.deterministic and settings.command == "train"
+        if recorded:
+            be_deterministic()
         definition = load(settings)
         readers = open_readers(definition, settings)
-
-        def make_model() -> torch.nn.Module:
-            torch.manual_seed(settings.seed)
-            model = definition.model()
-            if settings.ps_embedding_threshold:
-                replace_big_embeddings(model, settings.ps_embedding_threshold)
-            return model
-
+        make_model = model_maker(definition, settings)
         servers = master.get_servers(0, 10.0)
         while not servers.slot_map_version and not self._drain.is_set():
             servers = master.get_servers(0, 10.0)
@@ -170,7 +168,7 @@ class _Process:
         optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
         spec = model_spec(make_model(), optimizer, settings.seed)
         token = rpc.job_token()
-        self._ps = PsClient(
+        self._ps = (TracedClient if recorded else PsClient)(
             list(servers.addresses),
             token=token,
             spec=spec,
@@ -219,8 +217,14 @@ class _Process:
             push_window=settings.push_window,
             log_loss_steps=settings.log_loss_steps,
             on_step=on_step,
+            on_gradients=self._trace(incarnation) if recorded else ignore,
             definition_file=definition.file,
         )
+
+    def _trace(self, incarnation: str) -> WorkerTrace:
+        assert isinstance(self._ps, TracedClient)
+        folder = Path(os.environ["EDL_JOB_DIR"]) / "trace"
+        return WorkerTrace(folder, self._index, incarnation, self._ps)
 
     def _finder(self, master: MasterClient) -> Callable[[int, float], tuple[Sequence[str], int]]:
         """For PsClient, while a server does not answer."""

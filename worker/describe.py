@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+import torch
 
 from ..common.errors import DataError
 from ..common.settings import JobSettings
 from ..data.reader import RecordReader
 from ..model_zoo.spec import Definition, load_definition
+from ..nn.replace import replace_big_embeddings
 from ..proto import master_pb2 as pb
 
 
@@ -38,6 +42,26 @@ def open_readers(definition: Definition, settings: JobSettings) -> dict[int, Rec
     }
     make = definition.reader if definition.reader is not None else open_reader
     return {kind: make(path, **settings.data_reader_params) for kind, path in paths.items() if path}
+
+
+def model_maker(definition: Definition, settings: JobSettings) -> Callable[[], torch.nn.Module]:
+    """Makes the model, with the same first values each time."""
+
+    def make_model() -> torch.nn.Module:
+        torch.manual_seed(settings.seed)
+        model = definition.model()
+        if settings.ps_embedding_threshold:
+            replace_big_embeddings(model, settings.ps_embedding_threshold)
+        return model
+
+    return make_model
+
+
+def be_deterministic() -> None:
+    """The same numbers each time: one thread, and no operation that is known to vary."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA's matrices ask for
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
 
 
 def describe(settings: JobSettings, job_dir: Path) -> None:

@@ -390,6 +390,7 @@ class PsTrainer:
 
     def empty(self) -> Gradients:
         """What a span pushes of which no record is used; `begin` comes first here too."""
+        self._steps_since_pull += 1
         return Gradients(list(self._known or []))
 
     def push(

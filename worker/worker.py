@@ -96,6 +96,7 @@ class Worker:
         log_loss_steps: int,
         push_window: int = 1,
         on_step: Callable[[float, int], None] = lambda loss, records: None,
+        on_gradients: Callable[[Batch, float | None], None] = lambda batch, loss: None,
         definition_file: str = "",
     ) -> None:
         self._master = master
@@ -106,6 +107,7 @@ class Worker:
         self._pull_ahead = pull_ahead
         self._log_loss_steps = log_loss_steps
         self._on_step = on_step
+        self._on_gradients = on_gradients
         self._definition_file = definition_file
         self._push_window = push_window
         self._pool = ThreadPoolExecutor(1 + push_window, thread_name_prefix="pull-push")
@@ -301,14 +303,19 @@ class Worker:
                     [push.result for push in self._pending][:seen],
                 )
         if not batch.used:
-            return self._trainer.empty()
-        task = batch.lease.task
-        stream = (task.epoch, task.id, batch.start)
-        faults.point("worker.compute", task=task.id, start=batch.start)
-        return self._guard(
-            batch,
-            lambda: self._trainer.gradients(batch.features, batch.labels, unique, pulled, stream),
-        )
+            gradients = self._trainer.empty()
+        else:
+            task = batch.lease.task
+            stream = (task.epoch, task.id, batch.start)
+            faults.point("worker.compute", task=task.id, start=batch.start)
+            gradients = self._guard(
+                batch,
+                lambda: self._trainer.gradients(
+                    batch.features, batch.labels, unique, pulled, stream
+                ),
+            )
+        self._on_gradients(batch, gradients.loss)
+        return gradients
 
     def _push(self, batch: Batch, gradients: Gradients) -> PushResult:
         task = batch.lease.task

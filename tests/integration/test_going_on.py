@@ -40,7 +40,7 @@ def test_a_stopped_job_goes_on_from_its_checkpoint_on_other_servers(tmp_path, se
         client.close()
         assert first.wait() == 130, first.logs()
     stopped = first.result()
-    assert stopped["message"].endswith(f"--checkpoint_dir_for_init {stopped['checkpoint']}")
+    assert stopped["message"].endswith(f"edl train --resume {stopped['checkpoint']}")
     assert 0 < stopped["records_done"] < RECORDS * EPOCHS
 
     settings |= {"num_ps": 3, "checkpoint_dir_for_init": stopped["checkpoint"]}

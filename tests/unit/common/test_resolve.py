@@ -1,7 +1,10 @@
 """Settings from what a user said: names, bounds, contradictions, the outside (A18)."""
 
+import dataclasses
+import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +196,103 @@ def test_error_says_where_the_value_stands(data: str) -> None:
 
     with pytest.raises(UsageError, match=r"but --num_ps \(job.yaml:3\) is 0"):
         resolve("train", values, {"num_ps": "job.yaml:3"})
+
+
+# -- going on
+
+
+@pytest.fixture
+def resumable(data: str, checkpoints: str) -> Path:
+    """A checkpoint of a run with settings of its own."""
+    directory = storage.version_directory(checkpoints, 8)
+    before = train(data, job_name="demo", num_workers=5, minibatch_size=32, use_async=True)
+    books = {"settings": {**dataclasses.asdict(before), "checkpoint_dir": checkpoints}}
+    directory.mkdir()
+    about = {"version": 8, "num_shards": 1, "num_slots": 4, "files": [], "model": {}}
+    storage.write_manifest(directory, **about, books=books)
+    return directory
+
+
+def test_settings_come_with_a_checkpoint_and_flags_win(resumable: Path, data: str) -> None:
+    settings = resolve("train", {"resume": str(resumable), "num_workers": "2", "num_ps": 3})
+
+    expected = train(
+        data,
+        job_name="demo-r1",
+        num_workers=2,
+        num_ps=3,
+        minibatch_size=32,
+        use_async=True,
+        checkpoint_dir=str(resumable.parent / "new"),
+    )
+    places = {"resume": str(resumable), "checkpoint_dir": str(resumable.parent)}
+    assert dataclasses.replace(expected, **places) == settings
+
+
+def test_newest_checkpoint_of_a_folder_or_of_a_job_is_gone_on_with(
+    resumable: Path, tmp_path: Path
+) -> None:
+    for name, folder in [("a", str(resumable.parent)), ("b", "")]:
+        job = paths.job_folder(name)
+        job.mkdir(parents=True)
+        (job / "settings.json").write_text(json.dumps({"checkpoint_dir": folder}))
+    shutil.copytree(resumable.parent, paths.job_folder("b") / "checkpoints")
+
+    given = [resumable.parent, paths.job_folder("a"), paths.job_folder("b")]
+    new = str(tmp_path / "new")
+    taken = [
+        resolve("train", {"resume": str(path), "checkpoint_dir": new}).resume for path in given
+    ]
+
+    inside = paths.job_folder("b") / "checkpoints" / resumable.name
+    assert [str(resumable), str(resumable), str(inside)] == taken
+    with pytest.raises(UsageError, match="lies in the folder of a job of that name"):
+        resolve("train", {"resume": str(inside), "job_name": "b"})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"resume": "/no/such"}, "no complete checkpoint in /no/such.*the folder of a job"),
+        ({"checkpoint_dir_for_init": "/x"}, "leave out one of them"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_told(
+    values: dict[str, Any], sentence: str, resumable: Path
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        resolve("train", {"resume": str(resumable), **values})
+
+
+def test_checkpoint_without_settings_is_no_job_to_go_on_with(checkpoints: str) -> None:
+    with pytest.raises(UsageError, match="with which settings it was written"):
+        resolve("train", {"resume": checkpoints})
+
+
+def test_damaged_checkpoint_is_named(resumable: Path) -> None:
+    (resumable / storage.MANIFEST).write_text("{")
+
+    with pytest.raises(UsageError, match=f"{resumable / storage.MANIFEST} is damaged"):
+        resolve("train", {"resume": str(resumable)})
+
+
+def test_job_that_still_writes_there_is_to_be_ended_first(resumable: Path) -> None:
+    folder, lock = paths.claim("demo")
+    (folder / "settings.json").write_text(json.dumps({"checkpoint_dir": str(resumable.parent)}))
+
+    with pytest.raises(UsageError, match="'demo', which writes to .* is still running: end it"):
+        resolve("train", {"resume": str(resumable)})
+    os.close(lock)
+
+
+def test_each_run_that_goes_on_has_the_next_name(resumable: Path) -> None:
+    first = resolve("train", {"resume": str(resumable)}).job_name
+    paths.job_folder(first).mkdir(parents=True)
+    second = resolve("train", {"resume": str(resumable)}).job_name
+
+    assert ("demo-r1", "demo-r2") == (first, second)
+
+
+def test_only_training_is_gone_on_with(resumable: Path, data: str) -> None:
+    with pytest.raises(UsageError, match="is of `edl train`"):
+        resolve("evaluate", {"resume": str(resumable), "validation_data": data})

@@ -743,7 +743,7 @@ def test_stop_hands_back_writes_a_checkpoint_and_says_how_to_go_on(start, tmp_pa
     manifest = storage.latest(tmp_path / "c")
     assert manifest is not None
     assert [[1, 0, 2, 2, []], [2, 0, 0, 1, []]] == manifest.books["tasks"]
-    assert f"--checkpoint_dir_for_init {manifest.directory}" in status["message"]
+    assert f"edl train --resume {manifest.directory}" in status["message"]
 
 
 def test_max_steps_cuts_the_work_exactly(start):

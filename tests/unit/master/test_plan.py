@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from edl.common.errors import UsageError
 from edl.common.settings import JobSettings
-from edl.master.plan import Kind, Plan, plan_of
+from edl.master.plan import Kind, Plan, check_same_plan, plan_of
 
 PLAN = Plan(Kind.TRAIN, (("a", 10), ("b", 3)), 2, 2, num_epochs=3, seed=7, shuffle=True)
 
@@ -108,3 +109,21 @@ def test_a_plan_whose_epochs_are_cut_elsewhere_does_not(other):
     plan = dataclasses.replace(PLAN, num_epochs=0, max_steps=5)
 
     assert plan.fingerprint() != dataclasses.replace(plan, **other).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"minibatch_size": 8}, "--minibatch_size is not .* with --minibatch_size 2, not 8"),
+        ({"seed": 1}, "--seed is not .* with --seed 0, not 1"),
+        ({"max_steps": 9}, "--max_steps"),
+        ({"sources": (("a", 8), ("b", 5))}, "--training_data.*b had 0 records, and has 5"),
+    ],
+)
+def test_plan_that_is_gone_on_with_must_be_the_same(change, sentence):
+    plan = Plan(Kind.TRAIN, (("a", 8),), 2, 2)
+    other = dataclasses.replace(plan, **change)
+
+    check_same_plan(plan.fingerprint(), dataclasses.replace(plan, num_epochs=7).fingerprint())
+    with pytest.raises(UsageError, match=sentence):
+        check_same_plan(plan.fingerprint(), other.fingerprint())

@@ -1,0 +1,220 @@
+"""Servers inside this process: a `Store` for each incarnation, moved along its recorded steps.
+
+A shard keeps its state of every version that a minibatch was computed on, as a pin (copy on write),
+until that minibatch has been computed again; so each may run ahead of the others. A replacement
+begins as a copy of its parent at the snapshot's version; the parent goes on beside it, along the
+steps that the loss of its process undid, since gradients computed on those may have been applied
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..common import storage
+from ..common.settings import JobSettings
+from ..nn.model_spec import ModelSpec
+from ..proto import ps_pb2 as pb
+from ..ps import snapshot
+from ..ps.aggregation import Policy, Update
+from ..ps.client import PsClient, Pulled, PushOutcome, PushResult, Span
+from ..ps.dense import ChunkKey
+from ..ps.optimizers import Floats
+from ..ps.shard import ShardPull, ShardPulled, ShardPush
+from ..ps.slots import SlotMap
+from ..ps.store import Outcome, Store
+from .recording import Step, Timeline
+
+_NOW_S = 1.0  # nobody else holds anything here, so no wait is one
+
+
+class Difference(Exception):
+    """The replay is not what was recorded: a sentence that says where."""
+
+
+class Shard:
+    """One incarnation."""
+
+    def __init__(self, timeline: Timeline, settings: JobSettings) -> None:
+        self.timeline = timeline
+        self.reads = Counter[int]()  # by version: minibatches that are still to be computed on it
+        self._next = 0
+        self._waiting = 0  # pushes that have been applied and not stepped
+        self._pinned: set[int] = set()
+        self.store = Store(
+            index=timeline.index,
+            slot_map=SlotMap(settings.num_ps),
+            policy=Policy(
+                use_async=settings.use_async,
+                grads_to_wait=settings.grads_to_wait,
+                staleness=settings.resolved_staleness,
+                lr_staleness_modulation=settings.lr_staleness_modulation,
+            ),
+            trace=lambda span, on, update, version: None,  # one push at a time
+        )
+        self.begun = False
+
+    def begin(self, spec: ModelSpec, first_values: Mapping[ChunkKey, Floats]) -> None:
+        """As the incarnation began, where that was not from a snapshot."""
+        timeline = self.timeline
+        if timeline.checkpoint:
+            manifest = storage.load(timeline.checkpoint)
+            snapshot.restore(self.store, manifest, new_job=timeline.new_job)
+        self._begin(spec, first_values)
+
+    def begin_from(self, parent: Shard, spec: ModelSpec) -> None:
+        """As the parent is now: at the state of the snapshot."""
+        with tempfile.TemporaryDirectory() as folder:
+            pin(parent.store, "snapshot")
+            files, version = snapshot.write(parent.store, "snapshot", folder)
+            parent.store.unpin("snapshot")
+            manifest = storage.write_manifest(
+                folder, version=version, num_shards=1, num_slots=0, files=files
+            )
+            snapshot.restore(self.store, manifest, new_job=False)
+        self._waiting = self.timeline.pushes
+        self._begin(spec, {})
+
+    def _begin(self, spec: ModelSpec, first_values: Mapping[ChunkKey, Floats]) -> None:
+        self.store.init(spec, {}, False)
+        self.store.init(spec, first_values, True)
+        self.begun = True
+        self._keep()
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """The version, and the pushes that wait for their step."""
+        return self.store.version, self._waiting
+
+    @property
+    def next(self) -> Step | None:
+        """None: all was replayed."""
+        steps = self.timeline.steps
+        return steps[self._next] if self.begun and self._next < len(steps) else None
+
+    def has(self, version: int) -> bool:
+        return version in self._pinned
+
+    def apply(self, update: Update | None) -> None:
+        """Make the next step. Raises Difference where it is not one any more."""
+        step = self.next
+        assert step is not None
+        if step.version != self.store.version:
+            raise Difference(
+                f"{step.line}: {self.timeline.name} was at version {step.version} when it applied "
+                f"this, and is at version {self.store.version} here"
+            )
+        if step.span is None or update is None:
+            self.store.flush()
+        else:
+            pushed = self.store.push(step.span, step.on, update)
+            if pushed.outcome is not Outcome.APPLIED:
+                raise Difference(
+                    f"{step.line}: {self.timeline.name} applied {step.span}, which is "
+                    f"{pushed.outcome.name.lower()} here: it stands at {pushed.applied}"
+                )
+        self._next += 1
+        self._waiting = 0 if self.store.version > step.version else self._waiting + 1
+        self._keep()
+
+    def _keep(self) -> None:
+        version = self.store.version
+        if self.reads[version] and version not in self._pinned:
+            pin(self.store, cut_of(version))
+            self._pinned.add(version)
+
+    def forget(self, version: int) -> None:
+        """One minibatch less needs that version."""
+        self.reads[version] -= 1
+        if not self.reads[version] and version in self._pinned:
+            self._pinned.remove(version)
+            self.store.unpin(cut_of(version))
+
+
+def cut_of(version: int) -> str:
+    return f"version {version}"
+
+
+def pin(store: Store, cut: str) -> None:
+    """The state now, under that name."""
+    store.freeze(cut, _NOW_S)
+    pinned, _ = store.pin(cut, {}, _NOW_S)
+    assert pinned, "the model is not known yet"
+
+
+class Connection:
+    """Pulls as of a recorded version, from the shard that served them."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self.shard: Shard | None = None
+        self.version = 0
+
+    def start_pull(self, pull: ShardPull, timeout_s: float) -> Any:
+        assert self.shard is not None
+        plan = self.shard.store.plan_pull(
+            dense=pull.dense,
+            known_version=None,
+            tables=pull.tables.items(),
+            cut=cut_of(self.version),
+        )
+        assert plan is not None
+        chunks = [(tensor, number, values) for (tensor, number), values in plan.chunks]
+        tables = zip(pull.tables, plan.tables, strict=True)
+        rows = {table: read.values() for table, read in tables}
+        pulled = ShardPulled(pb.PullReply.OK, plan.version, chunks, rows)
+        return lambda: pulled
+
+    def start_push(self, push: ShardPush, timeout_s: float) -> Any:
+        raise NotImplementedError("gradients are collected, not pushed")
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class LocalPs(PsClient):
+    """What a trainer pulls from and pushes to: recorded versions, and `updates` by shard."""
+
+    def __init__(self, num_shards: int, spec: ModelSpec) -> None:
+        self._connections: list[Connection] = []
+        super().__init__([""] * num_shards, token="replay", spec=spec)
+        self._pulls: deque[list[tuple[Shard, int]]] = deque()
+        self.updates: list[Update] = []
+
+    def at(self, pulls: Iterable[list[tuple[Shard, int]]]) -> None:
+        """The pulls that come see these: by server, the incarnation and its version."""
+        self._pulls = deque(pulls)
+
+    def agree(self, spec: ModelSpec, *, timeout_s: float) -> None:
+        """All shards here are told the model when they begin."""
+
+    def pull(self, tables: Mapping[str, Any], **how: Any) -> Pulled:
+        if not self._pulls:
+            raise Difference("the model pulls tables more often than it did")
+        for connection, seen in zip(self._connections, self._pulls.popleft(), strict=True):
+            connection.shard, connection.version = seen
+        return super().pull(tables, **how)
+
+    def push(self, span: Span, versions: Sequence[int], **what: Any) -> PushResult:
+        pushes = self._cut_push(span, versions, what["dense"], what["tables"], "float32")
+        self.updates = [
+            Update({(t, n): v for t, n, v in push.dense}, dict(push.tables)) for push in pushes
+        ]
+        return PushResult(PushOutcome.APPLIED, tuple(versions))
+
+    def first_chunks(self, values: Mapping[str, Floats]) -> list[dict[ChunkKey, Floats]]:
+        """By shard: its chunks of the model's first values."""
+        return [{(t, n): v for t, n, v in chunks} for chunks in self._cut_dense(values)]
+
+    def _open(self, address: str) -> Any:
+        shard = super()._open(address)
+        shard.connection = Connection(len(self._connections))
+        self._connections.append(shard.connection)
+        return shard
+
+
+def by_address(shards: Iterable[Shard]) -> dict[str, Shard]:
+    return {shard.timeline.address: shard for shard in shards}

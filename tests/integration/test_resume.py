@@ -1,0 +1,138 @@
+"""Stop and go on, in the midst of an epoch, on other workers and servers. Real processes.
+
+Every job runs the counting model, so that the last checkpoint says how often each record was
+applied over all runs together: no gap, no overlap.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from jobs import ZOO, write_records
+from servers import dense, table
+from stage import edl, kill_jobs, result
+
+from edl.common import storage
+from edl.watch.jobs import Job
+
+RECORDS, EPOCHS = 2048, 2
+
+
+@pytest.fixture
+def home(tmp_path):
+    yield tmp_path / "home"
+    kill_jobs(tmp_path / "home")
+
+
+def counting(tmp_path, **more):
+    """The flags of a job that takes a few seconds."""
+    flags = {
+        "model_zoo": ZOO,
+        "model_def": "counting",
+        "model_params": "delay_s=0.005",
+        "training_data": write_records(tmp_path / "records.npz", RECORDS),
+        "minibatch_size": 16,
+        "num_epochs": EPOCHS,
+        "num_workers": 2,
+        "num_ps": 2,
+        **more,
+    }
+    return said(flags)
+
+
+def said(flags):
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def interrupt(home, name, records, *arguments):
+    """Run `edl train`; Ctrl-C once so many records are done. The last line that it printed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edl", "train", *arguments],
+        env={**os.environ, "EDL_HOME": str(home), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    job, until = Job(home / "jobs" / name), time.monotonic() + 90
+    while job.address() is None and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    client = job.client(patience_s=60)
+    revision = done = 0
+    while done < records and process.poll() is None and time.monotonic() < until:
+        revision, status = client.status(revision, wait_s=1.0)
+        done = status["records_done"]
+    client.close()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=90)
+    assert 130 == process.returncode, out
+    return out.splitlines()[-1]
+
+
+def books_of(command):
+    """The manifest that a printed command names."""
+    edl_train_resume = ["edl", "train", "--resume"]
+    words = shlex.split(command)
+    assert edl_train_resume == words[:3] and len(words) == 4, command
+    return storage.load(words[3])
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_job_that_is_stopped_twice_applies_each_record_once_an_epoch(tmp_path, home, mode):
+    """Broken once: open_queue forgets the positions, or Master._stopping takes no checkpoint."""
+    wait = 3 if mode == "sync" else 1
+    how = {"use_async": "true"} if mode == "async" else {"grads_to_wait": wait}
+    first = interrupt(
+        home,
+        "demo",
+        RECORDS // 2,
+        *counting(tmp_path, job_name="demo", envs=f"GRADS_TO_WAIT={wait}", **how),
+    )
+    before = books_of(first)
+    assert before.directory.parent == home / "jobs" / "demo" / "checkpoints"
+    assert any(0 < position for _, _, position, *_ in before.books["tasks"])
+
+    more = said({"num_workers": 3, "num_ps": 1})
+    second = interrupt(home, "demo-r1", RECORDS * 3 // 2, *shlex.split(first)[2:], *more)
+    assert books_of(second).version > before.version
+
+    last = said({"num_workers": 1, "num_ps": 3, "checkpoint_dir": tmp_path / "c"})
+    edl(home, *shlex.split(second)[1:], *last)
+
+    end = storage.load(tmp_path / "c").directory
+    ids, counts = table(end, "counts")
+    assert list(range(RECORDS)) == list(ids)
+    assert {float(EPOCHS)} == set(counts[:, 0].tolist())
+    assert RECORDS * EPOCHS == dense(end, "total") == result(home, "demo-r2")["records_done"]
+
+
+def test_job_that_is_stopped_before_its_next_step_loses_nothing(tmp_path, home):
+    """The checkpoint of the same version is not written over."""
+    folder = tmp_path / "checkpoints"
+    flags = counting(tmp_path, job_name="demo", checkpoint_dir=folder, use_async="true")
+    first = books_of(interrupt(home, "demo", RECORDS // 2, *flags)).directory
+    written = {path: path.read_bytes() for path in first.iterdir()}
+
+    second = interrupt(home, "demo-r1", 0, f"--resume={folder}")
+
+    assert books_of(second).directory == storage.load(folder).directory
+    assert written == {path: path.read_bytes() for path in first.iterdir()}
+
+
+def test_what_would_make_positions_meaningless_is_refused(tmp_path, home):
+    flags = counting(tmp_path, job_name="demo", use_async="true", num_workers=1, num_ps=1)
+    stopped = shlex.split(interrupt(home, "demo", 200, *flags))[1:]
+
+    ended = edl(home, *stopped, "--minibatch_size=32", code=2)
+    assert "--minibatch_size is not that of the checkpoint" in ended.stderr
+    write_records(tmp_path / "records.npz", RECORDS + 1)
+    ended = edl(home, *stopped, code=2)
+    assert f"records.npz had {RECORDS} records, and has {RECORDS + 1}" in ended.stderr
+
+    rows = next(books_of(" ".join(["edl", *stopped])).directory.glob("*.table-*"))
+    rows.write_bytes(rows.read_bytes()[:-1] + b"!")
+    ended = edl(home, *stopped, code=2)
+    assert f"{rows} is damaged: its sha256 is not the manifest's" in ended.stderr
