@@ -142,7 +142,8 @@ def page(found: Iterable[Cell], command: str) -> str:
         "",
         f"{len(run_)} cells run ({len(faults)} faults, {len(phases)} phases), "
         f"{len(run_) - len(bad)} sound, {len(bad)} failed, "
-        f"{len(by_key) - len(run_)} without a meaning. Over all of them: "
+        f"{len(by_key) - len(run_)} without a meaning. Over the "
+        f"{sum(c.records_lost is not None for c in run_)} whose last checkpoint could be counted: "
         + ", ".join(f"{value} {what.replace('_', ' ')}" for what, value in total.items())
         + ".",
         "",
