@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from . import unreliable
 from .errors import EdlError, NotPinned, Unauthenticated, Unreachable
 
 TOKEN_VARIABLE = "EDL_TOKEN"
@@ -26,9 +27,19 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", 1 << 30),
     ("grpc.max_send_message_length", 1 << 30),
 ]
-# A channel whose peer went away must find its replacement soon: cap gRPC's two-minute backoff.
+_SILENT_S = 10.0  # a connection on which nothing came for so long is asked whether it lives
+_ALIVE = [
+    ("grpc.http2.ping_timeout_ms", 5000),  # the one that closes it: keepalive_timeout_ms does not
+    ("grpc.keepalive_time_ms", int(_SILENT_S * 1e3)),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # no limit
+]
+# A channel whose peer went away must find its replacement soon: cap gRPC's two-minute backoff. One
+# that is half open (the way is gone, both ends hold it) would else fail all calls for a quarter of
+# an hour: it must be closed to be made anew.
 _CHANNEL_OPTIONS = [
     *_OPTIONS,
+    *_ALIVE,
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
@@ -81,7 +92,12 @@ class Server:
         self._server = grpc.server(
             futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
             interceptors=[_TokenCheck(token)],
-            options=[*_OPTIONS, ("grpc.so_reuseport", 0)],
+            options=[
+                *_OPTIONS,
+                *_ALIVE,
+                ("grpc.http2.min_ping_interval_without_data_ms", int(_SILENT_S * 500)),
+                ("grpc.so_reuseport", 0),
+            ],
         )
         register(self._server)
         self._health = health.HealthServicer()
@@ -113,8 +129,9 @@ class Channel:
         self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._metadata = ((_TOKEN_KEY, token),)
 
-    def unary_unary(self, *arguments: Any, **options: Any) -> _Method:
-        return _Method(self._channel.unary_unary(*arguments, **options), self._metadata)
+    def unary_unary(self, path: str, *arguments: Any, **options: Any) -> Any:
+        method = _Method(self._channel.unary_unary(path, *arguments, **options), self._metadata)
+        return unreliable.Method(method, path) if unreliable.armed else method
 
     def close(self) -> None:
         self._channel.close()

@@ -25,7 +25,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common import rpc
+from ..common import rpc, unreliable
 from ..common.errors import EdlError, PeerError, Unreachable
 from ..common.identity import Identity
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
@@ -206,12 +206,40 @@ class AutoConnection:
         # The master, which never pulls, does without the kernels that this brings.
         from .connection import PlaneEndpoint, PlaneShardConnection
 
-        return PlaneShardConnection(
+        connection = PlaneShardConnection(
             PlaneEndpoint(self._host, plane.tcp_port, plane.unix_name, plane.host_id),
             self._identity,
             self._slot_map_version,
             transport=self._transport,
         )
+        return _UnreliableConnection(connection) if unreliable.armed else connection
+
+
+class _UnreliableConnection:
+    """A tensor plane over the network that EDL_NET describes (common/unreliable.py)."""
+
+    def __init__(self, connection: ShardConnection) -> None:
+        self._connection = connection
+
+    def start_pull(self, pull: ShardPull, timeout_s: float) -> Waiter[ShardPulled]:
+        return self._start("Pull", lambda: self._connection.start_pull(pull, timeout_s))
+
+    def start_push(self, push: ShardPush, timeout_s: float) -> Waiter[ShardPushed]:
+        return self._start("Push", lambda: self._connection.start_push(push, timeout_s))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _start(self, method: str, begin: Callable[[], Waiter[Reply]]) -> Waiter[Reply]:
+        wait = unreliable.start("ps", method, begin)
+
+        def gathered() -> Reply:
+            try:
+                return wait()
+            except unreliable.Lost as error:
+                raise rpc.translate(error) from error
+
+        return gathered
 
 
 def start(method: Any, request: Any, timeout_s: float) -> Waiter[Any]:

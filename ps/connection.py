@@ -32,7 +32,7 @@ from ..common.identity import Identity
 from . import frames
 from .frames import Array, Bytes, Head
 from .shard import Chunk, Floats, ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
-from .stream import Stream, flat, greet, host_id, is_loopback, make_region
+from .stream import SILENT_S, Stream, flat, greet, host_id, is_loopback, make_region
 
 __all__ = ["TRANSPORTS", "PlaneEndpoint", "PlaneShardConnection"]
 
@@ -71,14 +71,20 @@ class PlaneShardConnection:
         slot_map_version: int,
         *,
         transport: str = "auto",
+        stall_s: float = SILENT_S,
     ) -> None:
-        """`transport` "auto": shared memory on the same host, else TCP, with TLS off loopback."""
+        """`transport` "auto": shared memory on the same host, else TCP, with TLS off loopback.
+
+        `stall_s`: a call in which nothing moves for so long is given up, whatever its deadline:
+        the next one connects anew.
+        """
         if transport not in TRANSPORTS:
             raise ValueError(f"transport {transport!r} is none of {', '.join(TRANSPORTS)}")
         self._endpoint = endpoint
         self._identity = identity
         self._slot_map_version = slot_map_version
         self._transport = transport
+        self._stall_s = stall_s
         self._lock = threading.Lock()
         self._idle: list[_Link] = []
         self._links = set[_Link]()
@@ -151,7 +157,7 @@ class PlaneShardConnection:
             pass
         stream = self._connect(deadline)
         shares = stream.shares_memory and self._transport != "unix"
-        link = _Link(stream, self._slot_map_version, self._sizes, shares)
+        link = _Link(stream, self._slot_map_version, self._sizes, shares, self._stall_s)
         self._keep(link)
         return link
 
@@ -204,7 +210,7 @@ class PlaneShardConnection:
         try:
             if name is not None:
                 sock.connect(name)
-            return greet(sock, self._identity, tls, deadline)
+            return greet(sock, self._identity, tls, deadline, self._stall_s)
         except BaseException:
             sock.close()
             raise
@@ -244,9 +250,15 @@ class _Link:
     """One socket with at most one request under way."""
 
     def __init__(
-        self, stream: Stream, slot_map_version: int, sizes: _Sizes, shares_memory: bool
+        self,
+        stream: Stream,
+        slot_map_version: int,
+        sizes: _Sizes,
+        shares_memory: bool,
+        stall_s: float,
     ) -> None:
         self.stream = stream
+        self._stall_s = stall_s
         self.sound = True  # nothing is under way
         self._slot_map_version = slot_map_version
         self._sizes = sizes
@@ -308,7 +320,7 @@ class _Link:
             flags, known = frames.THEN, then.known_version or 0
             if then.known_version is not None:
                 flags |= frames.KNOWN
-            left_s = max(0.0, deadline - time.monotonic())
+            left_s = min(self._stall_s, max(0.0, deadline - time.monotonic()))
             timeout_ms = min(int(left_s * _WAIT_SHARE * 1e3), 2**32 - 1)
         body = reply = 0
         later: list[NDArray[Any]] = []
@@ -400,7 +412,7 @@ class _Link:
             if count == 0:
                 raise Unreachable("the server closed the connection")
             if count < 0:
-                self.stream.arm(deadline)
+                self.stream.stalled(deadline)
                 continue
             self._got += count
         head = frames.parse_head(self._view, ops)

@@ -32,6 +32,13 @@ from ..common.identity import Identity
 from .frames import MAGIC, PROTOCOL, Bytes
 
 HANDSHAKE_S = 10.0
+SILENT_S = 10.0  # of a peer that a caller waits for: longer than any but the last hold of a cut
+_ALIVE = {  # TCP's own questions to a peer that says nothing, and how long bytes may go unanswered
+    socket.TCP_KEEPIDLE: 5,
+    socket.TCP_KEEPINTVL: 2,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 10_000,  # ms
+}
 _HELLO = struct.Struct("<IHH32s")  # magic, protocol, 0, nonce
 _CHALLENGE = struct.Struct("<IHH32s32s")  # magic, protocol, 0, nonce, proof
 _VERDICT = struct.Struct("<IHH")  # magic, protocol, 1 accepted
@@ -53,18 +60,21 @@ def host_id() -> str:
 class Stream:
     """Sends and receives exactly. Raises Unreachable (nothing in time, or closed) or OSError.
 
-    `deadline` None: as long as something moves.
+    A call ends when nothing has moved for `stall_s`, at its deadline at the latest: the way to a
+    peer may be gone while both ends hold the connection (`deadline` None: there is no other end).
     """
 
     def __init__(self, sock: socket.socket, stall_s: float = HANDSHAKE_S) -> None:
-        """`stall_s`: how long nothing may move where there is no deadline (set by `arm`)."""
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._stall_s = stall_s
         self._timeout_s = 0.0
+        self._to_deadline = False  # what is armed ends at the deadline, not before
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _ALIVE.items():
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
             if is_loopback(sock.getpeername()[0]):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
         else:
@@ -82,10 +92,12 @@ class Stream:
         return None if self._tls else self._sock.fileno()
 
     def arm(self, deadline: float | None) -> None:
-        """Let the calls that follow end at the deadline."""
-        left_s = self._stall_s if deadline is None else deadline - time.monotonic()
+        """Let the calls that follow end at the deadline, or once nothing moves."""
+        left_s = math.inf if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
             raise Unreachable("no answer within the deadline")
+        self._to_deadline = left_s <= self._stall_s
+        left_s = min(left_s, self._stall_s)
         if left_s <= self._timeout_s <= left_s + _TICK_S:
             return
         self._timeout_s = timeout_s = math.ceil(left_s / _TICK_S) * _TICK_S
@@ -95,6 +107,12 @@ class Stream:
         value = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+    def stalled(self, deadline: float | None) -> None:
+        """Nothing has moved for as long as was armed. Raises Unreachable unless that was less."""
+        if not self._to_deadline:
+            raise Unreachable(f"nothing has moved for {self._stall_s:g} s")
+        self.arm(deadline)
 
     def write(self, data: bytes | memoryview, deadline: float | None) -> None:
         """All of the bytes: cheaper than `send` of a single buffer."""
@@ -128,9 +146,7 @@ class Stream:
         try:
             return self._sock.sendmsg(buffers)
         except BlockingIOError:
-            if deadline is None:
-                raise Unreachable("the peer takes nothing") from None
-            self.arm(deadline)
+            self.stalled(deadline)
             return 0
 
     def _send_tls(self, buffers: Sequence[Any], deadline: float | None) -> None:
@@ -163,8 +179,7 @@ class Stream:
             try:
                 count = self._sock.recv_into(view[got:] if got else view, wanted - got, flags)
             except (BlockingIOError, TimeoutError):
-                if deadline is None:
-                    raise Unreachable("the peer stopped in the midst of a frame") from None
+                self.stalled(deadline)
             else:
                 if count == 0:
                     raise Unreachable("the peer closed the connection")
@@ -204,12 +219,18 @@ def is_loopback(address: str) -> bool:
 # -- Handshake
 
 
-def greet(sock: socket.socket, identity: Identity, tls: bool, deadline: float) -> Stream:
+def greet(
+    sock: socket.socket,
+    identity: Identity,
+    tls: bool,
+    deadline: float,
+    stall_s: float = SILENT_S,
+) -> Stream:
     """The client's part. Raises Unauthenticated, PeerError, Unreachable, OSError."""
     if tls:
         sock.settimeout(max(0.001, deadline - time.monotonic()))
         sock = _encrypted(sock, identity, server=False)
-    stream = Stream(sock)
+    stream = Stream(sock, stall_s)
     stream.arm(deadline)
     ours = os.urandom(_NONCE_NBYTES)
     stream.send([_HELLO.pack(MAGIC, PROTOCOL, 0, ours)], _HELLO.size, deadline)

@@ -21,8 +21,8 @@ import grpc
 import torch
 from prometheus_client import Counter, Gauge, start_http_server
 
+from ..common import faults, rpc
 from ..common import log as logs
-from ..common import rpc
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
 from ..common.identity import job_identity
@@ -110,6 +110,7 @@ class _Process:
         replica = pb.Replica(role=pb.WORKER, index=self._index, incarnation=incarnation)
         master = MasterClient(self._master_address, replica=replica, patience_s=self._patience_s)
         try:
+            faults.point("worker.register")
             reply = master.register(
                 self._server.address,
                 f"127.0.0.1:{self._metrics_port}",
@@ -137,6 +138,7 @@ class _Process:
                 worker.drain()
             beat.attach(worker, self._ps)
             worker.run()
+            faults.point("worker.shutdown")
         finally:
             self._worker = None
             beat.stop()

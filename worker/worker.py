@@ -33,6 +33,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from ..common import faults
 from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, NotPinned
 from ..master.client import MasterClient
@@ -204,6 +205,7 @@ class Worker:
                     self.state = "evaluating"
                     self._settle()
                     if batch.used:
+                        faults.point("worker.evaluate", task=lease.task.id)
                         outputs = self._outputs(batch)
                         self._guard(batch, lambda: tasks.evaluate(lease, outputs, batch.labels))
                     self._used(batch)
@@ -288,6 +290,7 @@ class Worker:
         """Pull (unless that was done ahead), start the next pull, compute."""
         ahead, batch.pulled = batch.pulled, None  # a second try of the span must pull afresh
         unique = batch.prepared or {}
+        faults.point("worker.pull")
         pulled = self._trainer.begin(unique, ahead.result() if ahead is not None else None)
         if self._pull_ahead:
             following = self._stream.peek()
@@ -304,6 +307,7 @@ class Worker:
         else:
             task = batch.lease.task
             stream = (task.epoch, task.id, batch.start)
+            faults.point("worker.compute", task=task.id, start=batch.start)
             gradients = self._guard(
                 batch,
                 lambda: self._trainer.gradients(
@@ -315,6 +319,7 @@ class Worker:
 
     def _push(self, batch: Batch, gradients: Gradients) -> PushResult:
         task = batch.lease.task
+        faults.point("worker.push", task=task.id, start=batch.start)
         return self._trainer.push(task.id, task.attempt, batch.start, batch.end, gradients)
 
     def _settle(self, window: int = 0) -> None:

@@ -1,7 +1,10 @@
 """Channels of the job: the token, and what happens to calls of a channel that is closed."""
 
+import contextlib
 import threading
+import time
 
+import proxy
 import pytest
 
 from edl.common import rpc
@@ -66,3 +69,20 @@ def test_calls_that_race_with_the_end_of_their_channel_are_errors_and_no_crash(a
 def test_a_peer_that_is_not_there_is_unreachable():
     with pytest.raises(Unreachable):
         describe(rpc.Channel("127.0.0.1:1", "right"))
+
+
+@pytest.mark.slow
+def test_a_half_open_channel_is_made_anew(address):
+    """Takes the quarter of a minute that gRPC's ping does."""
+    with proxy.Proxy(address) as between:
+        channel = rpc.Channel(between.address, "right")
+        describe(channel)
+        between.go_deaf()
+        until = time.monotonic() + 30
+        shard = None
+        while shard is None and time.monotonic() < until:
+            with contextlib.suppress(Unreachable):
+                shard = describe(channel)
+        channel.close()
+
+    assert (7, 2) == (shard, between.accepted)

@@ -1,0 +1,288 @@
+"""One cell of the fault matrix: a small job, one fault in one phase, and what it cost.
+
+Everything is read from what any job leaves behind: the lines of its logs say when the fault was
+noticed and how long the surviving workers stood still; its last checkpoint holds the rows and the
+servers' counters that say what was applied how often (counting.py); its last evaluation is the loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+import re
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from ..common import storage
+from ..common.errors import CheckpointError, EdlError
+from ..common.settings import JobSettings
+from .controller import Answer, Hit
+from .faults import Fault
+from .scene import REGISTERS, Scene
+
+RECORDS, EPOCHS, WORKERS, SERVERS = 1024, 2, 2, 3
+MINIBATCH = 16
+DEFINITION = str(Path(__file__).with_name("counting.py"))
+LEASE_S, SERVER_TIMEOUT_S = 1.0, 4.0  # a server beats once a second, on a busy machine late
+_END_S = 120.0  # a job of two seconds, every recovery that a fault may ask for, a busy machine
+_FIRST_END_S = 300.0  # of a run without a fault: it may be the first, which compiles all kernels
+_NOTICED = re.compile(  # not: who leaves when all is done
+    r"^(?!.*\(finished\)).*(was killed|ended with|lost|silent|replac|recover|again|unreachable|unanswered|fenced|"
+    r"refused|preempt|failed|cannot|expired)"
+)
+_STEP = re.compile(r"^(\S+) INFO worker-(\d+) step=")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A moment of a job: a failpoint, and up to which of its hits one may be drawn."""
+
+    name: str
+    about: str
+    points: tuple[str, ...]
+    latest: int
+
+
+PHASES = (
+    Phase("register", "a replica says hello to the master", REGISTERS, 1),
+    Phase("pull", "a worker is about to pull", ("worker.pull",), 60),
+    Phase("compute", "a worker has pulled and computes", ("worker.compute",), 60),
+    Phase("push", "a server has a push, and has not applied it", ("ps.push",), 150),
+    Phase("applied", "it has applied it, and has not answered", ("ps.applied",), 150),
+    Phase("snapshot begin", "a server begins a snapshot", ("ps.snapshot.begin",), 6),
+    Phase("snapshot mid", "some of its files are written", ("ps.snapshot.mid",), 6),
+    Phase("snapshot commit", "all are, its manifest is not", ("ps.snapshot.commit",), 6),
+    Phase("requeue", "a worker was killed, its task is not fenced yet", ("master.requeue",), 1),
+    Phase("evaluate", "a worker evaluates", ("worker.evaluate",), 8),
+    Phase("epoch end", "all tasks of an epoch are done", ("master.epoch_end",), 2),
+    Phase("shutdown", "all is done, everybody is told to leave", ("master.shutdown",), 1),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one cell recorded. Times are seconds; None: there was nothing to measure."""
+
+    fault: str
+    phase: str
+    seed: int
+    mode: str
+    nth: int
+    outcome: str  # ok, not meaningful, or failed
+    reason: str = ""
+    detection_s: float | None = None
+    stall_s: float | None = None
+    records_lost: int | None = None
+    records_duplicated: int | None = None
+    updates_lost: int | None = None
+    updates_duplicated: int | None = None
+    loss: float | None = None
+    exit_code: int | None = None
+    wall_s: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.fault, self.phase
+
+
+def settings(folder: Path, mode: str, seed: int, server_timeout_s: float) -> JobSettings:
+    """Of a cell's job. `mode`: async, sync (a version is one push) or sync-2 (it is two)."""
+    data = folder.parent / "records.npz"
+    if not data.exists():
+        np.savez(data, record=np.arange(RECORDS, dtype=np.int64))
+    pushes = 2 if mode == "sync-2" else 1
+    return JobSettings(
+        job_name=folder.name,
+        model_def=DEFINITION,
+        model_params={"delay_s": 0.008},
+        training_data=str(data),
+        validation_data=str(data),
+        minibatch_size=MINIBATCH,
+        num_minibatches_per_task=4,
+        num_epochs=EPOCHS,
+        num_workers=WORKERS,
+        num_ps=SERVERS,
+        lease_s=LEASE_S,
+        server_timeout_s=server_timeout_s,
+        snapshot_s=0.2,
+        use_async=mode == "async",
+        grads_to_wait=pushes,
+        envs={"GRADS_TO_WAIT": str(pushes)},
+        checkpoint_dir=str(folder / "checkpoints"),
+        log_loss_steps=1,
+        seed=seed,
+    )
+
+
+def run(
+    fault: Fault | None, phase: Phase | None, folder: Path, *, seed: int, mode: str = ""
+) -> Cell:
+    """One cell, or (without a fault) the run that it is compared with. Removes the folder where all
+    is well."""
+    named = Cell(fault.name if fault else "none", phase.name if phase else "", seed, mode, 0, "ok")
+    draw = random.Random(f"{seed} {named.fault} {named.phase}")
+    mode = mode or draw.choice(["async", "sync", "sync-2"])
+    nth = draw.randint(1, phase.latest) if phase else 0
+    named = dataclasses.replace(named, mode=mode, nth=nth)
+    if fault and phase and phase.name in fault.not_in:
+        return dataclasses.replace(named, outcome="not meaningful", reason=fault.not_in[phase.name])
+    shutil.rmtree(folder, ignore_errors=True)
+    began = time.monotonic()
+    # A server that compiles its kernels, which the first run of all may do, does not beat.
+    timeout_s = SERVER_TIMEOUT_S if fault else _FIRST_END_S
+    with Scene(folder, settings(folder, mode, seed, timeout_s), draw) as scene:
+        if fault and phase:
+            _arm(scene, fault, phase, nth)
+        code = scene.wait(_END_S if fault else _FIRST_END_S)
+        status = scene.status()
+    cell = dataclasses.replace(
+        named, exit_code=code, wall_s=round(time.monotonic() - began, 2), **_times(scene)
+    )
+    if scene.why_not:
+        cell = dataclasses.replace(cell, outcome="not meaningful", reason=scene.why_not)
+    if code is None:
+        return _failed(cell, f"the job did not end in {_END_S:g} s")
+    if code != 0:
+        return _failed(cell, f"exit code {code}: {status.get('message')}")
+    if scene.pending:
+        return _failed(cell, f"never reached: {', '.join(scene.pending)}")
+    try:
+        cell = dataclasses.replace(cell, **books(Path(scene.settings.checkpoint_dir)))
+    except (EdlError, OSError, KeyError) as error:
+        return _failed(cell, str(error))
+    losses = [e["metrics"]["loss"] for e in status["evaluations"] if e["metrics"]]
+    cell = dataclasses.replace(cell, loss=losses[-1] if losses else None)
+    wrong = [
+        f"{what.replace('_', ' ')}: {value}"
+        for what in ("records_lost", "records_duplicated", "updates_lost", "updates_duplicated")
+        if (value := getattr(cell, what))
+    ]
+    if wrong or len(losses) != EPOCHS:
+        return _failed(cell, "; ".join([*wrong, f"{len(losses)} evaluations of {EPOCHS}"]))
+    shutil.rmtree(folder)
+    return cell
+
+
+def _failed(cell: Cell, reason: str) -> Cell:
+    return dataclasses.replace(cell, outcome="failed", reason=reason)
+
+
+def _arm(scene: Scene, fault: Fault, phase: Phase, nth: int) -> None:
+    """Strike when the phase has come and everybody that the fault needs is there."""
+
+    def ready(hit: Hit) -> bool:
+        return all(len(scene.pids[role]) >= count for role, count in fault.needs.items())
+
+    def strike(hit: Hit) -> Answer | None:
+        scene.struck = time.time()
+        return fault.strike(scene, hit)
+
+    if phase.name != "requeue":
+        scene.at(phase.points, strike, nth, ready)
+        return
+
+    def lose_one(hit: Hit) -> None:
+        scene.at(phase.points, strike)
+        scene.send("worker", hit.index)
+        scene.prelude = rf"worker.{hit.index}\b|requeued"  # what the logs tell of this one
+
+    scene.at(["worker.compute"], lose_one, scene.random.randint(8, 40))
+
+
+# -- what the logs say
+
+
+def _times(scene: Scene) -> dict[str, Any]:
+    """How long until anybody noticed; the longest pause of a surviving worker from then on."""
+    if scene.struck is None:
+        return {}
+    logs = sorted((scene.folder / "logs").glob("*.log"))
+    lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()]
+    noticed = [
+        at
+        for line in lines
+        if (at := _moment(line)) is not None
+        and at > scene.struck
+        and _NOTICED.match(line)
+        and not (scene.prelude and re.search(scene.prelude, line))
+    ]
+    steps: dict[int, list[float]] = {}
+    for line in lines:
+        if (found := _STEP.match(line)) and (at := _moment(line)) is not None:
+            steps.setdefault(int(found[2]), []).append(at)
+    survivors = {i: s for i, s in steps.items() if ("worker", i) not in scene.hit}
+    if not survivors and steps:
+        survivors = {-1: sorted(at for each in steps.values() for at in each)}
+    gaps = [gap for each in survivors.values() for gap in _gaps(each, scene.struck)]
+    return {
+        "detection_s": round(min(noticed) - scene.struck, 3) if noticed else None,
+        "stall_s": round(max(gaps), 3) if gaps else None,
+    }
+
+
+def _gaps(moments: list[float], since: float) -> Iterable[float]:
+    return (b - a for a, b in itertools.pairwise(moments) if b >= since)
+
+
+def _moment(line: str) -> float | None:
+    """The time of a log line, in seconds since 1970."""
+    try:
+        return datetime.fromisoformat(line.partition(" ")[0]).timestamp()
+    except ValueError:
+        return None
+
+
+# -- what the checkpoint says
+
+
+def books(
+    checkpoints: Path, records: int = RECORDS, epochs: int = EPOCHS, servers: int = SERVERS
+) -> dict[str, Any]:
+    """Records by their rows, updates by the counters of each server, against the epochs.
+
+    Raises CheckpointError where the last checkpoint of a counting job (counting.py) cannot be read.
+    """
+    manifest = storage.latest(checkpoints)
+    if manifest is None:
+        raise CheckpointError(f"there is no checkpoint in {checkpoints}")
+    rows = np.zeros(records)
+    seen: dict[str, set[float]] = {}  # by shard
+    for record in manifest.files:
+        if not record.name.endswith(".safetensors"):
+            continue
+        tensors, about = _piece(storage.read_checked(manifest, record))
+        if about.get("rows") == "counts":
+            rows[tensors["ids"]] += tensors["weight"][:, 0]
+        for number, (name, *_) in enumerate(about.get("chunks", ())):
+            if name.startswith("seen."):
+                shard = record.name.partition(".")[0]
+                seen.setdefault(shard, set()).add(float(tensors[f"{number}.value"][0]))
+    if len(seen) != servers:
+        raise CheckpointError(f"only {sorted(seen)} hold counters")
+    expected = records * epochs
+    return {
+        "records_lost": _sum(epochs - rows),
+        "records_duplicated": _sum(rows - epochs),
+        "updates_lost": sum(_sum(expected - np.array([*each])) for each in seen.values()),
+        "updates_duplicated": sum(_sum(np.array([*each]) - expected) for each in seen.values()),
+    }
+
+
+def _sum(missing: np.ndarray[Any, np.dtype[np.float64]]) -> int:
+    return round(float(np.clip(missing, 0, None).sum()))
+
+
+def _piece(data: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Tensors of a checkpoint's file, and what they are (ps/snapshot.py)."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return safetensors.numpy.load(data), json.loads(header["__metadata__"]["edl"])

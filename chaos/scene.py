@@ -1,0 +1,259 @@
+"""A small real job, held at its failpoints while somebody strikes it.
+
+`Scene` is what a fault acts on: who runs, and the means to kill, stop, terminate, cut off and
+damage. Triggers wait for points; the one of the phase strikes, and a fault may set more of them
+(`then`): kill the replacement while it recovers, say.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from ..common import faults, unreliable
+from ..common.errors import EdlError
+from ..common.settings import JobSettings
+from ..watch.jobs import Job
+from .controller import CONTINUE, OFF, Answer, Controller, Hit
+
+REGISTERS = ("worker.register", "ps.register")
+POINTS = (
+    *REGISTERS,
+    "worker.pull",
+    "worker.compute",
+    "worker.evaluate",
+    "ps.recover",
+    "ps.push",
+    "ps.applied",
+    "ps.snapshot.begin",
+    "ps.snapshot.mid",
+    "ps.snapshot.commit",
+    "master.requeue",
+    "master.epoch_end",
+    "master.shutdown",
+    "master.recover",
+)
+_END_S = 10.0  # for processes to be gone after SIGKILL
+
+
+class NotMeaningful(Exception):
+    """There is nothing to strike at this moment; says why."""
+
+
+@dataclass
+class Trigger:
+    """At the `left`-th hit of one of the points for which `when` holds, do."""
+
+    points: tuple[str, ...]
+    do: Callable[[Hit], Answer | None]
+    left: int = 1
+    when: Callable[[Hit], bool] = lambda hit: True
+
+
+@dataclass
+class Scene:
+    """One job under faults. `with Scene(...) as scene: scene.wait(60)`."""
+
+    folder: Path
+    settings: JobSettings
+    random: random.Random
+    pids: dict[str, dict[int, int]] = field(default_factory=lambda: {"worker": {}, "ps": {}})
+    struck: float | None = None  # when, by the wall clock that the logs have
+    hit: set[tuple[str, int]] = field(default_factory=set)  # whom a signal reached
+    why_not: str = ""  # there was nothing to strike
+    prelude: str = ""  # a pattern of log lines that are not about the fault
+
+    def __post_init__(self) -> None:
+        self._triggers: list[Trigger] = []
+        self._timers: list[threading.Timer] = []
+        # A socket's path is short, and a folder of a test may not be.
+        self._place = tempfile.TemporaryDirectory(prefix="edl-")
+        place = Path(self._place.name)
+        self._net = place / "net"
+        self._controller = Controller(place / "socket", POINTS, self._decide)
+
+    # -- the job
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True)
+        (self.folder / "logs").mkdir()
+        (self.folder / "settings.json").write_text(self.settings.to_json())
+        token = secrets.token_hex(16)
+        (self.folder / "token").write_text(token)
+        self._controller.__enter__()
+        own = {
+            "EDL_TOKEN": token,
+            "EDL_JOB_DIR": str(self.folder),
+            "EDL_JOB_NAME": self.settings.job_name,
+            "OMP_NUM_THREADS": "1",
+            faults.VARIABLE: self._controller.variable,
+            unreliable.VARIABLE: str(self._net),
+        }
+        with open(self.folder / "logs" / "master.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "edl.master", "--job-dir", str(self.folder)],
+                env={**os.environ, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self.process.kill()
+        self.process.wait(_END_S)
+        left = [process for process in psutil.process_iter() if self._is_ours(process)]
+        for process in left:
+            _send(process.pid, signal.SIGKILL)
+        psutil.wait_procs(left, _END_S)
+        self._controller.__exit__(kind, error, trace)
+        self._place.cleanup()
+        if self._controller.errors:
+            raise self._controller.errors[0]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get("EDL_JOB_DIR") == str(self.folder)
+        except psutil.Error:
+            return False
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The job's exit code; None where it does not end in time."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        """The job's last status."""
+        try:
+            return Job(self.folder).status()
+        except EdlError as error:
+            return {"message": str(error)}
+
+    # -- striking
+
+    def at(
+        self,
+        points: Iterable[str],
+        do: Callable[[Hit], Answer | None],
+        nth: int = 1,
+        when: Callable[[Hit], bool] = lambda hit: True,
+    ) -> None:
+        """Do that at the `nth` hit of these points."""
+        self._triggers.append(Trigger(tuple(points), do, nth, when))
+
+    @property
+    def pending(self) -> list[str]:
+        """Points that were waited for and not reached."""
+        return [point for trigger in self._triggers for point in trigger.points]
+
+    def later(self, after_s: float, do: Callable[[], object]) -> None:
+        timer = threading.Timer(after_s, do)
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def alive(self, role: str) -> dict[int, int]:
+        """Who runs, by index."""
+        if role == "master":
+            address = Job(self.folder).address()
+            found = {0: address[1]} if address else {}
+        else:
+            found = self.pids[role]
+        return {index: pid for index, pid in sorted(found.items()) if _runs(pid)}
+
+    def victim(self, role: str, hit: Hit) -> int:
+        """Whom to strike: the one that has reached the point, if it is of that role, or any."""
+        there = self.alive(role)
+        if not there:
+            raise NotMeaningful(f"no {role} runs at this moment")
+        return hit.index if hit.role == role else self.random.choice(list(there))
+
+    def send(self, role: str, index: int, number: signal.Signals = signal.SIGKILL) -> int:
+        """Signal a replica; its pid."""
+        pid = self.alive(role).get(index)
+        if pid is None:
+            raise NotMeaningful(f"{role} {index} does not run at this moment")
+        _send(pid, number)
+        self.hit.add((role, index))
+        return pid
+
+    def kill(self, hit: Hit) -> None:
+        """Kill the process that has reached a point."""
+        _send(hit.pid, signal.SIGKILL)
+        self.hit.add((hit.role, hit.index))
+
+    def send_all(self, role: str, number: signal.Signals = signal.SIGKILL) -> None:
+        there = self.alive(role)
+        if not there:
+            raise NotMeaningful(f"no {role} runs at this moment")
+        for index in there:
+            self.send(role, index, number)
+
+    def sleep(self, role: str, index: int, for_s: float) -> None:
+        """SIGSTOP, and SIGCONT after that time."""
+        pid = self.send(role, index, signal.SIGSTOP)
+        self.later(for_s, lambda: _send(pid, signal.SIGCONT))
+
+    def network(self, rules: str, for_s: float) -> None:
+        """Let the network be like that for a while."""
+        self._net.write_text(f"seed={self.random.randrange(1 << 30)};{rules}")
+        self.later(for_s, lambda: self._net.write_text(""))
+
+    def snapshots(self, index: int, suffix: str = ".link") -> list[Path]:
+        """Files of a server's snapshots, the newest last; each snapshot ends with its link."""
+        root = Path(self.settings.snapshot_dir or self.folder / "snapshots")
+        files = [path for path in root.glob(f"*/shard-{index}/*/*{suffix}") if path.is_file()]
+        return sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+    def _decide(self, hit: Hit) -> Answer:
+        if hit.point in REGISTERS:
+            self.pids[hit.role][hit.index] = hit.pid
+        for trigger in [t for t in self._triggers if hit.point in t.points and t.when(hit)]:
+            trigger.left -= 1
+            if trigger.left:
+                continue
+            self._triggers.remove(trigger)
+            try:
+                return trigger.do(hit) or CONTINUE
+            except NotMeaningful as error:
+                self.why_not = str(error)
+                self._triggers.clear()
+        return CONTINUE if self._triggers or hit.point in REGISTERS else OFF
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _send(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

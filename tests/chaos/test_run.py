@@ -1,0 +1,44 @@
+"""`edl chaos run` on a real job: it hits what it says, writes it down, and ends when nothing is left to do."""
+
+import json
+
+import jobs
+import pytest
+import stage
+
+from edl.chaos import cell
+
+
+@pytest.fixture
+def home(tmp_path):
+    yield tmp_path / "home"
+    stage.kill_jobs(tmp_path / "home")
+
+
+def test_a_job_of_ones_own_survives_the_faults_that_are_asked_for(home, tmp_path):
+    records = 4096
+    stage.edl(
+        home,
+        *("train", "--detach", "--job_name", "hit", "--model_def", cell.DEFINITION),
+        *("--model_params", "delay_s=0.01"),
+        *("--training_data", jobs.write_records(tmp_path / "records.npz", records)),
+        *("--minibatch_size", 16, "--num_minibatches_per_task", 8, "--num_ps", 2, "--use_async"),
+        *("--snapshot_s", 0.5, "--checkpoint_dir", tmp_path / "checkpoints"),
+    )
+    said = stage.edl(
+        home,
+        *("chaos", "run", "hit", "--kill", "worker:every=500ms,count=3", "--kill", "ps:at=1s"),
+        *("--stop", "worker:at=700ms,for=200ms", "--seed", 7),
+    ).stdout.splitlines()
+    stage.edl(home, "logs", "-f", "hit", "--tail", 0)  # until it has ended
+    told = [json.loads(line) for line in (home / "jobs/hit/chaos.jsonl").read_text().splitlines()]
+
+    assert 0 == stage.result(home, "hit")["exit_code"]
+    assert {0} == {*cell.books(tmp_path / "checkpoints", records, 1, 2).values()}
+    assert len(told) + 1 == len(said)
+    assert {"SIGKILL", "SIGSTOP", "SIGCONT"} == {line["signal"] for line in told}
+    assert any(line["role"] == "ps" and not line["missed"] for line in told)
+    over = stage.edl(home, "chaos", "run", "hit", "--kill", "worker:at=1s", code=1)
+    assert "edl: error: Job 'hit' is over: done.\n" == over.stderr
+    wrong = stage.edl(home, "chaos", "run", "hit", "--kill", "workr:at=1s", code=2)
+    assert "'workr' is none of worker, ps, master" in wrong.stderr
