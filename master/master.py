@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from ..common import storage
 from ..common.clock import Clock
-from ..common.errors import EdlError, Unreachable
+from ..common.errors import EdlError, PeerError, Unreachable
 from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, OnExit, Replica, Runtime
@@ -831,6 +831,8 @@ class Master:
             if self.members.get(member.incarnation) is None or self.status.exit_code is not None:
                 return  # lost again
         there = self.queue.unretired
+        if missing := sorted(there.keys() - applied.keys()):
+            raise PeerError(f"server {member.index} has retired tasks {missing}, which are not")
         before = self.queue.records_done
         self._do("recovered", applied={t: p for t, p in applied.items() if t in there})
         self._serving[member.index] = member

@@ -48,7 +48,7 @@ class Servers(Protocol):
     def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
         """The same on the server at `address`, which replaces the one of this shard. By task.
 
-        Raises EdlError where it has retired one of them.
+        Those that it has retired are missing.
         """
         ...
 
@@ -92,20 +92,19 @@ class RemoteServers:
             attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch
         )
         for shard, applied in answers.items():
-            _check_all_are_there(shard, attempts, applied)
+            if missing := sorted(attempts.keys() - applied.keys()):
+                raise PeerError(f"server {shard} has retired tasks {missing}, which are not done")
         shards = sorted(answers)
         return {task: [answers[shard][task] for shard in shards] for task in attempts}
 
     def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
         client = PsClient([address], token=self._token)
         try:
-            applied = client.fence(
+            return client.fence(
                 attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch
             )[0]
         finally:
             client.close()
-        _check_all_are_there(shard, attempts, applied)
-        return applied
 
     def replace(self, addresses: Sequence[str], version: int) -> None:
         self._client.update(addresses, version)
@@ -135,11 +134,3 @@ class RemoteServers:
 
     def close(self) -> None:
         self._client.close()
-
-
-def _check_all_are_there(
-    shard: int, attempts: Mapping[int, int], applied: Mapping[int, int]
-) -> None:
-    if applied.keys() != attempts.keys():
-        missing = sorted(attempts.keys() - applied.keys())
-        raise PeerError(f"server {shard} has retired tasks {missing}, which are not done")

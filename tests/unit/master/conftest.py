@@ -64,7 +64,8 @@ class FakeServers:
     def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
         self._call(f"fence {shard} at {address}")
         with self.lock:
-            return {t: self.ledgers[shard].fence(t, a) or 0 for t, a in attempts.items()}
+            answers = {t: self.ledgers[shard].fence(t, a) for t, a in attempts.items()}
+            return {t: applied for t, applied in answers.items() if applied is not None}
 
     def replace(self, addresses: Sequence[str], version: int) -> None:
         self.calls.append(f"replace {version}")

@@ -292,6 +292,35 @@ def test_a_server_is_told_what_to_recover_from(start):
     assert ("--recover", f"{first.incarnation}:7") == job.runtime.arguments["server", 0]
 
 
+def test_a_new_server_may_retire_what_becomes_durable_while_it_is_made_ready(start):
+    job = start([("a", 8)], num_ps=1)
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task)
+    worker.done(task)
+    asked, go_on, fence = threading.Event(), threading.Event(), job.servers.fence_one
+
+    def slow(*arguments):
+        asked.set()
+        assert go_on.wait(20)
+        return fence(*arguments)
+
+    job.servers.fence_one = slow
+    server = job.kill_server(0, [Entry(task.id, 1, 4)])
+    assert asked.wait(20)
+    covered = pb.Coverage(snapshot=1, tasks=[pb.Coverage.Task(task=task.id, position=4)])
+    server.heartbeat_with(pb.HeartbeatRequest(coverage=covered))
+    job.until(lambda s: task.id not in job.queue.tasks)
+    job.servers.ledgers[0].retire(server.heartbeat().low_water)
+
+    go_on.set()
+
+    job.until(lambda s: any("server 0 is back; 0 records" in e["text"] for e in s["events"]))
+    worker.work()
+    job.end()
+    assert 0 == job.code
+
+
 def test_only_what_every_server_covers_is_retired(start):
     job = start([("a", 8)])
     worker = job.worker()
