@@ -312,7 +312,7 @@ def replayed() -> Callable[[FakeJob], TaskQueue]:
 
     def replay(job: FakeJob) -> TaskQueue:
         queue = TaskQueue(job.queue.plan, tolerance=job.settings.task_fault_tolerance)
-        for kind, arguments in job.journal.replay():
+        for kind, arguments in job.journal.replay()[1]:
             getattr(queue, kind)(**arguments)
         return queue
 
