@@ -12,6 +12,7 @@ cannot start. Only the owner may read a job's folder: it holds the job's token a
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from pathlib import Path
@@ -31,6 +32,17 @@ def jobs_folder() -> Path:
 
 def job_folder(job_name: str) -> Path:
     return jobs_folder() / job_name
+
+
+def master_address(folder: Path | str) -> str | None:
+    """Where the master of the job in this folder serves; None where no master has said so yet.
+
+    The file is replaced as a whole, whenever a master begins to serve.
+    """
+    try:
+        return str(json.loads((Path(folder) / "master.json").read_bytes())["address"])
+    except FileNotFoundError:
+        return None
 
 
 def is_locked(folder: Path) -> bool:

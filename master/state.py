@@ -31,7 +31,7 @@ from .task_queue import (
     TaskQueue,
 )
 
-_KNOWN = {
+_KNOWN: dict[str, Any] = {
     c.__name__: c for c in (Failure, Kind, Member, Phase, Quarantine, Round, Slot, State, Task)
 }
 _LISTS: dict[str, Any] = {c.__name__: c for c in (tuple, set, frozenset, deque)}
@@ -77,10 +77,9 @@ def load(value: Any) -> Any:
         return _LISTS[name](load(each) for each in content)
     if name in _MAPPINGS:
         return _MAPPINGS[name]({load(key): load(each) for key, each in content})
-    known: Any = _KNOWN[name]
-    if dataclasses.is_dataclass(known):
-        return known(**{key: load(each) for key, each in content.items()})
-    return known(content)
+    if isinstance(content, dict):  # a dataclass
+        return _KNOWN[name](**{key: load(each) for key, each in content.items()})
+    return _KNOWN[name](content)
 
 
 def _telling(value: Any) -> Iterable[dataclasses.Field[Any]]:

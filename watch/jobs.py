@@ -57,7 +57,12 @@ class Job:
         if found is None:
             raise JobError(f"Job {self.name!r} has no master yet: try again, or see {self.log}.")
         token = (self.folder / "token").read_text().strip()
-        return MasterClient(found[0], token=token, patience_s=patience_s)
+        return MasterClient(
+            found[0],
+            token=token,
+            patience_s=patience_s,
+            where=lambda: paths.master_address(self.folder),
+        )
 
     def result(self) -> Status | None:
         """The last status of a job that ended."""
