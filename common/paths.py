@@ -60,6 +60,12 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def wait_until_unlocked(folder: Path) -> None:
+    """Returns when no job runs in this folder any more."""
+    with open(folder / "lock") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+
 def claim(job_name: str) -> tuple[Path, int]:
     """A new, empty folder for a job and the descriptor of its lock, to be left to the master.
 
