@@ -178,8 +178,7 @@ class MasterClient:
     ) -> pb.GetServersReply:
         """Addresses of the servers; `slot_map_version` 0 while not all of them are there."""
         request = pb.GetServersRequest(known_slot_map_version=known_slot_map_version, wait_s=wait_s)
-        reply: pb.GetServersReply = self._call("GetServers", request, wait_s, patience_s=patience_s
-        )
+        reply: pb.GetServersReply = self._call("GetServers", request, wait_s, patience_s=patience_s)
         return reply
 
     # -- command line

@@ -5,6 +5,9 @@ transaction, there whole or not at all after a power cut. Decisions are method c
 state machines: (kind, arguments as JSON); calling them again in this order, on top of the state that
 `compact` stored, gives the same state.
 
+What is small and changes seldom (who is there, which processes run, how far the job is) is no
+decision but a named state, written whole (`put`).
+
 Whoever opens the journal takes it over: its epoch rises by one, and in the very transaction that
 would write a decision an older epoch is refused. So of two masters only the newer can decide, however
 long the older one slept. `check` is for what is answered without a decision.
@@ -26,11 +29,12 @@ Decision = tuple[str, dict[str, Any]]
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (epoch INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS states (state TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS states (name TEXT PRIMARY KEY, state TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS decisions (
     number INTEGER PRIMARY KEY, kind TEXT NOT NULL, arguments TEXT NOT NULL
 );
 """
+_COMPACTED = "compacted"
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY_S = 10.0  # another master writes one decision at a time; more is a disk that hangs
 
@@ -71,6 +75,29 @@ class Journal:
                 self._must_be_ours()
         self.length += 1
 
+    def put(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a named state in the place of the one before."""
+        text = json.dumps(state, default=_encode)
+        with self._errors():
+            done = self._connection.execute(
+                "INSERT OR REPLACE INTO states (name, state) "
+                "SELECT ?, ? WHERE (SELECT epoch FROM meta) = ?",
+                (name, text, self.epoch),
+            )
+            if done.rowcount != 1:
+                self._must_be_ours()
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """The named state; None where there is none."""
+        with self._errors():
+            row = self._connection.execute(
+                "SELECT state FROM states WHERE name = ?", (name,)
+            ).fetchone()
+        try:
+            return None if row is None else _parse(row[0])
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
+
     def check(self) -> None:
         """That this master is still the newest, before it says anything. Microseconds."""
         with self._errors():
@@ -84,8 +111,9 @@ class Journal:
         text = json.dumps(state, default=_encode)
         with self._errors(), self._transaction():
             self._must_be_ours()
-            self._connection.execute("DELETE FROM states")
-            self._connection.execute("INSERT INTO states (state) VALUES (?)", (text,))
+            self._connection.execute(
+                "INSERT OR REPLACE INTO states (name, state) VALUES (?, ?)", (_COMPACTED, text)
+            )
             self._connection.execute("DELETE FROM decisions")
         self.length = 0
 
@@ -95,12 +123,11 @@ class Journal:
             found = self._one("PRAGMA quick_check(1)")
             if found != "ok":
                 raise self._damaged(str(found))
-            row = self._connection.execute("SELECT state FROM states").fetchone()
+            state = self.get(_COMPACTED)
             decisions = self._connection.execute(
                 "SELECT kind, arguments FROM decisions ORDER BY number"
             )
             try:
-                state = None if row is None else _parse(row[0])
                 return state, [(kind, _parse(text)) for kind, text in decisions]
             except ValueError as error:
                 raise self._damaged(str(error)) from error

@@ -19,25 +19,27 @@ from pathlib import Path
 from typing import Any
 
 from ..common import log as logs
-from ..common import rpc, storage
+from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
-from ..common.errors import EdlError, JobError
+from ..common.errors import EdlError, Fenced, JobError
 from ..common.settings import JobSettings
 from ..proto import master_pb2_grpc
 from ..runtime.base import OnExit, Runtime
 from ..runtime.local import LocalRuntime
 from ..runtime.nursery import Nursery
 from .journal import Journal
-from .master import EXIT_INTERRUPTED, Master
+from .master import EXIT_INTERRUPTED, MEMORY, Master
 from .plan import cut, plan_of, sources_of
 from .scalars import Scalars
 from .servers import RemoteServers
 from .servicer import MasterServicer
+from .state import dump_queue, load_queue
 from .task_queue import TaskQueue
 
 log = logging.getLogger("edl.master")
 
 _RPC_THREADS = 512  # a parked long poll holds one; they are made as needed
+_JOURNAL = "journal.sqlite"
 _DESCRIBE_S = 3600.0  # counting the records of very large text files takes minutes
 
 
@@ -50,13 +52,13 @@ def serve(job_dir: Path, after: str = "", stop: str = "") -> int:
     try:
         settings = JobSettings.from_json((job_dir / "settings.json").read_text())
         logs.configure(settings.log_level, settings.log_format, "master")
-        return run(settings, job_dir)
+        return run(settings, job_dir, after, stop)
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def run(settings: JobSettings, job_dir: Path) -> int:
+def run(settings: JobSettings, job_dir: Path, after: str, stop: str) -> int:
     """The whole job; its exit code. Raises EdlError where it cannot even begin."""
     # Imports torch while the definition is checked, so that workers start at once from then on.
     nursery = Nursery(
@@ -65,19 +67,19 @@ def run(settings: JobSettings, job_dir: Path) -> int:
         settings.envs,
     )
     try:
-        return _run(settings, job_dir, nursery)
+        return _run(settings, job_dir, nursery, after, stop)
     finally:
         nursery.close()
 
 
-def _run(settings: JobSettings, job_dir: Path, nursery: Nursery) -> int:
-    described, code = describe(job_dir)
-    if described is None:
-        return code
-    queue, restore = open_queue(settings, described)
-    for suffix in ("", "-wal", "-shm"):  # all of an older one: its log would be replayed
-        (job_dir / f"journal.sqlite{suffix}").unlink(missing_ok=True)
-    journal = Journal(job_dir / "journal.sqlite")
+def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, stop: str) -> int:
+    begun = _resume(settings, job_dir)
+    if begun is None:
+        described, code = describe(job_dir)
+        if described is None:
+            return code
+        begun = _begin(settings, job_dir, described)
+    journal, queue, restore, described = begun
     tensorboard = settings.output and settings.tensorboard
     scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
     token = rpc.job_token()
@@ -88,25 +90,24 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery) -> int:
         queue=queue,
         validation=cut(sources_of(described, "validation"), task_records),
         journal=journal,
-        connect=lambda addresses: RemoteServers(addresses, token),
+        connect=lambda addresses: RemoteServers(addresses, token, journal.epoch),
         clock=MonotonicClock(),
         token=token,
         restore=restore,
         watch=scalars,
     )
-    server = rpc.Server(
-        lambda grpc_server: master_pb2_grpc.add_MasterServicer_to_server(
-            MasterServicer(master), grpc_server
-        ),
-        token=token,
-        port=settings.port,
-        threads=_RPC_THREADS,
-    )
+    memory = journal.get(MEMORY)
+    if memory is not None:
+        master.resume(after, memory)
+    server = _listen(MasterServicer(master), token, settings.port, job_dir)
     metrics_address = scalars.serve()
-    catch_signals(master)
+    catch_signals(master, job_dir)
     about = {"address": server.address, "pid": os.getpid(), "metrics_address": metrics_address}
+    about |= {"epoch": journal.epoch}
     storage.write_file(job_dir / "master.json", json.dumps(about).encode())
     log.info("serving address=%s metrics=%s", server.address, metrics_address)
+    if stop:
+        master.stop(stop)
 
     def start_runtime(on_exit: OnExit) -> Runtime:
         return LocalRuntime(
@@ -115,14 +116,76 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery) -> int:
 
     try:
         code = master.run(start_runtime)
+    except Fenced:
+        raise  # there is another master: the job, its status and its journal are that one's
+    except BaseException:
+        _leave_result(master, job_dir, scalars)
+        raise
+    else:
+        _leave_result(master, job_dir, scalars)
     finally:
-        status = master.status_json()
-        storage.write_file(job_dir / "result.json", status.encode())
-        scalars(json.loads(status), last=True)
-        scalars.close()
         server.stop()
         journal.close()
     return code
+
+
+def _leave_result(master: Master, job_dir: Path, scalars: Scalars) -> None:
+    status = master.status_json()
+    storage.write_file(job_dir / "result.json", status.encode())
+    scalars(json.loads(status), last=True)
+    scalars.close()
+
+
+_Begun = tuple[Journal, TaskQueue, str, dict[str, Any]]
+
+
+def _resume(settings: JobSettings, job_dir: Path) -> _Begun | None:
+    """What the master before left in its journal; None where no job has begun, or it is over."""
+    path = job_dir / _JOURNAL
+    if not path.exists() or (job_dir / "result.json").exists():
+        return None
+    journal = Journal(path)
+    state, decisions = journal.replay()
+    if state is None:  # it was killed before it had written anything
+        journal.close()
+        return None
+    described = json.loads((job_dir / "describe.json").read_text())
+    queue = TaskQueue(plan_of(settings, described), tolerance=_tolerance(settings))
+    load_queue(queue, state["queue"])
+    for kind, arguments in decisions:
+        getattr(queue, kind)(**arguments)
+    log.info("resuming epoch=%d decisions=%d", journal.epoch, len(decisions))
+    return journal, queue, "", described
+
+
+def _begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> _Begun:
+    queue, restore = open_queue(settings, described)
+    for suffix in ("", "-wal", "-shm"):  # all of an older one: its log would be replayed
+        (job_dir / f"{_JOURNAL}{suffix}").unlink(missing_ok=True)
+    (job_dir / "result.json").unlink(missing_ok=True)
+    journal = Journal(job_dir / _JOURNAL)
+    journal.compact({"queue": dump_queue(queue)})
+    return journal, queue, restore, described
+
+
+def _listen(servicer: MasterServicer, token: str, port: int, job_dir: Path) -> rpc.Server:
+    """Serve where the master before did, so that nobody has to look; else at `port`."""
+
+    def listen(port: int) -> rpc.Server:
+        return rpc.Server(
+            lambda server: master_pb2_grpc.add_MasterServicer_to_server(servicer, server),
+            token=token,
+            port=port,
+            threads=_RPC_THREADS,
+        )
+
+    before = paths.master_address(job_dir)
+    if before is None:
+        return listen(port)
+    try:
+        return listen(int(before.rpartition(":")[2]))
+    except EdlError:  # a master that sleeps may hold it yet
+        return listen(0)
 
 
 def describe(
@@ -158,7 +221,7 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
     any other one only gives its parameters.
     """
     plan = plan_of(settings, described)
-    tolerance = max(1, settings.task_fault_tolerance)
+    tolerance = _tolerance(settings)
     path = settings.checkpoint_dir_for_init
     if settings.command == "train" and path:
         manifest = storage.load(path)
@@ -172,7 +235,11 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
     return TaskQueue(plan, tolerance=tolerance), ""
 
 
-def catch_signals(master: Master) -> None:
+def _tolerance(settings: JobSettings) -> int:
+    return max(1, settings.task_fault_tolerance)
+
+
+def catch_signals(master: Master, job_dir: Path) -> None:
     """SIGTERM and SIGINT stop the job in order; the second one ends it at once."""
     asked = threading.Event()
 
@@ -184,6 +251,9 @@ def catch_signals(master: Master) -> None:
 
     def end_now() -> None:
         master.abort()
+        ended = {"state": "failed", "exit_code": EXIT_INTERRUPTED, "message": "killed"}
+        result = json.dumps({"job_name": master.settings.job_name, **ended})
+        storage.write_file(job_dir / "result.json", result.encode())
         os._exit(EXIT_INTERRUPTED)
 
     handler: Callable[[int, Any], None] = stop

@@ -122,6 +122,14 @@ class FakeRuntime:
             self.changed.notify_all()
         return replica
 
+    def adopt(self, replica: Replica) -> None:
+        """It runs already; one of no known pid never has."""
+        if not replica.pid:
+            self._on_exit(Exit(replica, -9, unknown=True))
+
+    def detach(self) -> None:
+        self.running = {}
+
     def stop(self, replica: Replica, grace_s: float) -> None:
         self.end(replica, 0 if grace_s else -9)
 

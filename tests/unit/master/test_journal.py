@@ -59,7 +59,8 @@ def test_an_older_master_can_decide_nothing_any_more(tmp_path):
     old.append("lost", {"worker": "w"})
     new = Journal(tmp_path / "j.sqlite")
 
-    for act in (lambda: old.append("lost", {}), lambda: old.compact({"a": 1}), old.check):
+    acts = [lambda: old.append("lost", {}), lambda: old.compact({"a": 1}), old.check]
+    for act in [*acts, lambda: old.put("job", {})]:
         with pytest.raises(Fenced, match="another master, of epoch 2, has taken over"):
             act()
     assert (None, [("lost", {"worker": "w"})]) == new.replay()
@@ -89,6 +90,21 @@ def test_a_state_replaces_the_decisions_that_led_to_it(tmp_path):
 
     assert ({"payload": b"\xff"}, [("after", {"n": 1})]) == journal.replay()
     assert 1 == journal.length
+
+
+def test_a_named_state_replaces_the_one_before_and_nothing_else(tmp_path):
+    journal = Journal(tmp_path / "j.sqlite")
+    journal.compact({"queue": 1})
+    journal.append("a", {})
+    journal.put("job", {"n": 1})
+    journal.put("job", {"n": b"2"})
+    journal.put("other", {})
+    journal.close()
+
+    journal = Journal(tmp_path / "j.sqlite")
+
+    assert ({"n": b"2"}, {}, None) == tuple(map(journal.get, ("job", "other", "none")))
+    assert ({"queue": 1}, [("a", {})]) == journal.replay()
 
 
 def test_a_state_that_cannot_be_stored_leaves_the_decisions(tmp_path):
