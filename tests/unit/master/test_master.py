@@ -176,6 +176,7 @@ def test_a3_no_task_of_worker_i_moves_when_server_i_dies(start):
     for worker, task in zip(workers, tasks, strict=True):
         worker.train(task)
         assert worker.done(task)
+    workers[1].leave()
     workers[0].work()
     job.end()
     assert whole(job)
