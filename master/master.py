@@ -61,7 +61,7 @@ _LONGEST_CUT_HOLD_S = 16.0
 _SILENT_LEASES = 3  # a process silent for so many leases is killed
 _SERVER_GRACE_S = 10.0
 _FAILED_GRACE_S = 2.0
-_COMPACT_AT = 5000  # decisions: some 60 ms of replay; a guess
+_COMPACT_AT = 20_000  # decisions: half a second of replay
 MEMORY = "job"  # the name of `_memory` in the journal
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
@@ -34,6 +35,7 @@ from .task_queue import (
 _KNOWN: dict[str, Any] = {
     c.__name__: c for c in (Failure, Kind, Member, Phase, Quarantine, Round, Slot, State, Task)
 }
+_PLAIN = (int, str, float, bool, type(None))
 _LISTS: dict[str, Any] = {c.__name__: c for c in (tuple, set, frozenset, deque)}
 _MAPPINGS: dict[str, Any] = {c.__name__: c for c in (dict, Counter, OrderedDict)}
 # What does not change in the course of a job: its maker gives it again.
@@ -46,11 +48,12 @@ _GIVEN = {
 
 def dump(value: Any) -> Any:
     """A value as JSON values: containers and enums by name, dataclasses by what is not default."""
-    name = type(value).__name__
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
+    name = kind.__name__
     if isinstance(value, Enum):
         return {name: value.value}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, list):
@@ -60,7 +63,8 @@ def dump(value: Any) -> Any:
     if name in _MAPPINGS:
         return {name: [[dump(key), dump(each)] for key, each in value.items()]}
     if name in _KNOWN and dataclasses.is_dataclass(value):
-        return {name: {f.name: dump(getattr(value, f.name)) for f in _telling(value)}}
+        told = ((field, getattr(value, field), default) for field, default in _fields(kind))
+        return {name: {field: dump(now) for field, now, default in told if now != default}}
     raise TypeError(f"{name} cannot stand in the state of the books")
 
 
@@ -82,15 +86,16 @@ def load(value: Any) -> Any:
     return _KNOWN[name](content)
 
 
-def _telling(value: Any) -> Iterable[dataclasses.Field[Any]]:
-    """Fields that are not as their maker leaves them."""
-    for each in dataclasses.fields(value):
-        now = getattr(value, each.name)
-        if each.default_factory is not dataclasses.MISSING:
-            if now != each.default_factory():
-                yield each
-        elif each.default is dataclasses.MISSING or now != each.default:
-            yield each
+@functools.cache
+def _fields(known: Any) -> list[tuple[str, Any]]:
+    """Fields with their defaults, but those that do not count for equality: they are for the eye."""
+    defaults = []
+    for each in dataclasses.fields(known):
+        made = each.default_factory
+        default = each.default if made is dataclasses.MISSING else made()
+        if each.compare:
+            defaults.append((each.name, default))
+    return defaults
 
 
 def dump_fields(machine: Any) -> dict[str, Any]:

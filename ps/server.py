@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from prometheus_client import start_http_server
 
-from ..common import rpc, storage
+from ..common import paths, rpc, storage
 from ..common.errors import Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
@@ -79,7 +79,8 @@ class Server:
         self._http, _ = start_http_server(
             0, addr="127.0.0.1", registry=self._servicer.metrics.registry
         )
-        self._channel = rpc.Channel(master, identity.token)
+        self._token = identity.token
+        self._channel = rpc.Channel(master, self._token)
         self._master_address = master
         self._master = master_pb2_grpc.MasterStub(self._channel)
 
@@ -96,6 +97,17 @@ class Server:
         self._listeners.close()
         self._http.shutdown()
         self._channel.close()
+
+    def _follow_master(self) -> None:
+        """Go where the master serves now: one that was started again may serve elsewhere."""
+        folder = os.environ.get("EDL_JOB_DIR")
+        found = paths.master_address(folder) if folder else None
+        if found is not None and found != self._master_address:
+            log.info("master -> moved from=%s to=%s", self._master_address, found)
+            self._channel.close()
+            self._master_address = found
+            self._channel = rpc.Channel(found, self._token)
+            self._master = master_pb2_grpc.MasterStub(self._channel)
 
     def register(self, patience_s: float) -> JobSettings | None:
         """Say hello; the job's settings. None: declared lost already, or drained meanwhile.
@@ -118,6 +130,7 @@ class Server:
                 if time.monotonic() > deadline:
                     raise
                 self._wake.wait(0.2)
+                self._follow_master()
         return None
 
     def open_store(self, settings: JobSettings, restore: str) -> Store:
@@ -160,6 +173,7 @@ class Server:
                         error,
                     )
                     return 1
+                self._follow_master()
                 continue
             heard = time.monotonic()
             if reply.fenced:

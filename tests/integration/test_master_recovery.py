@@ -32,7 +32,7 @@ class Controller:
         self.path = str(folder / "faults")
         self.killed = []
         self.kills = {}  # point: visits until it kills, once for each entry
-        self.on_kill = lambda: None
+        self.on_told = lambda told: None
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.path)
         self._socket.listen(64)
@@ -52,6 +52,7 @@ class Controller:
     def _answer(self, line):
         with line:
             told = json.loads(line.makefile().readline())
+            self.on_told(told)
             left = self.kills.get(told["point"], [])
             if left:
                 left[0] -= 1
@@ -213,3 +214,26 @@ def test_of_two_masters_the_older_one_ends_by_itself_and_harms_nothing(tmp_path)
             second.kill()
     check_books(job, code)
     assert 0 == job.result()["restarts"]["preemptions"]
+
+
+@pytest.mark.slow
+def test_a_master_with_ten_thousand_open_tasks_leases_again_in_less_than_5_s(
+    tmp_path, controller, monkeypatch
+):
+    """On a machine that has nothing else to do: most of it is the start of a Python."""
+    monkeypatch.setenv("EDL_FAULTS", controller.environment("master.lease"))
+    leased = []
+    controller.on_told = lambda told: leased.append((told["pid"], told["at"]))
+    job = counting(tmp_path / "many", records=10_400, minibatch_size=1, num_minibatches_per_task=1)
+    with job:
+        job.watch(running)
+        old = job.about()["pid"]
+        killed = time.monotonic()
+        send(old, signal.SIGKILL)
+        status = job.watch(lambda s: running(s) and any(pid != old for pid, _ in leased))
+        took_s = next(at for pid, at in leased if pid != old) - killed
+        open_tasks = sum(status["tasks"][name] for name in ("todo", "leased", "fencing"))
+    print(f"{open_tasks} open tasks: leasing again {took_s:.2f} s after the kill")
+
+    assert open_tasks >= 10_000
+    assert took_s < 5.0
