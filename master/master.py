@@ -354,7 +354,7 @@ class Master:
 
         def event() -> None:
             try:
-                self._journal.check()  # whoever slept may have been replaced meanwhile
+                self._must_be_newest()
                 future.set_result(answer())
             except Fenced as error:
                 future.set_exception(Unreachable(str(error)))
@@ -523,8 +523,14 @@ class Master:
 
     # -- what the state calls for, after each batch of events
 
+    def _must_be_newest(self) -> None:
+        """Whoever slept may have been replaced meanwhile. Of a job that is over nothing hangs on it,
+        and what ended it may be the journal."""
+        if self.status.exit_code is None:
+            self._journal.check()
+
     def _settle(self) -> float:
-        self._journal.check()
+        self._must_be_newest()
         now = self._clock.now()
         if not self._over:
             self._expire(now)
