@@ -1,6 +1,6 @@
 """The master's journal: every decision, on disk before the answer leaves (rule 6).
 
-SQLite in WAL mode with synchronous=FULL (docs/adr/0007-the-journal.md): one decision is one
+SQLite in WAL mode with synchronous=FULL (docs/adr/0008-the-masters-journal.md): one decision is one
 transaction, there whole or not at all after a power cut. Decisions are method calls on the pure
 state machines: (kind, arguments as JSON); calling them again in this order, on top of the state that
 `compact` stored, gives the same state.
