@@ -242,7 +242,12 @@ class Master:
         memory = self._memory()
         text = json.dumps({**memory, "version": 0})
         if text != self._saved_memory:
-            self._journal.put(MEMORY, memory)
+            try:
+                self._journal.put(MEMORY, memory)
+            except JobError:
+                if self.status.exit_code is None:
+                    raise
+                return  # what has ended the job may be the journal itself; the message tells of it
             self._saved_memory = text
 
     def _begin(self) -> None:
@@ -1086,8 +1091,7 @@ class Master:
         self._tell(message)
         log.info("job -> %s exit_code=%d message=%r", state, code, message)
         self.replicas.end()
-        with suppress(JobError):  # of the journal itself, of which the message tells then
-            self._save()
+        self._save()
         self.loop.spawn(self._leave())
 
     def _leave(self) -> Script[None]:
