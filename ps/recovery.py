@@ -129,9 +129,14 @@ class Recorder:
 
     def _note_touched(self, moment: Moment) -> None:
         lost, self._marks_are_lost = self._marks_are_lost, True
+        if moment.life != self._life:  # rows have other numbers now
+            self._owed, self._sizes = {}, {}
         for name, table in moment.parameters.tables.items():
-            found = np.union1d(self._owed.get(name, _NO_ROWS), table.touched(_PIN))
-            self._owed[name] = found
+            is_owed = np.zeros(table.pinned_rows(_PIN), np.bool_)
+            is_owed[self._owed.get(name, _NO_ROWS)] = True
+            is_owed[table.touched(_PIN)] = True
+            is_owed[self._sizes.get(name, 0) :] = True
+            self._owed[name] = np.flatnonzero(is_owed)
         self._marks_are_lost = lost
 
     def _needs_base(self, moment: Moment) -> bool:
@@ -150,10 +155,7 @@ class Recorder:
 
         def rows(name: str, most: int) -> Iterator[RowBlock]:
             table = parameters.tables[name]
-            size = table.pinned_rows(_PIN)
-            numbers = np.arange(0 if is_base else self._sizes.get(name, 0), size)
-            if not is_base:
-                numbers = np.union1d(self._owed[name], numbers)
+            numbers = np.arange(table.pinned_rows(_PIN)) if is_base else self._owed[name]
             for start in range(0, len(numbers), most):
                 yield table.rows(_PIN, numbers[start : start + most])
 
@@ -237,8 +239,6 @@ class Snapshots:
             link = self._recorder.take()
             if link is None:
                 return
-            if not link.previous:
-                self._recorder.prune()
         except Exception as error:  # noqa: BLE001  a backend may raise anything; training goes on
             self._failed(error)
             return
@@ -256,6 +256,11 @@ class Snapshots:
         if coverage is not None and coverage.number != self._covered:
             self._covered = coverage.number
             self._tell("", coverage)
+        if not link.previous:
+            try:
+                self._recorder.prune()
+            except Exception as error:  # noqa: BLE001  as above, and the next base tries again
+                log.warning("old snapshots could not be removed: %s", error)
 
     def _failed(self, error: Exception) -> None:
         what = (isinstance(error, OSError) and error.strerror) or str(error) or repr(error)

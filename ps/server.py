@@ -28,7 +28,7 @@ import numpy as np
 from prometheus_client import start_http_server
 
 from ..common import faults, rpc, storage
-from ..common.errors import Unreachable
+from ..common.errors import CheckpointError, Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
 from ..nn.model_spec import ModelSpec, TableSpec
@@ -185,6 +185,11 @@ class Server:
         with self._starting():
             store, folder = self._new_store(settings), self._folder(settings)
             restored = None
+            if recover[1] and folder is None:
+                raise CheckpointError(
+                    f"server {self.index} cannot be recovered: where its snapshots are is not "
+                    "known. Set --snapshot_dir."
+                )
             if recover[0] and folder is not None:
                 of, number = recover
                 restored = restore(store, folder, self._replica.incarnation, of=of, at_least=number)

@@ -243,12 +243,13 @@ class _Pin:
         self._memory = Memory(rows.raw.dtype.itemsize, max(size, 1))
         self.raw: NDArray[np.void] = np.ndarray(size, rows.raw.dtype, self._memory.bytes)
         self.books: Ints = np.empty(size, np.int64)
+        self._numbers: Ints = np.empty(size, np.int64)
         self._count = 0
         self._kept = np.zeros(size, np.uint32)  # row -> number among the kept, plus one
 
     @property
     def nbytes(self) -> int:
-        return self._kept.nbytes + self._count * (self.raw.itemsize + 8)
+        return self._kept.nbytes + self._count * (self.raw.itemsize + 16)
 
     def keep(self, ids: Ints, numbers: Ints, rows: Rows) -> None:
         """These rows (unique; -1: none) are about to be written."""
@@ -259,14 +260,14 @@ class _Pin:
         kept = slice(self._count, self._count + len(new))
         rows.copy(numbers[new], np.empty(len(new), np.int64), self.raw[kept])
         self.books[kept] = rows.index.books(ids[new])
+        self._numbers[kept] = numbers[new]
         self._kept[numbers[new]] = np.arange(kept.start + 1, kept.stop + 1)
         self._count = kept.stop
 
     def kept_marked(self) -> Ints:
         """The rows that had the mark when they were kept."""
-        rows = np.flatnonzero(self._kept)
-        marked: NDArray[np.bool_] = self.books[self._kept[rows] - 1] & self.mark != 0
-        return rows[marked]
+        marked: NDArray[np.bool_] = self.books[: self._count] & self.mark != 0
+        return self._numbers[: self._count][marked]
 
     def kept_at(self, rows: Ints | slice) -> tuple[Ints, Ints]:
         """Which of these rows have been written since, and their numbers among the kept."""
