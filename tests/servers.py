@@ -54,7 +54,7 @@ def table(checkpoint: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     ids, rows = [], []
     for record in storage.load(checkpoint).files:
         tensors, about = (
-            snapshot._load(storage.load(checkpoint), record)
+            snapshot._decode(storage.read_checked(storage.load(checkpoint), record))
             if (record.name.endswith(".safetensors"))
             else ({}, {})
         )
