@@ -316,7 +316,8 @@ class TaskQueue:
 
     def recovered(self, applied: Mapping[int, int]) -> None:
         """A shard was replaced by one that stands at these positions of the tasks in `unretired`."""
-        for number, position in applied.items():
+        for told, position in applied.items():
+            number = int(told)  # out of the journal: JSON's keys are texts
             task = self.tasks.get(number)
             if task is None or position > task.size:
                 raise IllegalTransition(

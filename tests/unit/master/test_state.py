@@ -19,7 +19,7 @@ from edl.master.state import dump, dump_fields, dump_queue, load, load_fields, l
 from edl.master.task_queue import TaskQueue
 
 DECISIONS = {"open_epoch", "add", "lease", "done", "hand_back", "failed", "lost", "fenced"}
-DECISIONS |= {"durable"}
+DECISIONS |= {"durable", "recovered", "cancel", "prove"}
 
 
 def fields(queue):
@@ -50,6 +50,8 @@ class Recorded:
         def decide(*positional, **named):
             names = value.__code__.co_varnames[1:]
             arguments = {**dict(zip(names, positional, strict=False)), **named}
+            if name == "durable":  # of which a storm gives any iterable, and the master a list
+                arguments["tasks"] = list(arguments["tasks"])
             result = value(**arguments)
             self.decisions.append((name, through_json(arguments)))
             return result
@@ -93,13 +95,13 @@ def test_a_restart_at_any_moment_of_any_storm_changes_nothing():
     run_state_machine_as_test(
         StormWithRestarts,
         settings=settings(
-            max_examples=100,
+            max_examples=60,
             stateful_step_count=80,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert StormWithRestarts.restarts >= 100
+    assert StormWithRestarts.restarts >= 60
 
 
 def queue_of(records=40, **more):
