@@ -12,6 +12,7 @@ cannot start. Only the owner may read a job's folder: it holds the job's token a
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from pathlib import Path
@@ -33,6 +34,17 @@ def job_folder(job_name: str) -> Path:
     return jobs_folder() / job_name
 
 
+def master_address(folder: Path | str) -> str | None:
+    """Where the master of the job in this folder serves; None where no master has said so yet.
+
+    The file is replaced as a whole, whenever a master begins to serve.
+    """
+    try:
+        return str(json.loads((Path(folder) / "master.json").read_bytes())["address"])
+    except FileNotFoundError:
+        return None
+
+
 def is_locked(folder: Path) -> bool:
     """Whether a job runs (or starts) in this folder."""
     try:
@@ -52,6 +64,12 @@ def running_jobs() -> list[Path]:
     """The folders of the jobs that run (or start) and have written their settings."""
     written = jobs_folder().glob("*/settings.json")
     return sorted(path.parent for path in written if is_locked(path.parent))
+
+
+def wait_until_unlocked(folder: Path) -> None:
+    """Returns when no job runs in this folder any more."""
+    with open(folder / "lock") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def claim(job_name: str) -> tuple[Path, int]:

@@ -1,47 +1,14 @@
 """`python -m edl.master --job-dir DIR`: the master of one job, from DIR/settings.json to its end.
 
-The job's token comes in EDL_TOKEN. First `edl.worker --describe` checks the definition and counts
-the data, in a process of its own, so that no user code ever runs here. DIR/master.json says where
-the master serves; DIR/result.json is the last status. Exit codes: 0 done, 1 failed, 2 usage,
-3 finished with quarantined data, 130 interrupted.
+What runs is a supervisor (supervisor.py), which imports next to nothing; it starts the master itself
+(`--serve`, serve.py) as a process of its own, and again when that is killed. Exit codes: 0 done,
+1 failed, 2 usage, 3 finished with quarantined data, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import logging
-import os
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-from ..common import log as logs
-from ..common import rpc, storage
-from ..common.clock import MonotonicClock
-from ..common.errors import EdlError, JobError
-from ..common.process import leave
-from ..common.settings import JobSettings
-from ..proto import master_pb2_grpc
-from ..runtime.base import OnExit, Runtime
-from ..runtime.local import LocalRuntime
-from ..runtime.nursery import Nursery
-from .journal import Journal
-from .master import EXIT_INTERRUPTED, Master
-from .plan import check_same_plan, cut, plan_of, sources_of
-from .scalars import Scalars
-from .servers import RemoteServers
-from .servicer import MasterServicer
-from .task_queue import TaskQueue
-
-log = logging.getLogger("edl.master")
-
-_RPC_THREADS = 512  # a parked long poll holds one; they are made as needed
-_DESCRIBE_S = 3600.0  # counting the records of very large text files takes minutes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,153 +16,21 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m edl.master", description="The master of a job."
     )
     parser.add_argument("--job-dir", required=True, type=Path, help="folder with settings.json")
-    job_dir: Path = parser.parse_args(arguments).job_dir.absolute()
-    logs.configure(role="master")
-    try:
-        settings = JobSettings.from_json((job_dir / "settings.json").read_text())
-        logs.configure(settings.log_level, settings.log_format, "master")
-        return run(settings, job_dir)
-    except EdlError as error:
-        print(f"edl: error: {error}", file=sys.stderr)
-        return error.exit_code
+    parser.add_argument("--serve", action="store_true", help="without a supervisor")
+    parser.add_argument("--after", default="", help="how the master before this one ended")
+    parser.add_argument("--stop", default="", help="stop the job at once, for this reason")
+    given = parser.parse_args(arguments)
+    job_dir = given.job_dir.absolute()
+    if given.serve:
+        from .serve import serve
 
+        return serve(job_dir, given.after, given.stop)
+    from .supervisor import supervise
 
-def run(settings: JobSettings, job_dir: Path) -> int:
-    """The whole job; its exit code. Raises EdlError where it cannot even begin."""
-    # Imports torch while the definition is checked, so that workers start at once from then on.
-    nursery = Nursery(
-        (sys.executable, "-m", "edl.worker", "--nursery"),
-        job_dir / "logs" / "nursery.log",
-        settings.envs,
-    )
-    try:
-        return _run(settings, job_dir, nursery)
-    finally:
-        nursery.close()
-
-
-def _run(settings: JobSettings, job_dir: Path, nursery: Nursery) -> int:
-    described, code = describe(job_dir)
-    if described is None:
-        return code
-    queue, restore = open_queue(settings, described)
-    for suffix in ("", "-wal", "-shm"):  # all of an older one: its log would be replayed
-        (job_dir / f"journal.sqlite{suffix}").unlink(missing_ok=True)
-    journal = Journal(job_dir / "journal.sqlite")
-    tensorboard = settings.output and settings.tensorboard
-    scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
-    token = rpc.job_token()
-    task_records = settings.minibatch_size * settings.num_minibatches_per_task
-    master = Master(
-        settings=settings,
-        job_dir=job_dir,
-        queue=queue,
-        validation=cut(sources_of(described, "validation"), task_records),
-        journal=journal,
-        connect=lambda addresses: RemoteServers(addresses, token),
-        clock=MonotonicClock(),
-        token=token,
-        restore=restore,
-        watch=scalars,
-    )
-    server = rpc.Server(
-        lambda grpc_server: master_pb2_grpc.add_MasterServicer_to_server(
-            MasterServicer(master), grpc_server
-        ),
-        token=token,
-        port=settings.port,
-        threads=_RPC_THREADS,
-    )
-    metrics_address = scalars.serve()
-    catch_signals(master)
-    about = {"address": server.address, "pid": os.getpid(), "metrics_address": metrics_address}
-    storage.write_file(job_dir / "master.json", json.dumps(about).encode())
-    log.info("serving address=%s metrics=%s", server.address, metrics_address)
-
-    def start_runtime(on_exit: OnExit) -> Runtime:
-        return LocalRuntime(
-            job_dir, master_address=server.address, on_exit=on_exit, nursery=nursery
-        )
-
-    try:
-        code = master.run(start_runtime)
-    finally:
-        status = master.status_json()
-        storage.write_file(job_dir / "result.json", status.encode())
-        scalars(json.loads(status), last=True)
-        scalars.close()
-        server.stop()
-        journal.close()
-    return code
-
-
-def describe(
-    job_dir: Path, command: Sequence[str] = (sys.executable, "-m", "edl.worker", "--describe")
-) -> tuple[dict[str, Any] | None, int]:
-    """What the worker says of definition and data; or None and the exit code: it has said why."""
-    arguments = [*command, "--job-dir", str(job_dir)]
-    child = subprocess.Popen(arguments, stdin=subprocess.DEVNULL)
-    previous = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    try:
-        code = child.wait(_DESCRIBE_S)
-    except subprocess.TimeoutExpired:
-        raise JobError(f"the data could not be counted within {_DESCRIBE_S:.0f} s") from None
-    except KeyboardInterrupt:
-        code = -signal.SIGINT
-    finally:
-        child.kill()
-        child.wait()
-        signal.signal(signal.SIGTERM, previous)
-    if code == 0:
-        return json.loads((job_dir / "describe.json").read_text()), 0
-    if code > 0:
-        return None, code
-    if -code in (signal.SIGTERM, signal.SIGINT):
-        return None, EXIT_INTERRUPTED
-    raise JobError(f"the check of the definition was killed by signal {-code}")
-
-
-def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQueue, str]:
-    """The queue, and the checkpoint whose books it goes on with ("" where it begins afresh).
-
-    A checkpoint of the same plan that was not at its end is gone on with, position by position;
-    any other one only gives its parameters, unless --resume forbids that (UsageError).
-    """
-    plan = plan_of(settings, described)
-    tolerance = max(1, settings.task_fault_tolerance)
-    path = settings.resume or settings.checkpoint_dir_for_init
-    if settings.command == "train" and path:
-        manifest = storage.load(path)
-        if settings.resume:
-            check_same_plan(manifest.books.get("plan", {}), plan.fingerprint())
-        if manifest.books.get("plan") == plan.fingerprint():
-            queue = TaskQueue.from_books(plan, manifest.books, tolerance=tolerance)
-            if settings.resume or not queue.plan_done:
-                log.info(
-                    "going on with checkpoint=%s records=%d", manifest.directory, queue.records_done
-                )
-                return queue, str(manifest.directory)
-    return TaskQueue(plan, tolerance=tolerance), ""
-
-
-def catch_signals(master: Master) -> None:
-    """SIGTERM and SIGINT stop the job in order; the second one ends it at once."""
-    asked = threading.Event()
-
-    def stop(number: int, _: Any) -> None:
-        # Not from the handler itself: it may have interrupted the holder of a lock.
-        act = end_now if asked.is_set() else lambda: master.stop(signal.Signals(number).name)
-        asked.set()
-        threading.Thread(target=act, daemon=True).start()
-
-    def end_now() -> None:
-        master.abort()
-        os._exit(EXIT_INTERRUPTED)
-
-    handler: Callable[[int, Any], None] = stop
-    signal.signal(signal.SIGTERM, handler)
-    signal.signal(signal.SIGINT, handler)
+    return supervise(job_dir)
 
 
 if __name__ == "__main__":
+    from ..common.process import leave
+
     leave(main())

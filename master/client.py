@@ -2,20 +2,23 @@
 
 Every call stands under a deadline and is repeated, with backoff, while the master is unreachable,
 for `patience_s` in all; the master's answers are idempotent, so repeating changes nothing. A lost
-reply to `get_task` leases nothing twice: the repeat carries the same request id.
+reply to `get_task` leases nothing twice: the repeat carries the same request id. A master that was
+started again may serve elsewhere: before each repeat the client looks where.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import logging
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from ..common import rpc
+from ..common import paths, rpc
 from ..common.errors import Unreachable
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
@@ -23,13 +26,14 @@ from ..proto import master_pb2_grpc
 RPC_TIMEOUT_S = 5.0  # beyond what the master may hold a call; a guess
 _BACKOFF_S = (0.05, 1.0)  # first and longest pause between tries
 
-Reply = TypeVar("Reply")
+log = logging.getLogger(__name__)
 
 
 class MasterClient:
     """One caller's line to the master. Safe to share among threads.
 
     `replica` says who calls (None for the command line, which may only look, scale and stop).
+    `where` tells the master's address of now; by default the job's folder (EDL_JOB_DIR) does.
     Raises Unreachable when the master has not answered for `patience_s`, Unauthenticated where the
     token is wrong. Answers that say `fenced` are returned, not raised.
     """
@@ -41,19 +45,38 @@ class MasterClient:
         token: str | None = None,
         replica: pb.Replica | None = None,
         patience_s: float = 120.0,
+        where: Callable[[], str | None] | None = None,
     ) -> None:
-        self.address = address
         self.replica = replica
         self.patience_s = patience_s
-        self._channel = rpc.Channel(address, rpc.job_token() if token is None else token)
-        self._stub: Any = master_pb2_grpc.MasterStub(self._channel)
+        self._token = rpc.job_token() if token is None else token
+        self._where = where or _where_the_job_says
         self._closed = threading.Event()
         self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._connect(address)
 
     def close(self) -> None:
         """Give up all calls that run."""
-        self._closed.set()
-        self._channel.close()
+        with self._lock:
+            self._closed.set()
+            self._channel.close()
+
+    def _connect(self, address: str) -> None:
+        self.address = address
+        self._channel = rpc.Channel(address, self._token)
+        self._stub: Any = master_pb2_grpc.MasterStub(self._channel)
+
+    def _follow(self) -> None:
+        """Go where the master serves now. Calls on the old line end as unanswered."""
+        found = self._where()
+        with self._lock:
+            if found is None or found == self.address or self._closed.is_set():
+                return
+            log.info("master -> moved from=%s to=%s", self.address, found)
+            old = self._channel
+            self._connect(found)
+            old.close()
 
     # -- replicas
 
@@ -68,14 +91,14 @@ class MasterClient:
             pid=pid,
             host=host,
         )
-        reply: pb.RegisterReply = self._call(self._stub.Register, request)
+        reply: pb.RegisterReply = self._call("Register", request)
         return reply
 
     def get_task(self, wait_s: float = 10.0) -> pb.GetTaskReply:
         """Lease a task; the master holds the call up to `wait_s` while there is none."""
         request_id = f"{self.replica.incarnation if self.replica else ''}/{next(self._numbers)}"
         request = pb.GetTaskRequest(replica=self.replica, request_id=request_id, wait_s=wait_s)
-        reply: pb.GetTaskReply = self._call(self._stub.GetTask, request, wait_s)
+        reply: pb.GetTaskReply = self._call("GetTask", request, wait_s)
         return reply
 
     def report_done(
@@ -118,7 +141,7 @@ class MasterClient:
         """Send a report made by the caller; `replica` is filled in. False: fenced."""
         assert self.replica is not None, "only a worker reports tasks"
         request.replica.CopyFrom(self.replica)
-        return bool(self._call(self._stub.ReportTask, request).accepted)
+        return bool(self._call("ReportTask", request).accepted)
 
     def heartbeat(
         self,
@@ -144,7 +167,7 @@ class MasterClient:
         """A heartbeat made by the caller; `replica` is filled in."""
         assert self.replica is not None, "only a replica has a heart"
         request.replica.CopyFrom(self.replica)
-        reply: pb.HeartbeatReply = self._call(self._stub.Heartbeat, request, patience_s=patience_s)
+        reply: pb.HeartbeatReply = self._call("Heartbeat", request, patience_s=patience_s)
         return reply
 
     def get_servers(
@@ -155,9 +178,7 @@ class MasterClient:
     ) -> pb.GetServersReply:
         """Addresses of the servers; `slot_map_version` 0 while not all of them are there."""
         request = pb.GetServersRequest(known_slot_map_version=known_slot_map_version, wait_s=wait_s)
-        reply: pb.GetServersReply = self._call(
-            self._stub.GetServers, request, wait_s, patience_s=patience_s
-        )
+        reply: pb.GetServersReply = self._call("GetServers", request, wait_s, patience_s=patience_s)
         return reply
 
     # -- command line
@@ -165,40 +186,44 @@ class MasterClient:
     def status(self, known_revision: int = 0, wait_s: float = 0.0) -> tuple[int, dict[str, Any]]:
         """Revision and status of the job; held up to `wait_s` until newer than `known_revision`."""
         request = pb.StatusRequest(known_revision=known_revision, wait_s=wait_s)
-        reply = self._call(self._stub.Status, request, wait_s)
+        reply = self._call("Status", request, wait_s)
         return reply.revision, json.loads(reply.status_json)
 
     def scale(self, num_workers: int) -> int:
         """Ask for that many workers; returns how many were wanted before."""
-        return int(self._call(self._stub.Scale, pb.ScaleRequest(num_workers=num_workers)).previous)
+        return int(self._call("Scale", pb.ScaleRequest(num_workers=num_workers)).previous)
 
     def stop(self, reason: str = "") -> None:
         """Drain the workers, write a checkpoint if the job has a place for one, end."""
-        self._call(self._stub.Stop, pb.StopRequest(reason=reason))
+        self._call("Stop", pb.StopRequest(reason=reason))
 
     # -- the one way out
 
     def _call(
-        self,
-        method: Callable[..., Reply],
-        request: Any,
-        wait_s: float = 0.0,
-        patience_s: float | None = None,
-    ) -> Reply:
+        self, method: str, request: Any, wait_s: float = 0.0, patience_s: float | None = None
+    ) -> Any:
         patience_s = self.patience_s if patience_s is None else patience_s
         give_up = time.monotonic() + wait_s + patience_s
         pause_s = _BACKOFF_S[0]
         while True:
             left_s = max(give_up - time.monotonic(), 0.1)
             try:
-                return rpc.call(method, request, min(wait_s + RPC_TIMEOUT_S, left_s))
-            except Unreachable as error:
-                if self._closed.is_set() or time.monotonic() + pause_s >= give_up:
+                timeout_s = min(wait_s + RPC_TIMEOUT_S, left_s)
+                return rpc.call(getattr(self._stub, method), request, timeout_s)
+            except (Unreachable, ValueError) as error:  # ValueError: closed under the call
+                if self._closed.is_set():
+                    text = f"the line to the master at {self.address} is closed"
+                    raise Unreachable(text) from error
+                if time.monotonic() + pause_s >= give_up:
                     raise Unreachable(
                         f"the master at {self.address} did not answer within {patience_s:g} s "
                         f"({error}); see `edl logs`, or whether its process still runs"
                     ) from error
-            except ValueError as error:  # what grpc raises for a channel closed under a call
-                raise Unreachable(f"the line to the master at {self.address} is closed") from error
             self._closed.wait(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, _BACKOFF_S[1])
+            self._follow()
+
+
+def _where_the_job_says() -> str | None:
+    folder = os.environ.get("EDL_JOB_DIR")
+    return paths.master_address(folder) if folder else None

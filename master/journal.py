@@ -1,8 +1,16 @@
 """The master's journal: every decision, on disk before the answer leaves (rule 6).
 
-SQLite in WAL mode with synchronous=FULL: one decision is one transaction, there whole or not at all
-after a power cut. Decisions are method calls on the pure state machines: (kind, arguments as JSON);
-calling them again in this order gives the same state.
+SQLite in WAL mode with synchronous=FULL (docs/adr/0008-the-masters-journal.md): one decision is one
+transaction, there whole or not at all after a power cut. Decisions are method calls on the pure
+state machines: (kind, arguments as JSON); calling them again in this order, on top of the state that
+`compact` stored, gives the same state.
+
+What is small and changes seldom (who is there, which processes run, how far the job is) is no
+decision but a named state, written whole (`put`).
+
+Whoever opens the journal takes it over: its epoch rises by one, and in the very transaction that
+would write a decision an older epoch is refused. So of two masters only the newer can decide, however
+long the older one slept. `check` is for what is answered without a decision.
 """
 
 from __future__ import annotations
@@ -11,55 +19,163 @@ import base64
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import JobError
+from ..common.errors import Fenced, JobError
+
+Decision = tuple[str, dict[str, Any]]
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (epoch INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS states (name TEXT PRIMARY KEY, state TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS decisions (
+    number INTEGER PRIMARY KEY, kind TEXT NOT NULL, arguments TEXT NOT NULL
+);
+"""
+_COMPACTED = "compacted"
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_BUSY_S = 10.0  # another master writes one decision at a time; more is a disk that hangs
 
 
 class Journal:
-    """Used by one thread."""
+    """Opened, it is this master's: `epoch` counts the masters of the job. Used by one thread.
+
+    `length`: decisions since the last `compact`. All methods raise JobError where the file cannot be
+    used, and Fenced where a newer master has taken over.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        with self._errors():
+            self._connection = sqlite3.connect(
+                path, _BUSY_S, isolation_level=None, check_same_thread=False
+            )
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=FULL")
-            self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS decisions ("
-                "number INTEGER PRIMARY KEY, kind TEXT NOT NULL, arguments TEXT NOT NULL)"
-            )
-        except sqlite3.Error as error:
-            raise self._error(error) from error
+            self._connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT")
+            with self._transaction():
+                self.epoch = self._epoch_on_disk() + 1
+                self._connection.execute("DELETE FROM meta")
+                self._connection.execute("INSERT INTO meta (epoch) VALUES (?)", (self.epoch,))
+            self._seen = self._data_version()
+            self.length = self._one("SELECT count(*) FROM decisions")
 
     def append(self, kind: str, arguments: Mapping[str, Any]) -> None:
-        """Write one decision; it is on disk when this returns. Raises JobError."""
+        """Write one decision; it is on disk when this returns."""
         text = json.dumps(arguments, default=_encode)
-        try:
-            self._connection.execute(
-                "INSERT INTO decisions (kind, arguments) VALUES (?, ?)", (kind, text)
+        with self._errors():
+            done = self._connection.execute(
+                "INSERT INTO decisions (kind, arguments) "
+                "SELECT ?, ? WHERE (SELECT epoch FROM meta) = ?",
+                (kind, text, self.epoch),
             )
-        except sqlite3.Error as error:
-            raise self._error(error) from error
+            if done.rowcount != 1:
+                self._must_be_ours()
+        self.length += 1
 
-    def replay(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """All decisions, oldest first. Raises JobError."""
+    def put(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a named state in the place of the one before."""
+        text = json.dumps(state, default=_encode)
+        with self._errors():
+            done = self._connection.execute(
+                "INSERT OR REPLACE INTO states (name, state) "
+                "SELECT ?, ? WHERE (SELECT epoch FROM meta) = ?",
+                (name, text, self.epoch),
+            )
+            if done.rowcount != 1:
+                self._must_be_ours()
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """The named state; None where there is none."""
+        with self._errors():
+            row = self._connection.execute(
+                "SELECT state FROM states WHERE name = ?", (name,)
+            ).fetchone()
         try:
-            for kind, text in self._connection.execute(
+            return None if row is None else _parse(row[0])
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
+
+    def check(self) -> None:
+        """That this master is still the newest, before it says anything. Microseconds."""
+        with self._errors():
+            seen = self._data_version()  # changes only when another connection has written
+            if seen != self._seen:
+                self._must_be_ours()
+                self._seen = seen
+
+    def compact(self, state: Mapping[str, Any]) -> None:
+        """Store a state in the place of all decisions that led to it."""
+        text = json.dumps(state, default=_encode)
+        with self._errors(), self._transaction():
+            self._must_be_ours()
+            self._connection.execute(
+                "INSERT OR REPLACE INTO states (name, state) VALUES (?, ?)", (_COMPACTED, text)
+            )
+            self._connection.execute("DELETE FROM decisions")
+        self.length = 0
+
+    def replay(self) -> tuple[dict[str, Any] | None, list[Decision]]:
+        """The stored state, where there is one, and the decisions since, oldest first."""
+        with self._errors():
+            found = self._one("PRAGMA quick_check(1)")
+            if found != "ok":
+                raise self._damaged(str(found))
+            state = self.get(_COMPACTED)
+            decisions = self._connection.execute(
                 "SELECT kind, arguments FROM decisions ORDER BY number"
-            ):
-                yield kind, json.loads(text, object_hook=_decode)
-        except sqlite3.Error as error:
-            raise self._error(error) from error
+            )
+            try:
+                return state, [(kind, _parse(text)) for kind, text in decisions]
+            except ValueError as error:
+                raise self._damaged(str(error)) from error
 
     def close(self) -> None:
         self._connection.close()
 
-    def _error(self, error: sqlite3.Error) -> JobError:
+    # -- inside
+
+    def _must_be_ours(self) -> None:
+        newest = self._epoch_on_disk()
+        if newest != self.epoch:
+            raise Fenced(
+                f"another master, of epoch {newest}, has taken over this job (this one is of epoch "
+                f"{self.epoch}): this one ends"
+            )
+
+    def _epoch_on_disk(self) -> int:
+        return int(self._one("SELECT coalesce(max(epoch), 0) FROM meta"))
+
+    def _data_version(self) -> int:
+        return int(self._one("PRAGMA data_version"))
+
+    def _one(self, query: str) -> Any:
+        return self._connection.execute(query).fetchone()[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        with self._connection:  # commits, or rolls back what an exception leaves
+            yield
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) in _DAMAGE:
+                raise self._damaged(str(error)) from error
+            raise JobError(
+                f"the journal {self._path} cannot be used: {error}. "
+                "Make room on its disk (or set EDL_HOME to another one) and start the job again."
+            ) from error
+
+    def _damaged(self, how: str) -> JobError:
         return JobError(
-            f"the journal {self._path} cannot be used: {error}. "
-            "Make room on its disk (or set EDL_HOME to another one) and start the job again."
+            f"the journal {self._path} is damaged: {how}. What it held cannot be trusted: start the "
+            "job again, with --checkpoint_dir_for_init and its last checkpoint where it has one."
         )
 
 
@@ -73,3 +189,7 @@ def _decode(values: dict[str, Any]) -> Any:
     if values.keys() == {"__bytes__"}:
         return base64.b64decode(values["__bytes__"])
     return values
+
+
+def _parse(text: str) -> Any:
+    return json.loads(text, object_hook=_decode)

@@ -5,6 +5,10 @@ machines; each decision about tasks is journaled before its answer leaves. `_set
 every batch of events and does what the state calls for: fences, retirement, starts of replicas,
 answers to those who wait. The course of the job (epochs, evaluations, checkpoints, the end) is in
 the scripts, which read from top to bottom.
+
+Decisions about tasks are journaled one by one; all else that a successor must know is small and is
+journaled as a whole, by `_save`, before anybody is told (`_memory`). `resume` begins where the master
+before ended: the processes are adopted, and nobody but the user notices.
 """
 
 from __future__ import annotations
@@ -13,20 +17,20 @@ import dataclasses
 import itertools
 import json
 import logging
-import math
 import os
 import shlex
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..common import storage
+from ..common import faults, storage
 from ..common.clock import Clock
-from ..common.errors import EdlError, PeerError, Unreachable
+from ..common.errors import EdlError, Fenced, JobError, PeerError, Unreachable
 from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, OnExit, Replica, Runtime
@@ -35,10 +39,11 @@ from .journal import Journal
 from .loop import Loop, Script
 from .membership import SERVER, WORKER, Member, Membership
 from .plan import Kind, Piece
-from .replicas import Replicas, Start
+from .replicas import LONGEST_PAUSE_S, Replicas, Start
 from .servers import NUM_SLOTS, Cut, Servers
+from .state import dump, dump_fields, dump_queue, load, load_fields
 from .status import Status
-from .task_queue import Fence, Task, TaskQueue
+from .task_queue import UNPLANNED_IDS, Fence, Task, TaskQueue
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -48,6 +53,7 @@ EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, EXIT_INTERRUPTED = 0, 1, 3, 130
 _ROLES = {pb.WORKER: WORKER, pb.SERVER: SERVER}
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
 _TRAIN_END = "train-end"
+_ROUND_END = "-end"  # of the group of an evaluation's last task
 _TICK_S = 0.5  # how late a silent worker may be noticed
 _AWAY_S = 4 * _TICK_S  # a longer pause between two looks is no ordinary one
 _RETRY_S = 0.5  # pause before an unreachable server is asked again
@@ -56,6 +62,13 @@ _LONGEST_CUT_HOLD_S = 16.0
 _SILENT_LEASES = 3  # a process silent for so many leases is killed
 _SERVER_GRACE_S = 10.0
 _FAILED_GRACE_S = 2.0
+_COMPACT_AT = 20_000  # decisions: half a second of replay
+MEMORY = "job"  # the name of `_memory` in the journal
+
+
+def _lasting(member: Member) -> Member:
+    """What of a member does not change with each heartbeat."""
+    return dataclasses.replace(member, last_heard=0.0, version=0, scalars={}, state="")
 
 
 @dataclass
@@ -124,7 +137,11 @@ class Master:
         self._silent: dict[tuple[str, int], float] = {}  # role, index: last heard
         self._cutting = False
         self._cut_numbers = itertools.count(1)
-        self._rounds = 0  # evaluations that run, their cuts included
+        self._epochs_ended = max(0, queue.opened - 1)
+        self._due: list[int] = []  # epochs of the evaluations that run, their cuts included
+        self._stop_reason = ""
+        self._resumed = self._superseded = False
+        self._saved_memory = ""
         self._checkpointing = False
         self._kept: tuple[int, dict[str, Any]] | None = None  # what the last checkpoint holds
         self._over = False
@@ -135,8 +152,12 @@ class Master:
         """The whole job; returns its exit code."""
         self._runtime = start_runtime(self.exited)
         try:
-            self.loop.spawn(self._job())
+            self._begin()
             self._run_loop()
+        except Fenced:
+            self._superseded = True
+            self._runtime.detach()  # all that runs is the other master's
+            raise
         except BaseException as error:
             if self.status.exit_code is None:
                 self.status.end("failed", EXIT_FAILED, f"the master broke: {error!r}")
@@ -144,19 +165,129 @@ class Master:
         finally:
             self._runtime.close()
             self.loop.close()
-            self._answer_parked(math.inf)
-            self._release_watchers(math.inf)
+            self._dismiss()
             if self._servers is not None:
                 self._servers.close()
         assert self.status.exit_code is not None
         return self.status.exit_code
+
+    def resume(self, after: str, memory: dict[str, Any]) -> None:
+        """Go on where the master before ended (`after`: how). Before `run`."""
+        now = self._clock.now()
+        self._resumed = True
+        self.status.remember(memory["status"], now, self._journal.epoch)
+        members = [dataclasses.replace(m, last_heard=now) for m in load(memory["members"])]
+        self.members.restore(members, memory["gone"])
+        load_fields(self.replicas, memory["replicas"])
+        for slot in self.replicas.slots.values():  # later where the machine was booted since
+            slot.started = min(slot.started, now)
+            slot.not_before = min(slot.not_before, now + LONGEST_PAUSE_S)
+        load_fields(self.evaluations, memory["evaluations"])
+        self.version = memory["version"]
+        self._restore = memory["restore"]
+        self._epochs_ended, self._due = memory["epochs_ended"], memory["due"]
+        self._stop_reason = memory["stop_reason"]
+        started = {fields[2]: Replica(*fields) for fields in memory["processes"]}
+        for slot in (*self.replicas.running(WORKER), *self.replicas.running(SERVER)):
+            # One whose start was not finished is not known by its pid: it is given up, and refused
+            # where it exists.
+            unknown = Replica(slot.role, slot.index, slot.incarnation)
+            self._processes[slot.role, slot.index] = started.get(slot.incarnation, unknown)
+            self._silent[slot.role, slot.index] = now + self.settings.master_timeout_s
+        for member in members:
+            self._silent.pop((member.role, member.index), None)
+        self._coverage = {
+            index: pb.Coverage(snapshot=number) for index, number in memory["snapshots"]
+        }
+        self.servers_version = memory["servers_version"]
+        self._serving = {member.index: member for member in load(memory["serving"])}
+        if self._serving:
+            self._servers = self._connect(self._addresses())
+        self._give_up_rounds()
+        for worker in {t.worker for t in self.queue.leased_tasks} - {
+            m.incarnation for m in members
+        }:
+            self._do("lost", worker=worker)  # its loss was half told when the master was killed
+        self._tell(f"the master {after or 'ended'}; started again (epoch {self._journal.epoch})")
+
+    def _give_up_rounds(self) -> None:
+        """Evaluations that ran, and the end of training, are begun anew: their cuts are gone."""
+        groups = {t.group for t in self.queue.tasks.values() if t.id >= UNPLANNED_IDS}
+        for group in sorted(groups):
+            self._do("cancel", group=group)
+        of_plan = self.settings.command == "evaluate"
+        for name in [*self.evaluations.running]:
+            if name.endswith(_ROUND_END) or not of_plan:
+                del self.evaluations.running[name]
+
+    def _memory(self) -> dict[str, Any]:
+        """All that a successor must know, and that is not the queue's."""
+        return {
+            "status": self.status.memory(),
+            "members": dump([_lasting(m) for m in self.members.all]),
+            "gone": self.members.gone,
+            "replicas": dump_fields(self.replicas),
+            "processes": [dataclasses.astuple(r) for r in self._processes.values()],
+            "evaluations": dump_fields(self.evaluations),
+            "version": self.version,
+            "restore": self._restore,
+            "epochs_ended": self._epochs_ended,
+            "due": self._due,
+            "stop_reason": self._stop_reason,
+            "servers_version": self.servers_version,
+            "serving": dump([_lasting(m) for m in self._serving.values()]),
+            "snapshots": [[index, c.snapshot] for index, c in self._coverage.items()],
+        }
+
+    def _save(self) -> None:
+        """Journal what a successor must know, where that has changed. Before anybody is told."""
+        memory = self._memory()
+        text = json.dumps({**memory, "version": 0})
+        if text != self._saved_memory:
+            try:
+                self._journal.put(MEMORY, memory)
+            except JobError:
+                if self.status.exit_code is None:
+                    raise
+                return  # what has ended the job may be the journal itself; the message tells of it
+            self._saved_memory = text
+
+    def _begin(self) -> None:
+        self._save()
+        if not self._resumed:
+            self.loop.spawn(self._job())
+            return
+        assert self._runtime is not None
+        for replica in list(self._processes.values()):
+            self._runtime.adopt(replica)
+        faults.point("master.recover")
+        if self.status.exit_code is not None:
+            self.loop.spawn(self._leave())
+            return
+        self.loop.spawn(self._job())
+        if self.status.state == "stopping":
+            self.loop.spawn(self._stopping(self._stop_reason))
+
+    def _dismiss(self) -> None:
+        """Answer all who wait; where there is another master, that one shall."""
+        for parked in (*self._parked, *(each for _, each in self._watchers)):
+            if self._superseded:
+                parked.future.set_exception(Unreachable("this master has ended"))
+            else:
+                parked.future.set_result(parked.answer() or parked.otherwise())
+        self._parked.clear()
+        self._watchers.clear()
 
     def _run_loop(self) -> None:
         while True:
             try:
                 self.loop.run(self._settle, lambda: self._over)
                 return
+            except Fenced:
+                raise
             except EdlError as error:
+                with suppress(JobError):  # servers refuse the calls of an older master, too
+                    self._journal.check()
                 # A decision that could not be journaled, or one that the books rule out: nothing
                 # may be answered any more. What still runs is ended in order.
                 if self.status.exit_code is not None:
@@ -217,7 +348,9 @@ class Master:
         def stop() -> pb.StopReply:
             if self.status.state in ("starting", "running"):
                 self.status.state = "stopping"
+                self._stop_reason = reason
                 self._tell(f"stopping: {reason or 'asked to'}")
+                self._save()
                 self.loop.spawn(self._stopping(reason))
             return pb.StopReply()
 
@@ -228,7 +361,11 @@ class Master:
 
         def event() -> None:
             try:
+                self._must_be_newest()
                 future.set_result(answer())
+            except Fenced as error:
+                future.set_exception(Unreachable(str(error)))
+                raise
             except EdlError as error:
                 future.set_exception(error)
                 raise
@@ -275,6 +412,7 @@ class Master:
         self._tell(f"{role} {replica.index} registered (pid {request.pid})")
         if request.note:
             self._tell(f"{role} {replica.index}: {request.note}")
+        self._save()
         return pb.RegisterReply(settings_json=self.settings.to_json(), job_dir=str(self._job_dir))
 
     def _heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
@@ -294,8 +432,11 @@ class Master:
                 self._covered(replica.index, request.coverage)
         for note in request.notes:
             self._tell(f"{_ROLES[replica.role]} {replica.index}: {note}")
+        proven = set(self.queue.proven)
         for told in request.progress:
             self.queue.progress(replica.incarnation, told.task, told.attempt, told.position)
+        for kind in self.queue.proven - proven:
+            self._journal.append("prove", {"kind": int(kind)})
         return pb.HeartbeatReply(
             drain=self._must_leave(_ROLES[replica.role], replica.index),
             low_water=self.queue.low_water,
@@ -316,6 +457,7 @@ class Master:
         self._journal.append(
             "lease", {"worker": replica.incarnation, "request": request.request_id}
         )
+        faults.point("master.lease", task=task.id)
         log.debug("task=%d attempt=%d worker=%d -> leased", task.id, task.attempt, replica.index)
         return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self._task_message(task))
 
@@ -357,10 +499,14 @@ class Master:
             replica.role, replica.index, replica.incarnation, exit.code, self._clock.now()
         )
         slot = self.replicas.slots[replica.role, replica.index]
+        if exit.unknown:
+            slot.last_end = "ended, nobody knows how: an earlier master had started it"
         self._tell(f"{replica.role} {replica.index} {slot.last_end} ({verdict})")
         for member in self.members.lose_index(replica.role, replica.index):
             self._lost(member, slot.last_end)
+        self.members.lose(replica.incarnation)  # also where it never registered
         self._silent.pop((replica.role, replica.index), None)
+        self._save()
 
     def _lost(self, member: Member, why: str) -> None:
         """Only a worker holds leases: the loss of server i moves no task of worker i."""
@@ -368,14 +514,15 @@ class Master:
             return
         fences = self._do("lost", worker=member.incarnation)
         log.info("worker=%d -> lost reason=%r tasks=%d", member.index, why, len(fences))
+        faults.point("master.requeue", tasks=len(fences))
 
     def _scale(self, workers: int) -> int:
         if self.status.state not in ("starting", "running"):
             self._tell(f"not scaled to {workers} workers: the job is {self.status.state}")
             return self.replicas.wanted
-        self._journal.append("scale", {"workers": workers})
         previous = self.replicas.scale(workers)
         self._tell(f"workers wanted: {workers} (were {previous})")
+        self._save()
         for slot in self.replicas.running(WORKER):
             if slot.leaving:
                 self._stop_process(WORKER, slot.index, self.settings.drain_grace_s)
@@ -383,7 +530,14 @@ class Master:
 
     # -- what the state calls for, after each batch of events
 
+    def _must_be_newest(self) -> None:
+        """Whoever slept may have been replaced meanwhile. Of a job that is over nothing hangs on it,
+        and what ended it may be the journal."""
+        if self.status.exit_code is None:
+            self._journal.check()
+
     def _settle(self) -> float:
+        self._must_be_newest()
         now = self._clock.now()
         if not self._over:
             self._expire(now)
@@ -393,6 +547,8 @@ class Master:
             self._retire()
             self._check()
             self._open_overlapping_epoch()
+            if self._journal.length >= _COMPACT_AT:
+                self._journal.compact({"queue": dump_queue(self.queue)})
         self._answer_parked(now)
         self._show(now)
         waiting = (p.deadline for p in self._parked)
@@ -408,6 +564,7 @@ class Master:
             self._silent[WORKER, member.index] = member.last_heard
             self._tell(f"worker {member.index} was silent for {self.settings.lease_s:g} s: lost")
             self._lost(member, "silent")
+            self._save()
         for (role, index), last_heard in list(self._silent.items()):
             if now - last_heard > _SILENT_LEASES * self.settings.lease_s:
                 del self._silent[role, index]
@@ -418,7 +575,10 @@ class Master:
             self._stop_process(SERVER, member.index, 0)
 
     def _start_replicas(self, now: float) -> None:
-        for start in self.replicas.starts(now):
+        starts = self.replicas.starts(now)
+        if starts:
+            self._save()  # that they may run from now on
+        for start in starts:
             try:
                 if self.status.exit_code is None:
                     self._start(start)
@@ -442,6 +602,7 @@ class Master:
         arguments = self._server_arguments(start.index) if start.role == SERVER else ()
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._processes[start.role, start.index] = replica
+        self._save()
         # until it registers
         self._silent[start.role, start.index] = self._clock.now() + self.settings.master_timeout_s
 
@@ -462,6 +623,7 @@ class Master:
             self.servers_version = 1
             if self.status.state == "starting":
                 self.status.state = "running"
+            self._save()
         if self._servers is None or self.status.exit_code is not None:
             return
         for member in members:
@@ -511,7 +673,10 @@ class Master:
 
     def _covered(self, index: int, coverage: pb.Coverage) -> None:
         if coverage.snapshot >= self._coverage.get(index, pb.Coverage()).snapshot:
+            newer = coverage.snapshot > self._coverage.get(index, pb.Coverage()).snapshot
             self._coverage[index] = coverage
+            if newer:  # a replacement must never begin with less than what was relied on
+                self._save()
             self._newly_covered = True
 
     def _check(self) -> None:
@@ -549,7 +714,8 @@ class Master:
             try:
                 reply = parked.answer()
             except EdlError as error:
-                parked.future.set_exception(error)
+                fenced = isinstance(error, Fenced)
+                parked.future.set_exception(Unreachable(str(error)) if fenced else error)
                 raise
             if reply is None and now >= parked.deadline:
                 reply = parked.otherwise()
@@ -574,26 +740,28 @@ class Master:
     # -- the course of the job
 
     def _job(self) -> Script[None]:
-        self._tell("starting")
+        if not self._resumed:
+            self._tell("starting")
         yield lambda: self._servers is not None
         if self.settings.command == "train":
             yield from self._train()
         elif self.settings.command == "evaluate":
-            self.version = yield from self._insist(lambda: self._shards.version())
-            round_ = self.evaluations.begin(self.version, 0, "")
-            self._do("open_epoch", group=round_.name)
-            yield from self._evaluation(round_, self.servers_version)
+            yield from self._evaluate_plan()
         else:
-            self._do("open_epoch")
+            if not self.queue.opened:
+                self._do("open_epoch")
             yield lambda: self.queue.plan_done
         self._succeed()
 
     def _train(self) -> Script[None]:
         queue, plan = self.queue, self.queue.plan
         self.version = yield from self._insist(lambda: self._shards.version())
-        self.loop.spawn(self._periodically(self.settings.evaluation_steps, self._evaluate_now))
+        self.loop.spawn(self._periodically(self.settings.evaluation_steps, self._evaluate_between))
         self.loop.spawn(self._periodically(self.settings.checkpoint_steps, self._checkpoint))
-        epoch = max(0, queue.opened - 1)
+        due, self._due = self._due, []
+        for ended in due:  # their cuts went with the master that took them
+            self.loop.spawn(self._evaluate_now(ended))
+        epoch = self._epochs_ended
         whole = 0
         while plan.epochs is None or epoch < plan.epochs:
             if queue.opened == epoch:
@@ -602,11 +770,16 @@ class Master:
             step = not self.settings.use_async and (last or not plan.overlap_epochs)
             whole = yield from self._epochs_done(epoch + 1, step)
             self._tell(f"epoch {epoch} is done")
+            self._epochs_ended = epoch + 1
             if self._validation:
-                cut = yield from self._begin_evaluation()
+                self._due.append(epoch)
+            self._save()
+            faults.point("master.epoch_end", epoch=epoch)
+            if self._validation:
+                cut, _ = yield from self._cut()
                 self.loop.spawn(self._evaluate(cut, epoch))
             epoch += 1
-        yield lambda: not self._rounds
+        yield lambda: not self._due
         while True:
             if whole != self.servers_version:
                 whole = yield from self._epochs_done(queue.opened, not self.settings.use_async)
@@ -644,15 +817,28 @@ class Master:
             if self.status.state == "running":
                 yield from action()
 
-    def _evaluate_now(self) -> Script[None]:
-        if self._validation and not self._rounds:
-            cut = yield from self._begin_evaluation()
-            yield from self._evaluate(cut, self.queue.opened - 1)
+    def _evaluate_between(self) -> Script[None]:
+        if self._validation and not self._due:
+            yield from self._evaluate_now(self.queue.opened - 1)
 
-    def _begin_evaluation(self) -> Script[Cut]:
-        self._rounds += 1
+    def _evaluate_now(self, epoch: int) -> Script[None]:
+        self._due.append(epoch)
+        self._save()
         cut, _ = yield from self._cut()
-        return cut
+        yield from self._evaluate(cut, epoch)
+
+    def _evaluate_plan(self) -> Script[None]:
+        """The whole of an evaluation job."""
+        if self.evaluations.finished:
+            return
+        round_ = next(iter(self.evaluations.running.values()), None)
+        if round_ is None:
+            self.version = yield from self._insist(lambda: self._shards.version())
+            round_ = self.evaluations.begin(self.version, 0, "")
+            self._save()
+        if not self.queue.opened:
+            self._do("open_epoch", group=round_.name)
+        yield from self._evaluation(round_, self.servers_version)
 
     def _evaluate(self, cut: Cut, epoch: int) -> Script[None]:
         """A round on the cut; anew, on another one, where a server that holds it was replaced."""
@@ -667,12 +853,15 @@ class Master:
                 cut=cut.name,
                 group=round_.name,
             )
+            faults.point("master.evaluate", round=round_.name)
             whole = yield from self._evaluation(round_, version)
+            if whole:
+                self._due.remove(epoch)
+                self._save()
             yield from self._insist(lambda: self._shards.unpin(cut.name))  # noqa: B023
             if whole:
-                break
+                return
             cut, _ = yield from self._cut()
-        self._rounds -= 1
 
     def _evaluation(self, round_: Round, version: int) -> Script[bool]:
         """Its tasks to their end. False: given up, with the servers of `version` gone."""
@@ -685,7 +874,7 @@ class Master:
         results = [
             queue.tasks[n].result for n in queue.done_tasks if queue.tasks[n].group == round_.name
         ]
-        end = f"{round_.name}-end"
+        end = f"{round_.name}{_ROUND_END}"
         self.evaluations.running[end] = round_  # so that its result is kept until it is read
         (number,) = self._do(
             "add",
@@ -699,6 +888,8 @@ class Master:
         yield lambda: queue.group_done(end)
         self.evaluations.end(round_.name, queue.tasks[number].result)
         del self.evaluations.running[end]
+        if self.settings.command == "evaluate":
+            self._save()
         values = " ".join(
             f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in (round_.metrics or {}).items()
@@ -761,6 +952,7 @@ class Master:
     def _saved(self, directory: Path) -> None:
         self.status.checkpoint = str(directory)
         self._tell(f"checkpoint {directory.name} is written")
+        self._save()
 
     def _cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
         """One state of all shards, pinned, and the queue's books of that very state."""
@@ -773,6 +965,7 @@ class Master:
                 yield lambda: not self.queue.uneven
                 cut = yield from self._insist(lambda: self._take_cut(hold_s))  # noqa: B023
                 if cut is not None:
+                    faults.point("master.cut", cut=cut.name)
                     return cut, self.queue.books(cut.applied)
                 hold_s = min(2 * hold_s, _LONGEST_CUT_HOLD_S)
                 yield from self.loop.sleep(1.0)
@@ -782,7 +975,8 @@ class Master:
     def _take_cut(self, hold_s: float) -> Cut | None:
         """In the background, one at a time. A try that failed may have left its name pinned on
         some shards, at a state that is old by now: each try has a name of its own."""
-        return self._shards.cut(f"cut-{next(self._cut_numbers)}", hold_s)
+        name = f"cut-{self._journal.epoch}-{next(self._cut_numbers)}"
+        return self._shards.cut(name, hold_s)
 
     def _flush(self) -> Script[None]:
         """Sync mode: step with the pushes that wait; not while a cut is taken, which would have
@@ -837,12 +1031,15 @@ class Master:
         self._do("recovered", applied={t: p for t, p in applied.items() if t in there})
         self._serving[member.index] = member
         self.servers_version += 1
-        addresses = [self._serving[index].address for index in sorted(self._serving)]
-        self._shards.replace(addresses, self.servers_version)
         self._tell(
             f"server {member.index} is back; {before - self.queue.records_done} records are "
             "computed again for it"
         )
+        self._save()
+        self._shards.replace(self._addresses(), self.servers_version)
+
+    def _addresses(self) -> list[str]:
+        return [self._serving[index].address for index in sorted(self._serving)]
 
     def _insist(self, call: Callable[[], Answer]) -> Script[Answer]:
         """The result of a remote call, asked again until the servers answer."""
@@ -899,10 +1096,12 @@ class Master:
         self._tell(message)
         log.info("job -> %s exit_code=%d message=%r", state, code, message)
         self.replicas.end()
+        self._save()
         self.loop.spawn(self._leave())
 
     def _leave(self) -> Script[None]:
         """Workers first, so that none sees its servers vanish; whoever does not go is killed."""
+        faults.point("master.shutdown")
         grace_s = self.settings.drain_grace_s
         if self.status.state != "done":  # what they hold is void, and the servers may be gone
             grace_s = _FAILED_GRACE_S

@@ -7,7 +7,7 @@ is lost by it. Roles never touch each other: worker 3 and server 3 are strangers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 WORKER = "worker"
@@ -108,6 +108,20 @@ class Membership:
         """So long nobody could be heard."""
         for member in self._members.values():
             member.last_heard += seconds
+
+    @property
+    def all(self) -> list[Member]:
+        return list(self._members.values())
+
+    @property
+    def gone(self) -> list[str]:
+        """Incarnations that are lost for good."""
+        return sorted(self._lost)
+
+    def restore(self, members: Iterable[Member], gone: Iterable[str]) -> None:
+        """Be as another was, whose `all` and `gone` these are."""
+        self._members = {member.incarnation: member for member in members}
+        self._lost = set(gone)
 
     def get(self, incarnation: str) -> Member | None:
         return self._members.get(incarnation)

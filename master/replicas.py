@@ -31,7 +31,7 @@ _CRASHES = {
     signal.SIGTRAP,
 }
 _FIRST_PAUSE_S = 1.0  # doubled with each failure; guesses
-_LONGEST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 30.0
 _SHORT_LIFE_S = 2.0  # who leaves sooner without being told is not started again without a pause
 
 
@@ -114,7 +114,7 @@ class Replicas:
                 slot.not_before = now + _FIRST_PAUSE_S
             return "preempted"
         slot.failures += 1
-        slot.not_before = now + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (slot.failures - 1))
+        slot.not_before = now + min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (slot.failures - 1))
         if slot.failures > self._relaunches:
             slot.phase = Phase.FAILED
             if role == SERVER:

@@ -83,7 +83,7 @@ class RemoteServers:
     """Servers over gRPC."""
 
     def __init__(self, addresses: Sequence[str], token: str, master_epoch: int = 1) -> None:
-        self._client = PsClient(addresses, token=token)
+        self._client = PsClient(addresses, token=token, master_epoch=master_epoch)
         self._token = token
         self._master_epoch = master_epoch
 
@@ -98,7 +98,7 @@ class RemoteServers:
         return {task: [answers[shard][task] for shard in shards] for task in attempts}
 
     def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
-        client = PsClient([address], token=self._token)
+        client = PsClient([address], token=self._token, master_epoch=self._master_epoch)
         try:
             return client.fence(
                 attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch

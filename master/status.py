@@ -47,6 +47,19 @@ class Status:
         self.state, self.exit_code, self.message = state, exit_code, message
         self.revision += 1
 
+    def memory(self) -> dict[str, Any]:
+        """What a restarted master must know, as JSON values."""
+        names = ("state", "exit_code", "message", "checkpoint", "_started")
+        return {**{name: getattr(self, name) for name in names}, "events": list(self._events)}
+
+    def remember(self, memory: dict[str, Any], now: float, epoch: int) -> None:
+        """Go on where the master before ended; revisions are higher than any of its."""
+        for name in ("state", "exit_code", "message", "checkpoint"):
+            setattr(self, name, memory[name])
+        self._started = min(now, memory["_started"])  # later where the machine was booted since
+        self._events.extend(memory["events"])
+        self.revision = epoch << 32
+
     def tick(self, now: float) -> bool:
         """Whether it is time for another revision."""
         if now - self._ticked < _REVISION_S:

@@ -222,6 +222,10 @@ class TaskQueue:
             current.heard = max(current.heard, position)
             self._prove(current, position)
 
+    def prove(self, kind: int) -> None:
+        """Some record of such a task was used, as `progress` has found."""
+        self.proven.add(Kind(kind))
+
     def done(
         self, worker: str, task: int, attempt: int, result: bytes = b"", doubtful: bool = False
     ) -> bool:
@@ -312,7 +316,8 @@ class TaskQueue:
 
     def recovered(self, applied: Mapping[int, int]) -> None:
         """A shard was replaced by one that stands at these positions of the tasks in `unretired`."""
-        for number, position in applied.items():
+        for told, position in applied.items():
+            number = int(told)  # out of the journal: JSON's keys are texts
             task = self.tasks.get(number)
             if task is None or position > task.size:
                 raise IllegalTransition(
@@ -397,6 +402,10 @@ class TaskQueue:
 
     def group_done(self, group: str) -> bool:
         return not self._open_of_group[group]
+
+    @property
+    def leased_tasks(self) -> list[Task]:
+        return [self.tasks[number] for number in self._leased]
 
     def held_by(self, worker: str) -> list[Task]:
         return [t for t in map(self.tasks.__getitem__, self._leased) if t.worker == worker]

@@ -340,6 +340,7 @@ class PsClient:
         identity: Identity | None = None,
         servers_version: int = 1,
         find: Callable[[int, float], tuple[Sequence[str], int]] | None = None,
+        master_epoch: int | None = None,
     ) -> None:
         """`spec` is needed to pull and push; the master's calls do without.
 
@@ -348,7 +349,8 @@ class PsClient:
         server does not answer.
 
         `transport`: how pulls and pushes travel: "auto" (shared memory on the same host, else
-        TCP), "shm", "unix", "tcp" or "grpc". `identity` is needed across hosts.
+        TCP), "shm", "unix", "tcp" or "grpc". `identity` is needed across hosts. `master_epoch`: of
+        the master that calls.
         """
         self.slot_map = slot_map or SlotMap(len(addresses))
         if self.slot_map.num_shards != len(addresses):
@@ -358,6 +360,7 @@ class PsClient:
         self._transport = transport
         self.servers_version = servers_version
         self._find = find
+        self._master_epoch = master_epoch
         self._updating = threading.Lock()
         self._shards = [self._open(address) for address in addresses]
         self._closed = threading.Event()
@@ -647,7 +650,7 @@ class PsClient:
     # -- Sending to all shards, asking the unreachable again
 
     def _open(self, address: str) -> _Shard:
-        channel = rpc.Channel(address, self._token)
+        channel = rpc.Channel(address, self._token, self._master_epoch)
         stub = ps_pb2_grpc.ParameterServerStub(channel)
         version = self.slot_map.version
         connection: ShardConnection

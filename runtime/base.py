@@ -13,20 +13,28 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Replica:
-    """One process. `role` is "worker" or "server"; `incarnation` is unique per process."""
+    """One process. `role` is "worker" or "server"; `incarnation` is unique per process.
+
+    `started` tells the process from a later one of the same pid (here: ticks since boot).
+    """
 
     role: str
     index: int
     incarnation: str
     pid: int = 0
+    started: int = 0
 
 
 @dataclass(frozen=True)
 class Exit:
-    """A replica has ended: with an exit code, or by a signal (then `code` is minus its number)."""
+    """A replica has ended: with an exit code, or by a signal (then `code` is minus its number).
+
+    `unknown`: how cannot be known (it was no child of this process), and `code` is only a guess.
+    """
 
     replica: Replica
     code: int
+    unknown: bool = False
 
 
 OnExit = Callable[[Exit], None]
@@ -46,10 +54,19 @@ class Runtime(Protocol):
         """Start a replica, with `arguments` after its own. Raises EdlError where it cannot be started at all."""
         ...
 
+    def adopt(self, replica: Replica) -> None:
+        """Watch and stop a replica that another process has started; its end is reported as that of
+        others, also where it has ended already."""
+        ...
+
     def stop(self, replica: Replica, grace_s: float) -> None:
         """Ask it to end (SIGTERM), kill it after `grace_s` (0: at once). Gone already: nothing."""
         ...
 
     def close(self) -> None:
         """Kill everything that still runs, and report nothing more."""
+        ...
+
+    def detach(self) -> None:
+        """Let go of everything that runs, alive, and report nothing more."""
         ...

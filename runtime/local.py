@@ -1,8 +1,8 @@
 """Replicas as processes of this machine.
 
 Each is a session (and process group) of its own, so that a Ctrl-C in the terminal reaches the
-master alone and a kill reaches all that a replica started. One thread per child waits for its end
-and reports it. Output is appended to `<job_dir>/logs/<role>-<index>.log`. The job's token travels in
+master alone and a kill reaches all that a replica started, and so that they outlive the master, whose
+successor adopts them. One thread per process waits for its end and reports it. Output is appended to `<job_dir>/logs/<role>-<index>.log`. The job's token travels in
 the environment only.
 """
 
@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..common.errors import EdlError
+from .adopted import AdoptedReplica, start_time
 from .base import Exit, OnExit, Replica
 from .nursery import ForkedReplica, Nursery
 
-Child = subprocess.Popen[bytes] | ForkedReplica
+Child = subprocess.Popen[bytes] | ForkedReplica | AdoptedReplica
 _MODULES = {"worker": "edl.worker", "server": "edl.ps"}
 _CLOSE_S = 5.0  # a killed process is gone at once; only a hung disk takes longer
 
@@ -78,14 +79,22 @@ class LocalRuntime:
                 child = self._fork(role, command, env, log) or _spawn(command, env, log)
             except OSError as error:
                 raise EdlError(f"{role} {index} cannot be started: {error}") from error
-            replica = Replica(role, index, incarnation, child.pid)
-            self._children[incarnation] = child
-            waiter = threading.Thread(
-                target=self._wait, args=(replica, child), name=f"wait-{role}-{index}", daemon=True
-            )
-            self._waiters = [t for t in self._waiters if t.is_alive()] + [waiter]
-            waiter.start()
+            replica = Replica(role, index, incarnation, child.pid, start_time(child.pid))
+            self._watch(replica, child)
         return replica
+
+    def adopt(self, replica: Replica) -> None:
+        with self._lock:
+            if not self._closed and replica.incarnation not in self._children:
+                self._watch(replica, AdoptedReplica(replica.pid, replica.started))
+
+    def _watch(self, replica: Replica, child: Child) -> None:
+        """Under the lock."""
+        self._children[replica.incarnation] = child
+        name = f"wait-{replica.role}-{replica.index}"
+        waiter = threading.Thread(target=self._wait, args=(replica, child), name=name, daemon=True)
+        self._waiters = [t for t in self._waiters if t.is_alive()] + [waiter]
+        waiter.start()
 
     def _fork(
         self, role: str, arguments: Sequence[str], env: Mapping[str, str], log: Path
@@ -121,14 +130,20 @@ class LocalRuntime:
         for waiter in waiters:
             waiter.join(_CLOSE_S)
 
+    def detach(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._children.clear()
+
     def _wait(self, replica: Replica, child: Child) -> None:
         code = child.wait()
-        self._signal_group(child.pid, signal.SIGKILL)  # what the replica started goes with it
         with self._lock:
-            del self._children[replica.incarnation]
+            ours = self._children.pop(replica.incarnation, None) is not None
             closed = self._closed
+        if ours and start_time(child.pid) in (0, replica.started):  # no stranger's pid by now
+            self._signal_group(child.pid, signal.SIGKILL)  # what the replica started goes with it
         if not closed:
-            self._on_exit(Exit(replica, code))
+            self._on_exit(Exit(replica, code, getattr(child, "unknown", False)))
 
     def _kill_after(self, child: Child, grace_s: float) -> None:
         try:
@@ -147,6 +162,8 @@ class LocalRuntime:
 
     @staticmethod
     def _signal_group(pid: int, number: signal.Signals) -> None:
+        if pid <= 0:  # a start that never was; 0 would be our own group
+            return
         try:
             os.killpg(pid, number)
         except (ProcessLookupError, PermissionError):

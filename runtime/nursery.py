@@ -2,8 +2,8 @@
 
 `python -m edl.worker --nursery` (worker/nursery.py) speaks JSON lines; here a forked replica looks
 like a `subprocess.Popen`: `pid`, `poll`, `wait`. A nursery that dies takes nothing with it but the
-news of its children's ends, so its children are then waited for by their pid's disappearance
-(`pidfd_open`), and the next replica is started the slow way.
+news of its children's ends, so its children are then waited for as adopted ones are (adopted.py),
+and the next replica is started the slow way.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import contextlib
 import itertools
 import json
 import os
-import select
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_LOST_CHILD = -9  # of a child whose nursery is gone: its status cannot be known; a preemption
+from .adopted import AdoptedReplica, start_time
+
 _FORK_S = 30.0  # how long a start may take, the nursery's own imports included
 
 
@@ -28,6 +28,8 @@ class ForkedReplica:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.started = start_time(pid)
+        self.unknown = False  # how it ended, because the nursery has gone before
         self.returncode: int | None = None
         self._ended = threading.Event()
 
@@ -130,11 +132,6 @@ class Nursery:
 
 
 def _await_orphan(child: ForkedReplica) -> None:
-    try:
-        handle = os.pidfd_open(child.pid)
-    except ProcessLookupError:
-        child.ended(_LOST_CHILD)
-        return
-    select.select([handle], [], [])
-    os.close(handle)
-    child.ended(_LOST_CHILD)
+    adopted = AdoptedReplica(child.pid, child.started)
+    child.unknown = True
+    child.ended(adopted.wait())

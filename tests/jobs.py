@@ -55,7 +55,8 @@ class Job:
     def __exit__(self, *exception: object) -> None:
         pids = [r["pid"] for r in self._replicas()]
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
+            pids = [self.about()["pid"], *pids]
+            self.process.send_signal(signal.SIGKILL)  # the supervisor first
             self.process.wait(10)
         for pid in pids:
             for number in (signal.SIGCONT, signal.SIGKILL):

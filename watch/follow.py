@@ -1,6 +1,6 @@
 """Follow a job to its end: status from the master's long poll, the child's end, Ctrl-C.
 
-One thread waits for the child, one asks the master, the signal handler speaks too; all three only
+One thread waits for the child (the master's supervisor), one asks the master, the signal handler speaks too; all three only
 put events into one queue, which the main thread turns into output. So no wait misses anything, and
 nothing but the main thread draws. The first interrupt asks the master to stop; the second kills.
 """
@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
+from ..common import paths
 from ..common.errors import EdlError, JobError, UsageError
 from .jobs import ENDED, Job, Status, kill
 from .screen import Screen
@@ -40,7 +41,15 @@ def follow(job: Job, child: subprocess.Popen[bytes], screen: Screen) -> int:
     Raises JobError where the master died without a result, or what it said before it served.
     """
     events: SimpleQueue[Event] = SimpleQueue()
-    threading.Thread(target=lambda: events.put(("exit", child.wait())), daemon=True).start()
+
+    def wait() -> None:
+        code = child.wait()
+        if code < 0 and paths.is_locked(job.folder):
+            events.put(("note", "the master's supervisor was killed; the master goes on"))
+            paths.wait_until_unlocked(job.folder)
+        events.put(("exit", code))
+
+    threading.Thread(target=wait, daemon=True).start()
     with _interrupts(lambda: events.put(("interrupt", None))), screen:
         return _Follower(job, child, screen, events).run()
 
@@ -88,6 +97,8 @@ class _Follower:
                 return self._ended(value)
             if kind == "interrupt":
                 self._interrupt()
+            elif kind == "note":
+                self._screen.note(value)
             if time.monotonic() > deadline:
                 kill(self._job, self._child)
                 raise _too_late(self._job)
@@ -132,7 +143,7 @@ class _Follower:
                 revision, status = client.status(revision, _STATUS_WAIT_S)
                 self._events.put(("status", status))
         except EdlError as error:
-            if not self._over.is_set() and self._child.poll() is None:
+            if not self._over.is_set() and paths.is_locked(self._job.folder):
                 self._events.put(("error", error))
 
     def _interrupt(self) -> None:
@@ -179,8 +190,8 @@ class _Follower:
         if result is None and self._last.get("state") in ENDED:
             result = self._last
         if self._interrupts:
-            ended = {**self._last, "state": "failed", "exit_code": INTERRUPTED, "message": ""}
-            self._screen.end(result or ended, INTERRUPTED)
+            result = result or self._job.give_up(INTERRUPTED, "killed", self._last)
+            self._screen.end(result, INTERRUPTED)
             return INTERRUPTED
         if result is None:
             raise _died(self._job, returncode)
@@ -194,7 +205,7 @@ def _died(job: Job, returncode: int) -> EdlError:
     """The error of a master that ended without a result: what it said, if it said why."""
     error = _told(job, returncode)
     if job.address() is None:
-        job.give_up(error)
+        job.give_up(error.exit_code, str(error))
     return error
 
 

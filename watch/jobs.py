@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Status = dict[str, Any]
 
 ENDED = ("done", "failed")
+_KILLED_S = 10.0  # a killed process is gone at once; only a hung disk takes longer
 _PATIENCE_S = 3.0  # a master on this machine answers in milliseconds, unless it is stopped
 
 
@@ -57,7 +58,12 @@ class Job:
         if found is None:
             raise JobError(f"Job {self.name!r} has no master yet: try again, or see {self.log}.")
         token = (self.folder / "token").read_text().strip()
-        return MasterClient(found[0], token=token, patience_s=patience_s)
+        return MasterClient(
+            found[0],
+            token=token,
+            patience_s=patience_s,
+            where=lambda: paths.master_address(self.folder),
+        )
 
     def result(self) -> Status | None:
         """The last status of a job that ended."""
@@ -80,11 +86,12 @@ class Job:
         state = "starting" if locked else "dead"
         return {"job_name": self.name, "state": state, "message": f"see {self.log}"}
 
-    def give_up(self, error: EdlError) -> None:
-        """Leave a result for a job whose master ended before it could."""
-        result = {"job_name": self.name, "state": "failed", "exit_code": error.exit_code}
-        text = json.dumps({**result, "message": str(error)})
-        storage.write_file(self.folder / "result.json", text.encode())
+    def give_up(self, exit_code: int, message: str, last: Status | None = None) -> Status:
+        """Leave a result for a job whose master ended before it could; `last`: its last status."""
+        result = {**(last or {}), "job_name": self.name, "state": "failed"}
+        result |= {"exit_code": exit_code, "message": message}
+        storage.write_file(self.folder / "result.json", json.dumps(result).encode())
+        return result
 
     def is_over(self) -> bool:
         """Whether nothing more comes from this job."""
@@ -137,18 +144,24 @@ def start(
 
 
 def kill(job: Job, process: subprocess.Popen[bytes]) -> None:
-    """End every process of the job, now: the master first, so that it starts no others.
+    """End every process of the job, now: `process`, its supervisor, first, so that nobody starts
+    the master again, and then the master, so that it starts no others.
 
     The rest are known by the job's folder in their environment, whoever their parent is by now.
     """
     import psutil
 
     process.kill()
-    for each in psutil.process_iter():
+    killed = []
+    found = job.address()
+    master = found[1] if found else None
+    for each in sorted(psutil.process_iter(), key=lambda each: each.pid != master):
         with contextlib.suppress(psutil.Error):
             if each.environ().get("EDL_JOB_DIR") == str(job.folder):
                 each.kill()
-    process.wait(10.0)
+                killed.append(each)
+    psutil.wait_procs(killed, _KILLED_S)
+    process.wait(_KILLED_S)
 
 
 def all_jobs() -> list[Job]:

@@ -2,7 +2,7 @@
 
 SCRIPT: done (an end at once), stop (serves until it is asked to stop), deaf (ignores that it is),
 die (serves, then exits without a result), usage (an error before it serves), silent (ends before
-it serves, without a word).
+it serves, without a word), alone (as stop, in a process of its own that keeps the lock).
 """
 
 import json
@@ -45,11 +45,15 @@ class Master(master_pb2_grpc.MasterServicer):
 
     def Stop(self, request, context):
         print(f"asked to stop: {request.reason}", flush=True)
-        if script == "stop":
+        if script in ("stop", "alone"):
             over.set()
         return pb.StopReply()
 
 
+if script == "alone" and "again" not in os.environ:
+    print("supervisor", os.getpid(), flush=True)
+    env = {**os.environ, "again": ""}
+    subprocess.run([sys.executable, *sys.argv], env=env, close_fds=False, check=False)
 if script == "usage":
     print("edl: error: the definition lacks loss", file=sys.stderr)
     sys.exit(2)

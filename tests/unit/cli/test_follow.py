@@ -115,6 +115,24 @@ def test_job_outlives_its_command_line(started: list[subprocess.Popen[str]]) -> 
     assert (True, "done") == (lived, jobs.find("census").status()["state"])
 
 
+def test_a_master_whose_supervisor_is_killed_is_followed_to_its_end(
+    started: list[subprocess.Popen[str]],
+) -> None:
+    process = launch(started, "alone")
+    read_until(process, "running")
+
+    pids = (paths.job_folder("census") / "logs/master.log").read_text()
+    os.kill(int(re.findall(r"supervisor (\d+)", pids)[0]), signal.SIGKILL)
+    read_until(process, "the master's supervisor was killed; the master goes on")
+    client = jobs.find("census").client()
+    client.stop("test")
+    client.close()
+    out, _ = process.communicate(timeout=30)
+
+    assert "state        done" in out
+    assert 0 == process.returncode
+
+
 def test_followed_log_ends_with_the_job(started: list[subprocess.Popen[str]]) -> None:
     process = launch(started, "stop")
     read_until(process, "running")
@@ -138,6 +156,10 @@ def test_second_interrupt_kills(started: list[subprocess.Popen[str]]) -> None:
     assert not paths.is_locked(paths.job_folder("census"))
     log = (paths.job_folder("census") / "logs/master.log").read_text()
     (worker,) = re.findall(r"worker (\d+)", log)
+    result = jobs.find("census").result()
+    assert ("failed", 130, "killed", 50) == tuple(
+        result[name] for name in ("state", "exit_code", "message", "records_done")
+    )
     assert not psutil.pid_exists(int(worker)) or "zombie" == psutil.Process(int(worker)).status()
 
 

@@ -11,15 +11,16 @@ import pytest
 
 from edl.common import rpc
 from edl.common.clock import MonotonicClock
-from edl.common.errors import Unreachable
+from edl.common.errors import Fenced, Unreachable
 from edl.common.settings import JobSettings
 from edl.common.storage import write_file
 from edl.master.client import MasterClient
 from edl.master.journal import Journal
-from edl.master.master import Master
+from edl.master.master import MEMORY, Master
 from edl.master.plan import cut, plan_of, sources_of
 from edl.master.servers import Cut, Snapshot
 from edl.master.servicer import MasterServicer
+from edl.master.state import load_queue
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
@@ -123,6 +124,14 @@ class FakeRuntime:
             self.changed.notify_all()
         return replica
 
+    def adopt(self, replica: Replica) -> None:
+        """It runs already, or has ended meanwhile; one of no known pid never has run."""
+        if self.running.get((replica.role, replica.index)) != replica:
+            self._on_exit(Exit(replica, -9, unknown=True))
+
+    def detach(self) -> None:
+        self.kept, self.running = self.running, {}
+
     def stop(self, replica: Replica, grace_s: float) -> None:
         self.end(replica, 0 if grace_s else -9)
 
@@ -224,7 +233,9 @@ class FakeJob:
             "shuffle": False,
             "lease_s": 60.0,
         }
-        self.folder = folder
+        self.folder, self.described = folder, described
+        self.inherited: dict[tuple[str, int], Replica] = {}
+        self.error: Fenced | None = None
         self.settings = JobSettings(**{**defaults, **settings})
         self.servers = FakeServers(self.settings.num_ps)
         self.clients: list[MasterClient] = []
@@ -232,17 +243,7 @@ class FakeJob:
         self.queue = TaskQueue(
             plan_of(self.settings, described), tolerance=self.settings.task_fault_tolerance
         )
-        pieces = self.settings.minibatch_size * self.settings.num_minibatches_per_task
-        self.master = Master(
-            settings=self.settings,
-            job_dir=folder,
-            queue=self.queue,
-            validation=cut(sources_of(described, "validation"), pieces),
-            journal=self.journal,
-            connect=lambda addresses: self.servers,
-            clock=MonotonicClock(),
-            token=TOKEN,
-        )
+        self.master = self.make_master(described)
         servicer = MasterServicer(self.master)
         self.server = rpc.Server(
             lambda s: master_pb2_grpc.add_MasterServicer_to_server(servicer, s), token=TOKEN
@@ -257,13 +258,60 @@ class FakeJob:
             self.register_server(index)
         self.cli = self.client()
 
+    def make_master(self, described: dict[str, Any]) -> Master:
+        pieces = self.settings.minibatch_size * self.settings.num_minibatches_per_task
+        return Master(
+            settings=self.settings,
+            job_dir=self.folder,
+            queue=self.queue,
+            validation=cut(sources_of(described, "validation"), pieces),
+            journal=self.journal,
+            connect=lambda addresses: self.servers,
+            clock=MonotonicClock(),
+            token=TOKEN,
+        )
+
+    def restart(self) -> None:
+        """Another master takes over from the journal, at the same address; the one before ends."""
+        old, thread, runtime, server = self.master, self.thread, self.runtime, self.server
+        self.journal = Journal(self.folder / "journal.sqlite")
+        self.queue = TaskQueue(old.queue.plan, tolerance=self.settings.task_fault_tolerance)
+        state, decisions = self.journal.replay()
+        if state is not None:
+            load_queue(self.queue, state["queue"])
+        for kind, arguments in decisions:
+            getattr(self.queue, kind)(**arguments)
+        self.master = self.make_master(self.described)
+        memory = self.journal.get(MEMORY)
+        assert memory is not None
+        self.master.resume("was killed by SIGKILL", memory)
+        old.loop.post(lambda: None)  # it looks, and finds that it is the older one
+        thread.join(WAIT_S)
+        assert isinstance(self.error, Fenced)
+        server.stop(0)
+        servicer = MasterServicer(self.master)
+        self.server = rpc.Server(
+            lambda s: master_pb2_grpc.add_MasterServicer_to_server(servicer, s),
+            token=TOKEN,
+            port=int(self.address.rpartition(":")[2]),
+        )
+        self.ready.clear()
+        self.inherited = runtime.kept
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        assert self.ready.wait(WAIT_S)
+
     def _run(self) -> None:
         def start_runtime(on_exit: Callable[[Exit], None]) -> FakeRuntime:
             self.runtime = FakeRuntime(on_exit)
+            self.runtime.running.update(self.inherited)
             self.ready.set()
             return self.runtime
 
-        self.code = self.master.run(start_runtime)
+        try:
+            self.code = self.master.run(start_runtime)
+        except Fenced as error:
+            self.error = error
 
     def register_server(self, index: int, after: str = "", port: int = 7000) -> MasterClient:
         """The server that comes after incarnation `after` says hello, and may say more."""
@@ -343,7 +391,7 @@ def replayed() -> Callable[[FakeJob], TaskQueue]:
 
     def replay(job: FakeJob) -> TaskQueue:
         queue = TaskQueue(job.queue.plan, tolerance=job.settings.task_fault_tolerance)
-        for kind, arguments in job.journal.replay():
+        for kind, arguments in job.journal.replay()[1]:
             getattr(queue, kind)(**arguments)
         return queue
 

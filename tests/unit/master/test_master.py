@@ -176,6 +176,7 @@ def test_a3_no_task_of_worker_i_moves_when_server_i_dies(start):
     for worker, task in zip(workers, tasks, strict=True):
         worker.train(task)
         assert worker.done(task)
+    workers[1].leave()
     workers[0].work()
     job.end()
     assert whole(job)
@@ -826,8 +827,10 @@ def test_a_full_disk_ends_the_job_with_one_clear_error(start, monkeypatch):
     worker = job.worker()
 
     class Full:
-        def execute(self, *_: object) -> None:
-            raise sqlite3.OperationalError("database or disk is full")
+        def execute(self, query: str, *values: object) -> sqlite3.Cursor:
+            if query.startswith("INSERT"):
+                raise sqlite3.OperationalError("database or disk is full")
+            return whole_connection.execute(query, *values)
 
         def close(self) -> None:
             """Nothing."""
@@ -837,8 +840,8 @@ def test_a_full_disk_ends_the_job_with_one_clear_error(start, monkeypatch):
     with pytest.raises(EdlError):
         worker.client.get_task(5.0)
 
-    whole_connection.close()
     status = job.end()
+    whole_connection.close()
     assert "database or disk is full" in status["message"]
     assert "Make room" in status["message"]
 

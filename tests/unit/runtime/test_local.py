@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edl.common.errors import EdlError
@@ -152,8 +155,6 @@ def test_what_a_replica_started_goes_with_it(processes):
     os.kill(replica.pid, signal.SIGKILL)
 
     processes.exit()
-    import select
-
     assert select.select([grandchild], [], [], WAIT_S)[0]
     os.close(grandchild)
 
@@ -176,6 +177,85 @@ def test_close_kills_all_and_reports_nothing(processes):
     assert processes.exits.empty()
     with pytest.raises(EdlError, match="the job is ending"):
         runtime.start("worker", 0, "late", {})
+
+
+def test_a_process_of_an_earlier_master_is_adopted_and_its_end_reported_as_unknown(processes):
+    first, replica = processes.start("ready(); signal.pause()", wait=True)
+    first.detach()
+    second = processes.runtime("")
+
+    second.adopt(replica)
+    os.kill(replica.pid, signal.SIGTERM)
+
+    assert Exit(replica, -signal.SIGKILL, unknown=True) == processes.exit()
+    assert processes.exits.empty()  # the first one has let go
+
+
+def test_an_adopted_process_is_asked_to_stop_and_then_killed(processes):
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); ready()\nwhile True: signal.pause()"
+    first, replica = processes.start(code, wait=True)
+    first.detach()
+    second = processes.runtime("")
+    second.adopt(replica)
+
+    second.stop(replica, 0.1)
+
+    assert Exit(replica, -signal.SIGKILL, unknown=True) == processes.exit()
+
+
+def test_close_kills_adopted_processes_too(processes):
+    first, replica = processes.start("ready(); signal.pause()", wait=True)
+    first.detach()
+    second = processes.runtime("")
+    second.adopt(replica)
+    handle = os.pidfd_open(replica.pid)
+
+    second.close()
+
+    assert select.select([handle], [], [], WAIT_S)[0]
+    os.close(handle)
+
+
+def test_a_process_that_ended_before_it_was_adopted_is_reported_at_once(processes):
+    first, replica = processes.start("pass")
+    processes.exit()
+
+    first.adopt(replica)
+
+    assert Exit(replica, -signal.SIGKILL, unknown=True) == processes.exit()
+
+
+def test_a_stranger_who_has_the_pid_by_now_is_neither_watched_nor_killed(processes):
+    first, replica = processes.start("ready(); signal.pause()", wait=True)
+    first.detach()
+    second = processes.runtime("")
+    before = dataclasses.replace(replica, started=replica.started - 1)
+
+    second.adopt(before)
+
+    assert Exit(before, -signal.SIGKILL, unknown=True) == processes.exit()
+    second.stop(before, 0)
+    second.close()
+    assert psutil.Process(replica.pid).is_running()
+    os.kill(replica.pid, signal.SIGKILL)
+
+
+def test_a_start_without_a_pid_is_reported_as_ended(processes):
+    runtime = processes.runtime("")
+
+    runtime.adopt(Replica("worker", 0, "never"))
+
+    assert Exit(Replica("worker", 0, "never"), -signal.SIGKILL, unknown=True) == processes.exit()
+
+
+def test_detach_leaves_all_alive(processes):
+    runtime, replica = processes.start("ready(); signal.pause()", wait=True)
+
+    runtime.detach()
+    runtime.close()
+
+    assert psutil.Process(replica.pid).is_running()
+    os.kill(replica.pid, signal.SIGKILL)
 
 
 def test_a_command_that_cannot_be_run_is_an_error(tmp_path):

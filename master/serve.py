@@ -1,0 +1,263 @@
+"""The master as a process: its parts put together, its end put on disk.
+
+The job's token comes in EDL_TOKEN. First `edl.worker --describe` checks the definition and counts
+the data, in a process of its own, so that no user code ever runs here. DIR/master.json says where
+the master serves; DIR/result.json is the last status.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..common import log as logs
+from ..common import paths, rpc, storage
+from ..common.clock import MonotonicClock
+from ..common.errors import EdlError, Fenced, JobError
+from ..common.settings import JobSettings
+from ..proto import master_pb2_grpc
+from ..runtime.base import OnExit, Runtime
+from ..runtime.local import LocalRuntime
+from ..runtime.nursery import Nursery
+from .journal import Journal
+from .master import EXIT_INTERRUPTED, MEMORY, Master
+from .plan import check_same_plan, cut, plan_of, sources_of
+from .scalars import Scalars
+from .servers import RemoteServers
+from .servicer import MasterServicer
+from .state import dump_queue, load_queue
+from .task_queue import TaskQueue
+
+log = logging.getLogger("edl.master")
+
+_RPC_THREADS = 512  # a parked long poll holds one; they are made as needed
+_JOURNAL = "journal.sqlite"
+_DESCRIBE_S = 3600.0  # counting the records of very large text files takes minutes
+
+
+def serve(job_dir: Path, after: str = "", stop: str = "") -> int:
+    """Run the job; its exit code.
+
+    `after`: how the master before this one ended. `stop`: why the job is to be stopped at once.
+    """
+    logs.configure(role="master")
+    try:
+        settings = JobSettings.from_json((job_dir / "settings.json").read_text())
+        logs.configure(settings.log_level, settings.log_format, "master")
+        return run(settings, job_dir, after, stop)
+    except EdlError as error:
+        print(f"edl: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run(settings: JobSettings, job_dir: Path, after: str, stop: str) -> int:
+    """The whole job; its exit code. Raises EdlError where it cannot even begin."""
+    # Imports torch while the definition is checked, so that workers start at once from then on.
+    nursery = Nursery(
+        (sys.executable, "-m", "edl.worker", "--nursery"),
+        job_dir / "logs" / "nursery.log",
+        settings.envs,
+    )
+    try:
+        return _run(settings, job_dir, nursery, after, stop)
+    finally:
+        nursery.close()
+
+
+def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, stop: str) -> int:
+    begun = _resume(settings, job_dir)
+    if begun is None:
+        described, code = describe(job_dir)
+        if described is None:
+            return code
+        begun = _begin(settings, job_dir, described)
+    journal, queue, restore, described = begun
+    tensorboard = settings.output and settings.tensorboard
+    scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
+    token = rpc.job_token()
+    task_records = settings.minibatch_size * settings.num_minibatches_per_task
+    master = Master(
+        settings=settings,
+        job_dir=job_dir,
+        queue=queue,
+        validation=cut(sources_of(described, "validation"), task_records),
+        journal=journal,
+        connect=lambda addresses: RemoteServers(addresses, token, journal.epoch),
+        clock=MonotonicClock(),
+        token=token,
+        restore=restore,
+        watch=scalars,
+    )
+    memory = journal.get(MEMORY)
+    if memory is not None:
+        master.resume(after, memory)
+    server = _listen(MasterServicer(master), token, settings.port, job_dir)
+    metrics_address = scalars.serve()
+    catch_signals(master, job_dir)
+    about = {"address": server.address, "pid": os.getpid(), "metrics_address": metrics_address}
+    about |= {"epoch": journal.epoch}
+    storage.write_file(job_dir / "master.json", json.dumps(about).encode())
+    log.info("serving address=%s metrics=%s", server.address, metrics_address)
+    if stop:
+        master.stop(stop)
+
+    def start_runtime(on_exit: OnExit) -> Runtime:
+        return LocalRuntime(
+            job_dir, master_address=server.address, on_exit=on_exit, nursery=nursery
+        )
+
+    try:
+        code = master.run(start_runtime)
+    except Fenced:
+        raise  # there is another master: the job, its status and its journal are that one's
+    except BaseException:
+        _leave_result(master, job_dir, scalars)
+        raise
+    else:
+        _leave_result(master, job_dir, scalars)
+    finally:
+        server.stop()
+        journal.close()
+    return code
+
+
+def _leave_result(master: Master, job_dir: Path, scalars: Scalars) -> None:
+    status = master.status_json()
+    storage.write_file(job_dir / "result.json", status.encode())
+    scalars(json.loads(status), last=True)
+    scalars.close()
+
+
+_Begun = tuple[Journal, TaskQueue, str, dict[str, Any]]
+
+
+def _resume(settings: JobSettings, job_dir: Path) -> _Begun | None:
+    """What the master before left in its journal; None where no job has begun, or it is over."""
+    path = job_dir / _JOURNAL
+    if not path.exists() or (job_dir / "result.json").exists():
+        return None
+    journal = Journal(path)
+    state, decisions = journal.replay()
+    if state is None:  # it was killed before it had written anything
+        journal.close()
+        return None
+    described = json.loads((job_dir / "describe.json").read_text())
+    queue = TaskQueue(plan_of(settings, described), tolerance=_tolerance(settings))
+    load_queue(queue, state["queue"])
+    for kind, arguments in decisions:
+        getattr(queue, kind)(**arguments)
+    log.info("resuming epoch=%d decisions=%d", journal.epoch, len(decisions))
+    return journal, queue, "", described
+
+
+def _begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> _Begun:
+    queue, restore = open_queue(settings, described)
+    for suffix in ("", "-wal", "-shm"):  # all of an older one: its log would be replayed
+        (job_dir / f"{_JOURNAL}{suffix}").unlink(missing_ok=True)
+    (job_dir / "result.json").unlink(missing_ok=True)
+    journal = Journal(job_dir / _JOURNAL)
+    journal.compact({"queue": dump_queue(queue)})
+    return journal, queue, restore, described
+
+
+def _listen(servicer: MasterServicer, token: str, port: int, job_dir: Path) -> rpc.Server:
+    """Serve where the master before did, so that nobody has to look; else at `port`."""
+
+    def listen(port: int) -> rpc.Server:
+        return rpc.Server(
+            lambda server: master_pb2_grpc.add_MasterServicer_to_server(servicer, server),
+            token=token,
+            port=port,
+            threads=_RPC_THREADS,
+        )
+
+    before = paths.master_address(job_dir)
+    if before is None:
+        return listen(port)
+    try:
+        return listen(int(before.rpartition(":")[2]))
+    except EdlError:  # a master that sleeps may hold it yet
+        return listen(0)
+
+
+def describe(
+    job_dir: Path, command: Sequence[str] = (sys.executable, "-m", "edl.worker", "--describe")
+) -> tuple[dict[str, Any] | None, int]:
+    """What the worker says of definition and data; or None and the exit code: it has said why."""
+    arguments = [*command, "--job-dir", str(job_dir)]
+    child = subprocess.Popen(arguments, stdin=subprocess.DEVNULL)
+    previous = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    try:
+        code = child.wait(_DESCRIBE_S)
+    except subprocess.TimeoutExpired:
+        raise JobError(f"the data could not be counted within {_DESCRIBE_S:.0f} s") from None
+    except KeyboardInterrupt:
+        code = -signal.SIGINT
+    finally:
+        child.kill()
+        child.wait()
+        signal.signal(signal.SIGTERM, previous)
+    if code == 0:
+        return json.loads((job_dir / "describe.json").read_text()), 0
+    if code > 0:
+        return None, code
+    if -code in (signal.SIGTERM, signal.SIGINT):
+        return None, EXIT_INTERRUPTED
+    raise JobError(f"the check of the definition was killed by signal {-code}")
+
+
+def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQueue, str]:
+    """The queue, and the checkpoint whose books it goes on with ("" where it begins afresh).
+
+    A checkpoint of the same plan that was not at its end is gone on with, position by position;
+    any other one only gives its parameters, unless --resume forbids that (UsageError).
+    """
+    plan = plan_of(settings, described)
+    tolerance = _tolerance(settings)
+    path = settings.resume or settings.checkpoint_dir_for_init
+    if settings.command == "train" and path:
+        manifest = storage.load(path)
+        if settings.resume:
+            check_same_plan(manifest.books.get("plan", {}), plan.fingerprint())
+        if manifest.books.get("plan") == plan.fingerprint():
+            queue = TaskQueue.from_books(plan, manifest.books, tolerance=tolerance)
+            if settings.resume or not queue.plan_done:
+                log.info(
+                    "going on with checkpoint=%s records=%d", manifest.directory, queue.records_done
+                )
+                return queue, str(manifest.directory)
+    return TaskQueue(plan, tolerance=tolerance), ""
+
+
+def _tolerance(settings: JobSettings) -> int:
+    return max(1, settings.task_fault_tolerance)
+
+
+def catch_signals(master: Master, job_dir: Path) -> None:
+    """SIGTERM and SIGINT stop the job in order; the second one ends it at once."""
+    asked = threading.Event()
+
+    def stop(number: int, _: Any) -> None:
+        # Not from the handler itself: it may have interrupted the holder of a lock.
+        act = end_now if asked.is_set() else lambda: master.stop(signal.Signals(number).name)
+        asked.set()
+        threading.Thread(target=act, daemon=True).start()
+
+    def end_now() -> None:
+        master.abort()
+        ended = {"state": "failed", "exit_code": EXIT_INTERRUPTED, "message": "killed"}
+        result = json.dumps({"job_name": master.settings.job_name, **ended})
+        storage.write_file(job_dir / "result.json", result.encode())
+        os._exit(EXIT_INTERRUPTED)
+
+    handler: Callable[[int, Any], None] = stop
+    signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGINT, handler)

@@ -1,0 +1,218 @@
+"""What a restarted master knows is what the one before it knew."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
+from unit.master.test_books_machine import Storm
+
+from edl.master.evaluation import Evaluations
+from edl.master.journal import Journal
+from edl.master.membership import SERVER, WORKER, Member, Membership
+from edl.master.plan import Kind, Plan
+from edl.master.replicas import Replicas
+from edl.master.state import dump, dump_fields, dump_queue, load, load_fields, load_queue
+from edl.master.task_queue import TaskQueue
+
+DECISIONS = {"open_epoch", "add", "lease", "done", "hand_back", "failed", "lost", "fenced"}
+DECISIONS |= {"durable", "recovered", "cancel", "prove"}
+
+
+def fields(queue):
+    """All that decides what the queue does from now on."""
+    caches = {"_low"}
+    kept = {name: value for name, value in vars(queue).items() if name not in caches}
+    ordered = {name: list(kept[name]) for name in ("_leased", "_fencing", "_done", "_begun")}
+    return {**kept, **ordered, "_todo": sorted(queue._todo), "low": queue.low_water}
+
+
+def through_json(values):
+    return json.loads(json.dumps(values))
+
+
+class Recorded:
+    """A queue whose decisions are noted, as the journal has them."""
+
+    def __init__(self, queue):
+        self.queue = queue
+        self.state = through_json(dump_queue(queue))
+        self.decisions = []
+
+    def __getattr__(self, name):
+        value = getattr(self.queue, name)
+        if name not in DECISIONS:
+            return value
+
+        def decide(*positional, **named):
+            names = value.__code__.co_varnames[1:]
+            arguments = {**dict(zip(names, positional, strict=False)), **named}
+            if name == "durable":  # of which a storm gives any iterable, and the master a list
+                arguments["tasks"] = list(arguments["tasks"])
+            result = value(**arguments)
+            self.decisions.append((name, through_json(arguments)))
+            return result
+
+        return decide
+
+
+class StormWithRestarts(Storm):
+    restarts = 0
+
+    def begin_recording(self):
+        if hasattr(self, "queue") and not isinstance(self.queue, Recorded):
+            self.queue = Recorded(self.queue)
+
+    @rule(compact=st.booleans())
+    def restart(self, compact):
+        self.begin_recording()
+        live = self.queue.queue
+        for number, task in live.tasks.items():  # progress is for the eye and is not journaled
+            assert number == task.id
+            task.heard = 0
+        queue = TaskQueue(live.plan, tolerance=live.tolerance)
+        load_queue(queue, self.queue.state)
+        for name, arguments in self.queue.decisions:
+            getattr(queue, name)(**arguments)
+        assert fields(live) == fields(queue)
+        if compact:
+            self.queue = Recorded(queue)
+        else:
+            self.queue.queue = queue
+        type(self).restarts += 1
+
+    def teardown(self):
+        if isinstance(getattr(self, "queue", None), Recorded):
+            self.queue = self.queue.queue
+        super().teardown()
+
+
+def test_a_restart_at_any_moment_of_any_storm_changes_nothing():
+    StormWithRestarts.restarts = 0
+    run_state_machine_as_test(
+        StormWithRestarts,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=80,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    assert StormWithRestarts.restarts >= 60
+
+
+def queue_of(records=40, **more):
+    sources = (("a", records),)
+    return TaskQueue(Plan(Kind.TRAIN, sources, 2, 2, **{"num_epochs": 3, "shuffle": False, **more}))
+
+
+def reloaded(queue):
+    made = TaskQueue(queue.plan, tolerance=queue.tolerance)
+    load_queue(made, through_json(dump_queue(queue)))
+    return made
+
+
+def test_untouched_and_retired_tasks_cost_nothing():
+    queue = queue_of(400_000)
+    queue.open_epoch()
+    for number in range(100):
+        task = queue.lease("w", str(number))
+        queue.done("w", task.id, 1)
+    queue.durable(queue.done_tasks)
+
+    values = dump_queue(queue)
+
+    assert [[101, 100_001, ""]] == values["fresh"]
+    assert len(json.dumps(values)) < 10_000
+    assert fields(queue) == fields(reloaded(queue))
+
+
+def test_payloads_results_quarantine_and_proofs_are_kept():
+    queue = queue_of(4, num_epochs=1)
+    queue.open_epoch()
+    (end,) = queue.add(Kind.EVALUATE_END, [("", 0, 0)], payload=b"\x00\xff", group="g")
+    assert end == queue.lease("w", "r0").id
+    queue.done("w", end, 1, result=b"\xfe")
+    queue.proven.add(Kind.TRAIN)
+    for number in range(3):
+        task = queue.lease("w", f"r{number + 1}")
+        told = {"start": 0, "end": 2, "error": "bad", "record": 1}
+        queue.failed("w", task.id, task.attempt, told)
+        queue.fenced(task.id, task.attempt, [0, 2] if number else [0, 0])
+
+    again = reloaded(queue)
+
+    assert fields(queue) == fields(again)
+    assert (b"\x00\xff", b"\xfe") == (again.tasks[end].payload, again.tasks[end].result)
+    assert ((1,), {1}) == (again.quarantined[0].records, again.tasks[1].skips)
+
+
+def test_tasks_of_an_epoch_that_max_steps_cuts_are_made_again():
+    queue = queue_of(40, num_epochs=3, max_steps=23, seed=4, shuffle=True)
+    queue.open_epoch()
+    for number in range(10):
+        queue.done("w", queue.lease("w", str(number)).id, 1)
+    queue.open_epoch()
+
+    assert fields(queue) == fields(reloaded(queue))
+
+
+def test_a_group_of_the_plan_is_kept():
+    queue = TaskQueue(Plan(Kind.EVALUATE, (("a", 40),), 2, 2))
+    queue.open_epoch(group="round")
+    queue.lease("w", "r")
+
+    again = reloaded(queue)
+
+    assert fields(queue) == fields(again)
+    assert not again.group_done("round")
+
+
+def test_members_and_replicas_and_rounds_are_kept():
+    members = Membership(10.0)
+    members.register(Member(WORKER, 1, "w1", 5.0, "a:1", "m:1", 7, "host", 3, "training", {"x": 1}))
+    members.register(Member(SERVER, 0, "s0", 5.0))
+    members.lose("gone")
+    names = iter("abcdef")
+    replicas = Replicas(2, 1, relaunches=3, name=lambda: next(names))
+    replicas.starts(1.0)
+    replicas.exited(WORKER, 0, "b", -9, 2.0)
+    replicas.exited(WORKER, 1, "c", 1, 2.0)
+    replicas.scale(3)
+    evaluations = Evaluations()
+    evaluations.begin(4, 0, "cut-1")
+    evaluations.end(evaluations.begin(5, 1, "").name, b'{"auc": 0.5}')
+
+    made = Membership(10.0), Replicas(2, 1, relaunches=3, name=lambda: next(names)), Evaluations()
+    for old, new in zip((members, replicas, evaluations), made, strict=True):
+        load_fields(new, through_json(dump_fields(old)))
+
+        kept = {name: value for name, value in vars(old).items() if not callable(value)}
+        assert kept == {name: getattr(new, name) for name in kept}
+
+
+def test_a_class_that_is_not_known_is_refused():
+    with pytest.raises(TypeError, match="object cannot stand in the state"):
+        dump([object()])
+
+
+@pytest.mark.parametrize("value", [{1: (2, {3})}, {"a": None}, [b"\xff", 1.5], {}, [[]], {"": {}}])
+def test_values_come_back_as_they_were(value):
+    assert value == load(through_json(dump(value)))
+
+
+def test_the_state_goes_through_the_journal(tmp_path):
+    queue = queue_of()
+    queue.open_epoch()
+    queue.add(Kind.EVALUATE, [("v", 0, 3)], payload=b"\x01", group="g")
+    journal = Journal(tmp_path / "j.sqlite")
+    journal.compact({"queue": dump_queue(queue)})
+
+    state, _ = journal.replay()
+
+    made = TaskQueue(queue.plan)
+    load_queue(made, state["queue"])
+    assert fields(queue) == fields(made)
