@@ -1,0 +1,65 @@
+"""The same faults on ours and on rivals, one after the other in one run.
+
+    python -m benchmarks.faults --peers FOLDER [--only NAME ...] [--rounds N]
+
+FOLDER is what `python -m benchmarks.peers.setup --into FOLDER elasticdl mxnet tensorflow torchft
+dlrover` was given. Every scenario has its deadlines: a hang is an outcome. All that a scenario
+starts is killed when it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.faults.books import Row, table
+from benchmarks.faults.programs import Unavailable
+
+Scenario = Callable[[Path], Row]
+
+SCENARIOS: dict[str, tuple[str, ...]] = {
+    "torchft": ("outside", "inside"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults")
+    parser.add_argument("--peers", type=Path, required=True, help="the folder of setup --into")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=", ".join(SCENARIOS))
+    parser.add_argument("--rounds", type=int, default=1, help="of each scenario")
+    given = parser.parse_args()
+    if unknown := set(given.only) - {*SCENARIOS, *(name for name, _ in scenarios())}:
+        parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
+    started = time.monotonic()
+    rows = []
+    for name, scenario in scenarios():
+        if given.only and not {name, name.partition(".")[0]} & set(given.only):
+            continue
+        for _ in range(given.rounds):
+            rows.append(once(name, scenario, given.peers))
+            print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+    print(f"{table(rows)}\n\n{time.monotonic() - started:.0f} s in all.")
+
+
+def scenarios() -> Iterator[tuple[str, Scenario]]:
+    """By name, as SYSTEM.FAULT."""
+    for system, faults in SCENARIOS.items():
+        module = importlib.import_module(f"benchmarks.faults.{system}")
+        for fault in faults:
+            yield f"{system}.{fault}", getattr(module, fault)
+
+
+def once(name: str, scenario: Scenario, peers: Path) -> Row:
+    try:
+        return scenario(peers)
+    except Unavailable as reason:
+        system, _, fault = name.partition(".")
+        return Row(system, fault.replace("_", " "), "-", f"could not be run: {reason}")
+
+
+if __name__ == "__main__":
+    main()
