@@ -22,6 +22,7 @@ from benchmarks.faults.programs import Unavailable
 Scenario = Callable[[Path], Row]
 
 SCENARIOS: dict[str, tuple[str, ...]] = {
+    "ours": ("worker", "same_task", "zombie", "server", "master"),
     "torchft": ("outside", "inside"),
 }
 
