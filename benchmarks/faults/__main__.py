@@ -23,6 +23,7 @@ Scenario = Callable[[Path], Row]
 
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "ours": ("worker", "same_task", "zombie", "server", "master"),
+    "elasticdl": ("worker", "same_task", "server"),
     "mxnet": ("worker", "worker_again", "server", "server_again"),
     "torchft": ("outside", "inside"),
     "dlrover": ("worker", "same_task", "zombie", "lost_reply"),

@@ -32,6 +32,7 @@ VERSION = f"edl {__version__} ({commit().partition(',')[0]})"
 DEADLINE_S = 60.0
 KILLS = 4
 _LEASE_S = 2.0  # of the stopped worker
+_SNAPSHOT_S = 1.0  # the default is longer than all of this takes
 
 
 def worker(peers: Path) -> Row:
@@ -39,7 +40,8 @@ def worker(peers: Path) -> Row:
 
 
 def server(peers: Path) -> Row:
-    return _job("kill -9 of a server", lambda job: job.kill("servers"))
+    fault = f"kill -9 of a server (snapshots every {_SNAPSHOT_S:g} s)"
+    return _job(fault, lambda job: job.kill("servers"), snapshot_s=_SNAPSHOT_S)
 
 
 def master(peers: Path) -> Row:

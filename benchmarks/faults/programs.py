@@ -81,7 +81,8 @@ class Program:
     def must_say(self, event: str, timeout_s: float) -> Event:
         """The first such event. Raises Unavailable."""
         if not self.wait(lambda events: any(e["event"] == event for e in events), timeout_s):
-            raise Unavailable(f"no {event!r} in {timeout_s:g} s: {self.last_words()}")
+            why = "it ended" if self.process.poll() is not None else f"waited {timeout_s:g} s"
+            raise Unavailable(f"no word of {event!r} ({why}): {self.last_words()}")
         return self.said(event)[0]
 
     def ended(self, timeout_s: float) -> bool:
