@@ -10,7 +10,8 @@
     └── PeerError           another process did not answer as it must
         ├── Unreachable     no answer within the deadline
         ├── Unauthenticated the job's token was missing or wrong
-        └── Fenced          this process was declared lost; what it holds is void
+        ├── Fenced          this process was declared lost; what it holds is void
+        └── NotPinned       a server does not hold the cut that was asked for
 
 Messages are whole sentences for the user: what is wrong, where, and what to do.
 """
@@ -73,3 +74,7 @@ class Unauthenticated(PeerError):
 
 class Fenced(PeerError):
     """This process was declared lost by the master: its leases are void."""
+
+
+class NotPinned(PeerError):
+    """A server does not hold the cut: it was let go, or the server was replaced since."""

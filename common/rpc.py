@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from .errors import EdlError, Unauthenticated, Unreachable
+from .errors import EdlError, NotPinned, Unauthenticated, Unreachable
 
 TOKEN_VARIABLE = "EDL_TOKEN"
 _TOKEN_KEY = "x-edl-token"
@@ -150,6 +150,8 @@ def translate(error: grpc.RpcError) -> EdlError:
     details = error.details() if hasattr(error, "details") else str(error)
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return Unauthenticated(details or "unauthenticated")
+    if code == grpc.StatusCode.NOT_FOUND:
+        return NotPinned(details or "not pinned")
     if code in (
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -127,7 +127,7 @@ class JobSettings:
     num_workers: int = knob(2, "Workers at the start.", "Replicas", minimum=1)
     num_ps: int = knob(1, "Parameter servers.", "Replicas", "num_ps_pods")
     relaunch_on_worker_failure: int = knob(
-        3, "Relaunches of a worker that crashed; preemption never counts.", "Replicas"
+        3, "Relaunches of a worker or server that crashed; preemption never counts.", "Replicas"
     )
     lease_s: float = knob(10.0, "A worker silent for so long is lost.", "Replicas")
     drain_grace_s: float = knob(20.0, "Time a draining worker has to hand back.", "Replicas")
@@ -213,6 +213,9 @@ class JobSettings:
     )
     server_timeout_s: float = knob(
         30.0, "A server silent for so long is killed and replaced.", "Recovery"
+    )
+    server_wait_s: float = knob(
+        600.0, "How long a worker waits for a lost server to be replaced.", "Recovery"
     )
 
     # -- Faults in the data

@@ -78,11 +78,27 @@ class MasterClient:
         reply: pb.GetTaskReply = self._call(self._stub.GetTask, request, wait_s)
         return reply
 
-    def report_done(self, task: int, attempt: int, *, records: int, result: bytes = b"") -> bool:
-        """The lease is done: all its spans are acknowledged by all shards. False: fenced."""
+    def report_done(
+        self,
+        task: int,
+        attempt: int,
+        *,
+        records: int,
+        result: bytes = b"",
+        slot_map_version: int = 0,
+    ) -> bool:
+        """The lease is done: all its spans are acknowledged by all shards. False: fenced.
+
+        `slot_map_version`: of the servers that acknowledged the last one.
+        """
         return self.report_task(
             pb.ReportTaskRequest(
-                task=task, attempt=attempt, done=True, records=records, result=result
+                task=task,
+                attempt=attempt,
+                done=True,
+                records=records,
+                result=result,
+                slot_map_version=slot_map_version,
             )
         )
 
@@ -115,21 +131,33 @@ class MasterClient:
     ) -> pb.HeartbeatReply:
         """Say that this replica lives; renews all leases of a worker."""
         request = pb.HeartbeatRequest(
-            replica=self.replica,
             progress=progress,
             version=version,
             scalars=scalars or {},
             state=state,
         )
+        return self.heartbeat_with(request, patience_s)
+
+    def heartbeat_with(
+        self, request: pb.HeartbeatRequest, patience_s: float | None = None
+    ) -> pb.HeartbeatReply:
+        """A heartbeat made by the caller; `replica` is filled in."""
+        assert self.replica is not None, "only a replica has a heart"
+        request.replica.CopyFrom(self.replica)
         reply: pb.HeartbeatReply = self._call(self._stub.Heartbeat, request, patience_s=patience_s)
         return reply
 
     def get_servers(
-        self, known_slot_map_version: int = 0, wait_s: float = 10.0
+        self,
+        known_slot_map_version: int = 0,
+        wait_s: float = 10.0,
+        patience_s: float | None = None,
     ) -> pb.GetServersReply:
         """Addresses of the servers; `slot_map_version` 0 while not all of them are there."""
         request = pb.GetServersRequest(known_slot_map_version=known_slot_map_version, wait_s=wait_s)
-        reply: pb.GetServersReply = self._call(self._stub.GetServers, request, wait_s)
+        reply: pb.GetServersReply = self._call(
+            self._stub.GetServers, request, wait_s, patience_s=patience_s
+        )
         return reply
 
     # -- command line

@@ -109,11 +109,16 @@ class Master:
         self._runtime: Runtime | None = None
         self._processes: dict[tuple[str, int], Replica] = {}
         self._servers: Servers | None = None
+        self.servers_version = 0  # of the map of servers; 0: not all have been there yet
+        self._serving: dict[int, Member] = {}  # by shard: where the map says that it is
+        self._recovering: set[str] = set()  # incarnations of servers that are being made ready
+        self._coverage: dict[int, pb.Coverage] = {}  # by shard
+        self._newly_covered = False
         self._parked: deque[_Parked] = deque()
         self._watchers: deque[tuple[int, _Parked]] = deque()
         self._fences_sent: set[tuple[int, int]] = set()
         self._looked = clock.now()  # for who is silent
-        self._silent: dict[int, float] = {}  # worker index: last heard
+        self._silent: dict[tuple[str, int], float] = {}  # role, index: last heard
         self._cutting = False
         self._cut_numbers = itertools.count(1)
         self._rounds = 0  # evaluations that run, their cuts included
@@ -263,9 +268,10 @@ class Master:
             self._lost(member, "replaced")
         if not accepted:
             return pb.RegisterReply(fenced=True)
-        if role == WORKER:
-            self._silent.pop(replica.index, None)
+        self._silent.pop((role, replica.index), None)
         self._tell(f"{role} {replica.index} registered (pid {request.pid})")
+        if request.note:
+            self._tell(f"{role} {replica.index}: {request.note}")
         return pb.RegisterReply(settings_json=self.settings.to_json(), job_dir=str(self._job_dir))
 
     def _heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
@@ -281,11 +287,16 @@ class Master:
             return pb.HeartbeatReply(fenced=True)
         if replica.role == pb.SERVER:
             self.version = max(self.version, request.version)
+            if request.HasField("coverage"):
+                self._covered(replica.index, request.coverage)
+        for note in request.notes:
+            self._tell(f"{_ROLES[replica.role]} {replica.index}: {note}")
         for told in request.progress:
             self.queue.progress(replica.incarnation, told.task, told.attempt, told.position)
         return pb.HeartbeatReply(
             drain=self._must_leave(_ROLES[replica.role], replica.index),
             low_water=self.queue.low_water,
+            slot_map_version=self.servers_version,
         )
 
     def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:
@@ -314,7 +325,8 @@ class Master:
         about = {"worker": worker, "task": request.task, "attempt": request.attempt}
         outcome = request.WhichOneof("outcome")
         if outcome == "done":
-            return bool(self._do("done", **about, result=request.result))
+            doubtful = request.slot_map_version < self.servers_version
+            return bool(self._do("done", **about, result=request.result, doubtful=doubtful))
         if outcome == "handed_back":
             return bool(self._do("hand_back", **about))
         told = request.failed
@@ -345,8 +357,7 @@ class Master:
         self._tell(f"{replica.role} {replica.index} {slot.last_end} ({verdict})")
         for member in self.members.lose_index(replica.role, replica.index):
             self._lost(member, slot.last_end)
-        if replica.role == WORKER:
-            self._silent.pop(replica.index, None)
+        self._silent.pop((replica.role, replica.index), None)
 
     def _lost(self, member: Member, why: str) -> None:
         """Only a worker holds leases: the loss of server i moves no task of worker i."""
@@ -391,15 +402,15 @@ class Master:
             # heard yet.
             self.members.excuse(away_s)
         for member in self.members.expire(now):
-            self._silent[member.index] = member.last_heard
+            self._silent[WORKER, member.index] = member.last_heard
             self._tell(f"worker {member.index} was silent for {self.settings.lease_s:g} s: lost")
             self._lost(member, "silent")
-        for index, last_heard in list(self._silent.items()):
+        for (role, index), last_heard in list(self._silent.items()):
             if now - last_heard > _SILENT_LEASES * self.settings.lease_s:
-                del self._silent[index]
-                self._tell(f"worker {index} stays silent: killed")
-                self._stop_process(WORKER, index, 0)
-        for member in self.members.hung_servers(now, self.settings.master_timeout_s):
+                del self._silent[role, index]
+                self._tell(f"{role} {index} stays silent: killed")
+                self._stop_process(role, index, 0)
+        for member in self.members.hung_servers(now, self.settings.server_timeout_s):
             self._tell(f"server {member.index} stays silent: killed")
             self._stop_process(SERVER, member.index, 0)
 
@@ -425,18 +436,36 @@ class Master:
             "EDL_INDEX": str(start.index),
             "EDL_INCARNATION": start.incarnation,
         }
-        arguments = ("--restore", self._restore) if start.role == SERVER and self._restore else ()
+        arguments = self._server_arguments(start.index) if start.role == SERVER else ()
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._processes[start.role, start.index] = replica
-        if start.role == WORKER:  # until it registers
-            self._silent[start.index] = self._clock.now() + self.settings.master_timeout_s
+        # until it registers
+        self._silent[start.role, start.index] = self._clock.now() + self.settings.master_timeout_s
+
+    def _server_arguments(self, index: int) -> tuple[str, ...]:
+        """What a server begins with: the job's checkpoint, or what its forerunner has left."""
+        arguments: tuple[str, ...] = ("--restore", self._restore) if self._restore else ()
+        if index in self._serving:
+            coverage = self._coverage.get(index, pb.Coverage())
+            left = f"{self._serving[index].incarnation}:{coverage.snapshot}"
+            arguments += ("--recover", left)
+        return arguments
 
     def _connect_servers(self) -> None:
         members = self.members.of(SERVER)
         if self._servers is None and len(members) == self.settings.num_ps:
             self._servers = self._connect([member.address for member in members])
+            self._serving = {member.index: member for member in members}
+            self.servers_version = 1
             if self.status.state == "starting":
                 self.status.state = "running"
+        if self._servers is None or self.status.exit_code is not None:
+            return
+        for member in members:
+            known = member.incarnation in self._recovering
+            if not known and self._serving[member.index].incarnation != member.incarnation:
+                self._recovering.add(member.incarnation)
+                self.loop.spawn(self._recover(member))
 
     def _send_fences(self) -> None:
         if self._servers is None:
@@ -447,16 +476,40 @@ class Master:
             self.loop.spawn(self._fence(fences))
 
     def _retire(self) -> None:
-        """In this release a task that is done need not be kept: no server is ever replaced.
+        """Forget what is done and durable (rule 4): nobody can ask for it again.
 
         Not during a cut: its books need the tasks that the frozen ledgers name.
         """
         if self._cutting:
             return
         running = self.evaluations.running
-        done = [n for n in self.queue.done_tasks if self.queue.tasks[n].group not in running]
-        if done:
-            self._do("durable", tasks=done)
+        done = (self.queue.tasks[n] for n in self.queue.done_tasks)
+        gone = [t.id for t in done if t.kind != Kind.TRAIN and t.group not in running]
+        if self._newly_covered:
+            self._newly_covered = False
+            gone += self._durable_tasks()
+        if gone:
+            self._do("durable", tasks=gone)
+
+    def _durable_tasks(self) -> list[int]:
+        """Train tasks that every shard would have after the worst that can happen to it."""
+        if len(self._coverage) < self.settings.num_ps:
+            return []
+        by_shard = [
+            (c.low_water, {t.task: t.position for t in c.tasks}) for c in self._coverage.values()
+        ]
+        done = (self.queue.tasks[n] for n in self.queue.done_tasks)
+        return [
+            task.id
+            for task in done
+            if task.kind == Kind.TRAIN
+            and all(task.id < low or at.get(task.id) == task.size for low, at in by_shard)
+        ]
+
+    def _covered(self, index: int, coverage: pb.Coverage) -> None:
+        if coverage.snapshot >= self._coverage.get(index, pb.Coverage()).snapshot:
+            self._coverage[index] = coverage
+            self._newly_covered = True
 
     def _check(self) -> None:
         if self.status.exit_code is not None:
@@ -526,7 +579,7 @@ class Master:
             self.version = yield from self._insist(lambda: self._shards.version())
             round_ = self.evaluations.begin(self.version, 0, "")
             self._do("open_epoch", group=round_.name)
-            yield from self._evaluation(round_)
+            yield from self._evaluation(round_, self.servers_version)
         else:
             self._do("open_epoch")
             yield lambda: self.queue.plan_done
@@ -538,26 +591,42 @@ class Master:
         self.loop.spawn(self._periodically(self.settings.evaluation_steps, self._evaluate_now))
         self.loop.spawn(self._periodically(self.settings.checkpoint_steps, self._checkpoint))
         epoch = max(0, queue.opened - 1)
+        whole = 0
         while plan.epochs is None or epoch < plan.epochs:
             if queue.opened == epoch:
                 self._do("open_epoch")
-            yield lambda: queue.epochs_done(epoch + 1)  # noqa: B023  asked before epoch moves on
-            epoch += 1
-            last = epoch == plan.epochs
-            if not self.settings.use_async and (last or not plan.overlap_epochs):
-                yield from self._flush()
-            self._tell(f"epoch {epoch - 1} is done")
+            last = epoch + 1 == plan.epochs
+            step = not self.settings.use_async and (last or not plan.overlap_epochs)
+            whole = yield from self._epochs_done(epoch + 1, step)
+            self._tell(f"epoch {epoch} is done")
             if self._validation:
-                round_ = yield from self._begin_evaluation(epoch - 1)
-                if not last:
-                    self.loop.spawn(self._evaluation(round_))
-                else:
-                    yield from self._evaluation(round_)
+                cut = yield from self._begin_evaluation()
+                self.loop.spawn(self._evaluate(cut, epoch))
+            epoch += 1
         yield lambda: not self._rounds
-        if self.settings.checkpoint_dir:  # first: the end runs the user's code, which may fail
-            yield from self._checkpoint()
-        self._do("add", kind=int(Kind.TRAIN_END), pieces=_END, group=_TRAIN_END)
-        yield lambda: queue.group_done(_TRAIN_END)
+        while True:
+            if whole != self.servers_version:
+                whole = yield from self._epochs_done(queue.opened, not self.settings.use_async)
+            if self.settings.checkpoint_dir:  # first: the end runs the user's code, which may fail
+                yield from self._checkpoint(last=True)
+            self._do("add", kind=int(Kind.TRAIN_END), pieces=_END, group=_TRAIN_END)
+            yield lambda: queue.group_done(_TRAIN_END)
+            if whole == self.servers_version:
+                return
+            # What it saw may have been a server that lacked something yet: once more.
+
+    def _epochs_done(self, epochs: int, step: bool) -> Script[int]:
+        """So many epochs are done, on the servers of the version that is returned.
+
+        step: they have made a step of all of it.
+        """
+        while True:
+            yield lambda: self.queue.epochs_done(epochs)
+            version = self.servers_version
+            if step:
+                yield from self._flush()
+            if version == self.servers_version and self.queue.epochs_done(epochs):
+                return version
 
     def _periodically(self, steps: int, action: Callable[[], Script[None]]) -> Script[None]:
         """Run `action` whenever the version passes a multiple of `steps`, until training ends."""
@@ -574,26 +643,42 @@ class Master:
 
     def _evaluate_now(self) -> Script[None]:
         if self._validation and not self._rounds:
-            round_ = yield from self._begin_evaluation(self.queue.opened - 1)
-            yield from self._evaluation(round_)
+            cut = yield from self._begin_evaluation()
+            yield from self._evaluate(cut, self.queue.opened - 1)
 
-    def _begin_evaluation(self, epoch: int) -> Script[Round]:
+    def _begin_evaluation(self) -> Script[Cut]:
         self._rounds += 1
         cut, _ = yield from self._cut()
-        round_ = self.evaluations.begin(cut.version, epoch, cut.name)
-        self._do(
-            "add",
-            kind=int(Kind.EVALUATE),
-            pieces=self._validation,
-            epoch=epoch,
-            cut=cut.name,
-            group=round_.name,
-        )
-        return round_
+        return cut
 
-    def _evaluation(self, round_: Round) -> Script[None]:
+    def _evaluate(self, cut: Cut, epoch: int) -> Script[None]:
+        """A round on the cut; anew, on another one, where a server that holds it was replaced."""
+        while True:
+            version = self.servers_version
+            round_ = self.evaluations.begin(cut.version, epoch, cut.name)
+            self._do(
+                "add",
+                kind=int(Kind.EVALUATE),
+                pieces=self._validation,
+                epoch=epoch,
+                cut=cut.name,
+                group=round_.name,
+            )
+            whole = yield from self._evaluation(round_, version)
+            yield from self._insist(lambda: self._shards.unpin(cut.name))  # noqa: B023
+            if whole:
+                break
+            cut, _ = yield from self._cut()
+        self._rounds -= 1
+
+    def _evaluation(self, round_: Round, version: int) -> Script[bool]:
+        """Its tasks to their end. False: given up, with the servers of `version` gone."""
         queue = self.queue
-        yield lambda: queue.group_done(round_.name)
+        yield lambda: queue.group_done(round_.name) or self._cut_is_gone(round_, version)
+        if not queue.group_done(round_.name):
+            self._do("cancel", group=round_.name)
+            del self.evaluations.running[round_.name]
+            return False
         results = [
             queue.tasks[n].result for n in queue.done_tasks if queue.tasks[n].group == round_.name
         ]
@@ -616,25 +701,41 @@ class Master:
             for name, value in (round_.metrics or {}).items()
         )
         self._tell(f"evaluation of version {round_.version}: {values or 'no metrics'}")
-        if round_.cut:
-            yield from self._insist(lambda: self._shards.unpin(round_.cut))
-            self._rounds -= 1
+        return True
 
-    def _checkpoint(self) -> Script[None]:
+    def _cut_is_gone(self, round_: Round, version: int) -> bool:
+        return bool(round_.cut) and version != self.servers_version
+
+    def _checkpoint(self, last: bool = False) -> Script[None]:
+        """last: the one that nothing follows; the others may fail, and training goes on."""
         yield lambda: not self._checkpointing
         self._checkpointing = True
         try:
-            cut, books = yield from self._cut()
-            try:
-                if self._kept != (cut.version, books):
-                    yield self.loop.background(lambda: self._write_checkpoint(cut, books))
-                    self._kept = cut.version, books
-            finally:
-                self.loop.background(lambda: self._shards.unpin(cut.name))
-        except (OSError, Unreachable, EdlError) as error:
-            self._fail(f"checkpoint {self.settings.checkpoint_dir} cannot be written: {error}")
+            while True:
+                version = self.servers_version
+                try:
+                    yield from self._keep_checkpoint()
+                    return
+                except (OSError, EdlError) as error:
+                    if version != self.servers_version:
+                        continue  # a server that held the cut was replaced: another cut
+                    text = f"checkpoint {self.settings.checkpoint_dir} cannot be written: {error}"
+                    if last:
+                        self._fail(text)
+                    else:
+                        self._tell(f"{text}; training goes on")
+                    return
         finally:
             self._checkpointing = False
+
+    def _keep_checkpoint(self) -> Script[None]:
+        cut, books = yield from self._cut()
+        try:
+            if self._kept != (cut.version, books):
+                yield self.loop.background(lambda: self._write_checkpoint(cut, books))
+                self._kept = cut.version, books
+        finally:
+            self.loop.background(lambda: self._shards.unpin(cut.name))
 
     def _write_checkpoint(self, cut: Cut, books: dict[str, Any]) -> None:
         """In the background."""
@@ -691,12 +792,51 @@ class Master:
 
     def _fence(self, fences: Sequence[Fence]) -> Script[None]:
         attempts = {fence.task: fence.attempt for fence in fences}
+        version = self.servers_version
         answer = yield from self._insist(lambda: self._shards.fence(attempts))
+        self._fences_sent.difference_update(attempts.items())
+        if version != self.servers_version:
+            return  # one of the answers may be that of a server which is gone: asked again
         for task, attempt in attempts.items():
             applied = list(answer[task])
             self._do("fenced", task=task, attempt=attempt, applied=applied)
-            self._fences_sent.discard((task, attempt))
             log.info("task=%d attempt=%d -> requeued applied=%s", task, attempt, applied)
+
+    def _recover(self, member: Member) -> Script[None]:
+        """Rule 5: a server that replaces a lost one stands where its snapshot does.
+
+        Nobody knows its address yet. It learns the attempts first, so that no zombie finds it open;
+        what it lacks of done tasks is leased again, and the others drop the duplicates.
+        """
+        asked: dict[int, int] = {}
+        applied: dict[int, int] = {}
+        answered = False
+        while True:
+            attempts = dict(self.queue.unretired.items() - asked.items())
+            if answered and not attempts:
+                break
+            try:
+                applied |= yield self.loop.background(
+                    lambda: self._shards.fence_one(member.index, member.address, attempts)  # noqa: B023
+                )
+                asked |= attempts
+                answered = True
+            except Unreachable as error:  # it may still be restoring
+                log.debug("server=%d -> not ready error=%r", member.index, str(error))
+                yield from self.loop.sleep(_RETRY_S)
+            if self.members.get(member.incarnation) is None or self.status.exit_code is not None:
+                return  # lost again
+        there = self.queue.unretired
+        before = self.queue.records_done
+        self._do("recovered", applied={t: p for t, p in applied.items() if t in there})
+        self._serving[member.index] = member
+        self.servers_version += 1
+        addresses = [self._serving[index].address for index in sorted(self._serving)]
+        self._shards.replace(addresses, self.servers_version)
+        self._tell(
+            f"server {member.index} is back; {before - self.queue.records_done} records are "
+            "computed again for it"
+        )
 
     def _insist(self, call: Callable[[], Answer]) -> Script[Answer]:
         """The result of a remote call, asked again until the servers answer."""
@@ -725,7 +865,7 @@ class Master:
             if queue.uneven:
                 self._tell("no checkpoint: a worker was killed in the midst of a push")
             elif self.status.exit_code is None:
-                yield from self._checkpoint()
+                yield from self._checkpoint(last=True)
         if self.status.exit_code is None:
             text = f"stopped ({reason or 'asked to'}) at record {self.queue.records_done}"
             self._end_job("failed", EXIT_INTERRUPTED, f"{text}; {self._how_to_go_on()}")
@@ -815,10 +955,13 @@ class Master:
         )
 
     def _get_servers(self) -> pb.GetServersReply:
-        if self._servers is None:
+        if not self.servers_version:
             return pb.GetServersReply()
-        addresses = [member.address for member in self.members.of(SERVER)]
-        return pb.GetServersReply(slot_map_version=1, addresses=addresses, num_slots=NUM_SLOTS)
+        return pb.GetServersReply(
+            slot_map_version=self.servers_version,
+            addresses=[self._serving[index].address for index in sorted(self._serving)],
+            num_slots=NUM_SLOTS,
+        )
 
     def _status(self) -> dict[str, Any]:
         return self.status.render(

@@ -7,8 +7,8 @@ How a process ended decides what follows:
   exit 0, told to leave              finished: gone for good
   exit 0, not told                   drained by somebody else (SIGTERM, as preemption does): as above
   exit code, or a signal of a crash  failure: again after a growing pause, up to the limit
-A server that ends is beyond repair in this release: `dead_server` says so. Scaling down drains the
-highest indexes, scaling up reuses the indexes that have left.
+The same holds for servers; `dead_server` is one that failed for good. Scaling down drains the highest
+indexes, scaling up reuses the indexes that have left.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Start:
 
 
 class Replicas:
-    """`relaunches`: restarts of a failed worker. `name()` makes a fresh incarnation's name."""
+    """`relaunches`: restarts of one that failed. `name()` makes a fresh incarnation's name."""
 
     def __init__(
         self, workers: int, servers: int, *, relaunches: int, name: Callable[[], str]
@@ -106,10 +106,6 @@ class Replicas:
         if slot.leaving or self._ending:
             slot.phase = Phase.FINISHED
             return "finished"
-        if role == SERVER:
-            slot.phase = Phase.FAILED
-            self.dead_server = slot
-            return "failed"
         slot.phase = Phase.WAITING
         slot.not_before = now
         if code == 0 or (code < 0 and -code not in _CRASHES):
@@ -121,6 +117,8 @@ class Replicas:
         slot.not_before = now + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (slot.failures - 1))
         if slot.failures > self._relaunches:
             slot.phase = Phase.FAILED
+            if role == SERVER:
+                self.dead_server = slot
         return "failed"
 
     def scale(self, workers: int) -> int:

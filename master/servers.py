@@ -45,6 +45,17 @@ class Servers(Protocol):
         """
         ...
 
+    def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
+        """The same on the server at `address`, which replaces the one of this shard. By task.
+
+        Raises EdlError where it has retired one of them.
+        """
+        ...
+
+    def replace(self, addresses: Sequence[str], version: int) -> None:
+        """From now on the servers are at these addresses. Calls that run at old ones are repeated."""
+        ...
+
     def cut(self, name: str, hold_s: float) -> Cut | None:
         """Pin one state of all shards; None where pushes in flight did not arrive in `hold_s`."""
         ...
@@ -73,6 +84,7 @@ class RemoteServers:
 
     def __init__(self, addresses: Sequence[str], token: str, master_epoch: int = 1) -> None:
         self._client = PsClient(addresses, token=token)
+        self._token = token
         self._master_epoch = master_epoch
 
     def fence(self, attempts: Mapping[int, int]) -> Mapping[int, Sequence[int]]:
@@ -80,11 +92,23 @@ class RemoteServers:
             attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch
         )
         for shard, applied in answers.items():
-            if applied.keys() != attempts.keys():
-                missing = sorted(attempts.keys() - applied.keys())
-                raise PeerError(f"server {shard} has retired tasks {missing}, which are not done")
+            _check_all_are_there(shard, attempts, applied)
         shards = sorted(answers)
         return {task: [answers[shard][task] for shard in shards] for task in attempts}
+
+    def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
+        client = PsClient([address], token=self._token)
+        try:
+            applied = client.fence(
+                attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch
+            )[0]
+        finally:
+            client.close()
+        _check_all_are_there(shard, attempts, applied)
+        return applied
+
+    def replace(self, addresses: Sequence[str], version: int) -> None:
+        self._client.update(addresses, version)
 
     def cut(self, name: str, hold_s: float) -> Cut | None:
         taken = self._client.take_cut(name, hold_s=hold_s, timeout_s=hold_s + _RPC_TIMEOUT_S)
@@ -111,3 +135,11 @@ class RemoteServers:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _check_all_are_there(
+    shard: int, attempts: Mapping[int, int], applied: Mapping[int, int]
+) -> None:
+    if applied.keys() != attempts.keys():
+        missing = sorted(attempts.keys() - applied.keys())
+        raise PeerError(f"server {shard} has retired tasks {missing}, which are not done")

@@ -1,9 +1,9 @@
 """The task queue: who does which records, so that each is applied exactly once. Pure.
 
     todo --lease--> leased --done--> done --durable--> (retired)
-      ^                |
-      |   lost, failed, handed back
-      +--- fenced <--- fencing
+      ^                |               |
+      |   lost, failed, handed back    |  a server lacks it
+      +--- fenced <--- fencing <-------+
 
 A lease is (task, attempt, worker incarnation); it ends with its worker: its deadline is the worker's
 (membership.py), so that any sign of life renews all leases. A train task that comes back is first
@@ -11,6 +11,10 @@ fenced: every shard refuses its old attempt from then on and says up to which po
 the task. It is leased again from the least of these positions, with the others as boundaries of its
 minibatches, so that each shard drops exactly what it has. Tasks that push nothing (evaluate,
 predict, the two ends) come back at once, from their beginning; results of old attempts are refused.
+
+A server that was replaced stands where its snapshot does: tasks that were done are fenced and leased
+again from there, and a position that was reached is reached no more (`recovered`). A task that was
+done under servers that have been replaced since is fenced too, to see how far it is.
 
 Tasks that came back go first, evaluations go before training, and the tasks of an epoch are leased
 only when the epoch is opened. Preemption never counts against a task. A task that failed goes to the
@@ -218,11 +222,19 @@ class TaskQueue:
             current.heard = max(current.heard, position)
             self._prove(current, position)
 
-    def done(self, worker: str, task: int, attempt: int, result: bytes = b"") -> bool:
-        """All spans of the lease are acknowledged by all shards. False: it is the worker's no more."""
+    def done(
+        self, worker: str, task: int, attempt: int, result: bytes = b"", doubtful: bool = False
+    ) -> bool:
+        """All spans of the lease are acknowledged by all shards. False: it is the worker's no more.
+
+        doubtful: by shards of which one has been replaced since, and may lack them.
+        """
         current = self._current(worker, task, attempt)
         if current is None:
             return self._answer(worker, task, attempt)
+        if doubtful and current.kind == Kind.TRAIN:
+            self._come_back(current, f"done by {worker}, at servers of which one was replaced")
+            return self._answer(worker, task, attempt, True)
         del self._leased[task]
         self._failures_of_no_record = 0
         current.worker = ""
@@ -298,6 +310,40 @@ class TaskQueue:
             self._prove(current, current.position)
             self._requeue(current)
 
+    def recovered(self, applied: Mapping[int, int]) -> None:
+        """A shard was replaced by one that stands at these positions of the tasks in `unretired`."""
+        for number, position in applied.items():
+            task = self.tasks.get(number)
+            if task is None or position > task.size:
+                raise IllegalTransition(
+                    f"a server was restored with {position} positions of task {number}, which "
+                    "are more than it has, or it has none any more"
+                )
+            if position >= task.position and task.state != State.DONE:
+                continue
+            task.tell(f"a server was restored at {position}")
+            if task.state == State.DONE:
+                if position == task.size:
+                    continue
+                self._reopen(task)
+            elif task.state in (State.TODO, State.LEASED):
+                ahead = {task.position, *task.boundaries}
+                task.boundaries = tuple(sorted(p for p in ahead if p > position))
+            task.position = min(task.position, position)
+            task.heard = min(task.heard, position)
+
+    def cancel(self, group: str) -> None:
+        """Forget the tasks of a group; whoever holds one is fenced."""
+        for task in [t for t in self.tasks.values() if t.group == group]:
+            if task.id < UNPLANNED_IDS:
+                raise self._illegal(task, f"cancelled with group {group}")
+            if task.state == State.TODO:
+                self._todo = [entry for entry in self._todo if entry[-1] != task.id]
+                heapq.heapify(self._todo)
+            for places in (self.tasks, self._leased, self._done, self._begun):
+                places.pop(task.id, None)
+        del self._open_of_group[group]
+
     def durable(self, tasks: Iterable[int]) -> None:
         """These tasks, all done, need not be remembered: they are retired. Again is harmless."""
         for number in tasks:
@@ -317,6 +363,12 @@ class TaskQueue:
     def done_tasks(self) -> list[int]:
         """Done, not yet retired."""
         return list(self._done)
+
+    @property
+    def unretired(self) -> dict[int, int]:
+        """Train tasks of which a shard's ledger may have something: their attempts."""
+        there = (self.tasks[n] for n in (*self._begun, *self._done))
+        return {t.id: t.attempt for t in there if t.kind == Kind.TRAIN}
 
     @property
     def low_water(self) -> int:
@@ -512,6 +564,20 @@ class TaskQueue:
             self._open_of_epoch[task.epoch] -= 1
             self._records_done += task.size
         self._tasks_done += 1
+
+    def _reopen(self, task: Task) -> None:
+        """A train task that was done, and is not any more."""
+        del self._done[task.id]
+        self._begun[task.id] = None
+        if task.group:
+            self._open_of_group[task.group] += 1
+        self._open_of_epoch[task.epoch] += 1
+        self._records_done -= task.size
+        self._tasks_done -= 1
+        task.state = State.FENCING
+        task.attempt += 1
+        task.position, task.heard = task.size, 0
+        self._fencing[task.id] = None
 
     def _quarantine(self, task: Task) -> None:
         """Rule 7: after so many tries the positions to blame are never read again, and are named."""

@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--incarnation", required=True, help="unique name of this process")
     parser.add_argument("--master", required=True, help="host:port of the master")
     parser.add_argument("--restore", default="", help="checkpoint to continue, with its ledger")
+    parser.add_argument("--recover", default="", help="incarnation and snapshot to go on from")
     given = parser.parse_args(arguments)
     keep_freed_memory()
     logs.configure(role="ps", index=given.index)

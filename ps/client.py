@@ -254,7 +254,8 @@ class PushResult:
     """`position`: for a gap, the least position that a shard expects. `versions`: by shard.
 
     `pulled`: the dense values of `versions` have been written to where the push wanted them;
-    `changed` are those that were.
+    `changed` are those that were. `servers_version`: the answers are those of these servers or of
+    newer ones.
     """
 
     outcome: PushOutcome
@@ -262,6 +263,7 @@ class PushResult:
     position: int | None = None
     pulled: bool = False
     changed: frozenset[str] = frozenset()
+    servers_version: int = 0
 
 
 @dataclass(frozen=True)
@@ -307,8 +309,14 @@ class PsClient:
         slot_map: SlotMap | None = None,
         transport: str = "auto",
         identity: Identity | None = None,
+        servers_version: int = 1,
+        find: Callable[[int, float], tuple[Sequence[str], int]] | None = None,
     ) -> None:
         """`spec` is needed to pull and push; the master's calls do without.
+
+        `addresses` are those of `servers_version`. `find(version, wait_s)` answers where the
+        servers are now, held up to `wait_s` for a version newer than this one: it is asked while a
+        server does not answer.
 
         `transport`: how pulls and pushes travel: "auto" (shared memory on the same host, else
         TCP), "shm", "unix", "tcp" or "grpc". `identity` is needed across hosts.
@@ -319,6 +327,9 @@ class PsClient:
         self._token = token
         self._identity = identity or Identity(token)
         self._transport = transport
+        self.servers_version = servers_version
+        self._find = find
+        self._updating = threading.Lock()
         self._shards = [self._open(address) for address in addresses]
         self._closed = threading.Event()
         self._spec: ModelSpec | None = None
@@ -333,14 +344,22 @@ class PsClient:
     def addresses(self) -> tuple[str, ...]:
         return tuple(shard.address for shard in self._shards)
 
-    def update(self, addresses: Sequence[str]) -> None:
-        """Servers that were replaced have new addresses; what was known of their chunks is void."""
+    def update(self, addresses: Sequence[str], version: int) -> None:
+        """Servers that were replaced have new addresses, by a newer version of the map of servers.
+
+        What was known of their chunks is void, and calls that run at the old ones are made again.
+        An older version changes nothing.
+        """
         if len(addresses) != self.num_shards:
             raise ValueError(f"{len(addresses)} addresses for {self.num_shards} shards")
-        for index, address in enumerate(addresses):
-            if self._shards[index].address != address:
-                replaced, self._shards[index] = self._shards[index], self._open(address)
-                replaced.close()
+        with self._updating:
+            if version <= self.servers_version:
+                return
+            self.servers_version = version
+            for index, address in enumerate(addresses):
+                if self._shards[index].address != address:
+                    replaced, self._shards[index] = self._shards[index], self._open(address)
+                    replaced.close()
 
     def close(self) -> None:
         """Give up all calls that run: they raise Unreachable."""
@@ -463,6 +482,7 @@ class PsClient:
         PushResult.pulled.
         """
         deadline = time.monotonic() + timeout_s
+        servers_version = self.servers_version
         pushes = self._cut_push(span, versions, dense or {}, tables or {}, wire)
         into = self._into(dense_into) if dense_into is not None else None
 
@@ -478,7 +498,7 @@ class PsClient:
 
         replies = self._all(begin, deadline)
         self._refuse_moved(r.outcome == pb.PushReply.MOVED for r in replies)
-        result = _summary(replies)
+        result = dataclasses.replace(_summary(replies), servers_version=servers_version)
         if into is None:
             return result
         changed = set[str]()
@@ -628,10 +648,21 @@ class PsClient:
             left_s = deadline - time.monotonic()
             if not isinstance(error, Unreachable):
                 raise error
-            if left_s <= 0 or self._closed.wait(min(left_s, backoff_s * random.uniform(0.5, 1.0))):
+            if left_s <= 0 or self._wait(min(left_s, backoff_s * random.uniform(0.5, 1.0))):
                 address = self._shards[index].address
                 raise Unreachable(f"parameter server {index} at {address}: {error}") from error
             backoff_s = min(_LAST_BACKOFF_S, 2 * backoff_s)
+
+    def _wait(self, seconds: float) -> bool:
+        """Until an unreachable server may be asked again, or is known to be elsewhere. True: closed."""
+        until = time.monotonic() + seconds
+        if self._find is not None and not self._closed.is_set():
+            known = self.servers_version
+            addresses, version = self._find(known, seconds)
+            if version > known:
+                self.update(addresses, version)
+                return self._closed.is_set()
+        return self._closed.wait(max(0.0, until - time.monotonic()))
 
     def _control(self, name: str, requests: Mapping[int, Any], deadline: float) -> dict[int, Any]:
         replies = self._all(

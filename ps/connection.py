@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import EdlError, PeerError, Unauthenticated, Unreachable
+from ..common.errors import EdlError, NotPinned, PeerError, Unauthenticated, Unreachable
 from ..common.identity import Identity
 from . import frames
 from .frames import Array, Bytes, Head
@@ -545,5 +545,7 @@ def _error(code: int, text: str) -> EdlError:
     """The error that the gRPC carrier would have raised."""
     if code == frames.UNAUTHENTICATED:
         return Unauthenticated(text)
+    if code == frames.NOT_FOUND:
+        return NotPinned(text)
     told = f"{frames.STATUS.get(code, code)}: {text}"
     return Unreachable(told) if code == frames.UNAVAILABLE else EdlError(told)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.errors import EdlError
+from ..common.errors import EdlError, NotPinned
 from ..nn import optimizers as specs
 from ..nn.initializers import INITIALIZERS
 from ..nn.model_spec import ModelSpec
@@ -49,19 +49,19 @@ class RowPlan:
     def gather(self, start: int, stop: int, out: np.ndarray[Any, Any]) -> None:
         """Rows [start, stop) into `out`: `dtype`[stop - start, dim], C-contiguous.
 
-        Raises Invalid where the cut has been let go since.
+        Raises NotPinned where the cut has been let go since.
         """
         try:
             self._table.gather(self._ids[start:stop], out, self._cut)
         except KeyError as error:
-            raise Invalid(f"cut {self._cut!r} was let go while it was read") from error
+            raise NotPinned(f"cut {self._cut!r} was let go while it was read") from error
 
     def values(self) -> Floats:
         """All rows, float32[n, dim]. Raises as `gather`."""
         try:
             return self._table.pull(self._ids, self._cut)
         except KeyError as error:
-            raise Invalid(f"cut {self._cut!r} was let go while it was read") from error
+            raise NotPinned(f"cut {self._cut!r} was let go while it was read") from error
 
 
 class Parameters:

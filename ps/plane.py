@@ -36,7 +36,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import EdlError, PeerError, Unreachable
+from ..common.errors import EdlError, NotPinned, PeerError, Unreachable
 from ..common.identity import Identity
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
@@ -359,6 +359,8 @@ class _Session:
             return self._refuse(frames.UNAVAILABLE, str(error))
         except Invalid as error:
             return self._refuse(frames.INVALID, str(error))
+        except NotPinned as error:
+            return self._refuse(frames.NOT_FOUND, str(error))
         except EdlError as error:
             return self._refuse(frames.PRECONDITION, str(error))
         except MemoryError:

@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import EdlError
+from ..common.errors import EdlError, NotPinned
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
 from ..proto import ps_pb2_grpc
@@ -46,6 +46,9 @@ def _served(method: Method) -> Method:
             return reply
         except Invalid as error:
             code = grpc.StatusCode.INVALID_ARGUMENT
+            context.abort(code, str(error))
+        except NotPinned as error:
+            code = grpc.StatusCode.NOT_FOUND
             context.abort(code, str(error))
         except EdlError as error:
             code = grpc.StatusCode.FAILED_PRECONDITION

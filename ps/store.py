@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..common.errors import EdlError, Fenced
+from ..common.errors import EdlError, Fenced, NotPinned
 from ..nn.model_spec import ModelSpec
 from .aggregation import Aggregation, Policy, Update
 from .dense import Chunk, ChunkKey
@@ -529,7 +529,7 @@ class Store:
 
     def _cut(self, cut: str) -> Books:
         if cut not in self._cuts:
-            raise Invalid(f"cut {cut!r} is not pinned on server {self.index}")
+            raise NotPinned(f"cut {cut!r} is not pinned on server {self.index}")
         return self._cuts[cut]
 
     def cut_books(self, cut: str) -> tuple[ModelSpec, Books]:

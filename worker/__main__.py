@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -134,7 +135,7 @@ class _Process:
             self._worker = worker
             if self._drain.is_set():
                 worker.drain()
-            beat.attach(worker)
+            beat.attach(worker, self._ps)
             worker.run()
         finally:
             self._worker = None
@@ -173,6 +174,8 @@ class _Process:
             spec=spec,
             transport=settings.transport,
             identity=job_identity(token),
+            servers_version=servers.slot_map_version,
+            find=self._finder(master),
         )
         trainer = PsTrainer(
             make_model,
@@ -185,7 +188,7 @@ class _Process:
             push_pull=settings.push_brings_dense,
             wire=settings.gradient_wire,
             compile=settings.compile,
-            patience_s=settings.master_timeout_s,
+            patience_s=settings.server_wait_s,
         )
         stream = TaskStream(
             master,
@@ -217,6 +220,22 @@ class _Process:
             definition_file=definition.file,
         )
 
+    def _finder(self, master: MasterClient) -> Callable[[int, float], tuple[Sequence[str], int]]:
+        """For PsClient, while a server does not answer."""
+
+        def find(known: int, wait_s: float) -> tuple[Sequence[str], int]:
+            worker = self._worker
+            if worker is not None:
+                worker.state = "waiting for servers"
+            try:
+                reply = master.get_servers(known, wait_s, patience_s=1.0)
+            except Unreachable as error:
+                log.info("servers -> nobody tells where they are error=%r", str(error))
+                return (), known
+            return reply.addresses, reply.slot_map_version
+
+        return find
+
 
 class _Heartbeat(threading.Thread):
     """Says that the worker lives, and tells it what the master answers."""
@@ -227,9 +246,16 @@ class _Heartbeat(threading.Thread):
         self._interval_s = interval_s
         self._ended = threading.Event()  # not _stop: that name is the Thread's own
         self._worker: Worker | None = None
+        self._ps: PsClient | None = None
 
-    def attach(self, worker: Worker) -> None:
-        self._worker = worker
+    def attach(self, worker: Worker, ps: PsClient | None) -> None:
+        self._worker, self._ps = worker, ps
+
+    def _follow(self, servers_version: int) -> None:
+        """A server was replaced: calls that still wait for the old one are made at the new one."""
+        if self._ps is not None and servers_version > self._ps.servers_version:
+            reply = self._master.get_servers(self._ps.servers_version, 0.0)
+            self._ps.update(reply.addresses, reply.slot_map_version)
 
     def stop(self) -> None:
         self._ended.set()
@@ -257,6 +283,7 @@ class _Heartbeat(threading.Thread):
                     return
                 if reply.drain:
                     worker.drain()
+                self._follow(reply.slot_map_version)
             self._ended.wait(self._interval_s)
 
 

@@ -471,11 +471,11 @@ class PsTrainer:
         self, ids: Mapping[str, Ids], dense: Mapping[str, Values] | None, cut: str, full: bool
     ) -> Pulled:
         """Pull; tell servers the model that have not been told."""
-        pulled = self._ps.pull(ids, dense=dense, cut=cut, full=full, timeout_s=self._patience_s)
-        if not pulled.initialized:
-            self._ps.init(self._spec, self._first_values(), timeout_s=self._patience_s)
+        while True:
             pulled = self._ps.pull(ids, dense=dense, cut=cut, full=full, timeout_s=self._patience_s)
-        return pulled
+            if pulled.initialized:
+                return pulled
+            self._ps.init(self._spec, self._first_values(), timeout_s=self._patience_s)
 
     def _first_values(self) -> dict[str, Values]:
         tensors = dense_tensors(self._make_model())

@@ -32,6 +32,7 @@ class Lease:
     position: int = 0
     void: bool = False
     used: int = 0  # records used under this lease
+    servers_version: int = 0  # of the servers that have acknowledged the last span
 
     @property
     def size(self) -> int:

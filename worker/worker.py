@@ -9,13 +9,15 @@ in the order of the spans, and each is followed to its end before the next is lo
 What ends a lease early, or sends it back:
   fenced      a server or the master knows a newer attempt: drop the lease, say nothing. What was sent
               behind it is of no account: no server applies it.
-  gap         a server lacks earlier spans: compute them again from where it stands, then go on. The
+  gap         a server lacks earlier spans, or has a part of this one (it was replaced, and stands
+              where its snapshot does): compute again from where it stands, then go on. The
               exception is a push that was sent while others were under way: it may only have met
               the refusal, or outrun the arrival, of one of those. They are applied by the time that
               it is looked at, so the same gradients are sent once more, now alone.
   stale       the gradients are beyond the staleness bound: pull, compute again.
   failure     the content fails (exception, NaN, broken record): report span, file and record.
   drain       hand every lease back at its exact position.
+  not pinned  a server that held the cut of an evaluation was replaced: hand the lease back.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ..common.clock import Clock
-from ..common.errors import EdlError, Fenced
+from ..common.errors import EdlError, Fenced, NotPinned
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
 from ..ps.client import PushOutcome, PushResult
@@ -213,6 +215,9 @@ class Worker:
         except SpanError as error:
             self._settle()  # what is before it counts
             self._fail(lease, error)
+        except NotPinned as error:
+            log.info("task=%d -> handed back reason=%r", lease.task.id, str(error))
+            self._give_back(lease)
 
     def _outputs(self, batch: Batch) -> Any:
         return self._guard(
@@ -246,7 +251,11 @@ class Worker:
             self._fail(lease, SpanError(lease.size, lease.size, task.source, error))
             return
         accepted = self._master.report_done(
-            task.id, task.attempt, records=lease.used, result=result
+            task.id,
+            task.attempt,
+            records=lease.used,
+            result=result,
+            slot_map_version=lease.servers_version,
         )
         log.info(
             "task=%d attempt=%d kind=%s records=%d -> %s",
@@ -322,6 +331,7 @@ class Worker:
                 alone, result = True, self._push(batch, gradients)
                 continue
             if result.outcome == PushOutcome.APPLIED:
+                batch.lease.servers_version = result.servers_version
                 self._applied(batch, gradients)
                 return
             self._trainer.withdraw(gradients)
@@ -332,6 +342,7 @@ class Worker:
                     return
                 case PushOutcome.GAP:
                     self._rewind(batch, result.position or 0)
+                    return
                 case PushOutcome.STALE | PushOutcome.UNINITIALIZED:
                     self._trainer.outdated()
             if batch.lease.void or self._fenced.is_set():
@@ -341,13 +352,15 @@ class Worker:
         self._trainer.withdraw(gradients)
 
     def _rewind(self, batch: Batch, position: int) -> None:
-        """Compute the spans [position, batch.start) again: a server lacks them."""
-        log.info("task=%d -> rewind from=%d to=%d", batch.lease.task.id, batch.start, position)
-        for missing in self._stream.read(batch.lease, position, boundaries=(batch.start,)):
-            if missing.start >= batch.start or batch.lease.void:
+        """Compute again from `position`, where a server stands, to the end of the batch."""
+        start = min(position, batch.start)
+        log.info("task=%d -> rewind from=%d to=%d", batch.lease.task.id, batch.start, start)
+        stops = (batch.start, batch.end, position)
+        for again in self._stream.read(batch.lease, start, stops):
+            if again.start >= batch.end or batch.lease.void or self._fenced.is_set():
                 return
-            gradients = self._gradients(missing)
-            self._acknowledge(missing, gradients, self._push(missing, gradients))
+            gradients = self._gradients(again)
+            self._acknowledge(again, gradients, self._push(again, gradients))
 
     def _applied(self, batch: Batch, gradients: Gradients) -> None:
         self._used(batch)
@@ -410,11 +423,13 @@ class Worker:
     def _hand_back(self) -> None:
         self.state = "draining"
         for lease in self._stream.held():
-            self._master.hand_back(
-                lease.task.id, lease.task.attempt, lease.position, records=lease.used
-            )
+            self._give_back(lease)
             log.info("task=%d position=%d -> handed back", lease.task.id, lease.position)
-            self._stream.forget(lease)
+
+    def _give_back(self, lease: Lease) -> None:
+        task = lease.task
+        self._master.hand_back(task.id, task.attempt, lease.position, records=lease.used)
+        self._stream.forget(lease)
 
 
 def _place(error: Exception, definition_file: str) -> str:

@@ -23,7 +23,7 @@ from edl.master.servicer import MasterServicer
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
-from edl.ps.ledger import Ledger, Span, Verdict
+from edl.ps.ledger import Entry, Ledger, Span, Verdict
 from edl.runtime.base import Exit, Replica
 
 TOKEN = "secret"
@@ -60,6 +60,20 @@ class FakeServers:
         self._call("fence")
         with self.lock:
             return {t: [led.fence(t, a) or 0 for led in self.ledgers] for t, a in attempts.items()}
+
+    def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
+        self._call(f"fence {shard} at {address}")
+        with self.lock:
+            return {t: self.ledgers[shard].fence(t, a) or 0 for t, a in attempts.items()}
+
+    def replace(self, addresses: Sequence[str], version: int) -> None:
+        self.calls.append(f"replace {version}")
+
+    def lose(self, shard: int, entries: Sequence[Entry] = ()) -> None:
+        """What this shard holds is gone, but for what a snapshot has."""
+        with self.lock:
+            self.ledgers[shard] = Ledger(entries)
+            self.pinned.clear()
 
     def cut(self, name: str, hold_s: float) -> Cut | None:
         self._call("cut")
@@ -167,7 +181,13 @@ class FakeWorker:
             position = end
 
     def done(self, task: pb.Task, result: bytes = b"") -> bool:
-        return self.client.report_done(task.id, task.attempt, records=0, result=result)
+        return self.client.report_done(
+            task.id,
+            task.attempt,
+            records=0,
+            result=result,
+            slot_map_version=self.job.master.servers_version,
+        )
 
     def fail(self, task: pb.Task, start: int, end: int, record: int | None = None) -> bool:
         failure = pb.Failure(start=start, end=end, record=record, error="ValueError: bad record")
@@ -244,10 +264,20 @@ class FakeJob:
 
         self.code = self.master.run(start_runtime)
 
-    def register_server(self, index: int) -> pb.RegisterReply:
-        replica = self.runtime.wait_for("server", index)
+    def register_server(self, index: int, after: str = "", port: int = 7000) -> MasterClient:
+        """The server that comes after incarnation `after` says hello, and may say more."""
+        replica = self.runtime.wait_for("server", index, after)
         about = pb.Replica(role=pb.SERVER, index=index, incarnation=replica.incarnation)
-        return self.client(about).register(f"127.0.0.1:{7000 + index}")
+        client = self.client(about)
+        client.register(f"127.0.0.1:{port + index}")
+        return client
+
+    def kill_server(self, index: int, entries: Sequence[Entry] = ()) -> MasterClient:
+        """Server `index` dies; its replacement has `entries` in its ledger, and registers."""
+        server = self.runtime.wait_for("server", index)
+        self.runtime.end(server, -9)
+        self.servers.lose(index, entries)
+        return self.register_server(index, server.incarnation, port=8000)
 
     def client(self, replica: pb.Replica | None = None) -> MasterClient:
         client = MasterClient(self.address, token=TOKEN, replica=replica, patience_s=WAIT_S)

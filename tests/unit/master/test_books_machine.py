@@ -1,7 +1,8 @@
 """The task queue and the shards' ledgers under any storm: every position applied exactly once.
 
 Messages are lost, repeated and reordered; workers are killed, drain, sleep past their lease and go
-on as zombies; some records are broken. The ledgers are the servers' own.
+on as zombies; some records are broken. Shards die, at any time, and are replaced by ones that stand
+where their last snapshot does. The ledgers are the servers' own.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Held:
     skips: frozenset[int]
     acked: set[int] = field(default_factory=set)  # shards that acknowledged the current span
     void: bool = False
+    servers: int = 0  # the map of servers that the current span was first sent by
 
     @property
     def span(self) -> Span | None:
@@ -82,8 +84,16 @@ class Storm(RuleBasedStateMachine):
         self.unanswered: dict[str, str] = {}  # worker: request whose reply was lost
         self.held: list[Held] = []
         self.bag: list[tuple] = []  # messages on their way; taken in any order
-        self.answers: dict[tuple[int, int], dict[int, int]] = {}  # fence: shard: position
+        # fence and the map of servers that it was sent by: shard: position
+        self.answers: dict[tuple[int, int, int], dict[int, int]] = {}
+        self.servers = 1  # version of the map of servers
+        self.replaced = [1] * shards  # by which version
+        self.saved = [self.state_of(shard) for shard in range(shards)]
         self.open()
+
+    def state_of(self, shard: int) -> tuple[Ledger, Counter[tuple[int, int]]]:
+        ledger = self.ledgers[shard]
+        return Ledger(ledger.entries(), ledger.low_water), self.applied[shard].copy()
 
     def open(self) -> None:
         queue = self.queue
@@ -104,7 +114,7 @@ class Storm(RuleBasedStateMachine):
         if task is None:
             return
         earlier = [t for t in self.queue.tasks.values() if t.epoch < task.epoch]
-        if not self.queue.plan.overlap_epochs:
+        if not self.queue.plan.overlap_epochs and self.servers == 1:
             assert [] == [t for t in earlier if t.state.value != "done"]
         if reply_lost:
             self.unanswered[worker] = request
@@ -119,12 +129,28 @@ class Storm(RuleBasedStateMachine):
         held = self.held[which % len(self.held)]
         span = held.span
         if span is None:
-            self.bag.append(("done", held))
+            self.bag.append(("done", held, held.servers))
             return
         if blamed := self.blame(held, span):
             self.bag.append(("failed", held, span, blamed[0]))
             return
-        self.bag.append(("push", held, span, shard % len(self.ledgers)))
+        if not held.acked:
+            held.servers = self.servers
+        self.bag.append(("push", held, span, shard % len(self.ledgers), self.servers))
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0), spans=st.integers(1, 4))
+    def work(self, which: int, spans: int) -> None:
+        """Some spans go through at once."""
+        held = self.held[which % len(self.held)]
+        for _ in range(spans):
+            for shard in range(len(self.ledgers)):
+                self.push(self.held.index(held), shard)
+                if self.bag[-1][0] == "push":
+                    self.handle(self.bag.pop())
+                    self.handle(self.bag.pop())
+                if held.void:
+                    return
 
     def blame(self, held: Held, span: Span) -> list[int]:
         task = held.task
@@ -168,18 +194,23 @@ class Storm(RuleBasedStateMachine):
     def handle(self, message: tuple) -> None:
         kind, held, *rest = message
         if kind == "push":
-            span, shard = rest
+            span, shard, servers = rest
+            if servers < self.replaced[shard]:
+                return  # its connection is gone
             verdict = self.ledgers[shard].offer(span)
             if verdict is Verdict.APPLY:
                 self.ledgers[shard].advance(span)
                 self.applied[shard].update((span.task, p) for p in range(span.start, span.end))
                 assert max(self.applied[shard].values()) == 1
-            assert verdict is not Verdict.GAP or span != held.span
-            self.bag.append(("ack", held, span, shard, verdict))
+            stands = self.ledgers[shard].applied(span.task)
+            self.bag.append(("ack", held, span, shard, verdict, stands))
         elif kind == "ack":
-            span, shard, verdict = rest
+            span, shard, verdict, stands = rest
             if verdict is Verdict.FENCED:
                 self.drop(held)
+            elif held.span == span and verdict is Verdict.GAP:
+                held.boundaries = (*held.boundaries, held.position, stands)
+                held.position, held.acked = min(held.position, stands), set()
             elif held.span == span and verdict is not Verdict.GAP:
                 held.acked.add(shard)
                 if len(held.acked) == len(self.ledgers):
@@ -187,7 +218,8 @@ class Storm(RuleBasedStateMachine):
                     told = (held.worker, held.task.id, held.attempt, held.position)
                     self.queue.progress(*told)
         elif kind == "done":
-            self.queue.done(held.worker, held.task.id, held.attempt)
+            doubtful = rest[0] < self.servers
+            self.queue.done(held.worker, held.task.id, held.attempt, doubtful=doubtful)
             self.drop(held)
         elif kind == "failed":
             span, record = rest
@@ -215,22 +247,48 @@ class Storm(RuleBasedStateMachine):
         assert applied is not None
         if answer_lost:
             return
-        answers = self.answers.setdefault((fence.task, fence.attempt), {})
-        answers[shard] = applied
-        if len(answers) == len(self.ledgers):
-            self.queue.fenced(fence.task, fence.attempt, [answers[s] for s in sorted(answers)])
-            self.open()
+        key = (fence.task, fence.attempt, self.servers)
+        self.answers.setdefault(key, {})[shard] = applied
+        self.answered(*key)
+        self.open()
+
+    def answered(self, task: int, attempt: int, servers: int) -> None:
+        """Answers that a server has given that was replaced since say nothing."""
+        answers = self.answers[task, attempt, servers]
+        if len(answers) == len(self.ledgers) and servers == self.servers:
+            self.queue.fenced(task, attempt, [answers[s] for s in sorted(answers)])
 
     @precondition(lambda self: self.answers)
     @rule(which=st.integers(0))
     def late_answer(self, which: int) -> None:
-        (task, attempt), answers = list(self.answers.items())[which % len(self.answers)]
-        if len(answers) == len(self.ledgers):
-            self.queue.fenced(task, attempt, [answers[s] for s in sorted(answers)])
+        self.answered(*list(self.answers)[which % len(self.answers)])
+
+    @rule(shard=st.integers(0))
+    def snapshot(self, shard: int) -> None:
+        shard %= len(self.ledgers)
+        self.saved[shard] = self.state_of(shard)
+
+    @rule(shard=st.integers(0))
+    def replace(self, shard: int) -> None:
+        """The master's part: fence first, then the queue, then tell all where the server is."""
+        shard %= len(self.ledgers)
+        ledger, applied = self.saved[shard]
+        self.ledgers[shard], self.applied[shard] = ledger, applied
+        self.saved[shard] = self.state_of(shard)
+        attempts = self.queue.unretired
+        stands = {task: ledger.fence(task, attempt) for task, attempt in attempts.items()}
+        assert None not in stands.values()
+        self.queue.recovered(stands)
+        self.servers += 1
+        self.replaced[shard] = self.servers
 
     @rule(shard=st.integers(0))
     def retire(self, shard: int) -> None:
-        self.queue.durable(self.queue.done_tasks)
+        sizes = {n: self.sizes[n] for n in self.queue.done_tasks}
+        for ledger, _ in self.saved:
+            low = ledger.low_water
+            sizes = {n: p for n, p in sizes.items() if n < low or ledger.applied(n) == p}
+        self.queue.durable(sizes)
         self.ledgers[shard % len(self.ledgers)].retire(self.queue.low_water)
 
     def check_invariants(self, *args: object, **kwargs: object) -> None:
@@ -249,7 +307,8 @@ class Storm(RuleBasedStateMachine):
                 self.handle(self.bag.pop())
             for shard in range(len(self.ledgers)):
                 for which in reversed(range(len(self.queue.fencing))):
-                    self.fence(which, shard, False)
+                    if which < len(self.queue.fencing):
+                        self.fence(which, shard, False)
             self.open()
             for who in range(len(self.workers)):
                 self.ask(who, False)

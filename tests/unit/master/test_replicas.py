@@ -88,15 +88,21 @@ def test_one_worker_that_still_may_run_is_enough():
     assert replicas.all_workers_failed is None
 
 
-def test_a_dead_server_is_told_with_how_it_died():
-    replicas, clock = make(servers=2), FakeClock()
+def test_a_server_that_fails_for_good_is_told_with_how_it_ended():
+    replicas, clock = make(servers=2, relaunches=1), FakeClock()
+    for code, verdict in [(-9, "preempted"), (1, "failed")]:
+        clock.advance(60)
+        assert 1 in [start.index for start in replicas.starts(clock.now())]
+        assert verdict == end(replicas, clock, code, 1, SERVER)
+        assert replicas.dead_server is None
+    clock.advance(60)
     replicas.starts(clock.now())
 
-    assert "failed" == end(replicas, clock, -9, 1, SERVER)
+    assert "failed" == end(replicas, clock, 1, 1, SERVER)
 
     dead = replicas.dead_server
     assert dead is not None
-    assert (1, "was killed by SIGKILL") == (dead.index, dead.last_end)
+    assert (1, "ended with exit code 1") == (dead.index, dead.last_end)
     assert replicas.slots[WORKER, 0].phase == Phase.RUNNING
 
 

@@ -459,7 +459,7 @@ def test_a_push_is_repeated_until_its_server_is_back(start_shards):
     again = start_shards(2, SPEC)
     again.client.init(SPEC, zeros(), **WAIT)
     timer = threading.Timer(
-        0.3, lambda: shards.client.update([shards.addresses[0], again.addresses[1]])
+        0.3, lambda: shards.client.update([shards.addresses[0], again.addresses[1]], 2)
     )
     timer.start()
 

@@ -36,7 +36,7 @@ class Master:
     def heartbeat(self, *, state, patience_s):
         return pb.HeartbeatReply(fenced=self.fenced)
 
-    def report_done(self, task, attempt, *, records, result=b""):
+    def report_done(self, task, attempt, *, records, result=b"", slot_map_version=0):
         self.reports.append(("done", task, attempt, records, result))
         return True
 

@@ -1,0 +1,78 @@
+"""Parameter servers are killed, stopped and killed again; the counting model says what was applied.
+
+Row r of the counting model ends as the number of times that record r was applied, `total` as the
+number of records that all pushes together had.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+from jobs import Job, send, write_records
+from servers import dense, table
+
+RECORDS, EPOCHS = 3000, 2
+
+
+def job_of(folder, **settings):
+    defaults = {
+        "model_def": "counting",
+        "model_params": {"delay_s": 0.004},
+        "training_data": str(write_records(folder.parent / "records.npz", RECORDS)),
+        "minibatch_size": 16,
+        "num_minibatches_per_task": 8,
+        "num_epochs": EPOCHS,
+        "num_workers": 2,
+        "num_ps": 3,
+        "lease_s": 2.0,
+        "snapshot_s": 0.3,
+        "use_async": True,
+    }
+    return Job(folder, **{**defaults, **settings})
+
+
+def exact(job):
+    ids, counts = table(job.checkpoint(), "counts")
+    assert np.array_equal(np.arange(RECORDS), ids)
+    assert {float(EPOCHS)} == set(counts.ravel().tolist())
+    assert [RECORDS * EPOCHS] == dense(job.checkpoint(), "total").tolist()
+
+
+def at(job, part):
+    """The status once this part of the records is done."""
+    return job.watch(
+        lambda s: (
+            s["records_total"]
+            and s["records_done"] >= part * s["records_total"]
+            and all(server["pid"] for server in s["servers"])
+        )
+    )
+
+
+def restarts(job):
+    """Incarnations of workers and servers that ever registered."""
+    text = (job.folder / "logs" / "master.log").read_text()
+    return text.count("worker") and {
+        role: len(
+            [line for line in text.splitlines() if f"{role} " in line and "registered" in line]
+        )
+        for role in ("worker", "server")
+    }
+
+
+SYNC = {"use_async": False, "grads_to_wait": 2, "envs": {"GRADS_TO_WAIT": "2"}}
+
+
+@pytest.mark.parametrize("settings", [{}, SYNC, {"transport": "tcp"}], ids=["async", "sync", "tcp"])
+@pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
+def test_killed_servers_are_replaced_and_no_worker_is(tmp_path, settings, victims):
+    with job_of(tmp_path / "job", **settings) as job:
+        for part in (0.25, 0.6):
+            status = at(job, part)
+            for index in victims:
+                assert send(status["servers"][index]["pid"], signal.SIGKILL)
+        assert 0 == job.wait(), job.logs()
+    exact(job)
+    assert {"worker": 2, "server": 3 + 2 * len(victims)} == restarts(job)
