@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Stall:
 def stall(steps: Sequence[float], since: float, until: float | None = None) -> Stall | None:
     """Of a survivor whose steps ended at these times. `since`: the kill; only what ends after it
     counts. `until`: when watching ended, of one that did not end by itself. None: no step at all."""
-    gaps = [after - before for before, after in zip(steps, steps[1:], strict=False) if after > since]
+    gaps = [after - before for before, after in pairwise(steps) if after > since]
     longest = Stall(max(gaps)) if gaps else None
     if until is not None and steps and (longest is None or until - steps[-1] > longest.seconds):
         return Stall(until - max(steps[-1], since), over=False)

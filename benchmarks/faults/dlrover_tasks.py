@@ -115,7 +115,9 @@ def zombie(master: Master, hang_s: float) -> str:
 
 def main(fault: str, hang_s: float) -> None:
     master = Master()
-    outcome = {f.__name__: f for f in (worker, same_task, lost_reply, zombie)}[fault](master, hang_s)
+    outcome = {f.__name__: f for f in (worker, same_task, lost_reply, zombie)}[fault](
+        master, hang_s
+    )
     events.say("end", counts=master.counts, outcome=outcome, finished=master.finished())
 
 

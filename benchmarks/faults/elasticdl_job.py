@@ -58,7 +58,9 @@ def work(number: int, socket: str) -> None:
 
 
 def _step(clients: list[Client], first: int, end: int) -> None:
-    shares = [np.arange(first + (index - first) % SERVERS, end, SERVERS) for index in range(SERVERS)]
+    shares = [
+        np.arange(first + (index - first) % SERVERS, end, SERVERS) for index in range(SERVERS)
+    ]
     for client, ids in zip(clients, shares, strict=True):
         client.pull_rows(_TABLE, ids)
     time.sleep(events.DELAY_S)
@@ -132,6 +134,14 @@ class Job:
         if not self.until(lambda: len(self.trained()) >= _KILL_AT, START_S):
             raise Unavailable(f"no training: {self.everybody[0].last_words()}")
 
+    def holder(self, task: int) -> int | None:
+        """The worker that is in the midst of the task that begins at this record."""
+        for number, program in self.live.items():
+            steps = program.said("step")
+            if steps and steps[-1]["task"] == task and steps[-1]["first"] > task:
+                return number
+        return None
+
     def restore_server(self, index: int) -> str:
         """Start it again from the newest checkpoint that is complete; which."""
         versions = sorted(
@@ -164,18 +174,11 @@ def worker(job: Job) -> tuple[float, str]:
 def same_task(job: Job) -> tuple[float, str]:
     job.under_way()
     start = job.live[0].said("step")[-1]["task"]
+    at = time.monotonic()
     for kill in range(KILLS):
-
-        def holder() -> int | None:
-            for number, program in job.live.items():
-                steps = program.said("step")
-                if steps and steps[-1]["task"] == start and steps[-1]["first"] > start:
-                    return number
-            return None
-
-        if not job.until(lambda: holder() is not None, END_S / 6):
+        if not job.until(lambda: job.holder(start) is not None, END_S / 6):
             return at, f"the task is dropped after {kill} kills, with a line in the log"
-        number = holder()
+        number = job.holder(start)
         assert number is not None
         at = job.live[number].kill()
         job.replace(number)

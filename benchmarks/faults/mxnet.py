@@ -123,8 +123,14 @@ def _kill(peers: Path, fault: str, role: str, *, again: bool) -> Row:
             outcome.append(f"{found['unreadable']} of {keys} keys cannot be read any more")
         claimed = None if over else records_of(*everybody)
         counts = found["counts"] if found else [0.0] * events.RECORDS
-        return Row("MXNet dist_async", fault, VERSION, "; ".join(outcome),
-                   balance(counts, claimed), worst(stalls))
+        return Row(
+            "MXNet dist_async",
+            fault,
+            VERSION,
+            "; ".join(outcome),
+            balance(counts, claimed),
+            worst(stalls),
+        )
 
 
 def _new(program: Program) -> str:

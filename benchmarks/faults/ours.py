@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -121,9 +120,13 @@ def _well_under_way(status: jobs.Status) -> bool:
 def _kill_the_same(job: _Job) -> None:
     task: int | None = None
     for _ in range(KILLS):
-        row = _holder(job.follow(lambda status: bool(_holder(status, task, job.pids))), task, job.pids)
+        row = _holder(job.follow(_somebody_does(task, job.pids)), task, job.pids)
         task = row["task"]
         job.send(row["pid"], signal.SIGKILL)
+
+
+def _somebody_does(task: int | None, dead: Sequence[int]) -> Callable[[jobs.Status], bool]:
+    return lambda status: bool(_holder(status, task, dead))
 
 
 def _holder(status: jobs.Status, task: int | None, dead: Sequence[int]) -> dict[str, Any]:
@@ -140,7 +143,9 @@ def _stop_and_go_on(job: _Job) -> None:
     os.kill(job.pids[0], signal.SIGCONT)
 
 
-def _job(fault: str, act: Callable[[_Job], None], delay_s: float = events.DELAY_S, **more: Any) -> Row:
+def _job(
+    fault: str, act: Callable[[_Job], None], delay_s: float = events.DELAY_S, **more: Any
+) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "journal"
         journal.mkdir()
@@ -171,7 +176,6 @@ def _job(fault: str, act: Callable[[_Job], None], delay_s: float = events.DELAY_
             return _row(fault, ours, over, Path(folder) / "checkpoints")
         finally:
             jobs.kill(job, process)
-            shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def _ended(job: jobs.Job, process: subprocess.Popen[bytes]) -> bool:

@@ -21,7 +21,6 @@ from typing import Any
 
 from benchmarks.faults import events
 
-
 DELAY_S = 0.1  # that a minibatch computes
 
 
