@@ -94,15 +94,14 @@ class Membership:
         return gone
 
     def hung_servers(self, now: float, patience_s: float) -> list[Member]:
-        """Servers that have spoken since they registered (restoring may take long), but not for
-        `patience_s`; each is named once."""
+        """Servers silent for longer than `patience_s`; named again after as long."""
         hung = [
             m
             for m in self._members.values()
-            if m.role == SERVER and m.state != "starting" and now - m.last_heard > patience_s
+            if m.role == SERVER and now - m.last_heard > patience_s
         ]
         for member in hung:
-            member.state = "starting"
+            member.last_heard = now
         return hung
 
     def excuse(self, seconds: float) -> None:

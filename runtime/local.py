@@ -29,7 +29,7 @@ _CLOSE_S = 5.0  # a killed process is gone at once; only a hung disk takes longe
 class LocalRuntime:
     """`command` is what runs a replica, before its arguments; a test gives another.
 
-    Workers come out of the `nursery` where there is one.
+    They come out of the `nursery` where there is one.
     """
 
     def __init__(
@@ -90,8 +90,11 @@ class LocalRuntime:
     def _fork(
         self, role: str, arguments: Sequence[str], env: Mapping[str, str], log: Path
     ) -> ForkedReplica | None:
-        """A worker out of the nursery, where there is one: it has its imports behind it."""
-        if self._nursery is None or role != "worker":
+        """Out of the nursery, where it is ready: it has its imports behind it.
+
+        A worker waits for it, since it would have to import the same; a server does not.
+        """
+        if self._nursery is None or (role == "server" and not self._nursery.ready):
             return None
         return self._nursery.start(arguments[2:], {**os.environ, **env}, log)
 

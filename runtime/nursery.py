@@ -73,6 +73,11 @@ class Nursery:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def ready(self) -> bool:
+        """A start need not wait."""
+        return self._ready and not self._closed
+
     def start(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> ForkedReplica | None:
         """A forked replica; None where the nursery is gone or does not answer."""
         number = next(self._ids)

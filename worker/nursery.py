@@ -1,16 +1,17 @@
-"""A process that has imported torch and the worker's code, and forks workers from there.
+"""A process that has imported torch and all our code, and forks workers and servers from there.
 
 A fresh interpreter needs seconds to import torch; a fork of this one is a worker at once, so that a
-preempted worker is replaced in a fraction of a second. The nursery itself computes nothing, opens no
+preempted worker is replaced in a fraction of a second, and so is a server. The nursery itself computes nothing, opens no
 socket and starts no thread: what is forked is a clean interpreter.
 
 It speaks JSON lines. In: {"id", "argv", "env", "log"}. Out: {"ready": true} once, then
-{"id", "pid"} for each worker started and {"pid", "status"} (as of os.waitpid) for each that ended.
-It ends when its standard input does; workers then go on by themselves.
+{"id", "pid"} for each process started and {"pid", "status"} (as of os.waitpid) for each that ended.
+It ends when its standard input does; what it forked then goes on by itself.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import selectors
@@ -22,7 +23,9 @@ from typing import Any
 
 
 def run(main: Callable[[], int]) -> int:
-    """Serve until standard input ends. `main` is what a forked worker runs, with its own sys.argv."""
+    """Serve until standard input ends. `main` is what a forked worker runs, with its own sys.argv;
+    whose first argument is "edl.ps" is a parameter server.
+    """
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -30,6 +33,7 @@ def run(main: Callable[[], int]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
     _say({"ready": True})
+    server_main = importlib.import_module("edl.ps.__main__").main
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
     selector.register(wake_read, selectors.EVENT_READ)
@@ -51,7 +55,7 @@ def run(main: Callable[[], int]) -> int:
                     selector.close()
                     for mine in (requests.fileno(), wake_read, wake_write):
                         os.close(mine)
-                    _become(request, main)
+                    _become(request, server_main if request["argv"][0] == "edl.ps" else main)
                 _say({"id": request["id"], "pid": pid})
 
 
@@ -67,7 +71,7 @@ def _reap() -> None:
 
 
 def _become(request: dict[str, Any], main: Callable[[], int]) -> None:
-    """In the child: be a worker with its own session, environment and log; never returns."""
+    """In the child: be that process, with its own session, environment and log; never returns."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)

@@ -108,30 +108,27 @@ def test_a2_a_task_whose_owner_is_preempted_ten_times_is_trained_and_nobody_fail
     assert each(64) == counts(job)
 
 
-def test_a3_a_killed_server_moves_no_task_and_ends_the_job_in_one_sentence(tmp_path):
+def test_a3_a_killed_server_moves_no_task_of_any_worker(tmp_path):
     """Broken once: Master._exited loses the members of that index whatever their role."""
     stage = Stage(tmp_path, 40, 70)
-    job = staged(tmp_path, stage, 128, num_ps=2, checkpoint_steps=2)
+    job = staged(tmp_path, stage, 128, num_ps=2)
 
     def nothing_moves(status):
         """A worker that leased both held tasks reaches one of the gates only."""
         others_done = status["records_done"] == 64
-        return status["checkpoint"] and stage.reached(40) and (stage.reached(70) or others_done)
+        return stage.reached(40) and (stage.reached(70) or others_done)
 
     with job:
         before = job.watch(nothing_moves)
         held = {w["index"]: w["task"] for w in before["workers"]}
         send(before["servers"][1]["pid"], signal.SIGKILL)
-        after = job.watch(lambda s: s["state"] == "failed")
+        after = job.watch(lambda s: any("server 1 is back" in e["text"] for e in s["events"]))
         assert held == {w["index"]: w["task"] for w in after["workers"]}
-        assert 0 == after["tasks"]["fencing"]
         stage.open(40, 70)
-        assert 1 == job.wait(), job.logs()
+        assert 0 == job.wait(), job.logs()
 
-    message = job.result()["message"]
-    assert message.startswith("parameter server 1 was killed by SIGKILL")
-    assert message.endswith(f"go on with --checkpoint_dir_for_init {job.checkpoint()}")
-    assert 0 == job.result()["restarts"]["worker"]
+    assert {"worker": 0, "server": 0, "preemptions": 0} == job.result()["restarts"]
+    assert each(128) == counts(job)
 
 
 def test_a4_the_task_of_the_last_busy_worker_goes_to_one_that_waits(tmp_path):

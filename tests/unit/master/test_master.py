@@ -165,7 +165,7 @@ def test_a_lost_workers_task_goes_on_where_the_slowest_shard_stands(start):
 
 
 def test_a3_no_task_of_worker_i_moves_when_server_i_dies(start):
-    job = start(num_workers=2)
+    job = start(num_workers=2, drain_grace_s=0.1)
     workers = [job.worker(0), job.worker(1)]
     tasks = [worker.lease() for worker in workers]
 

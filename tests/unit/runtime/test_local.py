@@ -187,10 +187,12 @@ def test_a_command_that_cannot_be_run_is_an_error(tmp_path):
         runtime.start("worker", 0, "x", {})
 
 
-def test_workers_come_out_of_the_nursery_and_servers_do_not(tmp_path):
+def test_workers_wait_for_the_nursery_and_servers_come_out_of_it_once_it_is_ready(tmp_path):
     asked: list[list[str]] = []
 
     class Full:
+        ready = False
+
         def start(self, argv, env, log):
             asked.append(list(argv))
             assert env["COLOUR"] == "red"
@@ -205,12 +207,15 @@ def test_workers_come_out_of_the_nursery_and_servers_do_not(tmp_path):
         nursery=Full(),
     )
 
-    for role in ("worker", "server"):
-        runtime.start(role, 0, role, {"COLOUR": "red"})
+    for number, (role, Full.ready) in enumerate(
+        [("worker", False), ("server", False), ("server", True)]
+    ):
+        runtime.start(role, 0, f"{role} {number}", {"COLOUR": "red"})
 
-    assert [0, 0] == [exits.get(timeout=WAIT_S).code for _ in range(2)]
+    assert [0, 0, 0] == [exits.get(timeout=WAIT_S).code for _ in range(3)]
     assert [
-        ["import sys", "--index", "0", "--incarnation", "worker", "--master", "host:1"]
+        ["import sys", "--index", "0", "--incarnation", name, "--master", "host:1"]
+        for name in ("worker 0", "server 2")
     ] == asked
 
 
