@@ -104,9 +104,7 @@ def _kill(peers: Path, fault: str, role: str, *, again: bool) -> Row:
         now = time.monotonic()
         crashed = [each for each in survivors if each.process.poll() is not None]
         stalls = [each.stall(killed_at, None if each.said("done") else now) for each in survivors]
-        survivors[0].tell("read")
-        read = survivors[0].wait(lambda said: any(e["event"] == "counts" for e in said), START_S)
-        found = survivors[0].said("counts")[0] if read else None
+        found = _read(survivors)
         if crashed:
             outcome = [f"a worker crashes ({crashed[0].last_words()})"]
         elif all(each.said("done") for each in survivors):
@@ -116,21 +114,24 @@ def _kill(peers: Path, fault: str, role: str, *, again: bool) -> Row:
         if again and role == "worker":
             its = everybody[-1]
             outcome.append("the new one ends too" if its.said("done") else _new(its))
-        if found is None:
-            outcome.append("nothing can be read any more")
-        elif found["unreadable"]:
-            keys = events.RECORDS // events.TASK
-            outcome.append(f"{found['unreadable']} of {keys} keys cannot be read any more")
+        keys = range(events.RECORDS // events.TASK)
+        if gone := len(keys) - len(found):
+            outcome.append(f"{gone} of {len(keys)} keys cannot be read any more")
+        counts = [count for key in keys for count in found.get(key, [0.0] * events.TASK)]
         claimed = None if over else records_of(*everybody)
-        counts = found["counts"] if found else [0.0] * events.RECORDS
-        return Row(
-            "MXNet dist_async",
-            fault,
-            VERSION,
-            "; ".join(outcome),
-            balance(counts, claimed),
-            worst(stalls),
-        )
+        books = balance(counts, claimed)
+        return Row("MXNet dist_async", fault, VERSION, "; ".join(outcome), books, worst(stalls))
+
+
+def _read(survivors: list[Program]) -> dict[int, list[float]]:
+    """The counts by key, of the keys that anybody can still read."""
+    for each in survivors:
+        each.tell("read")
+    found: dict[int, list[float]] = {}
+    for each in survivors:
+        if each.wait(lambda said: any(e["event"] == "counts" for e in said), START_S):
+            found |= dict(each.said("counts")[0]["keys"])
+    return found
 
 
 def _new(program: Program) -> str:
