@@ -18,13 +18,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import measure, parameters, plane, recovery, scaling, store, training
+from benchmarks import measure, parameters, plane, recovery, scaling, snapshots, store, training
 from benchmarks.peers import driver
 
 Part = tuple[str, Callable[[Path], str]]  # title, and the Markdown from the folder it needs
 PARTS: dict[str, Part] = {
     "plane": ("The tensor plane against a bare socket loop", lambda _: plane.plane()),
     "store": ("The store, per core", lambda _: store.store()),
+    "snapshots": ("A server's own snapshots", lambda _: snapshots.snapshots()),
     "rows": ("Pull + push of 100,000 rows", lambda _: parameters.rows()),
     "dense": ("Pull + push of 100 MB", lambda _: parameters.dense()),
     "dense-1gb": ("Pull + push of 1 GB", lambda _: parameters.dense_1gb()),

@@ -11,10 +11,15 @@ in a digest of the source files of all that it calls, and files of other digests
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import inspect
 import linecache
+import os
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -35,6 +40,9 @@ DOUBLE = types.float64
 BOOLEAN = types.boolean
 INTEGER = types.int64
 UINT64 = types.uint64
+
+_PATIENCE_S = 60.0  # with one who compiles, or was stopped while it did
+_PAUSE_S = 0.02
 
 intrinsic: Any = extending.intrinsic  # numba types it as if the typing context were an argument
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # IEEE division, no exceptions
@@ -57,7 +65,8 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
     )
     named.__qualname__ = f"{name}-{digest}"
     try:
-        code: Any = numba.njit([signature], cache=True, **OPTIONS)(named)
+        with _alone(digest):
+            code: Any = numba.njit([signature], cache=True, **OPTIONS)(named)
     except RuntimeError as error:  # neither the package's folder nor the home can be written
         if "cache" not in str(error):
             raise
@@ -69,6 +78,28 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
             if digest not in path.name:
                 path.unlink(missing_ok=True)
     return code  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """One process compiles; the others, who wait here, then find its result in the cache."""
+    path = Path(tempfile.gettempdir()) / f"edl-kernel-{os.getuid()}-{name}.lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:  # no place for it: then each compiles for itself
+        yield
+        return
+    try:
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:  # there is no lock of files with a deadline
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_PAUSE_S)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _digest(function: FunctionType) -> str:
@@ -151,6 +182,18 @@ def set_bit(typingctx: Any, address: Any) -> Any:
         return builder.icmp_unsigned("==", builder.and_(before, word(1)), word(0))
 
     return types.boolean(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def clear_bits(typingctx: Any, address: Any, bits: Any) -> Any:
+    """Clear `bits` of the uint32 at `address`, atomically; the others are left alone."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = pointer(builder, args[0], ir.IntType(32))
+        builder.atomic_rmw("and", place, builder.not_(args[1]), "monotonic")
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint32), codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator]

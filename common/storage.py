@@ -4,7 +4,8 @@
         shard-00000-of-00002.*               written by the servers, each file by rename
         MANIFEST.json                        written last: names, sizes and sha256 of all files
 
-A directory without a valid manifest is no checkpoint, however many files it has; files that the
+The manifest holds a checksum of itself. A directory without a valid one is no checkpoint, however
+many files it has; files that the
 manifest does not name (of an attempt that was given up) are ignored. A checkpoint that is asked for
 by name must be whole, or CheckpointError says which file is not and why; `latest` skips torn ones.
 """
@@ -30,7 +31,7 @@ from .errors import CheckpointError
 log = logging.getLogger(__name__)
 
 MANIFEST = "MANIFEST.json"
-FORMAT = 1
+FORMAT = 2
 _VERSION_NAME = re.compile(r"version-(\d{12,})")
 _READ_NBYTES = 1 << 20
 
@@ -63,12 +64,23 @@ def version_directory(checkpoint_dir: str | Path, version: int) -> Path:
     return Path(checkpoint_dir) / f"version-{version:012d}"
 
 
-def write_file(path: Path, data: bytes) -> FileRecord:
+Part = bytes | memoryview  # of bytes
+
+
+def record_of(name: str, parts: Sequence[Part]) -> FileRecord:
+    """What a file of these bytes is."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return FileRecord(name, sum(map(len, parts)), digest.hexdigest())
+
+
+def write_file(path: Path, *parts: Part) -> FileRecord:
     """Write a file so that it is there whole or not at all, also after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -77,7 +89,7 @@ def write_file(path: Path, data: bytes) -> FileRecord:
             temporary.unlink()
         raise
     _sync_directory(path.parent)
-    return FileRecord(path.name, len(data), hashlib.sha256(data).hexdigest())
+    return record_of(path.name, parts)
 
 
 def write_manifest(
@@ -107,7 +119,10 @@ def write_manifest(
         "books": books or {},
         "created": created,
     }
+    values = json.loads(json.dumps(values))  # as a reader will have them
+    values["checksum"] = _checksum(values)
     path = Path(directory)
+    _sync_directory(path.parent)
     write_file(path / MANIFEST, json.dumps(values, indent=1).encode())
     return Manifest(path, version, num_shards, num_slots, tuple(files), model, books or {}, created)
 
@@ -124,6 +139,8 @@ def read_manifest(directory: str | Path, *, checksums: bool = True) -> Manifest:
             raise CheckpointError(
                 f"{path / MANIFEST} has format {values['format']}; this version reads {FORMAT}"
             )
+        if values.pop("checksum") != _checksum(values):
+            raise CheckpointError(f"{path / MANIFEST} is damaged: its checksum is another")
         manifest = Manifest(
             path,
             int(values["version"]),
@@ -207,6 +224,10 @@ def prune(checkpoint_dir: str | Path, keep_max: int) -> list[Path]:
         (path / MANIFEST).unlink(missing_ok=True)  # first, so that no half is ever taken for whole
         shutil.rmtree(path)
     return removed
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _model_of(directory: Path, files: Sequence[FileRecord]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`python -m edl.ps --index I --incarnation X --master HOST:PORT`: one parameter server.
 
 The job's token comes in EDL_TOKEN. Exit codes: 0 drained; 1 lost, without a master, or unable to
-read its checkpoint.
+read its checkpoint or snapshots, or torn by a step that failed half way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--incarnation", required=True, help="unique name of this process")
     parser.add_argument("--master", required=True, help="host:port of the master")
     parser.add_argument("--restore", default="", help="checkpoint to continue, with its ledger")
-    parser.add_argument("--recover", default="", help="incarnation and snapshot to go on from")
+    parser.add_argument(
+        "--recover",
+        type=_recover,
+        default=("", 0),
+        metavar="INCARNATION:NUMBER",
+        help="begin where this incarnation ended, at this snapshot of it or a later one",
+    )
     given = parser.parse_args(arguments)
     keep_freed_memory()
     logs.configure(role="ps", index=given.index)
@@ -41,18 +47,23 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: server.drain())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the master drains us
     try:
-        return _run(server, given.restore)
+        return _run(server, given.restore, given.recover)
     finally:
         server.close()
 
 
-def _run(server: Server, restore: str) -> int:
+def _recover(text: str) -> tuple[str, int]:
+    incarnation, _, number = text.rpartition(":")
+    return incarnation, int(number)
+
+
+def _run(server: Server, checkpoint: str, recover: tuple[str, int]) -> int:
     try:
         settings = server.register(JobSettings().master_timeout_s)
         if settings is None:
             return 0 if server.draining else 1
         logs.configure(settings.log_level, settings.log_format, "ps", server.index)
-        store = server.open_store(settings, restore)
+        store = server.open_store(settings, checkpoint, recover)
         log.info("serving address=%s", server.address)
         return server.beat_until_end(store, settings.master_timeout_s)
     except Unreachable as error:

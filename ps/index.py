@@ -1,8 +1,8 @@
 """int64 id -> row number: one open-addressed array that grows in place, a little at each insert.
 
 A bucket is a cache line of four entries: the ids, then for each the row number plus one (0: no
-entry) and the row's book (its updates so far, and whether a push is at it: ps/rows.py). Within a
-line all four are compared at once, so that a lookup costs one cache miss and no mispredicted
+entry) and the row's book (its updates so far, whether a push is at it, and whether it was written
+since a snapshot: ps/rows.py). Within a line all four are compared at once, so that a lookup costs one cache miss and no mispredicted
 branch; an entry for which there is no room stands in the next bucket that has some.
 
 An id's home is `hash * buckets / 2^64`, so homes keep their order when the array grows, and every
@@ -29,9 +29,11 @@ from numba import types
 from numpy.typing import NDArray
 
 from ..common.kernels import (
+    INTEGER,
     INTS_1D,
     INTS_1D_IN,
     OPTIONS,
+    clear_bits,
     compiled,
     high_product,
     inlined,
@@ -49,6 +51,10 @@ BUCKET_NBYTES = 64
 WORD = 32  # from an entry's id to its word: row number + 1, and in the upper half the book
 BOOK = WORD + 4
 ROW = 0xFFFFFFFF
+COLOUR, OTHER = 2, 4  # of a book: written since this mark was made the current one
+STEPS = 3  # of a book: its bits from here on
+MOST_STEPS = (1 << 32 - STEPS) - 1
+_RUN = 1 << 15  # buckets looked at in one go: a third of a millisecond
 _FIRST_BUCKETS = 256
 MANY = 8192  # rows at once: a restore, not a push
 AHEAD = 64  # ids whose buckets are being loaded while those before them are looked at
@@ -65,10 +71,11 @@ class Index:
         self._memory = Memory(BUCKET_NBYTES, buckets)
         self.lines: Ints = self._memory.bytes.view(np.int64)
         self.head = np.array([_FIRST_BUCKETS, _FIRST_BUCKETS, 0, 0], np.int64)
-        self._find, self._add, self._steps, self._set_steps = (
+        self._find, self._add, self._books, self._set_steps = (
             compiled(function, INTS_1D, INTS_1D, INTS_1D_IN, INTS_1D)
-            for function in (_find, _add, _steps, _set_steps)
+            for function in (_find, _add, _books, _set_steps)
         )
+        self._collect = compiled(_collect, INTS_1D, INTS_1D, INTEGER, INTEGER, INTEGER)
 
     def __len__(self) -> int:
         return int(self.head[SIZE])
@@ -94,9 +101,22 @@ class Index:
 
     def steps(self, ids: Ints) -> Ints:
         """The updates that the rows of these ids (known) have had."""
-        steps = np.empty(len(ids), np.int64)
-        self._steps(self.lines, self.head, ids, steps)
-        return steps
+        return self.books(ids) >> STEPS
+
+    def books(self, ids: Ints) -> Ints:
+        """The books of the rows of these ids (known)."""
+        books = np.empty(len(ids), np.int64)
+        self._books(self.lines, self.head, ids, books)
+        return books
+
+    def collect(self, start: int, mark: int) -> tuple[Ints, int]:
+        """The rows marked in a run of buckets from `start`, in no order; where to go on.
+
+        The marks are taken away. 0: that was all. Begin at 0. Rows may come and be written between
+        the runs, and nothing is left out. Needs the shared lock.
+        """
+        rows, stop = self._collect(self.lines, self.head, start, _RUN, mark)
+        return rows, 0 if stop >= self.head[NEW] else stop
 
     def set_steps(self, ids: Ints, steps: Ints) -> None:
         """As if the rows of these ids (known) had had so many updates."""
@@ -192,14 +212,14 @@ def _find(lines, head, ids, rows):  # type: ignore[no-untyped-def]
             rows[i] = (word & ROW) - 1
 
 
-def _steps(lines, head, ids, steps):  # type: ignore[no-untyped-def]
+def _books(lines, head, ids, books):  # type: ignore[no-untyped-def]
     base, old, new, cursor = shape_of(lines, head)
     for i in range(-AHEAD, len(ids)):
         if i + AHEAD < len(ids):
             prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], old, new, cursor))
         if i >= 0:
             word, _ = probe(base, ids[i], home_of(ids[i], old, new, cursor))
-            steps[i] = np.int64(np.uint64(word) >> np.uint64(33))
+            books[i] = np.int64(np.uint64(word) >> np.uint64(32))
 
 
 def _set_steps(lines, head, ids, steps):  # type: ignore[no-untyped-def]
@@ -209,7 +229,26 @@ def _set_steps(lines, head, ids, steps):  # type: ignore[no-untyped-def]
             prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], old, new, cursor))
         if i >= 0:
             word, address = probe(base, ids[i], home_of(ids[i], old, new, cursor))
-            store_integer(address + WORD, (word & ROW) | (min(steps[i], 0x7FFFFFFF) << 33))
+            store_integer(address + WORD, (word & ROW) | (min(steps[i], MOST_STEPS) << 32 + STEPS))
+
+
+def _collect(lines, head, start, count, mark):  # type: ignore[no-untyped-def]
+    """Runs end behind a bucket that is not full. So whatever stands above has its home above, and
+    while growth may move it, it does not come below."""
+    base, _, _, _ = shape_of(lines, head)
+    stop = start + count
+    while is_full(base + BUCKET_NBYTES * (stop - 1)):
+        stop += 1
+    rows, n = np.empty(ENTRIES * (stop - start), np.int64), 0
+    for bucket in range(start, stop):
+        address = base + BUCKET_NBYTES * bucket
+        for place in range(address, address + WORD, 8):
+            word = load_integer(place + WORD)
+            if (word >> 32) & mark != 0:
+                clear_bits(place + BOOK, np.uint32(mark))
+                rows[n] = (word & ROW) - 1
+                n += 1
+    return rows[:n], stop
 
 
 def _add(lines, head, ids, rows):  # type: ignore[no-untyped-def]

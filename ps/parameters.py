@@ -137,10 +137,10 @@ class Parameters:
         table = self._table(name)
         return RowPlan(table.spec.dim, table.wire_dtype, table, ids, cut)
 
-    def pin(self, cut: str) -> None:
+    def pin(self, cut: str, *, mark: bool = False) -> None:
         self.dense.pin(cut)
         for table in self.tables.values():
-            table.pin(cut)
+            table.pin(cut, mark=mark)
 
     def unpin(self, cut: str) -> None:
         self.dense.unpin(cut)

@@ -36,6 +36,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common import faults
 from ..common.errors import EdlError, NotPinned, PeerError, Unreachable
 from ..common.identity import Identity
 from ..nn.model_spec import ModelSpec
@@ -462,6 +463,7 @@ class _Session:
         if self._left:
             self._fill(body, head.body_nbytes, head.body_nbytes)
         store = self._store()
+        faults.point("ps.pull")
         if store.slot_map.is_other(head.code):
             self._tell(frames.pack_reply(frames.PULLED, pb.PullReply.MOVED))
             return
@@ -601,7 +603,10 @@ class _Session:
             return
         span = _span(head)
         update = self._update(arrays, ids, body, values_at)
+        faults.point("ps.push", task=span.task, start=span.start)
         pushed = store.push(span, head.version, update, checked=checked)
+        if pushed.outcome is Outcome.APPLIED:
+            faults.point("ps.applied", task=span.task, start=span.start)
         del update, body
         self._give_back()
         self._plane.metrics.pushed(pushed)

@@ -13,6 +13,11 @@ it: no loops and no choices.
 Several threads may apply at once. The lowest bit of a row's book says that one is at it: a row that
 is taken is passed over and listed, and the caller comes back for it, so that nobody
 waits while he holds a row, and no update is lost.
+
+The next two bits mark what has been written since a snapshot. There are two, so that a snapshot can
+begin by making the other one current: the rows of the one before are then collected while pushes go
+on. An update sets the current mark and takes the other away: a row that has still to be collected
+is kept by the snapshot's pin first, with its book (ps/table.py).
 """
 
 from __future__ import annotations
@@ -42,9 +47,22 @@ from ..common.kernels import (
 from ..common.lanes import WIDTH, copy_2, copy_4, copy_32
 from ..nn.model_spec import TableSpec
 from .halves import FLOAT32, KINDS, narrow, widen
-from .index import BOOK, BUCKET_NBYTES, MANY, ROW, Index, home_of, probe, shape_of
+from .index import (
+    BOOK,
+    BUCKET_NBYTES,
+    COLOUR,
+    MANY,
+    OTHER,
+    ROW,
+    STEPS,
+    Index,
+    Ints,
+    home_of,
+    probe,
+    shape_of,
+)
 from .memory import Memory, physical_nbytes
-from .optimizers import Floats, Ints, Rule, constants_of, step
+from .optimizers import Floats, Rule, constants_of, step
 
 _LINE = 64
 _MOST_ROWS = 2**32 - 2
@@ -55,7 +73,10 @@ _MOST_FROZEN = 128  # floats of a row for which there is a kernel of its own
 _AHEAD_NBYTES = 16 << 10  # of rows that are asked for ahead: half of a level 1 cache
 _BITS_2D = types.Array(types.uint16, 2, "C")
 Weights = NDArray[np.float32] | NDArray[np.uint16]
-STRIDE, NBYTES, WEIGHT_NBYTES, STATE, DIM, KIND, STOCHASTIC, BLOCK = range(8)  # of `layout`
+_STEP = 1 << STEPS
+_MOST = -_STEP & 0xFFFFFFFF  # a book of as many steps as can be
+# of `layout`
+STRIDE, NBYTES, WEIGHT_NBYTES, STATE, DIM, KIND, STOCHASTIC, BLOCK, MARK = range(9)
 
 
 class Rows:
@@ -72,7 +93,7 @@ class Rows:
         block = max(4, min(_BLOCK, _AHEAD_NBYTES // nbytes // _LAG))
         random = spec.rounding == "stochastic"
         self.layout = np.array(
-            [stride, nbytes, weight_nbytes, state, spec.dim, kind, random, block], np.int64
+            [stride, nbytes, weight_nbytes, state, spec.dim, kind, random, block, COLOUR], np.int64
         )
         self._memory = Memory(stride, min(_MOST_ROWS, physical_nbytes() // stride))
         self.memory = self._memory.bytes
@@ -90,6 +111,7 @@ class Rows:
         push = (INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D, INTS_1D)
         apply = _apply_of(rule.kind, spec.dim if usual else 0)
         self._apply = compiled(apply, *table, *push)
+        self._copy = compiled(_copy, BYTES_1D, INTS_1D, INTS_1D, INTS_1D_IN, INTS_1D, BYTES_1D)
 
     def views(self, raw: NDArray[np.void]) -> tuple[Weights, list[Floats]]:
         """The weight and each state in rows like those of `raw`, each [n, dim]."""
@@ -131,6 +153,16 @@ class Rows:
         for mine, theirs in zip(self.state, state, strict=True):
             mine[new] = theirs
         self.index.add(ids)
+
+    def change_mark(self) -> int:
+        """Updates from now on leave another mark; the one so far. No update may be under way."""
+        before = int(self.layout[MARK])
+        self.layout[MARK] = OTHER if before == COLOUR else COLOUR
+        return before
+
+    def copy(self, numbers: Ints, ids: Ints, raw: NDArray[np.void]) -> None:
+        """The rows of these numbers, and their ids, into arrays of the same length."""
+        self._copy(self.memory, self.layout, self.ids, numbers, ids, raw.view(np.uint8))
 
     def gather(self, ids: Ints, out: Weights) -> Ints:
         """The weights of `ids` into out[n, dim]; the places of those that are unknown."""
@@ -220,6 +252,17 @@ def _gather(lines, head, layout, memory, ids, out, unknown):  # type: ignore[no-
     return unknowns
 
 
+def _copy(memory, layout, ids, numbers, out_ids, out):  # type: ignore[no-untyped-def]
+    stride, nbytes, n = layout[STRIDE], layout[NBYTES], len(numbers)
+    first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
+    for i in range(-_RING, n):
+        if i + _RING < n:
+            prefetch_row(first + numbers[i + _RING] * stride, nbytes)
+        if i >= 0:
+            out_ids[i] = ids[numbers[i]]
+            copy_row(first + numbers[i] * stride, target + i * nbytes, nbytes)
+
+
 @functools.cache
 def _apply_of(rule: int, floats: int) -> Any:
     """The kernel of `apply` for a rule, and rows of so many float32; 0: for any rows."""
@@ -230,7 +273,7 @@ def _apply_of(rule: int, floats: int) -> Any:
         dim = floats if floats > 0 else layout[DIM]
         state = 4 * floats if floats > 0 else layout[STATE]
         kind = FLOAT32 if floats > 0 else layout[KIND]
-        stochastic = layout[STOCHASTIC] != 0
+        stochastic, mark = layout[STOCHASTIC] != 0, np.uint32(layout[MARK])
         first, source = np.int64(memory.ctypes.data), np.int64(grads.ctypes.data)
         k = constants_of(constants)
         homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
@@ -242,8 +285,8 @@ def _apply_of(rule: int, floats: int) -> Any:
                 row, address = rows[i & (_RING - 1)], books[i & (_RING - 1)]
                 if row == 0:
                     continue
-                book = load_word(address) & np.uint32(0xFFFFFFFE)
-                steps = np.int64(book >> np.uint32(1))
+                book = load_word(address) & np.uint32(_MOST)
+                steps = np.int64(book >> np.uint32(STEPS))
                 line = min(steps, len(by_step) - 1)
                 x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
                 weight, a = row, row + state
@@ -254,9 +297,9 @@ def _apply_of(rule: int, floats: int) -> Any:
                 step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
                 if kind != FLOAT32:
                     narrow(weight, row, dim, kind, stochastic, ids[i], steps)
-                if book < np.uint32(0xFFFFFFFE):
-                    book += np.uint32(2)
-                release_word(address, book)
+                if book < np.uint32(_MOST):
+                    book += np.uint32(_STEP)
+                release_word(address, book | mark)
             for i in range(max(start + lag, 0), min(start + lag + block, n)):
                 word, address = probe(base, ids[i], homes[i & (_RING - 1)])
                 row = 0

@@ -2,26 +2,33 @@
 
 serve -> register -> (restore) -> beat once a second until told to go. While it has no store yet,
 calls are answered UNAVAILABLE. It beats at once when shard 0's version crosses a multiple that the
-master waits for (checkpoint, evaluation), so that the master need not poll.
+master waits for (checkpoint, evaluation), so that the master need not poll, and when more of its
+ledger has become safe. Notes and coverage go with each beat until one is answered.
+
+A master that comes back may have another address: `master.json` in the job's folder says which.
 
 Ends with 0 when drained (by the master or SIGTERM), with 1 when the master declared it lost, or did
-not answer for `master_timeout_s`.
+not answer for `master_timeout_s`, or when a step failed half way.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from prometheus_client import start_http_server
 
-from ..common import rpc, storage
-from ..common.errors import Unreachable
+from ..common import faults, rpc, storage
+from ..common.errors import CheckpointError, Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
 from ..nn.model_spec import ModelSpec, TableSpec
@@ -30,8 +37,10 @@ from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc, ps_pb2_grpc
 from . import snapshot
 from .aggregation import Policy, Update
+from .chain import Folder, job_id
 from .parameters import Parameters
 from .plane import Plane
+from .recovery import Coverage, Recorder, Restored, Snapshots, restore
 from .servicer import ParameterServerServicer
 from .slots import SlotMap
 from .store import Store
@@ -64,6 +73,43 @@ class Listeners:
         self._plane.close()
 
 
+class MasterLine:
+    """The master, wherever it is."""
+
+    def __init__(self, address: str, token: str, job_dir: str) -> None:
+        """`job_dir`: where `master.json` says the address of the one that runs now; "": nowhere."""
+        self.address, self._token, self._job_dir = address, token, job_dir
+        self._open()
+
+    def _open(self) -> None:
+        self._channel = rpc.Channel(self.address, self._token)
+        self._stub = master_pb2_grpc.MasterStub(self._channel)
+
+    def call(self, method: str, request: Any) -> Any:
+        """Raises as rpc.call; the next call then looks where the master is."""
+        try:
+            return rpc.call(getattr(self._stub, method), request, _CALL_S)
+        except Unreachable:
+            self._find()
+            raise
+
+    def _find(self) -> None:
+        if not self._job_dir:
+            return
+        try:
+            address = json.loads((Path(self._job_dir) / "master.json").read_text())["address"]
+        except (OSError, ValueError, KeyError):
+            return  # none is there yet
+        if address != self.address:
+            log.info("master=%s -> %s", self.address, address)
+            self._channel.close()
+            self.address = address
+            self._open()
+
+    def close(self) -> None:
+        self._channel.close()
+
+
 class Server:
     """One shard as a process: its listeners, its metrics, its line to the master."""
 
@@ -79,9 +125,13 @@ class Server:
         self._http, _ = start_http_server(
             0, addr="127.0.0.1", registry=self._servicer.metrics.registry
         )
-        self._channel = rpc.Channel(master, identity.token)
-        self._master_address = master
-        self._master = master_pb2_grpc.MasterStub(self._channel)
+        self._job_dir = os.environ.get("EDL_JOB_DIR", "")
+        self._master = MasterLine(master, identity.token, self._job_dir)
+        self._token = identity.token
+        self._snapshots: Snapshots | None = None
+        self._telling = threading.Lock()
+        self._notes: list[str] = []  # no answered beat has had these
+        self._coverage: Coverage | None = None
 
     @property
     def draining(self) -> bool:
@@ -93,9 +143,11 @@ class Server:
         self._wake.set()
 
     def close(self) -> None:
+        if self._snapshots is not None:
+            self._snapshots.stop()
         self._listeners.close()
         self._http.shutdown()
-        self._channel.close()
+        self._master.close()
 
     def register(self, patience_s: float) -> JobSettings | None:
         """Say hello; the job's settings. None: declared lost already, or drained meanwhile.
@@ -110,9 +162,11 @@ class Server:
             host=socket.gethostname(),
         )
         deadline = time.monotonic() + patience_s
+        faults.point("ps.register")
         while not self._draining:
             try:
-                reply = rpc.call(self._master.Register, request, _CALL_S)
+                reply = self._master.call("Register", request)
+                self._job_dir = self._job_dir or reply.job_dir
                 return None if reply.fenced else JobSettings.from_json(reply.settings_json)
             except Unreachable:
                 if time.monotonic() > deadline:
@@ -120,9 +174,86 @@ class Server:
                 self._wake.wait(0.2)
         return None
 
-    def open_store(self, settings: JobSettings, restore: str) -> Store:
-        """The shard, empty or from a checkpoint. `restore`: one to continue, with its ledger."""
-        store = Store(
+    def open_store(
+        self, settings: JobSettings, checkpoint: str = "", recover: tuple[str, int] = ("", 0)
+    ) -> Store:
+        """The shard, empty, from a snapshot or from a checkpoint.
+
+        `recover`: the incarnation to begin where it ended, and the snapshot that it must be at
+        least. Where it has none and need not: `checkpoint`, to continue, with its ledger.
+        """
+        with self._starting():
+            store, folder = self._new_store(settings), self._folder(settings)
+            restored = None
+            if recover[1] and folder is None:
+                raise CheckpointError(
+                    f"server {self.index} cannot be recovered: where its snapshots are is not "
+                    "known. Set --snapshot_dir."
+                )
+            if recover[0] and folder is not None:
+                of, number = recover
+                restored = restore(store, folder, self._replica.incarnation, of=of, at_least=number)
+                store = self._recovered(store, restored) or self._new_store(settings)
+            path = checkpoint or settings.checkpoint_dir_for_init
+            if path and not (restored and restored.link):
+                manifest = storage.load(path)
+                snapshot.restore(store, manifest, new_job=not checkpoint)
+                log.info("restored checkpoint=%s version=%d", manifest.directory, store.version)
+        self._servicer.attach(store)
+        if folder is not None:
+            recorder = Recorder(store, folder, self._replica.incarnation, restored)
+            self._snapshots = Snapshots(recorder, settings.snapshot_s, self._tell)
+            self._snapshots.start()
+        return store
+
+    def _folder(self, settings: JobSettings) -> Folder | None:
+        """None: no snapshots are wanted, or there is no place for them."""
+        where = settings.snapshot_dir or (self._job_dir and f"{self._job_dir}/snapshots")
+        if settings.snapshot_s <= 0 or not where:
+            return None
+        return Folder(where, job_id(self._token), self.index)
+
+    def _recovered(self, store: Store, restored: Restored) -> Store | None:
+        for note in restored.notes:
+            self._tell(f"a snapshot is skipped: {note}", None)
+        link, of = restored.link, restored.parent.incarnation
+        if link is None:
+            self._tell(f"no snapshot of {of} is there: beginning as at the start of the job", None)
+            return None
+        log.info("restored snapshot=%d of=%s version=%d", link.number, of, link.version)
+        self._tell(f"restored from snapshot {link.number} of {of}, version {link.version}", None)
+        return store
+
+    def _tell(self, note: str, coverage: Coverage | None) -> None:
+        """With the next beat, which is now."""
+        with self._telling:
+            if note:
+                self._notes.append(note)
+            self._coverage = coverage or self._coverage
+        self._wake.set()
+
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Beat meanwhile: a large shard takes longer to read than a silent server is waited for."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(_BEAT_S):
+                try:
+                    self._draining = self._beat(None).drain or self._draining
+                except Unreachable:
+                    continue
+
+        beats = threading.Thread(target=beat, name="starting", daemon=True)
+        beats.start()
+        try:
+            yield
+        finally:
+            over.set()
+            beats.join(_CALL_S)
+
+    def _new_store(self, settings: JobSettings) -> Store:
+        return Store(
             index=self.index,
             slot_map=SlotMap(settings.num_ps),
             policy=Policy(
@@ -133,12 +264,6 @@ class Server:
             ),
             on_version=self._watch(settings),
         )
-        if path := restore or settings.checkpoint_dir_for_init:
-            manifest = storage.load(path)
-            snapshot.restore(store, manifest, new_job=not restore)
-            log.info("restored checkpoint=%s version=%d", manifest.directory, store.version)
-        self._servicer.attach(store)
-        return store
 
     def beat_until_end(self, store: Store, patience_s: float) -> int:
         """Heartbeats until the end; the exit code."""
@@ -148,6 +273,9 @@ class Server:
             self._wake.clear()
             if self.draining:
                 break
+            if store.torn:
+                log.error("a step failed half way (see above): ending, to be replaced")
+                return 1
             self._servicer.metrics.observe(store)
             try:
                 reply = self._beat(store)
@@ -155,7 +283,7 @@ class Server:
                 if time.monotonic() - heard > patience_s:
                     log.error(
                         "the master at %s has not answered for %.0f s (%s): giving up",
-                        self._master_address,
+                        self._master.address,
                         patience_s,
                         error,
                     )
@@ -172,13 +300,23 @@ class Server:
         log.info("drained version=%d", store.version)
         return 0
 
-    def _beat(self, store: Store) -> Any:
+    def _beat(self, store: Store | None) -> Any:
+        state = "starting" if store is None else "serving" if store.initialized else "waiting"
+        with self._telling:
+            notes, coverage = list(self._notes), self._coverage
         request = pb.HeartbeatRequest(
             replica=self._replica,
-            version=store.version,
-            state="serving" if store.initialized else "waiting",
+            version=store.version if store else 0,
+            state=state,
+            coverage=_message(coverage) if coverage else None,
+            notes=notes,
         )
-        return rpc.call(self._master.Heartbeat, request, _CALL_S)
+        reply = self._master.call("Heartbeat", request)
+        with self._telling:
+            del self._notes[: len(notes)]
+            if self._coverage is coverage:
+                self._coverage = None
+        return reply
 
     def _watch(self, settings: JobSettings) -> Any:
         """What the store calls at each version."""
@@ -191,6 +329,11 @@ class Server:
                 self._wake.set()
 
         return passed
+
+
+def _message(coverage: Coverage) -> pb.Coverage:
+    tasks = [pb.Coverage.Task(task=e.task, position=e.applied) for e in coverage.ledger]
+    return pb.Coverage(snapshot=coverage.number, low_water=coverage.low_water, tasks=tasks)
 
 
 def _load_kernels() -> None:

@@ -17,7 +17,8 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import EdlError, NotPinned
+from ..common import faults
+from ..common.errors import EdlError, NotPinned, Unreachable
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
 from ..proto import ps_pb2_grpc
@@ -29,6 +30,7 @@ from .optimizers import Floats
 from .plane import Listening
 from .store import Invalid, Outcome, Store, span_of
 
+_EPOCH_KEY = "edl-master-epoch"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -49,6 +51,9 @@ def _served(method: Method) -> Method:
             context.abort(code, str(error))
         except NotPinned as error:
             code = grpc.StatusCode.NOT_FOUND
+            context.abort(code, str(error))
+        except Unreachable as error:  # of a failpoint: the reply is lost
+            code = grpc.StatusCode.UNAVAILABLE
             context.abort(code, str(error))
         except EdlError as error:
             code = grpc.StatusCode.FAILED_PRECONDITION
@@ -83,6 +88,14 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         assert self.store is not None  # abort has raised
         return self.store
 
+    def _of_master(self, context: grpc.ServicerContext) -> Store:
+        """The store, for a call that only the master of now may make. Raises Fenced."""
+        store = self._ready(context)
+        epoch = dict(context.invocation_metadata() or ()).get(_EPOCH_KEY)
+        if epoch is not None:
+            store.meet_master(int(epoch))
+        return store
+
     @_served
     def Init(self, request: pb.InitRequest, context: grpc.ServicerContext) -> pb.InitReply:
         store = self._ready(context)
@@ -96,6 +109,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     @_served
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullReply:
         store = self._ready(context)
+        faults.point("ps.pull")
         if store.slot_map.is_other(request.slot_map_version):
             return pb.PullReply(outcome=pb.PullReply.MOVED)
         asked = [(rows.table, _ids(rows)) for rows in request.tables]
@@ -128,7 +142,10 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         told = request.span
         span = span_of(told.task, told.attempt, told.start, told.end)
         update = Update(_chunks(request.dense), _gradients(request.tables))
+        faults.point("ps.push", task=span.task, start=span.start)
         pushed = store.push(span, request.version, update)
+        if pushed.outcome is Outcome.APPLIED:
+            faults.point("ps.applied", task=span.task, start=span.start)
         self.metrics.pushed(pushed)
         return pb.PushReply(
             outcome=pushed.outcome.name,
@@ -139,14 +156,14 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     @_served
     def Fence(self, request: pb.FenceRequest, context: grpc.ServicerContext) -> pb.FenceReply:
         attempts = {entry.task: entry.attempt for entry in request.entries}
-        applied = self._ready(context).fence(attempts, request.master_epoch)
+        applied = self._of_master(context).fence(attempts, request.master_epoch)
         return pb.FenceReply(
             entries=[pb.FenceReply.Entry(task=t, applied=p) for t, p in applied.items()]
         )
 
     @_served
     def Freeze(self, request: pb.FreezeRequest, context: grpc.ServicerContext) -> pb.FreezeReply:
-        entries, version = self._ready(context).freeze(_cut(request.cut), request.timeout_s)
+        entries, version = self._of_master(context).freeze(_cut(request.cut), request.timeout_s)
         return pb.FreezeReply(
             ledger=[
                 pb.LedgerEntry(task=e.task, attempt=e.attempt, applied=e.applied) for e in entries
@@ -157,20 +174,20 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     @_served
     def Pin(self, request: pb.PinRequest, context: grpc.ServicerContext) -> pb.PinReply:
         targets = {entry.task: entry.applied for entry in request.targets}
-        store = self._ready(context)
+        store = self._of_master(context)
         reached, version = store.pin(_cut(request.cut), targets, request.timeout_s)
         return pb.PinReply(reached=reached, version=version)
 
     @_served
     def Unpin(self, request: pb.UnpinRequest, context: grpc.ServicerContext) -> pb.UnpinReply:
-        self._ready(context).unpin(request.cut)
+        self._of_master(context).unpin(request.cut)
         return pb.UnpinReply()
 
     @_served
     def Snapshot(
         self, request: pb.SnapshotRequest, context: grpc.ServicerContext
     ) -> pb.SnapshotReply:
-        files, version = snapshot.write(self._ready(context), request.cut, request.directory)
+        files, version = snapshot.write(self._of_master(context), request.cut, request.directory)
         return pb.SnapshotReply(
             files=[
                 pb.SnapshotReply.File(name=f.name, nbytes=f.nbytes, sha256=f.sha256) for f in files
@@ -180,12 +197,12 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
 
     @_served
     def Flush(self, request: pb.FlushRequest, context: grpc.ServicerContext) -> pb.FlushReply:
-        version, pushes = self._ready(context).flush()
+        version, pushes = self._of_master(context).flush()
         return pb.FlushReply(version=version, pushes=pushes)
 
     @_served
     def Retire(self, request: pb.RetireRequest, context: grpc.ServicerContext) -> pb.RetireReply:
-        self._ready(context).retire(request.low_water)
+        self._of_master(context).retire(request.low_water)
         return pb.RetireReply()
 
     @_served

@@ -14,7 +14,7 @@ step depends on is in them, so that step equals the uninterrupted run's bit for 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import CheckpointError
 from ..common.ids import sum_by_id
-from ..common.storage import FileRecord, Manifest, read_checked, write_file
+from ..common.storage import FileRecord, Manifest, Part, read_checked, write_file
 from ..nn.model_spec import ModelSpec
 from .aggregation import Update
 from .dense import Chunk, ChunkKey
@@ -38,6 +38,7 @@ from .table import RowBlock
 PIECE_NBYTES = 64 << 20  # of one file; memory needed beside the store is about three of them
 Tensors = dict[str, NDArray[Any]]
 _NO_STEPS = np.zeros(1, np.int64)
+_KINDS = {"float32": "F32", "uint16": "U16", "int64": "I64"}  # as safetensors names them
 
 
 # -- Writing
@@ -50,10 +51,11 @@ def write(store: Store, cut: str, directory: str | Path) -> tuple[list[FileRecor
     path.mkdir(parents=True, exist_ok=True)
     shard = f"shard-{store.index:05d}-of-{store.slot_map.num_shards:05d}"
     records = []
-    for name, tensors, about in _pieces(store, cut, spec, books):
-        metadata = {"edl": json.dumps(about)}
-        data = safetensors.numpy.save(tensors, metadata)
-        records.append(write_file(path / f"{shard}.{name}.safetensors", data))
+    found = pieces(
+        spec, books, store.cut_chunks(cut), lambda table, most: store.cut_rows(cut, table, most)
+    )
+    for name, tensors, about in found:
+        records.append(write_file(path / f"{shard}.{name}.safetensors", *encode(tensors, about)))
     records.append(write_file(path / f"{shard}.json", _books_json(spec, books)))
     return records, books.version
 
@@ -73,14 +75,19 @@ def _books_json(spec: ModelSpec, books: Books) -> bytes:
 Piece = tuple[str, Tensors, dict[str, Any]]  # name, tensors, what they are
 
 
-def _pieces(store: Store, cut: str, spec: ModelSpec, books: Books) -> Iterator[Piece]:
+def pieces(
+    spec: ModelSpec,
+    books: Books,
+    chunks: Iterable[tuple[ChunkKey, Chunk]],
+    rows: Callable[[str, int], Iterable[RowBlock]],
+) -> Iterator[Piece]:
+    """What there is, in pieces. `rows`: those of a table, in blocks of at most so many."""
     states = list(make_rule(spec.optimizer).state)
-    for number, run in enumerate(_runs(store.cut_chunks(cut))):
+    for number, run in enumerate(_runs(chunks)):
         yield f"dense-{number:05d}", *_chunk_tensors(run, states)
     for index, table in enumerate(spec.tables):
         row_nbytes = 4 * table.dim * (1 + len(states)) + 16
-        blocks = store.cut_rows(cut, table.name, max(1, PIECE_NBYTES // row_nbytes))
-        for number, block in enumerate(blocks):
+        for number, block in enumerate(rows(table.name, max(1, PIECE_NBYTES // row_nbytes))):
             tensors: Tensors = {"ids": block.ids, "weight": block.weight, "steps": block.steps}
             tensors |= {f"state.{s}": v for s, v in zip(states, block.state, strict=True)}
             yield f"table-{index:03d}-{number:05d}", tensors, {"rows": table.name}
@@ -89,6 +96,20 @@ def _pieces(store: Store, cut: str, spec: ModelSpec, books: Books) -> Iterator[P
         yield f"sums-dense-{number:05d}", *_chunk_tensors(run, [], "chunk_sums")
     for number, (name, (ids, total)) in enumerate(books.sums.rows.items()):
         yield f"sums-table-{number:03d}", {"ids": ids, "sum": total}, {"row_sums": name}
+
+
+def encode(tensors: Tensors, about: dict[str, Any]) -> list[Part]:
+    """A file of safetensors, in parts: the arrays as they lie in memory, without a copy."""
+    header: dict[str, Any] = {"__metadata__": {"edl": json.dumps(about)}}
+    begin, data = 0, list[Part]()
+    for name, values in tensors.items():
+        kind, end = _KINDS[values.dtype.name], begin + values.nbytes
+        header[name] = {"dtype": kind, "shape": values.shape, "data_offsets": [begin, end]}
+        data.append(memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *data]
 
 
 def _runs(chunks: Iterable[tuple[ChunkKey, Chunk]]) -> Iterator[list[tuple[ChunkKey, Chunk]]]:
@@ -128,25 +149,16 @@ def restore(store: Store, manifest: Manifest, *, new_job: bool) -> None:
     where a file is damaged or the parts are not of one cut.
     """
     spec = ModelSpec.from_json(json.dumps(manifest.model))
-    parts = _Parts(store.index, store.slot_map, spec)
+    parts = Parts(store.index, store.slot_map, spec)
     store.restore(spec, _merged_books(manifest), new_job=new_job)
     for record in manifest.files:
-        if not record.name.endswith(".safetensors"):
-            continue
-        tensors, about = _load(manifest, record)
-        if "chunks" in about:
-            for key, chunk in parts.chunks(tensors, about["chunks"]):
-                store.insert_chunk(key, chunk)
-        elif "rows" in about:
-            store.insert_rows(about["rows"], parts.rows(tensors, about["rows"]))
-        else:
-            parts.add_sums(tensors, about)
+        if record.name.endswith(".safetensors"):
+            parts.load(store, read_checked(manifest, record), store.insert_rows)
     if not new_job:
         store.restore_sums(parts.sums())
 
 
-def _load(manifest: Manifest, record: FileRecord) -> tuple[Tensors, dict[str, Any]]:
-    data = read_checked(manifest, record)
+def _decode(data: bytes) -> tuple[Tensors, dict[str, Any]]:
     header_nbytes = int.from_bytes(data[:8], "little")  # safetensors: length, JSON header, data
     header = json.loads(data[8 : 8 + header_nbytes])
     return safetensors.numpy.load(data), json.loads(header["__metadata__"]["edl"])
@@ -182,7 +194,7 @@ def _merged_books(manifest: Manifest) -> Books:
 
 
 @dataclass
-class _Parts:
+class Parts:
     """Keeps what a slot map gives to one shard."""
 
     index: int
@@ -194,6 +206,17 @@ class _Parts:
 
     def __post_init__(self) -> None:
         self._rule = make_rule(self.spec.optimizer)
+
+    def load(self, store: Store, data: bytes, insert_rows: Callable[[str, RowBlock], None]) -> None:
+        """A file's part of this shard goes into the store; sums are gathered here."""
+        tensors, about = _decode(data)
+        if "chunks" in about:
+            for key, chunk in self.chunks(tensors, about["chunks"]):
+                store.insert_chunk(key, chunk)
+        elif "rows" in about:
+            insert_rows(about["rows"], self.rows(tensors, about["rows"]))
+        else:
+            self.add_sums(tensors, about)
 
     def _is_mine(self, tensor: str, chunk: int) -> bool:
         return self.slot_map.shard_of_chunk(tensor, chunk) == self.index

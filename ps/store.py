@@ -21,7 +21,10 @@ A cut. `freeze` holds back pushes that would be applied; answers that apply noth
 `pin` lets through exactly the pushes that end at or before their task's target; when the ledger
 covers all targets the state is pinned (copy on write) and pushes go on at once. A freeze ends by
 itself at its deadline, and a pin that has not reached its targets by its own pins nothing: a
-master that dies never stops training.
+master that dies never stops training. A master of a higher epoch ends what an older one has begun.
+
+A recovery snapshot (recovery.py) needs no cut: `pin_moment` lets the steps under way end, pins, and
+lets pushes go on at once.
 
 A step that fails half way (out of memory) leaves the shard torn for good: a repetition of the push
 would apply its first half twice, and a cut would keep a half. Steps that run beside it still end.
@@ -119,6 +122,16 @@ class Books:
     sums: Update = field(default_factory=Update)  # of those
 
 
+@dataclass(frozen=True)
+class Moment:
+    """The state of a shard when it was pinned under `name`, beside no other shard."""
+
+    name: str
+    parameters: Parameters
+    books: Books
+    life: int  # of the parameters: a snapshot that builds on another needs the same
+
+
 @dataclass
 class _Freeze:
     cut: str
@@ -158,6 +171,8 @@ class Store:
         self._cuts: dict[str, Books] = {}
         self._master_epoch = 0
         self._torn = False  # a step was begun and did not end
+        self._pinning = False  # pushes wait until the steps under way have ended
+        self._life = 0
         self._board: Board | None = None
         self.counts = dict.fromkeys(Outcome, 0)
 
@@ -194,20 +209,24 @@ class Store:
 
     def init(self, spec: ModelSpec, chunks: Mapping[ChunkKey, Floats], complete: bool) -> int:
         """The model, and first values of chunks; what is there is left alone. The version."""
+        check_spec(spec)
+        made = None
+        if self.spec != spec:  # its kernels may have to be compiled: nobody waits for the lock
+            made = Parameters(spec, self.slot_map, self.index)
         with self._lock:
-            check_spec(spec)
             while not self._spec_is_final and self._applying:
                 self._changed.wait()
             if self._parameters is None:
-                self._parameters = Parameters(spec, self.slot_map, self.index)
+                assert made is not None
+                self._begin(made)
             elif not self._spec_is_final:
-                self._lose_board()
-                self._parameters = self._parameters.again(spec)
+                self._begin(self._parameters.again(spec))
             elif self._parameters.spec != spec:
                 raise EdlError(difference(self._parameters.spec, spec))
             self._spec_is_final = True
-            self._parameters.make(chunks, self._version)
-            if complete and (missing := self._parameters.missing()):
+            parameters = self._held()
+            parameters.make(chunks, self._version)
+            if complete and (missing := parameters.missing()):
                 raise Invalid(f"init is said to be complete, but chunk {missing} has no value yet")
             return self._version
 
@@ -218,13 +237,25 @@ class Store:
         out, and the first Init may bring another optimizer or seed.
         """
         with self._lock:
-            self._lose_board()
-            self._parameters = Parameters(spec, self.slot_map, self.index)
+            self._begin(Parameters(spec, self.slot_map, self.index))
             self._spec_is_final = not new_job
             self._version = books.version
             if not new_job:
                 self._ledger = Ledger(books.ledger, books.low_water)
                 self._aggregation = Aggregation(self._policy, books.pushes)
+
+    def _begin(self, parameters: Parameters) -> None:
+        self._lose_board()
+        self._parameters = parameters
+        self._life += 1
+
+    def restore_books(self, books: Books) -> None:
+        """The books of a later snapshot, whose chunks and rows are there."""
+        with self._lock:
+            self._lose_board()
+            self._version = books.version
+            self._ledger = Ledger(books.ledger, books.low_water)
+            self._aggregation = Aggregation(self._policy, books.pushes, books.sums)
 
     def restore_sums(self, sums: Update) -> None:
         """What waits in the aggregation, beside the number of pushes that `restore` was told."""
@@ -238,6 +269,11 @@ class Store:
     def insert_rows(self, table: str, block: RowBlock) -> None:
         with self._lock:
             self._held().tables[table].insert(block)
+
+    def put_rows(self, table: str, block: RowBlock) -> None:
+        """As `insert_rows`, but in place of rows that are there."""
+        with self._lock:
+            self._held().tables[table].put(block)
 
     def _held(self) -> Parameters:
         assert self._parameters is not None, "the model is not known yet"
@@ -376,7 +412,7 @@ class Store:
             freeze = self._freeze
             if freeze is not None and not freeze.lets_through(span):
                 self._wait_or_thaw(freeze)
-            elif self._applying and not self._concurrent:
+            elif self._pinning or (self._applying and not self._concurrent):
                 self._changed.wait()
             else:
                 return None
@@ -415,15 +451,28 @@ class Store:
 
     # -- The master
 
+    def meet_master(self, epoch: int) -> None:
+        """A master of this epoch calls. Raises Fenced where a later one has called before."""
+        with self._lock:
+            self._meet(epoch)
+
+    def _meet(self, epoch: int) -> None:
+        if epoch < self._master_epoch:
+            raise Fenced(
+                f"a master of epoch {self._master_epoch} has taken over: "
+                f"this one, of epoch {epoch}, must end"
+            )
+        if 0 < self._master_epoch < epoch:  # nobody will let go of these
+            for cut in list(self._cuts):
+                self._drop(cut)
+            if self._freeze is not None:
+                self._thaw()
+        self._master_epoch = epoch
+
     def fence(self, attempts: Mapping[int, int], master_epoch: int) -> dict[int, int]:
         """Raise attempts; the positions applied. Retired tasks are missing from the answer."""
         with self._lock:
-            if master_epoch < self._master_epoch:
-                raise Fenced(
-                    f"a master of epoch {self._master_epoch} has taken over: "
-                    f"this one, of epoch {master_epoch}, must end"
-                )
-            self._master_epoch = master_epoch
+            self._meet(master_epoch)
             for task, attempt in attempts.items():
                 self._ledger.fence(task, attempt)  # at once: what is under way is the last
             self._changed.notify_all()
@@ -488,11 +537,14 @@ class Store:
 
     def unpin(self, cut: str) -> None:
         with self._lock:
-            self._cuts.pop(cut, None)
-            if self._parameters is not None:
-                self._parameters.unpin(cut)
+            self._drop(cut)
             if self._frozen_by(cut):
                 self._thaw()
+
+    def _drop(self, cut: str) -> None:
+        self._cuts.pop(cut, None)
+        if self._parameters is not None:
+            self._parameters.unpin(cut)
 
     def _covers(self, targets: Mapping[int, int]) -> bool:
         return all(
@@ -501,14 +553,17 @@ class Store:
         )
 
     def _keep(self, cut: str, parameters: Parameters) -> None:
-        self._cuts[cut] = Books(
+        self._cuts[cut] = self._books()
+        parameters.pin(cut)
+
+    def _books(self) -> Books:
+        return Books(
             self._version,
             self._ledger.low_water,
             self._ledger.entries(),
             self._aggregation.pushes,
             self._aggregation.sums(),
         )
-        parameters.pin(cut)
 
     def _frozen_by(self, cut: str) -> bool:
         return self._freeze is not None and self._freeze.cut == cut
@@ -531,6 +586,40 @@ class Store:
         if cut not in self._cuts:
             raise NotPinned(f"cut {cut!r} is not pinned on server {self.index}")
         return self._cuts[cut]
+
+    def pin_moment(self, name: str, unless: Books | None = None) -> Moment | None:
+        """Pin the state as it is. None: there is nothing yet, or the books are as in `unless`."""
+        with self._lock:
+            self._check_whole()
+            self._pinning = True
+            try:
+                while self._applying:
+                    self._changed.wait()
+                self._check_whole()
+                if self._parameters is None or not self._parameters.complete:
+                    return None
+                if unless is not None and self._is_at(unless):
+                    return None
+                moment = Moment(name, self._parameters, self._books(), self._life)
+                self._parameters.pin(name, mark=True)
+                return moment
+            finally:
+                self._pinning = False
+                self._changed.notify_all()
+
+    def _is_at(self, books: Books) -> bool:
+        mine = self._version, self._ledger.low_water, self._aggregation.pushes
+        return mine == (books.version, books.low_water, books.pushes) and (
+            self._ledger.entries() == books.ledger
+        )
+
+    def unpin_moment(self, moment: Moment) -> None:
+        with self._lock:
+            moment.parameters.unpin(moment.name)
+
+    def is_of_this_life(self, moment: Moment) -> bool:
+        """The parameters are still those that were pinned, so that the pin has kept them."""
+        return self._life == moment.life
 
     def cut_books(self, cut: str) -> tuple[ModelSpec, Books]:
         """The model and the books of a pinned cut."""
@@ -567,6 +656,12 @@ class Store:
             return dense, rows, dense + sum(table.nbytes for table in tables.values())
 
     @property
+    def torn(self) -> bool:
+        """A step failed half way: this process can only end."""
+        with self._lock:
+            return self._torn
+
+    @property
     def ledger_tasks(self) -> int:
         return len(self._ledger)
 
@@ -583,5 +678,5 @@ class Store:
         if self._torn:
             raise EdlError(
                 f"server {self.index} failed in the midst of a step (see its log): what it holds "
-                "is no longer exact, so it applies and keeps nothing more; go on from a checkpoint"
+                "is no longer exact, so it applies and keeps nothing more"
             )

@@ -11,6 +11,10 @@ updated; a pull of a cut never does.
 Pins (copy on write, row by row): a pin remembers how many rows there were; before a row is written
 for the first time after it, the row's old content is kept with the pin. So a pin costs four bytes a
 row, lazily, and a copy of each row that is then written, and several pins may be open.
+
+A recovery snapshot pins too, and the pin begins a new round of marks (ps/rows.py). `touched` then
+tells which rows were written between its pin and the one before: those that still have the old mark
+and those that the pin had to keep while they had it.
 """
 
 from __future__ import annotations
@@ -24,10 +28,13 @@ from numpy.typing import NDArray
 from ..nn.initializers import initial_rows
 from ..nn.model_spec import TableSpec
 from .halves import narrowed, widened
-from .index import MANY
+from .index import MANY, STEPS
 from .lock import SharedLock
+from .memory import Memory
 from .optimizers import Floats, Ints, Rule
 from .rows import Rows, Weights
+
+_RUN = 4096  # rows copied in one go: nobody waits longer for the lock
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,20 @@ class Table:
             self._rows.append(block.ids, block.weight, block.state)
             self._rows.index.set_steps(block.ids, block.steps)
 
+    def put(self, block: RowBlock) -> None:
+        """Rows from a snapshot, in place of those that are there. Their ids are unique."""
+        with self._lock.alone():
+            numbers = self._rows.index.find(block.ids)
+        there = numbers >= 0
+        if not there.all():
+            self.insert(block.select(~there))
+        with self._lock.alone():
+            block, numbers = block.select(there), numbers[there]
+            self._rows.weight[numbers] = block.weight
+            for mine, theirs in zip(self._rows.state, block.state, strict=True):
+                mine[numbers] = theirs
+            self._rows.index.set_steps(block.ids, block.steps)
+
     def take_over(self, other: Table, *, keep_state: bool) -> None:
         """All rows of a table with the same ids; state and steps too, or fresh ones."""
         with self._lock.alone():
@@ -165,9 +186,11 @@ class Table:
                 piece = slice(start, min(start + MANY, len(theirs)))
                 self._rows.append(theirs.ids[piece], theirs.weight[piece], state)
 
-    def pin(self, cut: str) -> None:
+    def pin(self, cut: str, *, mark: bool = False) -> None:
+        """mark: what is written from now on is `touched` at the next such pin."""
         with self._lock.alone():
-            self._pins[cut] = _Pin(len(self._rows), self._rows)
+            old = self._rows.change_mark() if mark else 0
+            self._pins[cut] = _Pin(len(self._rows), self._rows, old)
 
     def unpin(self, cut: str) -> None:
         with self._lock.alone():
@@ -178,31 +201,55 @@ class Table:
 
     def block(self, cut: str, start: int, stop: int) -> RowBlock:
         """Rows [start, stop) as they were when `cut` was pinned."""
-        with self._lock:
-            pin, rows = self._pins[cut], self._rows
-            piece = slice(start, min(stop, pin.size))
-            ids, raw = rows.ids[piece].copy(), rows.raw[piece].copy()
-            steps = rows.index.steps(ids)
-            where, number = pin.kept_at(piece)
-            raw[where], steps[where] = pin.raw[number], pin.steps[number]
+        return self.rows(cut, np.arange(start, min(stop, self._pins[cut].size)))
+
+    def rows(self, cut: str, numbers: Ints) -> RowBlock:
+        """The rows of these numbers as they were when `cut` was pinned."""
+        rows, n = self._rows, len(numbers)
+        ids, books, raw = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, rows.raw.dtype)
+        for start in range(0, n, _RUN):
+            piece = slice(start, start + _RUN)
+            with self._lock:
+                pin = self._pins[cut]
+                rows.copy(numbers[piece], ids[piece], raw[piece])
+                books[piece] = rows.index.books(ids[piece])
+                where, number = pin.kept_at(numbers[piece])
+                raw[piece][where], books[piece][where] = pin.raw[number], pin.books[number]
         weight, state = rows.views(raw)
         copies = tuple(np.ascontiguousarray(values) for values in state)
-        return RowBlock(ids, weight.copy(), copies, steps)
+        return RowBlock(ids, weight.copy(), copies, books >> STEPS)
+
+    def touched(self, cut: str) -> Ints:
+        """The numbers of the rows written between the two last pins with a mark, of which `cut` is
+        the last, in order. Once only: the marks are taken away."""
+        pin = self._pins[cut]
+        is_touched = np.zeros(pin.size, np.bool_)
+        start = None
+        while start != 0:
+            with self._lock:
+                found, start = self._rows.index.collect(start or 0, pin.mark)
+            is_touched[found] = True
+        with self._lock:
+            is_touched[pin.kept_marked()] = True
+        return np.flatnonzero(is_touched)
 
 
 class _Pin:
     """The rows that have been written since the pin, as they were."""
 
-    def __init__(self, size: int, rows: Rows) -> None:
-        self.size = size
-        self.raw = np.empty(0, rows.raw.dtype)
-        self.steps = np.empty(0, np.int64)
+    def __init__(self, size: int, rows: Rows, mark: int) -> None:
+        """`mark`: that of the rows that were written since the pin before."""
+        self.size, self.mark = size, mark
+        self._memory = Memory(rows.raw.dtype.itemsize, max(size, 1))
+        self.raw: NDArray[np.void] = np.ndarray(size, rows.raw.dtype, self._memory.bytes)
+        self.books: Ints = np.empty(size, np.int64)
+        self._numbers: Ints = np.empty(size, np.int64)
         self._count = 0
         self._kept = np.zeros(size, np.uint32)  # row -> number among the kept, plus one
 
     @property
     def nbytes(self) -> int:
-        return self._kept.nbytes + self.raw.nbytes + self.steps.nbytes
+        return self._kept.nbytes + self._count * (self.raw.itemsize + 16)
 
     def keep(self, ids: Ints, numbers: Ints, rows: Rows) -> None:
         """These rows (unique; -1: none) are about to be written."""
@@ -210,15 +257,17 @@ class _Pin:
         new = inside[self._kept[numbers[inside]] == 0]
         if not len(new):
             return
-        start, end = self._count, self._count + len(new)
-        if end > len(self.raw):
-            capacity = max(end, 2 * start)
-            self.raw = np.resize(self.raw, capacity)
-            self.steps = np.resize(self.steps, capacity)
-        self.raw[start:end] = rows.raw[numbers[new]]
-        self.steps[start:end] = rows.index.steps(ids[new])
-        self._kept[numbers[new]] = np.arange(start + 1, end + 1)
-        self._count = end
+        kept = slice(self._count, self._count + len(new))
+        rows.copy(numbers[new], np.empty(len(new), np.int64), self.raw[kept])
+        self.books[kept] = rows.index.books(ids[new])
+        self._numbers[kept] = numbers[new]
+        self._kept[numbers[new]] = np.arange(kept.start + 1, kept.stop + 1)
+        self._count = kept.stop
+
+    def kept_marked(self) -> Ints:
+        """The rows that had the mark when they were kept."""
+        marked: NDArray[np.bool_] = self.books[: self._count] & self.mark != 0
+        return self._numbers[: self._count][marked]
 
     def kept_at(self, rows: Ints | slice) -> tuple[Ints, Ints]:
         """Which of these rows have been written since, and their numbers among the kept."""

@@ -183,3 +183,27 @@ def test_a_table_counts_the_memory_that_it_uses():
         rows.append(piece, np.zeros((1000, 16), np.float32), [0.0])
 
     assert 128 + 8 + 23 < rows.nbytes / 50_000 < 128 + 8 + 30
+
+
+def test_rows_written_between_two_marked_pins_are_touched_and_no_others():
+    """Also those that were written again before they could be asked for."""
+    table = Table(TableSpec("t", 2), 0, make_rule(specs.SGD(1.0)))
+    ids = np.arange(50, dtype=np.int64)
+
+    def write(some):
+        table.apply(ids[some], np.ones((len(ids[some]), 2), np.float32), 1.0)
+
+    write(slice(0, 50))
+    found = []
+    for number, (before, since) in enumerate(
+        [(slice(0, 50), slice(0, 0)), (slice(5, 9), slice(7, 20)), (slice(30, 31), slice(0, 50))]
+    ):
+        write(before)
+        table.pin(f"{number}", mark=True)
+        write(since)
+        found.append(table.touched(f"{number}").tolist())
+        table.unpin(f"{number}")
+    table.pin("last", mark=True)
+
+    assert [list(range(50)), [5, 6, 7, 8], [*range(7, 20), 30]] == found
+    assert list(range(50)) == table.touched("last").tolist()
