@@ -28,6 +28,7 @@ from edl.common.settings import JobSettings
 from edl.watch import jobs
 
 VERSION = f"edl {__version__} ({commit().partition(',')[0]})"
+START_S = 300.0  # the first job of an installation compiles its kernels
 DEADLINE_S = 60.0
 KILLS = 4
 _LEASE_S = 2.0  # of the stopped worker
@@ -68,7 +69,7 @@ class _Job:
 
     def follow(self, until: Callable[[jobs.Status], bool]) -> jobs.Status:
         """The first status that is so. Raises Unavailable."""
-        give_up = time.monotonic() + DEADLINE_S
+        give_up = time.monotonic() + START_S
         while self.job.address() is None and not self.job.is_over():
             time.sleep(0.05)
         client = self.job.client()
@@ -82,7 +83,8 @@ class _Job:
             raise Unavailable(f"the job is not there to be killed: {error}") from error
         finally:
             client.close()
-        raise Unavailable(f"nothing to kill in {DEADLINE_S:g} s: {status}")
+        state = f"{status['state']}, {status['records_done']} records done"
+        raise Unavailable(f"nothing to kill in {START_S:g} s: {state}")
 
     def send(self, pid: int, number: int) -> None:
         self.at = time.monotonic()
