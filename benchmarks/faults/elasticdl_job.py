@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.faults import events
 from benchmarks.faults.elasticdl_tasks import connect
-from benchmarks.faults.programs import Program, Unavailable, records_of
+from benchmarks.faults.programs import Event, Program, Unavailable, records_of
 from benchmarks.peers import micro
 from benchmarks.peers.elasticdl import MASTER_PORT, PORT, Client, furnish
 
@@ -166,9 +166,15 @@ class Job:
 
 def worker(job: Job) -> tuple[float, str]:
     job.under_way()
+    if not job.until(lambda: _is_half_way(job.live[0].said("step")[-1]), START_S):
+        raise Unavailable("worker 0 is never in the midst of a task")
     at = job.live[0].kill()
     job.replace(0)
     return at, "the task is done again from its beginning"
+
+
+def _is_half_way(step: Event) -> bool:
+    return bool(step["end"] - step["task"] == events.TASK // 2)
 
 
 def same_task(job: Job) -> tuple[float, str]:
