@@ -119,7 +119,7 @@ def machine() -> str:
             f"- machine: {os.cpu_count()} cores of {_cpu_model()}, {gib:.0f} GiB",
             f"- kernel {platform.release()}, Python {platform.python_version()}, "
             + ", ".join(versions),
-            f"- commit: {_commit()}",
+            f"- commit: {commit()}",
         ]
     )
 
@@ -136,7 +136,7 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
-def _commit() -> str:
+def commit() -> str:
     def git(*arguments: str) -> list[str]:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -40,7 +40,7 @@ def main(binary: str, what: str) -> None:
     if INSIDE not in os.environ:
         os.environ[INSIDE] = "1"
         os.execvp(NAMESPACES[0], [*NAMESPACES, sys.executable, "-m", __spec__.name, binary, what])
-    _furnish()
+    furnish()
     master = grpc.server(ThreadPoolExecutor(1))
     master.add_insecure_port(f"127.0.0.1:{MASTER_PORT}")
     master.start()
@@ -101,7 +101,7 @@ def _check(client: Client, ids: Ids, grads: Floats) -> None:
     np.testing.assert_allclose(moved, -micro.LR / np.sqrt(2) * np.sign(grads), rtol=0.01)
 
 
-def _furnish() -> None:
+def furnish() -> None:
     """Loopback up, and a token where the binary looks for one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         up = struct.pack("16sh14x", b"lo", 1)  # struct ifreq with IFF_UP
@@ -116,8 +116,8 @@ def _furnish() -> None:
 class Client:
     """The calls of service proto.Pserver that a worker makes (elasticdl.proto in the wheel)."""
 
-    def __init__(self) -> None:
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{PORT}", options=_OPTIONS)
+    def __init__(self, port: int = PORT) -> None:
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS)
         grpc.channel_ready_future(self._channel).result(DEADLINE_S)
 
     def describe_table(self, name: str, dim: int) -> None:

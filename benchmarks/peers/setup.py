@@ -9,8 +9,10 @@ pslite      ps-lite's sources (and ZeroMQ's) as the source distribution of ByteP
             built here (C++ compiler, make), with pslite.cc
 ray         a virtual environment
 tensorflow  a virtual environment
+torchft     a virtual environment, with the torch that the project uses
+dlrover     a virtual environment
 
-Plain torch, torch's RPC and gloo run in the project's own environment. About 3 GB in all.
+Plain torch, torch's RPC and gloo run in the project's own environment. About 4 GB in all.
 """
 
 from __future__ import annotations
@@ -91,8 +93,20 @@ def tensorflow(folder: Path) -> None:
     _environment(folder, "tensorflow-cpu==2.21.0")
 
 
+def torchft(folder: Path) -> None:
+    _environment(folder, "torchft==0.2.0", "torch==2.13.0", "numpy")
+    _run([folder / "bin/python", "-c", "import torchft"])
+
+
+def dlrover(folder: Path) -> None:
+    """Its task manager: what a master imports for it, without Kubernetes at the other end."""
+    _environment(folder, "dlrover[k8s]==0.6.1", "protobuf")
+    _run([folder / "bin/python", "-c", "import dlrover.python.master.shard.task_manager"])
+
+
 PEERS: dict[str, Callable[[Path], None]] = {
-    function.__name__: function for function in (elasticdl, mxnet, pslite, ray, tensorflow)
+    function.__name__: function
+    for function in (elasticdl, mxnet, pslite, ray, tensorflow, torchft, dlrover)
 }
 
 
