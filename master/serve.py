@@ -7,6 +7,7 @@ the master serves; DIR/result.json is the last status.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def run(settings: JobSettings, job_dir: Path, after: str, stop: str) -> int:
 def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, stop: str) -> int:
     begun = _resume(settings, job_dir)
     if begun is None:
-        described, code = describe(job_dir)
+        described, code = describe(job_dir, nursery)
         if described is None:
             return code
         begun = _begin(settings, job_dir, described)
@@ -188,13 +189,19 @@ def _listen(servicer: MasterServicer, token: str, port: int, job_dir: Path) -> r
         return listen(0)
 
 
-def describe(
-    job_dir: Path, command: Sequence[str] = (sys.executable, "-m", "edl.worker", "--describe")
-) -> tuple[dict[str, Any] | None, int]:
+def describe(job_dir: Path, nursery: Nursery) -> tuple[dict[str, Any] | None, int]:
     """What the worker says of definition and data; or None and the exit code: it has said why."""
-    arguments = [*command, "--job-dir", str(job_dir)]
-    child = subprocess.Popen(arguments, stdin=subprocess.DEVNULL)
-    previous = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    log = job_dir / "logs" / "describe.log"
+    child = nursery.start(["edl.worker", "--describe", "--job-dir", str(job_dir)], os.environ, log)
+    if child is None:
+        raise JobError(f"the definition cannot be checked: see {job_dir / 'logs' / 'nursery.log'}")
+
+    def end(number: signal.Signals) -> None:
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, number)
+
+    previous = signal.signal(signal.SIGTERM, lambda *_: end(signal.SIGTERM))
     try:
         code = child.wait(_DESCRIBE_S)
     except subprocess.TimeoutExpired:
@@ -202,9 +209,9 @@ def describe(
     except KeyboardInterrupt:
         code = -signal.SIGINT
     finally:
-        child.kill()
-        child.wait()
+        end(signal.SIGKILL)
         signal.signal(signal.SIGTERM, previous)
+    sys.stderr.write(log.read_text(errors="replace"))
     if code == 0:
         return json.loads((job_dir / "describe.json").read_text()), 0
     if code > 0:

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+_IDLE_S = 0.5
+
 
 def run(main: Callable[[], int]) -> int:
     """Serve until standard input ends. `main` is what a forked worker runs, with its own sys.argv;
@@ -33,13 +35,16 @@ def run(main: Callable[[], int]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
     _say({"ready": True})
-    server_main = importlib.import_module("edl.ps.__main__").main
+    server_main: Callable[[], int] | None = None
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
     selector.register(wake_read, selectors.EVENT_READ)
     rest = b""
     while True:
-        for key, _ in selector.select():
+        events = selector.select(_IDLE_S if server_main is None else None)
+        if not events:  # the first workers have begun: now there is time
+            server_main = importlib.import_module("edl.ps.__main__").main
+        for key, _ in events:
             if key.fileobj is not requests:
                 os.read(wake_read, 4096)
                 _reap()
@@ -55,7 +60,9 @@ def run(main: Callable[[], int]) -> int:
                     selector.close()
                     for mine in (requests.fileno(), wake_read, wake_write):
                         os.close(mine)
-                    _become(request, server_main if request["argv"][0] == "edl.ps" else main)
+                    if request["argv"][0] == "edl.ps":
+                        main = server_main or importlib.import_module("edl.ps.__main__").main
+                    _become(request, main)
                 _say({"id": request["id"], "pid": pid})
 
 
