@@ -387,11 +387,11 @@ class PsClient:
         with self._updating:
             if version <= self.servers_version:
                 return
-            self.servers_version = version
             for index, address in enumerate(addresses):
                 if self._shards[index].address != address:
                     replaced, self._shards[index] = self._shards[index], self._open(address)
                     replaced.close()
+            self.servers_version = version  # last: a push that begins before may ask an old one
 
     def close(self) -> None:
         """Give up all calls that run: they raise Unreachable."""
