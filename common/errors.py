@@ -7,11 +7,11 @@
     │   └── RecordError     one broken record (rule 7: quarantined, never dropped)
     ├── CheckpointError     a checkpoint that is torn, corrupt, missing or unfit       exit 1
     ├── JobError            the job failed; the message says why                       exit 1
+    ├── NotPinned           a server does not hold the cut that was asked for       exit 1
     └── PeerError           another process did not answer as it must
         ├── Unreachable     no answer within the deadline
         ├── Unauthenticated the job's token was missing or wrong
-        ├── Fenced          this process was declared lost; what it holds is void
-        └── NotPinned       a server does not hold the cut that was asked for
+        └── Fenced          this process was declared lost; what it holds is void
 
 Messages are whole sentences for the user: what is wrong, where, and what to do.
 """
@@ -76,5 +76,5 @@ class Fenced(PeerError):
     """This process was declared lost by the master: its leases are void."""
 
 
-class NotPinned(PeerError):
+class NotPinned(EdlError):
     """A server does not hold the cut: it was let go, or the server was replaced since."""

@@ -272,15 +272,15 @@ def _check_outside(settings: JobSettings, say: Say) -> None:
             _check_readable(path, say(name))
     for name in ("output", "checkpoint_dir"):
         _check_writable(getattr(settings, name), say(name))
-    _check_unused(settings, say)
-    if settings.checkpoint_dir_for_init:
-        _check_checkpoint(settings.checkpoint_dir_for_init, say("checkpoint_dir_for_init"))
     own = paths.job_folder(settings.job_name)
     if settings.resume and Path(settings.resume).is_relative_to(own.absolute()):
         raise UsageError(
             f"{say('job_name')}: the checkpoint {settings.resume} lies in the folder of a job of "
             "that name, which the new one would replace: choose another name, or give none."
         )
+    _check_unused(settings, say)
+    if settings.checkpoint_dir_for_init:
+        _check_checkpoint(settings.checkpoint_dir_for_init, say("checkpoint_dir_for_init"))
     if paths.is_locked(own):
         raise UsageError(
             f"{say('job_name')}: a job named {settings.job_name!r} is running already: choose "

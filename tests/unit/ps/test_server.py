@@ -215,7 +215,7 @@ def test_a_killed_server_is_replaced_by_one_that_has_what_was_safe(launch, tmp_p
     initial = pulled.rows["t"] - first
     assert np.abs(initial).max() < 1
     assert first == position
-    assert "server 0: restored from snapshot" in notes[0]
+    assert "restored from snapshot" in notes[0]
 
 
 def test_a_server_that_cannot_be_recovered_says_so_and_ends_with_1(launch, tmp_path):
@@ -323,7 +323,7 @@ def test_notes_are_repeated_until_a_beat_is_answered(in_process):
         server._beat(store)
 
     beats = [master.beats.get(timeout=20) for _ in range(2)]
-    assert [["server 0: a note"], []] == [list(beat.notes) for beat in beats]
+    assert [["a note"], []] == [list(beat.notes) for beat in beats]
     assert [3, 0] == [beat.coverage.snapshot for beat in beats]
 
 

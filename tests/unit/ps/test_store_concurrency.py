@@ -22,7 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl.common.errors import EdlError
+from edl.common.errors import EdlError, NotPinned
 from edl.nn import optimizers
 from edl.nn.model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec, TableSpec
 from edl.ps.aggregation import Policy, Update
@@ -644,9 +644,9 @@ def test_rows_of_a_cut_that_was_let_go_are_refused():
 
     store.unpin("c")
 
-    with pytest.raises(Invalid, match="cut 'c' was let go"):
+    with pytest.raises(NotPinned, match="cut 'c' was let go"):
         plan.tables[0].gather(0, SHARED, np.empty((SHARED, 2), np.float32))
-    with pytest.raises(Invalid, match="cut 'c' is not pinned"):
+    with pytest.raises(NotPinned, match="cut 'c' is not pinned"):
         store.plan_pull(dense=False, known_version=None, tables=[], cut="c")
 
 
