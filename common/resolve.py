@@ -213,9 +213,17 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
         _check_deterministic(settings, say)
     if settings.port > 65535:
         raise UsageError(f"{say('port')} is at most 65535, not {settings.port}: 0 takes any.")
-    for name in ("lease_s", "drain_grace_s", "master_timeout_s"):
+    for name in (
+        "lease_s",
+        "drain_grace_s",
+        "master_timeout_s",
+        "server_timeout_s",
+        "server_wait_s",
+    ):
         if not 0 < getattr(settings, name) < float("inf"):
             raise UsageError(f"{say(name)} is a time in seconds above 0.")
+    if not 0 <= settings.snapshot_s < float("inf"):
+        raise UsageError(f"{say('snapshot_s')} is a time in seconds; 0: no snapshots.")
 
 
 def _check_deterministic(settings: JobSettings, say: Say) -> None:

@@ -21,6 +21,9 @@ from .errors import EdlError, NotPinned, Unauthenticated, Unreachable
 
 TOKEN_VARIABLE = "EDL_TOKEN"
 _TOKEN_KEY = "x-edl-token"
+SHARD_KEY = (
+    "edl-shard"  # whom a call is for: another server may be given the port of one that is gone
+)
 MASTER_EPOCH_KEY = "edl-master-epoch"  # of a master's calls, so that an older one's are refused
 
 # A plain push of one batch's rows may be large; chunked Init and Pull keep dense messages far below.
@@ -124,14 +127,22 @@ class Channel:
 
     Not an interceptor: gRPC would make a new multicallable for each call, which is slow, and which
     crashes the process where another thread has just closed the channel. `master_epoch` is that of
-    the calling master.
+    the calling master; `shard` is the server that the calls are for.
     """
 
-    def __init__(self, address: str, token: str, master_epoch: int | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        master_epoch: int | None = None,
+        shard: int | None = None,
+    ) -> None:
         self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._metadata: tuple[tuple[str, str], ...] = ((_TOKEN_KEY, token),)
         if master_epoch is not None:
             self._metadata += ((MASTER_EPOCH_KEY, str(master_epoch)),)
+        if shard is not None:
+            self._metadata += ((SHARD_KEY, str(shard)),)
 
     def unary_unary(self, path: str, *arguments: Any, **options: Any) -> Any:
         method = _Method(self._channel.unary_unary(path, *arguments, **options), self._metadata)

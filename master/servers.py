@@ -98,7 +98,9 @@ class RemoteServers:
         return {task: [answers[shard][task] for shard in shards] for task in attempts}
 
     def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
-        client = PsClient([address], token=self._token, master_epoch=self._master_epoch)
+        client = PsClient(
+            [address], token=self._token, master_epoch=self._master_epoch, first_shard=shard
+        )
         try:
             return client.fence(
                 attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch

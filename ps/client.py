@@ -148,7 +148,9 @@ class AutoConnection:
         identity: Identity,
         slot_map_version: int,
         transport: str,
+        shard: int,
     ) -> None:
+        self._shard = shard
         self._host = address.rpartition(":")[0]
         self._stub = stub
         self._identity = identity
@@ -207,7 +209,7 @@ class AutoConnection:
         from .connection import PlaneEndpoint, PlaneShardConnection
 
         connection = PlaneShardConnection(
-            PlaneEndpoint(self._host, plane.tcp_port, plane.unix_name, plane.host_id),
+            PlaneEndpoint(self._host, plane.tcp_port, plane.unix_name, plane.host_id, self._shard),
             self._identity,
             self._slot_map_version,
             transport=self._transport,
@@ -338,6 +340,7 @@ class PsClient:
         slot_map: SlotMap | None = None,
         transport: str = "auto",
         identity: Identity | None = None,
+        first_shard: int = 0,
         servers_version: int = 1,
         find: Callable[[int, float], tuple[Sequence[str], int]] | None = None,
         master_epoch: int | None = None,
@@ -350,7 +353,7 @@ class PsClient:
 
         `transport`: how pulls and pushes travel: "auto" (shared memory on the same host, else
         TCP), "shm", "unix", "tcp" or "grpc". `identity` is needed across hosts. `master_epoch`: of
-        the master that calls.
+        the master that calls. `first_shard`: of the first address; the others follow.
         """
         self.slot_map = slot_map or SlotMap(len(addresses))
         if self.slot_map.num_shards != len(addresses):
@@ -362,7 +365,8 @@ class PsClient:
         self._find = find
         self._master_epoch = master_epoch
         self._updating = threading.Lock()
-        self._shards = [self._open(address) for address in addresses]
+        self._first_shard = first_shard
+        self._shards = [self._open(index, address) for index, address in enumerate(addresses)]
         self._closed = threading.Event()
         self._spec: ModelSpec | None = None
         if spec:
@@ -389,7 +393,7 @@ class PsClient:
                 return
             for index, address in enumerate(addresses):
                 if self._shards[index].address != address:
-                    replaced, self._shards[index] = self._shards[index], self._open(address)
+                    replaced, self._shards[index] = self._shards[index], self._open(index, address)
                     replaced.close()
             self.servers_version = version  # last: a push that begins before may ask an old one
 
@@ -649,15 +653,18 @@ class PsClient:
 
     # -- Sending to all shards, asking the unreachable again
 
-    def _open(self, address: str) -> _Shard:
-        channel = rpc.Channel(address, self._token, self._master_epoch)
+    def _open(self, index: int, address: str) -> _Shard:
+        shard = self._first_shard + index
+        channel = rpc.Channel(address, self._token, self._master_epoch, shard)
         stub = ps_pb2_grpc.ParameterServerStub(channel)
         version = self.slot_map.version
         connection: ShardConnection
         if self._transport == "grpc":
             connection = GrpcShardConnection(stub, version)
         else:
-            connection = AutoConnection(address, stub, self._identity, version, self._transport)
+            connection = AutoConnection(
+                address, stub, self._identity, version, self._transport, shard
+            )
         return _Shard(address, channel, stub, connection)
 
     def _all(

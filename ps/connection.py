@@ -53,12 +53,13 @@ _DONE = frozenset((frames.DONE, frames.ERROR))
 
 @dataclass(frozen=True)
 class PlaneEndpoint:
-    """Where a plane listens (`Plane.listening`), at `host`."""
+    """Where a plane listens (`Plane.listening`), at `host`. `shard` None: whosever it is."""
 
     host: str
     tcp_port: int
     unix_name: str
     host_id: str
+    shard: int | None = None
 
 
 class PlaneShardConnection:
@@ -210,7 +211,8 @@ class PlaneShardConnection:
         try:
             if name is not None:
                 sock.connect(name)
-            return greet(sock, self._identity, tls, deadline, self._stall_s)
+            shard = self._endpoint.shard
+            return greet(sock, self._identity, tls, deadline, self._stall_s, shard)
         except BaseException:
             sock.close()
             raise

@@ -193,7 +193,7 @@ class Plane:
         """One connection, from the handshake to its end."""
         stream: Stream | None = None
         try:
-            stream = admit(sock, self._identity, self._stall_s)
+            stream = admit(sock, self._identity, self._stall_s, self.index)
             with self._lock:
                 self._peers[sock] = stream
                 if self._closed.is_set():

@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common import faults
+from ..common import faults, rpc
 from ..common.errors import EdlError, NotPinned, Unreachable
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
@@ -30,7 +30,6 @@ from .optimizers import Floats
 from .plane import Listening
 from .store import Invalid, Outcome, Store, span_of
 
-_EPOCH_KEY = "edl-master-epoch"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -43,6 +42,7 @@ def _served(method: Method) -> Method:
         began = time.perf_counter()
         code = grpc.StatusCode.INTERNAL
         try:
+            self._is_meant(context)
             reply = method(self, request, context)
             code = grpc.StatusCode.OK
             return reply
@@ -52,7 +52,7 @@ def _served(method: Method) -> Method:
         except NotPinned as error:
             code = grpc.StatusCode.NOT_FOUND
             context.abort(code, str(error))
-        except Unreachable as error:  # of a failpoint: the reply is lost
+        except Unreachable as error:  # for another server; or of a failpoint: the reply is lost
             code = grpc.StatusCode.UNAVAILABLE
             context.abort(code, str(error))
         except EdlError as error:
@@ -88,10 +88,16 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         assert self.store is not None  # abort has raised
         return self.store
 
+    def _is_meant(self, context: grpc.ServicerContext) -> None:
+        """Raises Unreachable where the call is for another server."""
+        shard = dict(context.invocation_metadata() or ()).get(rpc.SHARD_KEY)
+        if shard is not None and shard != str(self.index):
+            raise Unreachable(f"server {self.index} listens here now, not server {shard!s}")
+
     def _of_master(self, context: grpc.ServicerContext) -> Store:
         """The store, for a call that only the master of now may make. Raises Fenced."""
         store = self._ready(context)
-        epoch = dict(context.invocation_metadata() or ()).get(_EPOCH_KEY)
+        epoch = dict(context.invocation_metadata() or ()).get(rpc.MASTER_EPOCH_KEY)
         if epoch is not None:
             store.meet_master(int(epoch))
         return store

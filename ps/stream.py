@@ -40,7 +40,7 @@ _ALIVE = {  # TCP's own questions to a peer that says nothing, and how long byte
     socket.TCP_USER_TIMEOUT: 10_000,  # ms
 }
 _HELLO = struct.Struct("<IHH32s")  # magic, protocol, 0, nonce
-_CHALLENGE = struct.Struct("<IHH32s32s")  # magic, protocol, 0, nonce, proof
+_CHALLENGE = struct.Struct("<IHH32s32s")  # magic, protocol, shard + 1, nonce, proof
 _VERDICT = struct.Struct("<IHH")  # magic, protocol, 1 accepted
 _TLS_HANDSHAKE = b"\x16"  # first byte of a TLS record; a hello begins with "E"
 _NONCE_NBYTES = 32
@@ -225,8 +225,13 @@ def greet(
     tls: bool,
     deadline: float,
     stall_s: float = SILENT_S,
+    shard: int | None = None,
 ) -> Stream:
-    """The client's part. Raises Unauthenticated, PeerError, Unreachable, OSError."""
+    """The client's part. Raises Unauthenticated, PeerError, Unreachable, OSError.
+
+    `shard`: whom it is to reach. Unreachable where it is another one's, which was given the port of
+    one that is gone.
+    """
     if tls:
         sock.settimeout(max(0.001, deadline - time.monotonic()))
         sock = _encrypted(sock, identity, server=False)
@@ -236,8 +241,10 @@ def greet(
     stream.send([_HELLO.pack(MAGIC, PROTOCOL, 0, ours)], _HELLO.size, deadline)
     told = memoryview(bytearray(_CHALLENGE.size))
     stream.receive(told, deadline)
-    magic, protocol, _, theirs, proof = _CHALLENGE.unpack(told)
+    magic, protocol, number, theirs, proof = _CHALLENGE.unpack(told)
     _same_protocol(magic, protocol)
+    if shard is not None and number not in (0, shard + 1):
+        raise Unreachable(f"server {number - 1} listens there now, not server {shard}")
     if not hmac.compare_digest(proof, identity.proof(b"server", ours, theirs)):
         raise Unauthenticated("the parameter server does not hold this job's token")
     proof = identity.proof(b"client", ours, theirs)
@@ -250,8 +257,8 @@ def greet(
     return stream
 
 
-def admit(sock: socket.socket, identity: Identity, stall_s: float) -> Stream:
-    """The server's part: a stream to a peer of the job. Raises like `greet`."""
+def admit(sock: socket.socket, identity: Identity, stall_s: float, shard: int) -> Stream:
+    """The part of server `shard`: a stream to a peer of the job. Raises like `greet`."""
     deadline = time.monotonic() + HANDSHAKE_S
     sock.settimeout(HANDSHAKE_S)
     tls = sock.family != socket.AF_UNIX and sock.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
@@ -266,7 +273,8 @@ def admit(sock: socket.socket, identity: Identity, stall_s: float) -> Stream:
     magic, protocol, _, theirs = _HELLO.unpack(told)
     ours = os.urandom(_NONCE_NBYTES)
     proof = identity.proof(b"server", theirs, ours)
-    stream.send([_CHALLENGE.pack(MAGIC, PROTOCOL, 0, ours, proof)], _CHALLENGE.size, deadline)
+    challenge = _CHALLENGE.pack(MAGIC, PROTOCOL, shard + 1, ours, proof)
+    stream.send([challenge], len(challenge), deadline)
     _same_protocol(magic, protocol)
     answer = memoryview(bytearray(len(proof)))
     stream.receive(answer, deadline)

@@ -209,8 +209,8 @@ class LocalPs(PsClient):
         """By shard: its chunks of the model's first values."""
         return [{(t, n): v for t, n, v in chunks} for chunks in self._cut_dense(values)]
 
-    def _open(self, address: str) -> Any:
-        shard = super()._open(address)
+    def _open(self, index: int, address: str) -> Any:
+        shard = super()._open(index, address)
         shard.connection = Connection(len(self._connections))
         self._connections.append(shard.connection)
         return shard

@@ -520,7 +520,7 @@ def mute():
     def admit():
         with contextlib.suppress(OSError, EdlError):
             while True:
-                kept.append(stream.admit(listener.accept()[0], IDENTITY, FAR_S))
+                kept.append(stream.admit(listener.accept()[0], IDENTITY, FAR_S, 0))
 
     thread = threading.Thread(target=admit, daemon=True)
     thread.start()

@@ -224,6 +224,21 @@ def test_a_push_that_reached_one_shard_only_is_completed_by_its_repetition(start
     assert (PushOutcome.APPLIED, (1, 1)) == (result.outcome, result.versions)
 
 
+def test_a_push_never_reaches_a_server_that_listens_where_another_one_did(start_shards, transport):
+    """An empty push fits every shard: it would move the wrong ledger."""
+    shards = ready(start_shards)
+    strayed = PsClient(shards.addresses[1:], token="secret", spec=SPEC, transport=transport)
+
+    with pytest.raises(Unreachable):
+        strayed.push(Span(0, 1, 0, 8), (0,), timeout_s=0.3)
+    with pytest.raises(Unreachable):
+        strayed.fence({0: 7}, timeout_s=0.3)
+    strayed.close()
+
+    assert {0: {0: 0}, 1: {0: 0}} == shards.client.fence({0: 2}, **WAIT)
+    assert [0, 0] == [store.version for store in shards.stores]
+
+
 def test_sync_mode_makes_a_version_of_exactly_grads_to_wait_pushes(start_shards):
     """A9: "exactly 4 pushes per version; stale push rejected **and** recomputed"."""
     shards = ready(start_shards, use_async=False, grads_to_wait=4, staleness=0)
