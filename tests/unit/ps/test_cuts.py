@@ -23,7 +23,7 @@ SPEC = ModelSpec(
     (TableSpec("t", 2, "zeros"),),
     optimizers.SGD(lr=-1.0),
 )
-WAIT = {"timeout_s": 20.0}
+WAIT = {"timeout_s": 120.0}  # a fresh checkout compiles its kernels meanwhile
 IDS = np.arange(64, dtype=np.int64)
 
 

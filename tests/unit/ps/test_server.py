@@ -30,7 +30,7 @@ from edl.ps.client import PsClient, Span
 from edl.ps.recovery import Coverage
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(1.0))
-WAIT = {"timeout_s": 20.0}
+WAIT = {"timeout_s": 120.0}  # a fresh checkout compiles its kernels meanwhile
 
 
 class PlayedMaster(master_pb2_grpc.MasterServicer):

@@ -21,7 +21,7 @@ from edl.ps.client import PsClient, PushOutcome, Span
 
 USERS = TableSpec("users", 4)
 SPEC = ModelSpec((DenseSpec("w", (2, 3)), DenseSpec("b", (5,))), (USERS,), optimizers.SGD(lr=1.0))
-WAIT = {"timeout_s": 60.0}  # a fresh checkout compiles its kernels meanwhile
+WAIT = {"timeout_s": 120.0}  # a fresh checkout compiles its kernels meanwhile
 
 
 def zeros(spec=SPEC):

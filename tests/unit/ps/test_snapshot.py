@@ -15,7 +15,7 @@ from edl.ps import snapshot
 from edl.ps.aggregation import Policy
 from edl.ps.client import PushOutcome, Span
 
-WAIT = {"timeout_s": 30.0}
+WAIT = {"timeout_s": 120.0}  # a fresh checkout compiles its kernels meanwhile
 IDS = np.arange(0, 3000, 7, dtype=np.int64) * 1_000_003 - 5
 SYNC = Policy(grads_to_wait=4, staleness=0)
 
