@@ -926,13 +926,14 @@ class Master:
         cut, books = yield from self._cut()
         try:
             if self._kept != (cut.version, books):
-                yield self.loop.background(lambda: self._write_checkpoint(cut, books))
+                written = yield self.loop.background(lambda: self._write_checkpoint(cut, books))
                 self._kept = cut.version, books
+                self._saved(written)
         finally:
             self.loop.background(lambda: self._shards.unpin(cut.name))
 
-    def _write_checkpoint(self, cut: Cut, books: dict[str, Any]) -> None:
-        """In the background."""
+    def _write_checkpoint(self, cut: Cut, books: dict[str, Any]) -> Path:
+        """In the background. Where it is."""
         folder = self._checkpoint_dir
         directory = storage.free_directory(folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
@@ -947,7 +948,7 @@ class Master:
             books={**books, "settings": dataclasses.asdict(self.settings)},
         )
         storage.prune(folder, self.settings.keep_checkpoint_max)
-        self.loop.post(lambda: self._saved(directory))
+        return directory
 
     def _saved(self, directory: Path) -> None:
         self.status.checkpoint = str(directory)
