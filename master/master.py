@@ -956,7 +956,7 @@ class Master:
         self._save()
 
     def _cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        """One state of all shards, pinned, and the queue's books of that very state."""
+        """One state of all shards, pinned on the servers of now, and the books of that very state."""
         yield lambda: not self._cutting
         self._cutting = True
         hold_s = _CUT_HOLD_S
@@ -964,7 +964,10 @@ class Master:
             while True:
                 # Positions that a lost worker left uneven are only levelled by the next lease.
                 yield lambda: not self.queue.uneven
+                version = self.servers_version
                 cut = yield from self._insist(lambda: self._take_cut(hold_s))  # noqa: B023
+                if version != self.servers_version:
+                    continue  # one that has pinned it may be gone
                 if cut is not None:
                     faults.point("master.cut", cut=cut.name)
                     return cut, self.queue.books(cut.applied)

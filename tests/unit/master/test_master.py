@@ -374,6 +374,35 @@ def test_an_evaluation_whose_cut_went_with_a_server_is_made_anew(start):
     assert 1 == len(job.end()["evaluations"])
 
 
+def test_a_cut_that_was_taken_of_a_server_which_is_gone_by_then_is_taken_again(start):
+    job = start([("a", 4)], [("v", 4)])
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task)
+    go_on, names, cut = threading.Event(), [], job.servers.cut
+
+    def slow(name, hold_s):
+        taken = cut(name, hold_s)
+        names.append(name)
+        assert len(names) > 1 or go_on.wait(20)
+        return taken
+
+    job.servers.cut = slow
+    worker.done(task)
+    job.until(lambda s: len(names) == 1)
+    job.kill_server(1, [Entry(task.id, 1, 4)])
+    job.until(lambda s: any("server 1 is back" in e["text"] for e in s["events"]))
+
+    go_on.set()
+
+    given = worker.lease()
+    assert (pb.EVALUATE, names[1]) == (given.kind, given.cut)
+    assert worker.done(given, b"1")
+    worker.work()
+    job.end()
+    assert 0 == job.code
+
+
 def test_the_end_of_training_is_made_again_where_a_server_was_replaced_meanwhile(start):
     job = start([("a", 4)])
     worker = job.worker()
