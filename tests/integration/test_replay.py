@@ -60,7 +60,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_job_whose_worker_was_killed_is_repeated_bit_for_bit(tmp_path, mode):
     with job(tmp_path, **MODES[mode]) as running:
         kill_a_worker(running)
@@ -117,7 +117,7 @@ def test_state_at_a_moment_is_shown_and_written(tmp_path):
     assert first.startswith(("0,1,0,16,1,0,0.", "0,2,0,16,1,0,0."))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_job_whose_server_was_replaced_is_repeated_bit_for_bit(tmp_path, mode):
     with job(tmp_path, **MODES[mode], snapshot_s=0.5) as running:
         status = running.watch(begun(0.4))
