@@ -648,8 +648,8 @@ class Master:
         if self._cutting:
             return
         running = self.evaluations.running
-        done = (self.queue.tasks[n] for n in self.queue.done_tasks)
-        gone = [t.id for t in done if t.kind != Kind.TRAIN and t.group not in running]
+        tasks = self.queue.tasks
+        gone = [n for n in self.queue.done_results if tasks[n].group not in running]
         if self._newly_covered:
             self._newly_covered = False
             gone += self._durable_tasks()
@@ -872,7 +872,7 @@ class Master:
             del self.evaluations.running[round_.name]
             return False
         results = [
-            queue.tasks[n].result for n in queue.done_tasks if queue.tasks[n].group == round_.name
+            queue.tasks[n].result for n in queue.done_results if queue.tasks[n].group == round_.name
         ]
         end = f"{round_.name}{_ROUND_END}"
         self.evaluations.running[end] = round_  # so that its result is kept until it is read

@@ -147,6 +147,7 @@ class TaskQueue:
         self._leased: dict[int, None] = {}
         self._fencing: dict[int, None] = {}
         self._done: dict[int, None] = {}
+        self._results: dict[int, None] = {}  # those of them that pushed nothing
         self._begun: dict[int, None] = {}  # not done, but leased before
         self._open_of_epoch: Counter[int] = Counter()
         self._open_of_group: Counter[str] = Counter()
@@ -345,7 +346,7 @@ class TaskQueue:
             if task.state == State.TODO:
                 self._todo = [entry for entry in self._todo if entry[-1] != task.id]
                 heapq.heapify(self._todo)
-            for places in (self.tasks, self._leased, self._done, self._begun):
+            for places in (self.tasks, self._leased, self._done, self._results, self._begun):
                 places.pop(task.id, None)
         del self._open_of_group[group]
 
@@ -356,6 +357,7 @@ class TaskQueue:
             if task is not None:
                 self._must(task, State.DONE, "durable")
                 del self.tasks[number], self._done[number]
+                self._results.pop(number, None)
 
     # -- views
 
@@ -368,6 +370,11 @@ class TaskQueue:
     def done_tasks(self) -> list[int]:
         """Done, not yet retired."""
         return list(self._done)
+
+    @property
+    def done_results(self) -> list[int]:
+        """Those that pushed nothing: no server need know of them."""
+        return list(self._results)
 
     @property
     def unretired(self) -> dict[int, int]:
@@ -566,6 +573,8 @@ class TaskQueue:
         self._prove(task, task.size)
         task.state = State.DONE
         self._done[task.id] = None
+        if task.kind != Kind.TRAIN:
+            self._results[task.id] = None
         del self._begun[task.id]
         if task.group:
             self._open_of_group[task.group] -= 1
