@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 Answer = Mapping[str, Any]
@@ -54,12 +53,7 @@ class Controller:
         threading.Thread(target=self._serve, name="controller", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         with contextlib.suppress(OSError):  # it wakes the thread that accepts
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

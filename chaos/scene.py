@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psutil
@@ -113,12 +112,7 @@ class Scene:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for timer in self._timers:
             timer.cancel()
         self.process.kill()
@@ -127,7 +121,7 @@ class Scene:
         for process in left:
             _send(process.pid, signal.SIGKILL)
         psutil.wait_procs(left, _END_S)
-        self._controller.__exit__(kind, error, trace)
+        self._controller.__exit__()
         self._place.cleanup()
         if self._controller.errors:
             raise self._controller.errors[0]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..common.ids import sum_by_id
+from ..common.settings import JobSettings
 from .dense import ChunkKey
 from .optimizers import Floats, Ints
 
@@ -40,6 +41,16 @@ class Policy:
     grads_to_wait: int = 1
     staleness: int | None = None
     lr_staleness_modulation: bool = False
+
+    @classmethod
+    def of(cls, settings: JobSettings) -> Policy:
+        """A job's."""
+        return cls(
+            use_async=settings.use_async,
+            grads_to_wait=settings.grads_to_wait,
+            staleness=settings.resolved_staleness,
+            lr_staleness_modulation=settings.lr_staleness_modulation,
+        )
 
     def is_stale(self, push_version: int, version: int) -> bool:
         return self.staleness is not None and push_version < version - self.staleness

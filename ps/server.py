@@ -13,7 +13,6 @@ not answer for `master_timeout_s`, or when a step failed half way.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 from prometheus_client import start_http_server
 
-from ..common import faults, rpc, storage
+from ..common import faults, paths, rpc, storage
 from ..common.errors import CheckpointError, Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
@@ -95,13 +94,11 @@ class MasterLine:
             raise
 
     def _find(self) -> None:
-        if not self._job_dir:
-            return
         try:
-            address = json.loads((Path(self._job_dir) / "master.json").read_text())["address"]
-        except (OSError, ValueError, KeyError):
-            return  # none is there yet
-        if address != self.address:
+            address = paths.master_address(self._job_dir) if self._job_dir else None
+        except OSError:  # a disk that fails is no reason to end: it is asked again
+            return
+        if address is not None and address != self.address:
             log.info("master=%s -> %s", self.address, address)
             self._channel.close()
             self.address = address
@@ -271,12 +268,7 @@ class Server:
         return Store(
             index=self.index,
             slot_map=SlotMap(settings.num_ps),
-            policy=Policy(
-                use_async=settings.use_async,
-                grads_to_wait=settings.grads_to_wait,
-                staleness=settings.resolved_staleness,
-                lr_staleness_modulation=settings.lr_staleness_modulation,
-            ),
+            policy=Policy.of(settings),
             on_version=self._watch(settings),
             trace=self._trace,
         )

@@ -47,12 +47,7 @@ class Shard:
         self.store = Store(
             index=timeline.index,
             slot_map=SlotMap(settings.num_ps),
-            policy=Policy(
-                use_async=settings.use_async,
-                grads_to_wait=settings.grads_to_wait,
-                staleness=settings.resolved_staleness,
-                lr_staleness_modulation=settings.lr_staleness_modulation,
-            ),
+            policy=Policy.of(settings),
             trace=lambda span, on, update, version: None,  # one push at a time
         )
         self.begun = False

@@ -58,7 +58,7 @@ def test_a1_workers_killed_at_random_while_shuffling_and_reading_ahead_lose_no_r
     job = Job(
         tmp_path / "job",
         model_def="counting",
-        model_params={"delay_s": 0.005},
+        model_params={"delay_s": 0.02},
         training_data=str(write_records(tmp_path / "records.npz", 1500)),
         minibatch_size=MINIBATCH,
         num_epochs=2,
