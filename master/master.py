@@ -765,6 +765,8 @@ class Master:
         whole = 0
         while plan.epochs is None or epoch < plan.epochs:
             if queue.opened == epoch:
+                # Of the one before, a server that was replaced since may lack something again.
+                yield lambda: plan.overlap_epochs or queue.epochs_done(epoch)  # noqa: B023
                 self._do("open_epoch")
             last = epoch + 1 == plan.epochs
             step = not self.settings.use_async and (last or not plan.overlap_epochs)

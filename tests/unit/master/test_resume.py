@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 
+from edl.common.errors import Unreachable
 from edl.proto import master_pb2 as pb
 
 
@@ -81,6 +83,41 @@ def test_evaluations_that_ran_are_begun_anew_and_those_that_ended_are_not(start)
     status = job.end()
     assert [0, 1] == sorted(each["epoch"] for each in status["evaluations"])
     assert 0 == job.code
+
+
+def test_the_next_epoch_waits_for_what_a_server_lost_meanwhile_of_the_one_before(start, monkeypatch):
+    job = start([("a", 4)], [("v", 4)], num_epochs=2)
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task)
+    monkeypatch.setattr(job.servers, "cut", lambda name, hold_s: None)  # so far, no further
+    worker.done(task)
+    job.until(lambda s: any("epoch 0 is done" in event["text"] for event in s["events"]))
+    server = job.runtime.running.pop(("server", 1))
+    job.servers.lose(1)
+    whole, asked = threading.Event(), threading.Event()
+
+    def version():
+        if not whole.is_set():
+            raise Unreachable("server 1 is not there")
+        asked.set()
+        return job.servers.pushes
+
+    monkeypatch.setattr(job.servers, "version", version)
+
+    job.restart()
+
+    job.register_server(1, after=server.incarnation, port=8000)
+    job.until(lambda s: any("server 1 is back" in event["text"] for event in s["events"]))
+    whole.set()
+    assert asked.wait(20)
+    monkeypatch.undo()
+    again = worker.lease()
+    assert (task.id, 2) == (again.id, again.attempt)
+    worker.train(again)
+    assert worker.done(again)
+    worker.work()
+    assert "done" == job.end()["state"]
 
 
 def test_a_stop_is_carried_on(start):
