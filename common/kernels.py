@@ -48,6 +48,11 @@ intrinsic: Any = extending.intrinsic  # numba types it as if the typing context 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # IEEE division, no exceptions
 
 
+def prepare() -> None:
+    """Do what numba does once in a process, at its first kernel (half a second): forks have it."""
+    numba.njit([INTEGER(INTEGER)], **OPTIONS)(lambda number: number)
+
+
 @functools.cache
 def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
     """The machine code of `function` for these argument types.

@@ -1,8 +1,8 @@
 """A process that has imported torch and all our code, and forks workers and servers from there.
 
 A fresh interpreter needs seconds to import torch; a fork of this one is a worker at once, so that a
-preempted worker is replaced in a fraction of a second, and so is a server. The nursery itself computes nothing, opens no
-socket and starts no thread: what is forked is a clean interpreter.
+preempted worker is replaced in a fraction of a second, and so is a server. The nursery itself
+computes nothing, opens no socket and starts no thread: what is forked is a clean interpreter.
 
 It speaks JSON lines. In: {"id", "argv", "env", "log"}. Out: {"ready": true} once, then
 {"id", "pid"} for each process started and {"pid", "status"} (as of os.waitpid) for each that ended.
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-_IDLE_S = 0.5
+_IDLE_S = 0.05
 
 
 def run(main: Callable[[], int]) -> int:
@@ -42,8 +42,9 @@ def run(main: Callable[[], int]) -> int:
     rest = b""
     while True:
         events = selector.select(_IDLE_S if server_main is None else None)
-        if not events:  # the first workers have begun: now there is time
+        if not events:  # the first process has begun: now there is time for what the next will need
             server_main = importlib.import_module("edl.ps.__main__").main
+            importlib.import_module("edl.common.kernels").prepare()
         for key, _ in events:
             if key.fileobj is not requests:
                 os.read(wake_read, 4096)

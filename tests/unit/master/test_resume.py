@@ -85,7 +85,9 @@ def test_evaluations_that_ran_are_begun_anew_and_those_that_ended_are_not(start)
     assert 0 == job.code
 
 
-def test_the_next_epoch_waits_for_what_a_server_lost_meanwhile_of_the_one_before(start, monkeypatch):
+def test_the_next_epoch_waits_for_what_a_server_lost_meanwhile_of_the_one_before(
+    start, monkeypatch
+):
     job = start([("a", 4)], [("v", 4)], num_epochs=2)
     worker = job.worker()
     task = worker.lease()
