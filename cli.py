@@ -10,6 +10,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from . import __version__
 from .common import paths
 from .common.errors import EdlError, JobError, UsageError
 from .common.resolve import resolve
+from .common.settings import JobSettings
 from .watch.options import NAMES, JobCommand, as_yaml, given_values, job_options
 
 if TYPE_CHECKING:
@@ -91,15 +93,19 @@ def _job_command(name: str, help: str) -> None:
     @job_options
     def command(config: str | None, dry_run: bool, detach: bool, **flags: Any) -> int:
         values, origins = given_values(config, flags)
-        settings = resolve(name, values, origins)
+        from .watch import jobs
+
+        before = jobs.Job(Path(values.get("resume") or "").absolute())
+        stands = name == "train" and [*values] == ["resume"] and paths.stands(before.folder)
+        settings = JobSettings.of_job(before.folder) if stands else resolve(name, values, origins)
         resolved = dataclasses.asdict(settings)
         if dry_run:
             said = {key: origins.get(key, "flag") for key in values}
             click.echo(as_yaml(name, resolved, said))
             return 0
-        from .watch import follow, jobs, screen
+        from .watch import follow, screen
 
-        job, child = jobs.start(settings)
+        job, child = jobs.go_on(before) if stands else jobs.start(settings)
         if detach:
             follow.wait_until_serving(job, child)
             click.echo(f"{job.name} runs: `edl status {job.name}`, `edl logs -f {job.name}`")

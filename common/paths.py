@@ -20,6 +20,7 @@ from pathlib import Path
 from .errors import UsageError
 
 HOME_VARIABLE = "EDL_HOME"
+JOURNAL = "journal.sqlite"  # the master's books, in the job's folder
 
 
 def home() -> Path:
@@ -60,6 +61,13 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def stands(folder: Path) -> bool:
+    """Whether a job in this folder has begun, has not ended, and has neither master nor supervisor:
+    they were killed together, or the machine was booted anew."""
+    begun = (folder / JOURNAL).exists() and not (folder / "result.json").exists()
+    return begun and not is_locked(folder)
+
+
 def running_jobs() -> list[Path]:
     """The folders of the jobs that run (or start) and have written their settings."""
     written = jobs_folder().glob("*/settings.json")
@@ -92,8 +100,7 @@ def claim(job_name: str) -> tuple[Path, int]:
         jobs_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.mkdir(mode=0o700)
         (folder / "logs").mkdir()
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = lock(folder)
     except (FileExistsError, BlockingIOError) as error:
         raise running from error
     except OSError as error:
@@ -102,3 +109,14 @@ def claim(job_name: str) -> tuple[Path, int]:
             "folder that can be written."
         ) from error
     return folder, descriptor
+
+
+def lock(folder: Path) -> int:
+    """The descriptor of the lock of a job's folder. Raises BlockingIOError where another has it."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -102,6 +102,11 @@ def _newest_checkpoint(path: str, said: str) -> Path:
     try:
         return storage.load(folder).directory
     except CheckpointError as error:
+        if paths.stands(Path(path)):
+            raise UsageError(
+                f"{said}: the job in {path} was cut off and has no checkpoint: give no other flags, "
+                "and it goes on from its journal, with the settings that it has."
+            ) from error
         raise UsageError(
             f"{said}: {error}. Name a checkpoint (version-...), a folder of checkpoints, or the "
             f"folder of a job (in {paths.jobs_folder()})."

@@ -12,7 +12,10 @@ import functools
 import json
 import typing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from .errors import UsageError
 
 
 def about(
@@ -208,7 +211,8 @@ class JobSettings:
     resume: str = knob(
         "",
         "Go on at the exact record where a checkpoint was taken, with the settings of the run that "
-        "wrote it, unless said otherwise: a checkpoint, a --checkpoint_dir, or a job's folder.",
+        "wrote it, unless said otherwise: a checkpoint, a --checkpoint_dir, or a job's folder. "
+        "The folder of a job that was cut off goes on from its journal, if nothing else is given.",
         "Checkpoints",
         path=True,
     )
@@ -260,6 +264,17 @@ class JobSettings:
     def from_json(cls, text: str) -> JobSettings:
         """The settings that `to_json` wrote. Unknown names raise TypeError."""
         return cls(**json.loads(text))
+
+    @classmethod
+    def of_job(cls, folder: Path) -> JobSettings:
+        """Those in a job's folder. Raises UsageError where there are none of this version."""
+        path = folder / "settings.json"
+        try:
+            return cls.from_json(path.read_text())
+        except OSError as error:
+            raise UsageError(f"{folder} is no job's folder: {error}.") from error
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{path} is not of this version: {error}.") from error
 
     @property
     def resolved_staleness(self) -> int | None:

@@ -40,7 +40,6 @@ from .task_queue import TaskQueue
 log = logging.getLogger("edl.master")
 
 _RPC_THREADS = 512  # a parked long poll holds one; they are made as needed
-_JOURNAL = "journal.sqlite"
 _DESCRIBE_S = 3600.0  # counting the records of very large text files takes minutes
 
 
@@ -142,7 +141,7 @@ _Begun = tuple[Journal, TaskQueue, str, dict[str, Any]]
 
 def _resume(settings: JobSettings, job_dir: Path) -> _Begun | None:
     """What the master before left in its journal; None where no job has begun, or it is over."""
-    path = job_dir / _JOURNAL
+    path = job_dir / paths.JOURNAL
     if not path.exists() or (job_dir / "result.json").exists():
         return None
     journal = Journal(path)
@@ -162,9 +161,9 @@ def _resume(settings: JobSettings, job_dir: Path) -> _Begun | None:
 def _begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> _Begun:
     queue, restore = open_queue(settings, described)
     for suffix in ("", "-wal", "-shm"):  # all of an older one: its log would be replayed
-        (job_dir / f"{_JOURNAL}{suffix}").unlink(missing_ok=True)
+        (job_dir / f"{paths.JOURNAL}{suffix}").unlink(missing_ok=True)
     (job_dir / "result.json").unlink(missing_ok=True)
-    journal = Journal(job_dir / _JOURNAL)
+    journal = Journal(job_dir / paths.JOURNAL)
     journal.compact({"queue": dump_queue(queue)})
     return journal, queue, restore, described
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from ..common.paths import JOURNAL
+
 _MOST_DEATHS = 5  # in a row, each within
 _SHORT_LIFE_S = 10.0  # of its start: whatever kills it will do so again
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -59,7 +61,7 @@ class _Supervisor:
                 return code
             if (result := self._result()) not in (None, ended_before):
                 return int(json.loads(result)["exit_code"])  # it was killed after its last word
-            if self._asked == -code and not (self._job_dir / "journal.sqlite").exists():
+            if self._asked == -code and not (self._job_dir / JOURNAL).exists():
                 return _INTERRUPTED  # it had not begun: there is nothing to end in order
             after = _words(code)
             deaths = deaths + 1 if self._now() - started < _SHORT_LIFE_S else 0
@@ -108,7 +110,7 @@ class _Supervisor:
             f"edl: error: the master {after}, {_MOST_DEATHS} times in a row within "
             f"{_SHORT_LIFE_S:.0f} s of its start: not started again. Workers and servers wait for it "
             "for --master_timeout_s yet; when the cause is gone, go on with "
-            f"`python -m edl.master --job-dir {self._job_dir}`"
+            f"`edl train --resume {self._job_dir}`"
         )
 
 

@@ -10,7 +10,6 @@ with the first difference.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from ..common.errors import UsageError
 from ..common.settings import JobSettings
 from ..model_zoo.spec import Definition
 from ..nn.model_spec import ModelSpec
@@ -310,12 +308,7 @@ class _NoMaster:
 
 def open_replay(job_dir: Path, **watch: Any) -> tuple[JobSettings, Replay]:
     """The replay of a job's folder. Raises UsageError, or what its definition and data raise."""
-    try:
-        settings = JobSettings.from_json((job_dir / "settings.json").read_text())
-    except OSError as error:
-        raise UsageError(f"{job_dir} is no job's folder: {error}.") from error
-    except (TypeError, json.JSONDecodeError) as error:
-        raise UsageError(f"{job_dir}/settings.json is not of this version: {error}.") from error
+    settings = JobSettings.of_job(job_dir)
     recording = read(job_dir)
     be_deterministic()
     return settings, Replay(settings, recording, load(settings), **watch)

@@ -1,8 +1,9 @@
 """Follow a job to its end: status from the master's long poll, the child's end, Ctrl-C.
 
-One thread waits for the child (the master's supervisor), one asks the master, the signal handler speaks too; all three only
-put events into one queue, which the main thread turns into output. So no wait misses anything, and
-nothing but the main thread draws. The first interrupt asks the master to stop; the second kills.
+One thread waits for the child (the master's supervisor), one asks the master, the signal handler
+speaks too; all three only put events into one queue, which the main thread turns into output. So no
+wait misses anything, and nothing but the main thread draws. The first interrupt asks the master to
+stop; the second kills.
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ def _told(job: Job, returncode: int) -> EdlError:
         return kind(last.removeprefix("edl: error: "))
     how = f"was killed by signal {-returncode}" if returncode < 0 else f"exited with {returncode}"
     return JobError(
-        f"The master of job {job.name!r} {how} before the job was over. "
+        f"The master of job {job.name!r} {how} before the job was over. {job.how_to_go_on()}\n"
         f"The end of its log, {job.log}:\n{words or '(empty)'}"
     )
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -74,17 +75,23 @@ class Job:
         if (result := self.result()) is not None:
             return result
         locked = paths.is_locked(self.folder)
+        state, message = "starting" if locked else "dead", f"see {self.log}"
         if self.address() is not None:
             client = self.client()
             try:
                 return client.status()[1]
             except Unreachable as error:
-                state = "silent" if locked else "dead"
-                return {"job_name": self.name, "state": state, "message": str(error)}
+                state, message = "silent" if locked else "dead", str(error)
             finally:
                 client.close()
-        state = "starting" if locked else "dead"
-        return {"job_name": self.name, "state": state, "message": f"see {self.log}"}
+        return {"job_name": self.name, "state": state, "message": self.how_to_go_on() or message}
+
+    def how_to_go_on(self) -> str:
+        """Where the job stands: what to do. Else nothing."""
+        if not paths.stands(self.folder):
+            return ""
+        command = f"edl train --resume {shlex.quote(str(self.folder))}"
+        return f"its master is gone; nothing that was acknowledged is lost: {command}"
 
     def give_up(self, exit_code: int, message: str, last: Status | None = None) -> Status:
         """Leave a result for a job whose master ended before it could; `last`: its last status."""
@@ -111,25 +118,41 @@ class Job:
 def start(
     settings: JobSettings, master: Sequence[str] = (sys.executable, "-m", "edl.master")
 ) -> tuple[Job, subprocess.Popen[bytes]]:
-    """Make the job's folder and start its master, which leaves with the lock.
-
-    The master has a session of its own: neither Ctrl-C nor a terminal that closes reaches it.
-    `master` is what runs it, before its arguments; a test gives another.
-    """
+    """Make the job's folder and start its master. `master`: what runs it; a test gives another."""
     folder, lock = paths.claim(settings.job_name)
+    with open(os.open(folder / "token", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(secrets.token_hex(16))
+    storage.write_file(folder / "settings.json", settings.to_json().encode())
+    return _launch(Job(folder), lock, master)
+
+
+def go_on(job: Job) -> tuple[Job, subprocess.Popen[bytes]]:
+    """Start the master of a job that stands: from its journal, with the servers' snapshots.
+
+    What still runs is adopted. Raises UsageError where it was started meanwhile.
+    """
     try:
-        token = secrets.token_hex(16)
-        with open(os.open(folder / "token", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-            file.write(token)
-        storage.write_file(folder / "settings.json", settings.to_json().encode())
-        job = Job(folder)
+        lock = paths.lock(job.folder)
+    except BlockingIOError as error:
+        raise UsageError(f"The job {job.name!r} runs already: `edl status {job.name}`.") from error
+    return _launch(job, lock)
+
+
+def _launch(
+    job: Job, lock: int, master: Sequence[str] = (sys.executable, "-m", "edl.master")
+) -> tuple[Job, subprocess.Popen[bytes]]:
+    """Start the master, which leaves with the lock.
+
+    It has a session of its own: neither Ctrl-C nor a terminal that closes reaches it.
+    """
+    try:
         with open(job.log, "ab") as log:
             process = subprocess.Popen(
-                [*master, "--job-dir", str(folder)],
+                [*master, "--job-dir", str(job.folder)],
                 env={
                     **os.environ,
-                    "EDL_TOKEN": token,
-                    "EDL_JOB_DIR": str(folder),
+                    "EDL_TOKEN": (job.folder / "token").read_text(),
+                    "EDL_JOB_DIR": str(job.folder),
                     "EDL_JOB_NAME": job.name,
                 },
                 stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ Every job runs the counting model, so that the last checkpoint says how often ea
 applied over all runs together: no gap, no overlap.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -136,3 +137,33 @@ def test_what_would_make_positions_meaningless_is_refused(tmp_path, home):
     rows.write_bytes(rows.read_bytes()[:-1] + b"!")
     ended = edl(home, *stopped, code=2)
     assert f"{rows} is damaged: its sha256 is not the manifest's" in ended.stderr
+
+
+def test_job_whose_processes_were_all_killed_at_once_goes_on_from_its_folder(tmp_path, home):
+    """As when the machine is booted anew. Broken once: serve._resume begins anew."""
+    folder = tmp_path / "checkpoints"  # one, at the end
+    flags = counting(
+        tmp_path, job_name="demo", use_async="true", snapshot_s=0.5, checkpoint_dir=folder
+    )
+    edl(home, "train", "--detach", *flags)
+    job = Job(home / "jobs" / "demo")
+    client, (revision, status) = job.client(patience_s=60), (0, {"records_done": 0})
+    while status["records_done"] < RECORDS // 2:
+        revision, status = client.status(revision, wait_s=1.0)
+    client.close()
+
+    kill_jobs(home)
+
+    told = edl(home, "status", "demo", "-o", "json").stdout
+    command = json.loads(told)["message"].rpartition(": ")[2]
+    assert f"edl train --resume {job.folder}" == command
+    refused = edl(home, *shlex.split(command)[1:], "--num_workers=3", code=2).stderr
+    assert "has no checkpoint: give no other flags" in refused
+    out = edl(home, *shlex.split(command)[1:]).stdout
+
+    assert "; started again (epoch 2)" in out
+    done = result(home, "demo")
+    assert RECORDS * EPOCHS == done["records_done"]
+    ids, counts = table(folder, "counts")
+    assert list(range(RECORDS)) == list(ids)
+    assert {float(EPOCHS)} == set(counts[:, 0].tolist())

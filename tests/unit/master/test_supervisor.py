@@ -67,7 +67,7 @@ def test_five_quick_deaths_in_a_row_are_enough(job, capfd):
     assert 5 == len(lives(job))
     last = capfd.readouterr().err.splitlines()[-1]
     assert last.startswith("edl: error: the master was killed by SIGKILL, 5 times in a row")
-    assert last.endswith(f"go on with `python -m edl.master --job-dir {job}`")
+    assert last.endswith(f"go on with `edl train --resume {job}`")
 
 
 def test_deaths_after_a_long_life_are_not_counted(job):
