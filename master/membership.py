@@ -7,6 +7,7 @@ is lost by it. Roles never touch each other: worker 3 and server 3 are strangers
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,10 @@ class Member:
     version: int = 0
     state: str = "starting"
     scalars: dict[str, float] = field(default_factory=dict)
+
+    def lasting(self) -> Member:
+        """What of it does not change with each heartbeat."""
+        return dataclasses.replace(self, last_heard=0.0, version=0, scalars={}, state="")
 
 
 class Membership:

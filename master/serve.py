@@ -28,8 +28,9 @@ from ..proto import master_pb2_grpc
 from ..runtime.base import OnExit, Runtime
 from ..runtime.local import LocalRuntime
 from ..runtime.nursery import Nursery
+from .core import EXIT_INTERRUPTED, MEMORY
 from .journal import Journal
-from .master import EXIT_INTERRUPTED, MEMORY, Master
+from .master import Master
 from .plan import check_same_plan, cut, plan_of, sources_of
 from .scalars import Scalars
 from .servers import RemoteServers

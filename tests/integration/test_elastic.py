@@ -125,7 +125,7 @@ def test_an_evaluation_while_training_reads_one_state_of_all_servers(tmp_path):
 
 
 def test_epochs_overlap_where_the_user_wants_it(tmp_path):
-    """Broken once: Master._open_overlapping_epoch never opens one."""
+    """Broken once: Course.settle never opens one."""
     stage = Stage(tmp_path, 20)
     job = staged(
         tmp_path, stage, 128, num_workers=2, shuffle=False, num_epochs=3, overlap_epochs=True

@@ -15,8 +15,9 @@ from edl.common.errors import Fenced, Unreachable
 from edl.common.settings import JobSettings
 from edl.common.storage import write_file
 from edl.master.client import MasterClient
+from edl.master.core import MEMORY
 from edl.master.journal import Journal
-from edl.master.master import MEMORY, Master
+from edl.master.master import Master
 from edl.master.plan import cut, plan_of, sources_of
 from edl.master.servers import Cut, Snapshot
 from edl.master.servicer import MasterServicer
@@ -196,7 +197,7 @@ class FakeWorker:
             task.attempt,
             records=0,
             result=result,
-            slot_map_version=self.job.master.servers_version,
+            slot_map_version=self.job.master.group.version,
         )
 
     def fail(self, task: pb.Task, start: int, end: int, record: int | None = None) -> bool:
@@ -355,7 +356,7 @@ class FakeJob:
         for client in self.clients:
             client.close()
         if self.thread.is_alive():
-            self.master.loop.post(lambda: self.master._fail("the test is over"))
+            self.master.loop.post(lambda: self.master.core.fail("the test is over"))
             self.thread.join(WAIT_S)
         self.server.stop(0)
         self.journal.close()

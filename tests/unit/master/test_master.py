@@ -198,7 +198,7 @@ def test_what_a_new_server_lacks_is_trained_again_and_no_other_shard_applies_it_
     job.kill_server(1, [Entry(first.id, 1, 2)])
 
     job.until(lambda s: any("server 1 is back; 2 records" in e["text"] for e in s["events"]))
-    assert 2 == job.master.servers_version
+    assert 2 == job.master.group.version
     for shard in (0, 1):  # as a worker rewinds
         for start_ in (0, 2):
             job.servers.push(Span(second.id, 1, start_, start_ + 2), shard)
@@ -986,14 +986,14 @@ def test_a_master_that_was_away_itself_declares_nobody_lost(start):
     job = start([("a", 8)], lease_s=5.0)
     worker = job.worker()
     task = worker.lease()
-    clock = job.master._clock
+    clock = job.master.core.clock
 
     class Later:
         def now(self):
             return clock.now() + 100.0
 
     def come_back():
-        job.master._clock = Later()
+        job.master.core.clock = Later()
 
     job.master.loop.post(come_back)
     job.until(lambda s: s["started_s_ago"] > 90)

@@ -1,0 +1,129 @@
+"""What the parts of a master share: the books, the loop, and how to decide, to remember and to tell.
+
+Decisions about tasks are journaled one by one (`do`); all else that a successor must know is small
+and is journaled as a whole (`save`). Both before anybody is told.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..common.clock import Clock
+from ..common.errors import JobError, Unreachable
+from ..common.settings import JobSettings
+from .evaluation import Evaluations
+from .journal import Journal
+from .loop import Loop, Script
+from .membership import Membership
+from .replicas import Replicas
+from .status import Status
+from .task_queue import TaskQueue
+
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, EXIT_INTERRUPTED = 0, 1, 3, 130
+MEMORY = "job"  # the name in the journal of what `save` writes
+RETRY_S = 0.5  # pause before an unreachable server is asked again
+
+
+class Core:
+    """See the module. `memory` says what a successor must know that is not the queue's."""
+
+    def __init__(
+        self,
+        *,
+        settings: JobSettings,
+        job_dir: Path,
+        queue: TaskQueue,
+        journal: Journal,
+        clock: Clock,
+        memory: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.settings = settings
+        self.job_dir = job_dir
+        self.queue = queue
+        self.journal = journal
+        self.clock = clock
+        self.loop = Loop(clock)
+        self.members = Membership(settings.lease_s)
+        self.evaluations = Evaluations()
+        self.replicas = Replicas(
+            settings.num_workers,
+            settings.num_ps,
+            relaunches=settings.relaunch_on_worker_failure,
+            name=lambda: uuid.uuid4().hex[:12],
+        )
+        self.status = Status(clock.now())
+        self.version = 0  # of the parameters, as the servers' heartbeats tell it
+        self._memory = memory
+        self._saved = ""
+
+    def do(self, kind: str, /, **arguments: Any) -> Any:
+        """One decision about tasks: made, and on disk before anybody is told."""
+        result = getattr(self.queue, kind)(**arguments)
+        self.journal.append(kind, arguments)
+        return result
+
+    def save(self) -> None:
+        """Journal what a successor must know, where that has changed. Before anybody is told."""
+        memory = self._memory()
+        text = json.dumps({**memory, "version": 0})
+        if text != self._saved:
+            try:
+                self.journal.put(MEMORY, memory)
+            except JobError:
+                if self.status.exit_code is None:
+                    raise
+                return  # what has ended the job may be the journal itself; the message tells of it
+            self._saved = text
+
+    def tell(self, text: str) -> None:
+        """To the log, and to whoever looks at the status."""
+        self.status.tell(self.clock.now(), text)
+        log.info("%s", text)
+
+    def insist(self, call: Callable[[], Answer]) -> Script[Answer]:
+        """The result of a call to the servers, asked again until they answer."""
+        while True:
+            try:
+                return (yield self.loop.background(call))  # type: ignore[no-any-return]
+            except Unreachable as error:
+                log.warning("servers -> unreachable error=%r", str(error))
+            yield from self.loop.sleep(RETRY_S)
+
+    # -- the end
+
+    @property
+    def ended(self) -> bool:
+        """The job's end is decided; its processes may still run."""
+        return self.status.exit_code is not None
+
+    def end(self, state: str, code: int, message: str) -> None:
+        """Decide it."""
+        self.status.end(state, code, message)
+        self.tell(message)
+        log.info("job -> %s exit_code=%d message=%r", state, code, message)
+        self.replicas.end()
+        self.save()
+
+    def fail(self, message: str) -> None:
+        if not self.ended:
+            self.end("failed", EXIT_FAILED, message)
+
+    def how_to_go_on(self) -> str:
+        """What a user does after a job that has failed, for a message."""
+        if self.settings.command != "train":
+            return "start it again"
+        if self.status.checkpoint is None:
+            return (
+                "there is no checkpoint to go on from: set --checkpoint_dir and "
+                "--checkpoint_steps, and start again"
+            )
+        return f"go on with: edl train --resume {shlex.quote(self.status.checkpoint)}"

@@ -1,0 +1,309 @@
+"""The course of a job: epochs, evaluations, checkpoints, the end of training.
+
+Scripts (loop.py) that read from top to bottom; between two of their yields nothing else happens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..common import faults, storage
+from ..common.errors import EdlError
+from .core import EXIT_DONE, EXIT_QUARANTINED, Core
+from .evaluation import Round, pack
+from .loop import Script
+from .plan import Kind, Piece
+from .server_group import ServerGroup
+from .servers import NUM_SLOTS, Cut
+from .task_queue import UNPLANNED_IDS
+
+_END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
+_TRAIN_END = "train-end"
+_ROUND_END = "-end"  # of the group of an evaluation's last task
+
+
+class Course:
+    """See the module. `validation`: the pieces of evaluations while training."""
+
+    def __init__(self, core: Core, group: ServerGroup, validation: Sequence[Piece]) -> None:
+        self._core = core
+        self._group = group
+        self._settings, self._queue, self._loop = core.settings, core.queue, core.loop
+        self._validation = list(validation)
+        self._epochs_ended = max(0, core.queue.opened - 1)
+        self._due: list[int] = []  # epochs of the evaluations that run, their cuts included
+        self._checkpointing = False
+        self._kept: tuple[int, dict[str, Any]] | None = None  # what the last checkpoint holds
+
+    def memory(self) -> dict[str, Any]:
+        """What a successor must know of it."""
+        return {"epochs_ended": self._epochs_ended, "due": self._due}
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Go on where the master before ended.
+
+        Evaluations that ran, and the end of training, are begun anew: their cuts are gone.
+        """
+        self._epochs_ended, self._due = memory["epochs_ended"], memory["due"]
+        groups = {t.group for t in self._queue.tasks.values() if t.id >= UNPLANNED_IDS}
+        for group in sorted(groups):
+            self._core.do("cancel", group=group)
+        running = self._core.evaluations.running
+        for name in [*running]:
+            if name.endswith(_ROUND_END) or self._settings.command != "evaluate":
+                del running[name]
+
+    def run(self) -> Script[None]:
+        """From the first epoch, or the one where the master before ended, to the end of the job."""
+        yield lambda: self._group.connected
+        if self._settings.command == "train":
+            yield from self._train()
+        elif self._settings.command == "evaluate":
+            yield from self._evaluate_plan()
+        else:
+            if not self._queue.opened:
+                self._core.do("open_epoch")
+            yield lambda: self._queue.plan_done
+        self._succeed()
+
+    def _train(self) -> Script[None]:
+        queue, plan = self._queue, self._queue.plan
+        self._core.version = yield from self._core.insist(lambda: self._group.shards.version())
+        self._loop.spawn(
+            self._periodically(self._settings.evaluation_steps, self._evaluate_between)
+        )
+        self._loop.spawn(self._periodically(self._settings.checkpoint_steps, self.checkpoint))
+        due, self._due = self._due, []
+        for ended in due:  # their cuts went with the master that took them
+            self._loop.spawn(self._evaluate_now(ended))
+        epoch = self._epochs_ended
+        whole = 0
+        while plan.epochs is None or epoch < plan.epochs:
+            if queue.opened == epoch:
+                # Of the one before, a server that was replaced since may lack something again.
+                yield lambda: plan.overlap_epochs or queue.epochs_done(epoch)  # noqa: B023
+                self._core.do("open_epoch")
+            last = epoch + 1 == plan.epochs
+            step = not self._settings.use_async and (last or not plan.overlap_epochs)
+            whole = yield from self._epochs_done(epoch + 1, step)
+            self._core.tell(f"epoch {epoch} is done")
+            self._epochs_ended = epoch + 1
+            if self._validation:
+                self._due.append(epoch)
+            self._core.save()
+            faults.point("master.epoch_end", epoch=epoch)
+            if self._validation:
+                cut, _ = yield from self._group.cut()
+                self._loop.spawn(self._evaluate(cut, epoch))
+            epoch += 1
+        yield lambda: not self._due
+        while True:
+            if whole != self._group.version:
+                whole = yield from self._epochs_done(queue.opened, not self._settings.use_async)
+            if self._settings.checkpoint_dir:  # first: the end runs the user's code, which may fail
+                yield from self.checkpoint(last=True)
+            self._core.do("add", kind=int(Kind.TRAIN_END), pieces=_END, group=_TRAIN_END)
+            yield lambda: queue.group_done(_TRAIN_END)
+            if whole == self._group.version:
+                return
+            # What it saw may have been a server that lacked something yet: once more.
+
+    def _epochs_done(self, epochs: int, step: bool) -> Script[int]:
+        """So many epochs are done, on the servers of the version that is returned.
+
+        step: they have made a step of all of it.
+        """
+        while True:
+            yield lambda: self._queue.epochs_done(epochs)
+            version = self._group.version
+            if step:
+                yield from self._group.flush()
+            if version == self._group.version and self._queue.epochs_done(epochs):
+                return version
+
+    def _periodically(self, steps: int, action: Callable[[], Script[None]]) -> Script[None]:
+        """Run `action` whenever the version passes a multiple of `steps`, until training ends."""
+        if not steps:
+            return
+        passed = self._core.version // steps
+        while True:
+            yield lambda: self._core.version // steps > passed or self._queue.plan_done  # noqa: B023
+            if self._queue.plan_done or self._core.ended:
+                return
+            passed = self._core.version // steps
+            if self._core.status.state == "running":
+                yield from action()
+
+    def _evaluate_between(self) -> Script[None]:
+        if self._validation and not self._due:
+            yield from self._evaluate_now(self._queue.opened - 1)
+
+    def _evaluate_now(self, epoch: int) -> Script[None]:
+        self._due.append(epoch)
+        self._core.save()
+        cut, _ = yield from self._group.cut()
+        yield from self._evaluate(cut, epoch)
+
+    def _evaluate_plan(self) -> Script[None]:
+        """The whole of an evaluation job."""
+        if self._core.evaluations.finished:
+            return
+        round_ = next(iter(self._core.evaluations.running.values()), None)
+        if round_ is None:
+            self._core.version = yield from self._core.insist(lambda: self._group.shards.version())
+            round_ = self._core.evaluations.begin(self._core.version, 0, "")
+            self._core.save()
+        if not self._queue.opened:
+            self._core.do("open_epoch", group=round_.name)
+        yield from self._evaluation(round_, self._group.version)
+
+    def _evaluate(self, cut: Cut, epoch: int) -> Script[None]:
+        """A round on the cut; anew, on another one, where a server that holds it was replaced."""
+        while True:
+            version = self._group.version
+            round_ = self._core.evaluations.begin(cut.version, epoch, cut.name)
+            self._core.do(
+                "add",
+                kind=int(Kind.EVALUATE),
+                pieces=self._validation,
+                epoch=epoch,
+                cut=cut.name,
+                group=round_.name,
+            )
+            faults.point("master.evaluate", round=round_.name)
+            whole = yield from self._evaluation(round_, version)
+            if whole:
+                self._due.remove(epoch)
+                self._core.save()
+            yield from self._core.insist(lambda: self._group.shards.unpin(cut.name))  # noqa: B023
+            if whole:
+                return
+            cut, _ = yield from self._group.cut()
+
+    def _evaluation(self, round_: Round, version: int) -> Script[bool]:
+        """Its tasks to their end. False: given up, with the servers of `version` gone."""
+        queue = self._queue
+        yield lambda: queue.group_done(round_.name) or self._cut_is_gone(round_, version)
+        if not queue.group_done(round_.name):
+            self._core.do("cancel", group=round_.name)
+            del self._core.evaluations.running[round_.name]
+            return False
+        results = [
+            queue.tasks[n].result for n in queue.done_results if queue.tasks[n].group == round_.name
+        ]
+        end = f"{round_.name}{_ROUND_END}"
+        self._core.evaluations.running[end] = round_  # so that its result is kept until it is read
+        (number,) = self._core.do(
+            "add",
+            kind=int(Kind.EVALUATE_END),
+            pieces=_END,
+            epoch=round_.epoch,
+            cut=round_.cut,
+            payload=pack(results),
+            group=end,
+        )
+        yield lambda: queue.group_done(end)
+        self._core.evaluations.end(round_.name, queue.tasks[number].result)
+        del self._core.evaluations.running[end]
+        if self._settings.command == "evaluate":
+            self._core.save()
+        values = " ".join(
+            f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in (round_.metrics or {}).items()
+        )
+        self._core.tell(f"evaluation of version {round_.version}: {values or 'no metrics'}")
+        return True
+
+    def _cut_is_gone(self, round_: Round, version: int) -> bool:
+        return bool(round_.cut) and version != self._group.version
+
+    def checkpoint(self, last: bool = False) -> Script[None]:
+        """last: the one that nothing follows; the others may fail, and training goes on."""
+        yield lambda: not self._checkpointing
+        self._checkpointing = True
+        try:
+            while True:
+                version = self._group.version
+                try:
+                    yield from self._keep_checkpoint()
+                    return
+                except (OSError, EdlError) as error:
+                    if version != self._group.version:
+                        continue  # a server that held the cut was replaced: another cut
+                    text = f"checkpoint {self._checkpoint_dir} cannot be written: {error}"
+                    if last:
+                        self._core.fail(text)
+                    else:
+                        self._core.tell(f"{text}; training goes on")
+                    return
+        finally:
+            self._checkpointing = False
+
+    def _keep_checkpoint(self) -> Script[None]:
+        cut, books = yield from self._group.cut()
+        try:
+            if self._kept != (cut.version, books):
+                written = yield self._loop.background(lambda: self._write_checkpoint(cut, books))
+                self._kept = cut.version, books
+                self._saved(written)
+        finally:
+            self._loop.background(lambda: self._group.shards.unpin(cut.name))
+
+    def _write_checkpoint(self, cut: Cut, books: dict[str, Any]) -> Path:
+        """In the background. Where it is."""
+        folder = self._checkpoint_dir
+        directory = storage.free_directory(folder, cut.version)
+        directory.mkdir(parents=True, exist_ok=True)
+        snapshot = self._group.shards.snapshot(cut.name, directory)
+        storage.write_manifest(
+            directory,
+            version=cut.version,
+            num_shards=snapshot.num_shards,
+            num_slots=NUM_SLOTS,
+            files=snapshot.files,
+            model=snapshot.model,
+            books={**books, "settings": dataclasses.asdict(self._settings)},
+        )
+        storage.prune(folder, self._settings.keep_checkpoint_max)
+        return directory
+
+    def _saved(self, directory: Path) -> None:
+        self._core.status.checkpoint = str(directory)
+        self._core.tell(f"checkpoint {directory.name} is written")
+        self._core.save()
+
+    def settle(self) -> None:
+        """After each batch of events: nobody waits at the end of an epoch, where epochs overlap."""
+        queue = self._queue
+        if (
+            queue.plan.overlap_epochs
+            and self._core.status.state == "running"
+            and queue.opened > 0
+            and not queue.all_epochs_opened
+            and not queue.has_todo
+            and queue.epochs_done(queue.opened - 1)  # at most one epoch ahead
+        ):
+            self._core.do("open_epoch")
+
+    def _succeed(self) -> None:
+        core = self._core
+        if core.ended or core.status.state == "stopping":
+            return
+        skipped = self._queue.quarantined_records
+        if skipped > self._settings.skip_records:
+            core.end(
+                "done",
+                EXIT_QUARANTINED,
+                f"finished, but {skipped} records were quarantined (the budget, --skip_records, "
+                f"is {self._settings.skip_records}): they are named under quarantined",
+            )
+        else:
+            core.end("done", EXIT_DONE, "done")
+
+    @property
+    def _checkpoint_dir(self) -> Path:
+        """Where a job that is stopped writes in any case."""
+        return Path(self._settings.checkpoint_dir or self._core.job_dir / "checkpoints")

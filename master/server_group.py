@@ -1,0 +1,268 @@
+"""The parameter servers of a job as one: who serves which shard, fences, cuts, recovery, retirement.
+
+A server that replaces a lost one is made ready before anybody learns its address; `version` counts
+the maps of addresses, and whatever was asked of servers of an older one is asked again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..common import faults
+from ..common.errors import PeerError, Unreachable
+from ..proto import master_pb2 as pb
+from .core import RETRY_S, Core
+from .loop import Script
+from .membership import SERVER, Member
+from .plan import Kind
+from .servers import NUM_SLOTS, Cut, Servers
+from .state import dump, load
+from .task_queue import Fence
+
+log = logging.getLogger(__name__)
+
+_CUT_HOLD_S = 2.0  # how long a cut may hold back pushes at first; doubled up to
+_LONGEST_CUT_HOLD_S = 16.0
+
+
+class ServerGroup:
+    """See the module. `restore`: the checkpoint that they begin from."""
+
+    def __init__(
+        self, core: Core, connect: Callable[[Sequence[str]], Servers], restore: str
+    ) -> None:
+        self.version = 0  # of the map of servers; 0: not all have been there yet
+        self._core = core
+        self._connect = connect
+        self._restore = restore
+        self._servers: Servers | None = None
+        self._serving: dict[int, Member] = {}  # by shard: where the map says that it is
+        self._recovering: set[str] = set()  # incarnations that are being made ready
+        self._coverage: dict[int, pb.Coverage] = {}  # by shard
+        self._newly_covered = False
+        self._fences_sent: set[tuple[int, int]] = set()
+        self._cutting = False
+        self._cut_numbers = itertools.count(1)
+
+    def memory(self) -> dict[str, Any]:
+        """What a successor must know of them."""
+        return {
+            "restore": self._restore,
+            "servers_version": self.version,
+            "serving": dump([m.lasting() for m in self._serving.values()]),
+            "snapshots": [[index, c.snapshot] for index, c in self._coverage.items()],
+        }
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Go on where the master before ended."""
+        self._restore = memory["restore"]
+        self.version = memory["servers_version"]
+        self._serving = {member.index: member for member in load(memory["serving"])}
+        self._coverage = {
+            index: pb.Coverage(snapshot=number) for index, number in memory["snapshots"]
+        }
+        if self._serving:
+            self._servers = self._connect(self._addresses())
+
+    @property
+    def connected(self) -> bool:
+        """All were there once."""
+        return self._servers is not None
+
+    @property
+    def shards(self) -> Servers:
+        """What calls them, for the background."""
+        assert self._servers is not None
+        return self._servers
+
+    def reply(self) -> pb.GetServersReply:
+        """Where they are."""
+        if not self.version:
+            return pb.GetServersReply()
+        return pb.GetServersReply(
+            slot_map_version=self.version, addresses=self._addresses(), num_slots=NUM_SLOTS
+        )
+
+    def arguments(self, index: int) -> tuple[str, ...]:
+        """What a server begins with: the job's checkpoint, or what its forerunner has left."""
+        arguments: tuple[str, ...] = ("--restore", self._restore) if self._restore else ()
+        if index in self._serving:
+            coverage = self._coverage.get(index, pb.Coverage())
+            left = f"{self._serving[index].incarnation}:{coverage.snapshot}"
+            arguments += ("--recover", left)
+        return arguments
+
+    def settle(self) -> None:
+        """Do what the state calls for: connect, make replacements ready, send fences, retire."""
+        core = self._core
+        members = core.members.of(SERVER)
+        if self._servers is None and len(members) == core.settings.num_ps:
+            self._servers = self._connect([member.address for member in members])
+            self._serving = {member.index: member for member in members}
+            self.version = 1
+            if core.status.state == "starting":
+                core.status.state = "running"
+            core.save()
+        if self._servers is not None and not core.ended:
+            for member in members:
+                known = member.incarnation in self._recovering
+                if not known and self._serving[member.index].incarnation != member.incarnation:
+                    self._recovering.add(member.incarnation)
+                    core.loop.spawn(self._recover(member))
+        if self._servers is not None:
+            self._send_fences()
+        self._retire()
+
+    def close(self) -> None:
+        if self._servers is not None:
+            self._servers.close()
+
+    def _addresses(self) -> list[str]:
+        return [self._serving[index].address for index in sorted(self._serving)]
+
+    # -- fences
+
+    def _send_fences(self) -> None:
+        waiting = self._core.queue.fencing
+        fences = [f for f in waiting if (f.task, f.attempt) not in self._fences_sent]
+        if fences:
+            self._fences_sent.update((f.task, f.attempt) for f in fences)
+            self._core.loop.spawn(self._fence(fences))
+
+    def _fence(self, fences: Sequence[Fence]) -> Script[None]:
+        attempts = {fence.task: fence.attempt for fence in fences}
+        version = self.version
+        answer = yield from self._core.insist(lambda: self.shards.fence(attempts))
+        self._fences_sent.difference_update(attempts.items())
+        if version != self.version:
+            return  # one of the answers may be that of a server which is gone: asked again
+        for task, attempt in attempts.items():
+            applied = list(answer[task])
+            self._core.do("fenced", task=task, attempt=attempt, applied=applied)
+            log.info("task=%d attempt=%d -> requeued applied=%s", task, attempt, applied)
+
+    # -- a lost server is replaced
+
+    def _recover(self, member: Member) -> Script[None]:
+        """Rule 5: a server that replaces a lost one stands where its snapshot does.
+
+        Nobody knows its address yet. It learns the attempts first, so that no zombie finds it open;
+        what it lacks of done tasks is leased again, and the others drop the duplicates.
+        """
+        core = self._core
+        asked: dict[int, int] = {}
+        applied: dict[int, int] = {}
+        answered = False
+        while True:
+            attempts = dict(core.queue.unretired.items() - asked.items())
+            if answered and not attempts:
+                break
+            try:
+                applied |= yield core.loop.background(
+                    lambda: self.shards.fence_one(member.index, member.address, attempts)  # noqa: B023
+                )
+                asked |= attempts
+                answered = True
+            except Unreachable as error:  # it may still be restoring
+                log.debug("server=%d -> not ready error=%r", member.index, str(error))
+                yield from core.loop.sleep(RETRY_S)
+            if core.members.get(member.incarnation) is None or core.ended:
+                return  # lost again
+        there = core.queue.unretired
+        if missing := sorted(there.keys() - applied.keys()):
+            raise PeerError(f"server {member.index} has retired tasks {missing}, which are not")
+        before = core.queue.records_done
+        core.do("recovered", applied={t: p for t, p in applied.items() if t in there})
+        self._serving[member.index] = member
+        self.version += 1
+        core.tell(
+            f"server {member.index} is back; {before - core.queue.records_done} records are "
+            "computed again for it"
+        )
+        core.save()
+        self.shards.replace(self._addresses(), self.version)
+
+    # -- what every shard's snapshots hold is forgotten
+
+    def covered(self, index: int, coverage: pb.Coverage) -> None:
+        """A server says what its snapshots hold."""
+        known = self._coverage.get(index, pb.Coverage()).snapshot
+        if coverage.snapshot >= known:
+            self._coverage[index] = coverage
+            if coverage.snapshot > known:
+                # a replacement must never begin with less than what was relied on
+                self._core.save()
+            self._newly_covered = True
+
+    def _retire(self) -> None:
+        """Forget what is done and durable (rule 4): nobody can ask for it again.
+
+        Not during a cut: its books need the tasks that the frozen ledgers name.
+        """
+        if self._cutting:
+            return
+        queue, running = self._core.queue, self._core.evaluations.running
+        gone = [n for n in queue.done_results if queue.tasks[n].group not in running]
+        if self._newly_covered:
+            self._newly_covered = False
+            gone += self._durable_tasks()
+        if gone:
+            self._core.do("durable", tasks=gone)
+
+    def _durable_tasks(self) -> list[int]:
+        """Train tasks that every shard would have after the worst that can happen to it."""
+        if len(self._coverage) < self._core.settings.num_ps:
+            return []
+        by_shard = [
+            (c.low_water, {t.task: t.position for t in c.tasks}) for c in self._coverage.values()
+        ]
+        queue = self._core.queue
+        return [
+            task.id
+            for task in (queue.tasks[n] for n in queue.done_tasks)
+            if task.kind == Kind.TRAIN
+            and all(task.id < low or at.get(task.id) == task.size for low, at in by_shard)
+        ]
+
+    # -- cuts
+
+    def cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
+        """One state of all shards, pinned on the servers of now, and the books of that very state."""
+        core = self._core
+        yield lambda: not self._cutting
+        self._cutting = True
+        hold_s = _CUT_HOLD_S
+        try:
+            while True:
+                # Positions that a lost worker left uneven are only levelled by the next lease.
+                yield lambda: not core.queue.uneven
+                version = self.version
+                cut = yield from core.insist(lambda: self._take_cut(hold_s))  # noqa: B023
+                if version != self.version:
+                    continue  # one that has pinned it may be gone
+                if cut is not None:
+                    faults.point("master.cut", cut=cut.name)
+                    return cut, core.queue.books(cut.applied)
+                hold_s = min(2 * hold_s, _LONGEST_CUT_HOLD_S)
+                yield from core.loop.sleep(1.0)
+        finally:
+            self._cutting = False
+
+    def _take_cut(self, hold_s: float) -> Cut | None:
+        """In the background, one at a time. A try that failed may have left its name pinned on
+        some shards, at a state that is old by now: each try has a name of its own."""
+        name = f"cut-{self._core.journal.epoch}-{next(self._cut_numbers)}"
+        return self.shards.cut(name, hold_s)
+
+    def flush(self) -> Script[None]:
+        """Sync mode: step with the pushes that wait; not while a cut is taken, which would have
+        the step on some shards and lack it on others."""
+        yield lambda: not self._cutting
+        self._cutting = True
+        try:
+            self._core.version = yield from self._core.insist(lambda: self.shards.flush())
+        finally:
+            self._cutting = False
