@@ -3,9 +3,10 @@
 One job of 2 workers and 1 server, DeepFM on nycflights13-small. Worker 0 is killed again and again,
 each time in the midst of a task. Replacements come in turn out of the nursery (a fork of a process
 that has torch imported) and out of a fresh interpreter: the master is the real one, but its nursery
-declines every third start, and then the runtime starts an interpreter. The survivor's steps are those of its log, in the
-seconds before the kill and in those after it. Only the deaths of forked workers count, so that what dies is always the same. Times are those of the logs of master and
-worker, to the millisecond, against the clock at the kill.
+declines every third start, and then the runtime starts an interpreter. The survivor's steps are those
+of its log, in the seconds before the kill and in those after it. Only the deaths of forked workers
+count, so that what dies is always the same. Times are those of the logs of master and worker, to the
+millisecond, against the clock at the kill.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.measure import ROUNDS, spread
+from benchmarks.watching import follow, timed
 from edl.common.settings import JobSettings
 from edl.master import serve
 from edl.runtime.nursery import ForkedReplica, Nursery
@@ -91,14 +92,19 @@ def recovery(data: Path) -> str:
 
 def kill_once(job: jobs.Job) -> tuple[bool, bool, Recovery | None]:
     """Whether victim and replacement were forked, and how long all took."""
-    status = _follow(job, lambda status: _computes(status, 0))
+    status = follow(job, lambda status: _computes(status, 0), DEADLINE_S)
     pid = _victim(status)["pid"]
     was_forked = _is_forked(pid)
     killed_at = time.time()
     os.kill(pid, signal.SIGKILL)
-    after = _follow(job, lambda status: _victim(status)["pid"] != pid and _computes(status, 0))
+    after = follow(
+        job,
+        lambda status: _victim(status)["pid"] != pid and _computes(status, 0),
+        DEADLINE_S,
+    )
     forked = _is_forked(_victim(after)["pid"])
-    _follow(job, lambda status: _computes(status, after["records_done"] + _SETTLE_RECORDS))
+    enough = after["records_done"] + _SETTLE_RECORDS
+    follow(job, lambda status: _computes(status, enough), DEADLINE_S)
     logs = (job.log, *(job.log.with_name(f"worker-{n}.log") for n in (VICTIM, 1 - VICTIM)))
     told, victims, survivors = (path.read_text().splitlines() for path in logs)
     took = recovered(killed_at, told, victims)
@@ -111,7 +117,7 @@ def recovered(
     killed_at: float, master_log: Sequence[str], worker_log: Sequence[str]
 ) -> Recovery | None:
     """What two logs say of the kill; None where the worker held nothing that was left to do."""
-    since = [(t, rest) for t, rest in map(_parsed, master_log) if t >= killed_at]
+    since = [(t, rest) for t, rest in timed(master_log) if t >= killed_at]
     lost = rf"worker={VICTIM} -> lost reason='was killed by SIGKILL' tasks=(\d+)"
     noticed, found = next((t, m) for t, rest in since if (m := re.search(lost, rest)))
     requeued = [m[1] for _, rest in since if (m := re.search(r"task=(\d+) .*-> requeued", rest))]
@@ -124,28 +130,19 @@ def recovered(
     }
     if not again:
         return None
-    first = next(t for t, rest in map(_parsed, worker_log) if t >= killed_at and " step=1 " in rest)
+    first = next(t for t, rest in timed(worker_log) if t >= killed_at and " step=1 " in rest)
     return Recovery(noticed - killed_at, max(again.values()) - killed_at, first - killed_at)
 
 
 def survived(killed_at: float, log: Sequence[str]) -> dict[str, float]:
     """How long the survivor's steps took, before and after."""
-    steps = [t for t, rest in map(_parsed, log) if " step=" in rest]
+    steps = [t for t, rest in timed(log) if " step=" in rest]
     ends = {"before": (killed_at - _NEAR_S, killed_at), "after": (killed_at, killed_at + _NEAR_S)}
     found = {}
     for when, (first, last) in ends.items():
         took = [b - a for a, b in itertools.pairwise(steps) if first <= b < last]
         found[f"step_{when}"], found[f"longest_{when}"] = statistics.median(took), max(took)
     return found
-
-
-def _parsed(line: str) -> tuple[float, str]:
-    """When, and the rest; a line without a time belongs to none."""
-    stamp, _, rest = line.partition(" ")
-    try:
-        return datetime.fromisoformat(stamp).timestamp(), rest
-    except ValueError:
-        return 0.0, line
 
 
 def report(forked: Sequence[Recovery], fresh: Sequence[Recovery]) -> str:
@@ -192,23 +189,6 @@ def _computes(status: jobs.Status, records: int) -> bool:
     row = _victim(status)
     works = row["state"] == "training" and row["task"] is not None
     return bool(works and status["records_done"] >= records)
-
-
-def _follow(job: jobs.Job, until: Callable[[jobs.Status], bool]) -> jobs.Status:
-    give_up = time.monotonic() + DEADLINE_S
-    while job.address() is None and not job.is_over():
-        assert time.monotonic() < give_up, job.last_words()
-        time.sleep(0.05)
-    client = job.client()
-    revision = 0
-    try:
-        while time.monotonic() < give_up:
-            revision, status = client.status(revision, wait_s=1.0)
-            if until(status):
-                return status
-        raise AssertionError(f"waited {DEADLINE_S:g} s in vain: {status}\n{job.last_words()}")
-    finally:
-        client.close()
 
 
 if __name__ == "__main__":

@@ -9,18 +9,16 @@ files (out of the page cache, as for the replacement).
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.measure import spread
+from benchmarks.watching import first, follow, timed
 from edl.common.settings import JobSettings
 from edl.watch import jobs
 
@@ -78,10 +76,10 @@ def _kill(job: jobs.Job, rows: int) -> tuple[float, float, dict[str, float], int
     def links() -> set[Path]:
         return set(snapshots.rglob("*.link"))
 
-    _until(job, lambda status: status["records_done"] >= rows)
+    follow(job, lambda status: status["records_done"] >= rows, DEADLINE_S)
     before = links()
-    _until(job, lambda status: len(links() - before) >= 2)
-    status = _until(job, lambda status: status["servers"][0]["pid"])
+    follow(job, lambda status: len(links() - before) >= 2, DEADLINE_S)
+    status = follow(job, lambda status: status["servers"][0]["pid"], DEADLINE_S)
     killed = time.time()
     os.kill(status["servers"][0]["pid"], signal.SIGKILL)
     files = list(snapshots.rglob("*.safetensors"))
@@ -93,18 +91,19 @@ def _kill(job: jobs.Job, rows: int) -> tuple[float, float, dict[str, float], int
         "restored": r"server 0: restored",
         "back": r"server 0 is back; (\d+) records",
     }
-    _until(job, lambda _: _after(log, patterns["back"], killed) is not None)
+    follow(job, lambda _: first(timed(log), patterns["back"], killed) is not None, DEADLINE_S)
     done = status["records_done"]
-    _until(job, lambda status: status["records_done"] > done + 10_000)
+    follow(job, lambda status: status["records_done"] > done + 10_000, DEADLINE_S)
     times, again = {}, 0
     for part, pattern in patterns.items():
-        found = _after(log, pattern, killed)
+        found = first(timed(log), pattern, killed)
         assert found is not None, part
         times[part] = found[0] - killed
         if part == "back":
             again = int(found[1][1])
     steps = [
-        _after(path, r" step=", killed + times["back"]) for path in log.parent.glob("worker-*.log")
+        first(timed(path), r" step=", killed + times["back"])
+        for path in log.parent.glob("worker-*.log")
     ]
     times["pushed"] = min(step[0] for step in steps if step is not None) - killed
     began = time.perf_counter()
@@ -112,35 +111,6 @@ def _kill(job: jobs.Job, rows: int) -> tuple[float, float, dict[str, float], int
         if path.exists():
             path.read_bytes()
     return nbytes / 1e6, time.perf_counter() - began, times, again
-
-
-def _after(log: Path, pattern: str, since: float) -> tuple[float, re.Match[str]] | None:
-    for line in log.read_text(errors="replace").splitlines():
-        try:
-            at = datetime.fromisoformat(line.partition(" ")[0]).timestamp()
-        except ValueError:
-            continue
-        if at >= since - 0.001 and (found := re.search(pattern, line)):
-            return at, found
-    return None
-
-
-def _until(job: jobs.Job, holds: Callable[[jobs.Status], object]) -> jobs.Status:
-    give_up = time.monotonic() + DEADLINE_S
-    while job.address() is None:
-        assert time.monotonic() < give_up, job.last_words()
-        time.sleep(0.05)
-    client = job.client(patience_s=30.0)
-    revision = 0
-    try:
-        while time.monotonic() < give_up:
-            revision, status = client.status(revision, wait_s=1.0)
-            assert status["exit_code"] is None, status
-            if holds(status):
-                return status
-    finally:
-        client.close()
-    raise AssertionError(f"waited {DEADLINE_S:g} s in vain: {job.last_words()}")
 
 
 if __name__ == "__main__":

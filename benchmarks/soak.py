@@ -25,12 +25,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import measure
+from benchmarks.watching import first, timed
 from edl.chaos import cell, injector, schedule
 from edl.common.settings import JobSettings
 from edl.watch import jobs
@@ -141,15 +141,15 @@ def _time(job: jobs.Job) -> float:
     steps = [
         at
         for path in job.log.parent.glob("worker-*.log")
-        for at, text in _lines(path)
+        for at, text in timed(path)
         if _STEP.search(text)
     ]
-    last = next(at for at, text in _lines(job.log) if f"epoch {EPOCHS - 1} is done" in text)
+    last = next(at for at, text in timed(job.log) if f"epoch {EPOCHS - 1} is done" in text)
     return last - min(steps)
 
 
 def _break_down(made: Run, job: jobs.Job, kills: Sequence[injector.Line]) -> None:
-    log = list(_lines(job.log))
+    log = list(timed(job.log))
     for kill in kills:
         role = {"ps": "server"}.get(kill.role, kill.role)
         made.kills[role] = made.kills.get(role, 0) + 1
@@ -157,24 +157,12 @@ def _break_down(made: Run, job: jobs.Job, kills: Sequence[injector.Line]) -> Non
             ended, back = r"killed|again|resuming", r"serving address="
         else:
             ended, back = rf"{role} {kill.index} was killed", rf"{role} {kill.index} registered"
-        noticed = _first(log, ended, kill.t - 0.001)
-        there = _first(log, back, noticed) if noticed else None
+        noticed = first(log, ended, kill.t)
+        there = first(log, back, noticed[0]) if noticed else None
         if noticed:
-            made.detection_s.setdefault(role, []).append(max(0.0, noticed - kill.t))
+            made.detection_s.setdefault(role, []).append(max(0.0, noticed[0] - kill.t))
         if noticed and there:
-            made.startup_s.setdefault(role, []).append(there - noticed)
-
-
-def _first(log: Sequence[tuple[float, str]], pattern: str, since: float) -> float | None:
-    return next((at for at, text in log if at >= since and re.search(pattern, text)), None)
-
-
-def _lines(path: Path) -> Iterator[tuple[float, str]]:
-    for text in path.read_text(errors="replace").splitlines():
-        try:
-            yield datetime.fromisoformat(text.partition(" ")[0]).timestamp(), text
-        except ValueError:
-            continue
+            made.startup_s.setdefault(role, []).append(there[0] - noticed[0])
 
 
 # -- the report

@@ -21,6 +21,7 @@ from benchmarks.faults import events
 from benchmarks.faults.books import Row, balance, stall, worst
 from benchmarks.faults.programs import Unavailable
 from benchmarks.measure import commit
+from benchmarks.watching import follow
 from edl import __version__
 from edl.common import storage
 from edl.common.errors import EdlError
@@ -69,22 +70,10 @@ class _Job:
 
     def follow(self, until: Callable[[jobs.Status], bool]) -> jobs.Status:
         """The first status that is so. Raises Unavailable."""
-        give_up = time.monotonic() + START_S
-        while self.job.address() is None and not self.job.is_over():
-            time.sleep(0.05)
-        client = self.job.client()
-        revision = 0
         try:
-            while time.monotonic() < give_up:
-                revision, status = client.status(revision, wait_s=1.0)
-                if until(status):
-                    return status
-        except EdlError as error:
-            raise Unavailable(f"the job is not there to be killed: {error}") from error
-        finally:
-            client.close()
-        state = f"{status['state']}, {status['records_done']} records done"
-        raise Unavailable(f"nothing to kill in {START_S:g} s: {state}")
+            return follow(self.job, until, START_S)
+        except (EdlError, TimeoutError) as error:
+            raise Unavailable(f"there is nothing to kill: {error}") from error
 
     def send(self, pid: int, number: int) -> None:
         self.at = time.monotonic()
