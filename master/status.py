@@ -35,6 +35,7 @@ class Status:
         self.exit_code: int | None = None
         self.message = ""
         self.checkpoint: str | None = None
+        self._masters = 1  # that this job has had
         self._started = started
         self._ticked = started
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
@@ -59,6 +60,7 @@ class Status:
         self._started = min(now, memory["_started"])  # later where the machine was booted since
         self._events.extend(memory["events"])
         self.revision = epoch << 32
+        self._masters = epoch
 
     def tick(self, now: float) -> bool:
         """Whether it is time for another revision."""
@@ -113,6 +115,8 @@ class Status:
                 "worker": replicas.total("failures", WORKER),
                 "server": replicas.total("failures", SERVER),
                 "preemptions": replicas.total("preemptions", WORKER),
+                "server_preemptions": replicas.total("preemptions", SERVER),
+                "master": self._masters - 1,
             },
             "checkpoint": self.checkpoint,
             "events": list(self._events),

@@ -19,6 +19,13 @@ from edl.common.settings import JobSettings
 from edl.master.client import MasterClient
 
 ZOO = Path(__file__).parent / "zoo"
+NO_RESTARTS = {
+    "worker": 0,
+    "server": 0,
+    "preemptions": 0,
+    "server_preemptions": 0,
+    "master": 0,
+}  # of a status
 
 
 class Job:

@@ -225,8 +225,13 @@ def _tasks(status: Status) -> str:
 
 def _restarts(status: Status) -> str:
     restarts = status.get("restarts") or {}
-    names = (("workers", "worker"), ("servers", "server"), ("preemptions", "preemptions"))
-    return " · ".join(f"{name} {restarts.get(key) or 0}" for name, key in names)
+
+    def of(*names: tuple[str, str]) -> str:
+        return ", ".join(f"{name} {restarts.get(key) or 0}" for name, key in names)
+
+    failed = of(("workers", "worker"), ("servers", "server"))
+    killed = of(("workers", "preemptions"), ("servers", "server_preemptions"), ("master", "master"))
+    return f"preempted: {killed} · failed: {failed}"
 
 
 def _replicas(status: Status) -> Table:

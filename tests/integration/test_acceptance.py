@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from jobs import ZOO, Job, send, write_records
+from jobs import NO_RESTARTS, ZOO, Job, send, write_records
 from servers import dense, table
 from stage import Stage, counts, each, edl, owner, predictions, result
 
@@ -103,7 +103,7 @@ def test_a2_a_task_whose_owner_is_preempted_ten_times_is_trained_and_nobody_fail
         assert 0 == job.wait(), job.logs()
 
     status = job.result()
-    assert {"worker": 0, "server": 0, "preemptions": 10} == status["restarts"]
+    assert {**NO_RESTARTS, "preemptions": 10} == status["restarts"]
     assert [] == status["quarantined"]
     assert each(64) == counts(job)
 
@@ -127,7 +127,7 @@ def test_a3_a_killed_server_moves_no_task_of_any_worker(tmp_path):
         stage.open(40, 70)
         assert 0 == job.wait(), job.logs()
 
-    assert {"worker": 0, "server": 0, "preemptions": 0} == job.result()["restarts"]
+    assert {**NO_RESTARTS, "server_preemptions": 1} == job.result()["restarts"]
     assert each(128) == counts(job)
 
 
@@ -232,7 +232,7 @@ def test_a7_a_worker_cut_off_from_the_master_neither_leaves_nor_counts_twice(tmp
     pid = before["workers"][0]["pid"]
     again = [e["text"] for e in status["events"] if f"registered (pid {pid})" in e["text"]]
     assert 2 == len([text for text in again if text.startswith("worker")])
-    assert {"worker": 0, "server": 0, "preemptions": 0} == status["restarts"]
+    assert NO_RESTARTS == status["restarts"]
     assert each(64) == counts(job)
 
 

@@ -76,7 +76,7 @@ STATUS: dict[str, Any] = {
             "task": 3,
         }
     ],
-    "restarts": {"worker": 1, "server": 0, "preemptions": 2},
+    "restarts": {"worker": 1, "server": 0, "preemptions": 2, "server_preemptions": 3, "master": 1},
     "checkpoint": "/checkpoints/version-000000000600",
     "events": [
         {"t": 1.0, "text": "worker-0 is here"},

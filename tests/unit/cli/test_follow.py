@@ -69,7 +69,7 @@ state        finished with quarantined data
 records      100 % 100/100 records
 time         0:02 · 50 records/s in the mean
 metrics      auc 0.7500
-restarts     workers 1 · servers 0 · preemptions 0
+restarts     preempted: workers 0, servers 0, master 0 · failed: workers 1, servers 0
 quarantined  train.csv record 3: ValueError: x
 checkpoint   /checkpoints/version-000000000007
 next         edl evaluate --model_def iris --num_ps 1 --validation_data /v.csv \

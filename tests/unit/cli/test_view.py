@@ -23,7 +23,7 @@ def test_panel_of_a_running_job(status: dict[str, Any]) -> None:
 │ records  ━━━━━━━━━━━━━━━━━━━━━━━╸                60 % 38,912/64,000 records · ETA 0:12 │
 │ now      epoch 2/3 · 1,930 records/s · loss 0.4821 · version 608 · auc 0.7312          │
 │ tasks    todo 40 · leased 2 · fencing 1 · done 83 of 126                               │
-│ restarts workers 1 · servers 0 · preemptions 2                                         │
+│ restarts preempted: workers 2, servers 3, master 1 · failed: workers 1, servers 0      │
 │                                                                                        │
 │ replica   state     task  records/s  version   pid   heard of                          │
 │ worker-0  training    84        960        -  1200  0.2 s ago                          │
@@ -83,7 +83,7 @@ def test_summary_names_quarantined_records_and_the_next_command(status: dict[str
         "time         0:42 · 1,513 records/s in the mean",
         "metrics      auc 0.7312",
         "loss         0.4821",
-        "restarts     workers 1 · servers 0 · preemptions 2",
+        "restarts     preempted: workers 2, servers 3, master 1 · failed: workers 1, servers 0",
         f"quarantined  /data/census.csv records 17, 18: {status['quarantined'][0]['error']}",
         f"checkpoint   {status['checkpoint']}",
         f"next         edl evaluate --model_def iris --num_ps 2 --validation_data /v.csv {init}",

@@ -7,6 +7,7 @@ import threading
 
 import grpc
 import pytest
+from jobs import NO_RESTARTS
 
 from edl.common import rpc, storage
 from edl.common.errors import EdlError, Unauthenticated, Unreachable
@@ -138,7 +139,7 @@ def test_a2_a_task_whose_owner_is_preempted_twelve_times_is_trained_and_none_of_
 
     status = job.end()
     assert 0 == job.code
-    assert {"worker": 0, "server": 0, "preemptions": 12} == status["restarts"]
+    assert {**NO_RESTARTS, "preemptions": 12} == status["restarts"]
     assert [] == status["quarantined"]
     assert whole(job)
     assert 14 * 2 == job.servers.pushes + 2  # one span of 2 at the end, on 2 shards
@@ -563,7 +564,7 @@ def test_a_worker_that_stays_silent_is_killed_and_replaced(start):
     second = job.runtime.wait_for("worker", 0, after=first)
 
     assert first != second.incarnation
-    assert {"worker": 0, "server": 0, "preemptions": 1} == job.cli.status()[1]["restarts"]
+    assert {**NO_RESTARTS, "preemptions": 1} == job.cli.status()[1]["restarts"]
 
 
 # -- failures
@@ -827,7 +828,7 @@ def test_scaling_up_starts_workers_and_scaling_down_drains_the_highest(start):
 
     assert third.incarnation not in {r.incarnation for r in job.runtime.running.values()}
     job.worker().work()
-    assert {"worker": 0, "server": 0, "preemptions": 0} == job.end()["restarts"]
+    assert NO_RESTARTS == job.end()["restarts"]
 
 
 # -- the journal
