@@ -1,0 +1,80 @@
+"""A file system that is really full: a tmpfs of a few pages, in a mount namespace of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from jobs import ZOO, write_records
+from servers import dense, table
+from stage import kill_jobs, result
+
+RECORDS = 2048  # their rows are more than the file system holds
+_MOUNT = 'mount -t tmpfs -o size=32k none "$0" && exec "$@"'
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A folder, and how a command is run that sees a tiny file system there."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", _MOUNT, str(folder)]
+    try:
+        subprocess.run([*inside, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no mount namespace for this user: {error}")
+    yield folder, inside
+    kill_jobs(tmp_path)
+
+
+def train(tmp_path, inside, **more):
+    flags = {
+        "job_name": "demo",
+        "model_zoo": ZOO,
+        "model_def": "counting",
+        "model_params": "delay_s=0.02",
+        "training_data": write_records(tmp_path / "records.npz", RECORDS),
+        "minibatch_size": 16,
+        "num_ps": 1,
+        "num_workers": 2,
+        "use_async": "true",
+        "snapshot_s": 0.3,
+        **more,
+    }
+    return subprocess.run(
+        [
+            *(*inside, sys.executable, "-m", "edl", "train"),
+            *(f"--{name}={value}" for name, value in flags.items()),
+        ],
+        env={**os.environ, "EDL_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_snapshots_that_find_no_room_are_told_of_and_training_goes_on(tmp_path, full):
+    folder, inside = full
+    checkpoints = tmp_path / "checkpoints"
+
+    ended = train(tmp_path, inside, snapshot_dir=folder, checkpoint_dir=checkpoints)
+
+    assert 0 == ended.returncode, ended.stdout + ended.stderr
+    told = [event["text"] for event in result(tmp_path, "demo")["events"]]
+    assert any("No space left on device" in text and "snapshot" in text for text in told), told
+    ids, counts = table(checkpoints, "counts")
+    assert list(range(RECORDS)) == list(ids)
+    assert {1.0} == set(counts[:, 0].tolist())
+    assert RECORDS == dense(checkpoints, "total")
+
+
+def test_a_last_checkpoint_that_finds_no_room_is_one_clear_error(tmp_path, full):
+    folder, inside = full
+
+    ended = train(tmp_path, inside, checkpoint_dir=folder)
+
+    assert 1 == ended.returncode
+    said = ended.stderr.splitlines() + ended.stdout.splitlines()
+    assert any("cannot be written" in text and "No space left on device" in text for text in said)
+    assert not any("Traceback" in text for text in said)
