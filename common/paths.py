@@ -11,6 +11,7 @@ cannot start. Only the owner may read a job's folder: it holds the job's token a
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -21,6 +22,7 @@ from .errors import UsageError
 
 HOME_VARIABLE = "EDL_HOME"
 JOURNAL = "journal.sqlite"  # the master's books, in the job's folder
+FAILED = "failed.json"  # the result of a job that goes on all the same, for a moment
 
 
 def home() -> Path:
@@ -61,11 +63,27 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def can_go_on(folder: Path) -> bool:
+    """Whether a job in this folder has begun, and has no end or one that its journal goes on from."""
+    if not (folder / JOURNAL).exists():
+        return False
+    try:
+        resume = json.loads((folder / "result.json").read_bytes()).get("resume")
+    except FileNotFoundError:
+        return True
+    return bool(resume) and Path(resume).resolve() == folder.resolve()
+
+
 def stands(folder: Path) -> bool:
-    """Whether a job in this folder has begun, has not ended, and has neither master nor supervisor:
-    they were killed together, or the machine was booted anew."""
-    begun = (folder / JOURNAL).exists() and not (folder / "result.json").exists()
-    return begun and not is_locked(folder)
+    """Whether it can, and nobody runs it: it has failed, its master and supervisor were killed
+    together, or the machine was booted anew."""
+    return can_go_on(folder) and not is_locked(folder)
+
+
+def put_aside_failure(folder: Path) -> None:
+    """The job goes on: how it had ended is FAILED until its master has noted that."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / "result.json").replace(folder / FAILED)
 
 
 def running_jobs() -> list[Path]:

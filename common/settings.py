@@ -212,7 +212,7 @@ class JobSettings:
         "",
         "Go on at the exact record where a checkpoint was taken, with the settings of the run that "
         "wrote it, unless said otherwise: a checkpoint, a --checkpoint_dir, or a job's folder. "
-        "The folder of a job that was cut off goes on from its journal, if nothing else is given.",
+        "The folder of a job that failed or was cut off: that job goes on, if nothing else is given.",
         "Checkpoints",
         path=True,
     )

@@ -105,9 +105,9 @@ class Core:
         """The job's end is decided; its processes may still run."""
         return self.status.exit_code is not None
 
-    def end(self, state: str, code: int, message: str) -> None:
-        """Decide it."""
-        self.status.end(state, code, message)
+    def end(self, state: str, code: int, message: str, resume: str | None = None) -> None:
+        """Decide it. `resume`: what goes on, of a job that has failed."""
+        self.status.end(state, code, message, resume)
         self.tell(message)
         log.info("job -> %s exit_code=%d message=%r", state, code, message)
         self.replicas.end()
@@ -115,15 +115,19 @@ class Core:
 
     def fail(self, message: str) -> None:
         if not self.ended:
-            self.end("failed", EXIT_FAILED, message)
+            self.end("failed", EXIT_FAILED, message, self.resume)
+
+    @property
+    def resume(self) -> str | None:
+        """What a training job that fails now can go on from: its journal, if there is work in it."""
+        there = self.settings.command == "train" and self.queue.records_done
+        return str(self.job_dir.absolute()) if there else None
 
     def how_to_go_on(self) -> str:
         """What a user does after a job that has failed, for a message."""
-        if self.settings.command != "train":
+        if self.resume is None:
             return "start it again"
-        if self.status.checkpoint is None:
-            return (
-                "there is no checkpoint to go on from: set --checkpoint_dir and "
-                "--checkpoint_steps, and start again"
-            )
-        return f"go on with: edl train --resume {shlex.quote(self.status.checkpoint)}"
+        text = f"go on with: edl train --resume {shlex.quote(self.resume)}"
+        if self.status.checkpoint is not None:
+            text += f", or from its last checkpoint, {self.status.checkpoint}"
+        return text

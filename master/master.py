@@ -16,6 +16,7 @@ import dataclasses
 import json
 import logging
 import os
+import shlex
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -123,7 +124,8 @@ class Master:
             raise
         except BaseException as error:
             if not self.core.ended:
-                self.status.end("failed", EXIT_FAILED, f"the master broke: {error!r}")
+                why = f"the master broke: {error!r}"
+                self.status.end("failed", EXIT_FAILED, why, self.core.resume)
             raise
         finally:
             self._runtime.close()
@@ -133,19 +135,46 @@ class Master:
         assert self.status.exit_code is not None
         return self.status.exit_code
 
-    def resume(self, after: str, memory: dict[str, Any]) -> None:
-        """Go on where the master before ended (`after`: how). Before `run`."""
+    def resume(self, after: str, memory: dict[str, Any], failed: bool = False) -> None:
+        """Go on where the master before ended (`after`: how). Before `run`.
+
+        failed: the job had ended with that. Nothing runs any more, and what counted against its
+        processes and its tasks is forgiven.
+        """
         now = self.core.clock.now()
         self._resumed = True
         self.status.remember(memory["status"], now, self.core.journal.epoch)
         members = [dataclasses.replace(m, last_heard=now) for m in load(memory["members"])]
+        if failed:
+            self.core.tell(f"it had failed: {self.status.message}")
+            self.status.go_on("running" if memory["servers_version"] else "starting")
+            self.members.restore([], [*memory["gone"], *(m.incarnation for m in members)])
+            self.core.do("forgive")
+            members = []
+        else:
+            self._remember_processes(memory, members, now)
+        load_fields(self.core.evaluations, memory["evaluations"])
+        self.core.version = memory["version"]
+        self.group.remember(memory)
+        self.course.remember(memory)
+        for worker in {t.worker for t in self.queue.leased_tasks} - {
+            m.incarnation for m in members
+        }:
+            self.core.do("lost", worker=worker)  # its loss was half told when the master was killed
+        self.core.tell(
+            f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})"
+        )
+        self.core.save()
+
+    def _remember_processes(
+        self, memory: dict[str, Any], members: Sequence[Member], now: float
+    ) -> None:
+        """Who was there when the master before ended; `run` finds out who still is."""
         self.members.restore(members, memory["gone"])
         load_fields(self.replicas, memory["replicas"])
         for slot in self.replicas.slots.values():  # later where the machine was booted since
             slot.started = min(slot.started, now)
             slot.not_before = min(slot.not_before, now + LONGEST_PAUSE_S)
-        load_fields(self.core.evaluations, memory["evaluations"])
-        self.core.version = memory["version"]
         self._stop_reason = memory["stop_reason"]
         started = {fields[2]: Replica(*fields) for fields in memory["processes"]}
         for slot in (*self.replicas.running(WORKER), *self.replicas.running(SERVER)):
@@ -156,15 +185,6 @@ class Master:
             self._silent[slot.role, slot.index] = now + self.settings.master_timeout_s
         for member in members:
             self._silent.pop((member.role, member.index), None)
-        self.group.remember(memory)
-        self.course.remember(memory)
-        for worker in {t.worker for t in self.queue.leased_tasks} - {
-            m.incarnation for m in members
-        }:
-            self.core.do("lost", worker=worker)  # its loss was half told when the master was killed
-        self.core.tell(
-            f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})"
-        )
 
     def _memory(self) -> dict[str, Any]:
         """All that a successor must know, and that is not the queue's."""
@@ -220,7 +240,7 @@ class Master:
                 if self.core.ended:
                     raise
                 log.exception("job -> failed")
-                self.core.end("failed", EXIT_FAILED, str(error))
+                self.core.fail(str(error))
 
     def abort(self) -> None:
         """Kill every process now; the caller ends this one."""
@@ -601,15 +621,22 @@ class Master:
         self.replicas.scale(0)
         self._stop_all(WORKER, grace_s)
         yield lambda: not running(WORKER) and not queue.fencing
+        resume = self.core.resume
         # Not `version`: the servers' heartbeats tell it up to a second late.
         if saves and queue.records_done:
             if queue.uneven:
                 self.core.tell("no checkpoint: a worker was killed in the midst of a push")
             elif not self.core.ended:
                 yield from self.course.checkpoint(last=True)
+                resume = self.status.checkpoint
         if not self.core.ended:
             text = f"stopped ({reason or 'asked to'}) at record {self.queue.records_done}"
-            self.core.end("failed", EXIT_INTERRUPTED, f"{text}; {self.core.how_to_go_on()}")
+            how = (
+                f"go on with: edl train --resume {shlex.quote(resume)}"
+                if resume
+                else "start it again"
+            )
+            self.core.end("failed", EXIT_INTERRUPTED, f"{text}; {how}", resume)
 
     def _leave(self) -> Script[None]:
         """Workers first, so that none sees its servers vanish; whoever does not go is killed."""

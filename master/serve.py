@@ -99,7 +99,8 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, sto
     )
     memory = journal.get(MEMORY)
     if memory is not None:
-        master.resume(after, memory)
+        master.resume(after, memory, failed=(job_dir / paths.FAILED).exists())
+        (job_dir / paths.FAILED).unlink(missing_ok=True)
     server = _listen(MasterServicer(master), token, settings.port, job_dir)
     metrics_address = scalars.serve()
     catch_signals(master, job_dir)
@@ -142,10 +143,10 @@ _Begun = tuple[Journal, TaskQueue, str, dict[str, Any]]
 
 def _resume(settings: JobSettings, job_dir: Path) -> _Begun | None:
     """What the master before left in its journal; None where no job has begun, or it is over."""
-    path = job_dir / paths.JOURNAL
-    if not path.exists() or (job_dir / "result.json").exists():
+    if not paths.can_go_on(job_dir):
         return None
-    journal = Journal(path)
+    paths.put_aside_failure(job_dir)
+    journal = Journal(job_dir / paths.JOURNAL)
     state, decisions = journal.replay()
     if state is None:  # it was killed before it had written anything
         journal.close()

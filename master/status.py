@@ -18,6 +18,7 @@ from .task_queue import TaskQueue
 
 _EVENTS_KEPT = 50
 _REVISION_S = 0.25
+_KEPT = ("state", "exit_code", "message", "checkpoint", "resume")  # by a restarted master
 _PHASES = {
     Phase.WAITING: "waiting to start",
     Phase.RUNNING: "starting",
@@ -35,6 +36,7 @@ class Status:
         self.exit_code: int | None = None
         self.message = ""
         self.checkpoint: str | None = None
+        self.resume: str | None = None  # what `edl train --resume` takes, of a job that failed
         self._masters = 1  # that this job has had
         self._started = started
         self._ticked = started
@@ -44,18 +46,23 @@ class Status:
         """Add an event."""
         self._events.append({"t": round(now - self._started, 3), "text": text})
 
-    def end(self, state: str, exit_code: int, message: str) -> None:
+    def end(self, state: str, exit_code: int, message: str, resume: str | None = None) -> None:
         self.state, self.exit_code, self.message = state, exit_code, message
+        self.resume = resume
         self.revision += 1
+
+    def go_on(self, state: str) -> None:
+        """The end, which was a failure, is taken back."""
+        self.state, self.exit_code, self.message, self.resume = state, None, "", None
 
     def memory(self) -> dict[str, Any]:
         """What a restarted master must know, as JSON values."""
-        names = ("state", "exit_code", "message", "checkpoint", "_started")
-        return {**{name: getattr(self, name) for name in names}, "events": list(self._events)}
+        kept = {name: getattr(self, name) for name in (*_KEPT, "_started")}
+        return {**kept, "events": list(self._events)}
 
     def remember(self, memory: dict[str, Any], now: float, epoch: int) -> None:
         """Go on where the master before ended; revisions are higher than any of its."""
-        for name in ("state", "exit_code", "message", "checkpoint"):
+        for name in _KEPT:
             setattr(self, name, memory[name])
         self._started = min(now, memory["_started"])  # later where the machine was booted since
         self._events.extend(memory["events"])
@@ -119,6 +126,7 @@ class Status:
                 "master": self._masters - 1,
             },
             "checkpoint": self.checkpoint,
+            "resume": self.resume,
             "events": list(self._events),
         }
 

@@ -315,6 +315,14 @@ class TaskQueue:
             self._prove(current, current.position)
             self._requeue(current)
 
+    def forgive(self) -> None:
+        """A job that has failed goes on: what counted against its tasks is forgotten."""
+        self.broken = None
+        self._failures.clear()
+        self._failures_of_no_record = 0
+        for task in self.tasks.values():
+            task.tries.clear()
+
     def recovered(self, applied: Mapping[int, int]) -> None:
         """A shard was replaced by one that stands at these positions of the tasks in `unretired`."""
         for told, position in applied.items():

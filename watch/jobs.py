@@ -96,7 +96,9 @@ class Job:
     def give_up(self, exit_code: int, message: str, last: Status | None = None) -> Status:
         """Leave a result for a job whose master ended before it could; `last`: its last status."""
         result = {**(last or {}), "job_name": self.name, "state": "failed"}
-        result |= {"exit_code": exit_code, "message": message}
+        result |= {"exit_code": exit_code, "message": message, "resume": None}
+        if (self.folder / paths.JOURNAL).exists() and result.get("records_done"):
+            result["resume"] = str(self.folder.absolute())
         storage.write_file(self.folder / "result.json", json.dumps(result).encode())
         return result
 
@@ -133,6 +135,7 @@ def go_on(job: Job) -> tuple[Job, subprocess.Popen[bytes]]:
     """
     try:
         lock = paths.lock(job.folder)
+        paths.put_aside_failure(job.folder)
     except BlockingIOError as error:
         raise UsageError(f"The job {job.name!r} runs already: `edl status {job.name}`.") from error
     return _launch(job, lock)

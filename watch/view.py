@@ -102,10 +102,8 @@ def summary(status: Status, next_command: str = "") -> list[str]:
 
 def _resume_command(status: Status) -> str:
     """What goes on with a training job that ended too early."""
-    early = status.get("state") == "failed" and status.get("command") == "train"
-    if not early or not status.get("checkpoint"):
-        return ""
-    return f"edl train --resume {shlex.quote(status['checkpoint'])}"
+    resume = status.get("resume")
+    return f"edl train --resume {shlex.quote(resume)}" if resume else ""
 
 
 def next_command(status: Status, settings: dict[str, Any]) -> str:

@@ -90,8 +90,11 @@ def test_summary_names_quarantined_records_and_the_next_command(status: dict[str
     ]
 
 
-def test_failed_job_points_to_its_logs(status: dict[str, Any]) -> None:
-    assert "edl logs census" == view.next_command({**status, "state": "failed"}, {})
+def test_failed_job_points_to_its_logs_and_tells_last_what_goes_on(status: dict[str, Any]) -> None:
+    failed = {**status, "state": "failed", "exit_code": 1, "resume": "/my jobs/census"}
+
+    assert "edl logs census" == view.next_command(failed, {})
+    assert "edl train --resume '/my jobs/census'" == view.summary(failed)[-1]
 
 
 def test_plain_screen_tells_each_event_once_and_progress_every_ten_seconds(

@@ -1,5 +1,6 @@
 """Folders of jobs and the lock that says whether one runs."""
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -44,6 +45,24 @@ def test_ended_job_of_the_same_name_is_kept_aside(home: Path) -> None:
 
     assert not (folder / "result.json").exists()
     assert 1 == len(list((home / "old").glob("census.*/result.json")))
+
+
+def test_job_can_go_on_that_has_begun_and_is_neither_done_nor_run() -> None:
+    folder, descriptor = paths.claim("census")
+    result = folder / "result.json"
+    assert not paths.can_go_on(folder)
+    (folder / paths.JOURNAL).touch()
+    assert (True, False) == (paths.can_go_on(folder), paths.stands(folder))
+    os.close(descriptor)
+    assert paths.stands(folder)
+
+    for resume, can in ((None, False), ("/some/checkpoint", False), (str(folder), True)):
+        result.write_text(json.dumps({"resume": resume}))
+        assert can is paths.stands(folder)
+
+    paths.put_aside_failure(folder)
+    assert [False, True] == [result.exists(), (folder / paths.FAILED).exists()]
+    assert paths.stands(folder)
 
 
 def test_folder_of_a_job_is_for_its_owner_only() -> None:

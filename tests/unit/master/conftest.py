@@ -272,8 +272,11 @@ class FakeJob:
             token=TOKEN,
         )
 
-    def restart(self) -> None:
-        """Another master takes over from the journal, at the same address; the one before ends."""
+    def restart(self, failed: bool = False) -> None:
+        """Another master takes over from the journal, at the same address; the one before ends.
+
+        failed: it has ended already, and the job with it.
+        """
         old, thread, runtime, server = self.master, self.thread, self.runtime, self.server
         self.journal = Journal(self.folder / "journal.sqlite")
         self.queue = TaskQueue(old.queue.plan, tolerance=self.settings.task_fault_tolerance)
@@ -285,10 +288,10 @@ class FakeJob:
         self.master = self.make_master(self.described)
         memory = self.journal.get(MEMORY)
         assert memory is not None
-        self.master.resume("was killed by SIGKILL", memory)
+        self.master.resume("was killed by SIGKILL", memory, failed)
         old.loop.post(lambda: None)  # it looks, and finds that it is the older one
         thread.join(WAIT_S)
-        assert isinstance(self.error, Fenced)
+        assert failed or isinstance(self.error, Fenced)
         server.stop(0)
         servicer = MasterServicer(self.master)
         self.server = rpc.Server(
@@ -297,7 +300,7 @@ class FakeJob:
             port=int(self.address.rpartition(":")[2]),
         )
         self.ready.clear()
-        self.inherited = runtime.kept
+        self.inherited = {} if failed else runtime.kept
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
         assert self.ready.wait(WAIT_S)

@@ -7,6 +7,7 @@ import threading
 
 from edl.common.errors import Unreachable
 from edl.proto import master_pb2 as pb
+from edl.ps.ledger import Entry
 
 
 def texts(job):
@@ -120,6 +121,37 @@ def test_the_next_epoch_waits_for_what_a_server_lost_meanwhile_of_the_one_before
     assert worker.done(again)
     worker.work()
     assert "done" == job.end()["state"]
+
+
+def test_a_job_that_has_failed_goes_on_from_its_journal_and_is_forgiven(start):
+    """Broken once: those of before are not gone for good."""
+    job = start([("a", 12)], num_epochs=2, relaunch_on_worker_failure=0)
+    worker = job.worker()
+    done = worker.lease()
+    worker.train(done)
+    assert worker.done(done)
+    held = worker.lease()
+    worker.train(held, until=2)
+    assert worker.fail(held, 2, 4, record=3)
+    old = job.runtime.wait_for("worker", 0)
+    job.runtime.end(old, 1)
+    status = job.end()
+    assert (1, str(job.folder)) == (job.code, status["resume"])
+    assert f"edl train --resume {job.folder}" in status["message"]
+    for shard in (0, 1):
+        job.servers.lose(shard, [Entry(done.id, 1, 2)])
+
+    job.restart(failed=True)
+
+    for index in range(2):
+        job.register_server(index, port=8000)
+    job.until(lambda s: any("server 1 is back" in event["text"] for event in s["events"]))
+    assert pb.GetTaskReply.FENCED == worker.client.get_task(0.0).outcome
+    job.worker().work()
+    status = job.end()
+    assert (0, "done", None) == (job.code, status["state"], status["resume"])
+    assert ([], 24) == (status["quarantined"], status["records_done"])
+    assert {4} == {ledger.applied(t.id) for ledger in job.servers.ledgers for t in (done, held)}
 
 
 def test_a_stop_is_carried_on(start):

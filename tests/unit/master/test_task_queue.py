@@ -291,7 +291,7 @@ def test_a_task_that_failed_goes_first_where_its_shards_are_uneven():
 def fail_again(queue, times):
     """The definition fails at the start of whatever is leased."""
     for _ in range(times):
-        task = queue.lease("w", f"r{queue._failures.total()}")
+        task = queue.lease("w", f"r{len(queue._requests.get('w', ()))}")
         fail(queue, "w", task.id, task.attempt)
         queue.fenced(task.id, task.attempt, [task.position])
 
@@ -304,6 +304,21 @@ def test_a_definition_that_never_worked_is_broken_after_two_failures_more_than_t
 
     fail_again(queue, 1)
     assert "ValueError: bad (a, train task 5)" == queue.broken
+    assert [] == queue.quarantined
+
+
+def test_a_job_that_goes_on_all_the_same_has_all_its_tries_again():
+    queue = queue_of(40, tolerance=3)
+    fail_again(queue, 5)
+    assert queue.broken is not None
+
+    queue.forgive()
+
+    assert queue.broken is None
+    fail_again(queue, 4)
+    assert queue.broken is None
+    fail_again(queue, 1)
+    assert queue.broken is not None
     assert [] == queue.quarantined
 
 
