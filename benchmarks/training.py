@@ -23,7 +23,8 @@ from edl.common.paths import job_folder
 from edl.watch.jobs import Job
 
 MINIBATCH = 512
-EPOCHS = 12
+EPOCHS, LONG_EPOCHS = 12, 40
+SAFETY_ROUNDS = 7
 DEADLINE_S = 300.0
 _names = (f"bench-{number}" for number in itertools.count())
 
@@ -43,22 +44,24 @@ def deepfm(data: Path) -> str:
 
 
 def safety(data: Path) -> str:
-    """What snapshots cost while nothing fails; and what they would, ten times as often."""
-    train, size = data / "train.npz", {"workers": 1, "servers": 1}
+    """What snapshots cost while nothing fails: runs long enough for several of them."""
+    train, how = data / "train.npz", {"workers": 1, "servers": 1, "epochs": LONG_EPOCHS}
     found = alternate(
         {
-            "no snapshots": lambda: job(train, **size, snapshot_s=0),
-            "one every 10 s (the default)": lambda: job(train, **size, snapshot_s=10),
-            "one a second": lambda: job(train, **size, snapshot_s=1),
+            "no snapshots": lambda: job(train, **how, snapshot_s=0),
+            "one every 10 s (the default)": lambda: job(train, **how, snapshot_s=10),
         },
+        rounds=SAFETY_ROUNDS,
         warm_up=False,
     )
     cost = ("CPU ms per 1,000 records", 1e6)
     return table(found, ["no snapshots"], ("records/s", 1.0), cost)
 
 
-def job(train: Path, *, workers: int, servers: int, snapshot_s: float = 10.0) -> Sample:
-    """One job, from the end of its first epoch on, for EPOCHS epochs; then it is killed."""
+def job(
+    train: Path, *, workers: int, servers: int, snapshot_s: float = 10.0, epochs: int = EPOCHS
+) -> Sample:
+    """One job, from the end of its first epoch on, for so many epochs; then it is killed."""
     name = next(_names)
     flags = {
         "job_name": name,
@@ -70,7 +73,7 @@ def job(train: Path, *, workers: int, servers: int, snapshot_s: float = 10.0) ->
         "use_async": "true",
         "minibatch_size": MINIBATCH,
         "num_minibatches_per_task": 4,
-        "num_epochs": EPOCHS + 2,
+        "num_epochs": epochs + 2,
         "snapshot_s": snapshot_s,
     }
     arguments = [f"--{flag}={value}" for flag, value in flags.items()]
@@ -81,7 +84,7 @@ def job(train: Path, *, workers: int, servers: int, snapshot_s: float = 10.0) ->
     assert address is not None, running.last_words()
     master = psutil.Process(address[1])
     try:
-        return _watch(running, master)
+        return _watch(running, master, epochs)
     finally:
         # the supervisor first, or it starts the master again
         for process in [master.parent(), master, *master.children(recursive=True)]:
@@ -89,7 +92,7 @@ def job(train: Path, *, workers: int, servers: int, snapshot_s: float = 10.0) ->
                 process.kill()
 
 
-def _watch(running: Job, master: psutil.Process) -> Sample:
+def _watch(running: Job, master: psutil.Process, epochs: int) -> Sample:
     client = running.client()
     give_up = time.monotonic() + DEADLINE_S
     begun: tuple[int, float, float] | None = None
@@ -104,7 +107,7 @@ def _watch(running: Job, master: psutil.Process) -> Sample:
         now = (done, time.perf_counter(), cpu_s(pids))
         if begun is None:
             begun = now
-        elif done >= begun[0] + EPOCHS * epoch:
+        elif done >= begun[0] + epochs * epoch:
             client.close()
             records, wall_s, used_s = (b - a for a, b in zip(begun, now, strict=True))
             return Sample(records, wall_s, used_s)
