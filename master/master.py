@@ -135,18 +135,18 @@ class Master:
         assert self.status.exit_code is not None
         return self.status.exit_code
 
-    def resume(self, after: str, memory: dict[str, Any], failed: bool = False) -> None:
+    def resume(self, after: str, memory: dict[str, Any], failed: str | None = None) -> None:
         """Go on where the master before ended (`after`: how). Before `run`.
 
-        failed: the job had ended with that. Nothing runs any more, and what counted against its
+        `failed`: so the job had ended. Nothing runs any more, and what counted against its
         processes and its tasks is forgiven.
         """
         now = self.core.clock.now()
         self._resumed = True
         self.status.remember(memory["status"], now, self.core.journal.epoch)
         members = [dataclasses.replace(m, last_heard=now) for m in load(memory["members"])]
-        if failed:
-            self.core.tell(f"it had failed: {self.status.message}")
+        if failed is not None:
+            self.core.tell(f"goes on; it had failed: {failed}")
             self.status.go_on("running" if memory["servers_version"] else "starting")
             self.members.restore([], [*memory["gone"], *(m.incarnation for m in members)])
             self.core.do("forgive")

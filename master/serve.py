@@ -99,8 +99,10 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, sto
     )
     memory = journal.get(MEMORY)
     if memory is not None:
-        master.resume(after, memory, failed=(job_dir / paths.FAILED).exists())
-        (job_dir / paths.FAILED).unlink(missing_ok=True)
+        failed = job_dir / paths.FAILED
+        why = json.loads(failed.read_bytes())["message"] if failed.exists() else None
+        master.resume(after, memory, why)
+        failed.unlink(missing_ok=True)
     server = _listen(MasterServicer(master), token, settings.port, job_dir)
     metrics_address = scalars.serve()
     catch_signals(master, job_dir)

@@ -272,7 +272,7 @@ class FakeJob:
             token=TOKEN,
         )
 
-    def restart(self, failed: bool = False) -> None:
+    def restart(self, failed: str | None = None) -> None:
         """Another master takes over from the journal, at the same address; the one before ends.
 
         failed: it has ended already, and the job with it.
@@ -291,7 +291,7 @@ class FakeJob:
         self.master.resume("was killed by SIGKILL", memory, failed)
         old.loop.post(lambda: None)  # it looks, and finds that it is the older one
         thread.join(WAIT_S)
-        assert failed or isinstance(self.error, Fenced)
+        assert failed is not None or isinstance(self.error, Fenced)
         server.stop(0)
         servicer = MasterServicer(self.master)
         self.server = rpc.Server(
@@ -300,7 +300,7 @@ class FakeJob:
             port=int(self.address.rpartition(":")[2]),
         )
         self.ready.clear()
-        self.inherited = {} if failed else runtime.kept
+        self.inherited = runtime.kept if failed is None else {}
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
         assert self.ready.wait(WAIT_S)

@@ -141,7 +141,7 @@ def test_a_job_that_has_failed_goes_on_from_its_journal_and_is_forgiven(start):
     for shard in (0, 1):
         job.servers.lose(shard, [Entry(done.id, 1, 2)])
 
-    job.restart(failed=True)
+    job.restart(failed=status["message"])
 
     for index in range(2):
         job.register_server(index, port=8000)
