@@ -183,6 +183,28 @@ def test_a_master_that_sleeps_longer_than_a_lease_loses_nobody(tmp_path):
     assert 0 == job.result()["restarts"]["preemptions"]
 
 
+def test_workers_step_on_while_the_master_is_away(tmp_path):
+    """With tasks that they have, nothing in a step waits for it."""
+    job = counting(tmp_path / "away", delay_s=0.04, num_minibatches_per_task=62, log_loss_steps=1)
+
+    def steps():
+        logs = (job.folder / "logs" / f"worker-{index}.log" for index in range(2))
+        return [path.read_text().count(" step=") for path in logs]
+
+    with job:
+        job.watch(lambda s: running(s) and s["records_done"] < 500)  # in their first tasks, of 992
+        master = job.about()["pid"]
+        send(master, signal.SIGSTOP)
+        before, deadline = steps(), time.monotonic() + 60
+        while any(now < then + 10 for now, then in zip(steps(), before, strict=True)):
+            assert time.monotonic() < deadline, job.logs()
+            time.sleep(0.02)
+        send(master, signal.SIGCONT)
+        code = job.wait()
+
+    check_books(job, code)
+
+
 def test_of_two_masters_the_older_one_ends_by_itself_and_harms_nothing(tmp_path):
     job = counting(tmp_path / "two", delay_s=0.02)
     with job:
