@@ -7,8 +7,9 @@ first applied minibatch to the end of the last epoch. *Goodput* is the fault-fre
 this run's, of the same round. After each run every record and every server's counters are checked.
 
 The time that a run lost is told apart by its logs: *detection*, from the kill to the line that tells
-of it; *start-up*, from there until the replacement has registered; the rest is what was computed
-again, and what waited for it. Minibatches "compute" by sleeping, as if on an accelerator.
+of it (of the master: that the next one has begun); *start-up*, from there until the replacement has
+registered, is back with its state, or serves; the rest is what was computed again, and what waited
+for it. Minibatches "compute" by sleeping, as if on an accelerator.
 """
 
 from __future__ import annotations
@@ -153,10 +154,12 @@ def _break_down(made: Run, job: jobs.Job, kills: Sequence[injector.Line]) -> Non
     for kill in kills:
         role = {"ps": "server"}.get(kill.role, kill.role)
         made.kills[role] = made.kills.get(role, 0) + 1
-        if role == "master":
-            ended, back = r"killed|again|resuming", r"serving address="
-        else:
-            ended, back = rf"{role} {kill.index} was killed", rf"{role} {kill.index} registered"
+        name = f"{role} {kill.index}"
+        ended, back = {
+            "worker": (rf"{name} (was killed|ended)", rf"{name} registered"),
+            "server": (rf"{name} (was killed|ended)", rf"{name} is back"),
+            "master": (r"resuming", r"serving address="),
+        }[role]
         noticed = first(log, ended, kill.t)
         there = first(log, back, noticed[0]) if noticed else None
         if noticed:
