@@ -612,7 +612,8 @@ class Master:
         """Somebody wants the job to stop: hand everything back, keep what was learnt."""
         queue, running = self.queue, self.replicas.running
         grace_s = self.settings.drain_grace_s
-        saves = self.settings.command == "train" and self.group.connected
+        trains = self.settings.command == "train"
+        saves = trains and self.group.connected
         if saves:
             # Workers level what a lost one left uneven; without them there is no cut any more.
             until = self.core.clock.now() + grace_s
@@ -622,6 +623,8 @@ class Master:
         self._stop_all(WORKER, grace_s)
         yield lambda: not running(WORKER) and not queue.fencing
         resume = self.core.resume
+        if trains and not saves:  # nothing was done that what it began from has not
+            resume = self.status.checkpoint
         # Not `version`: the servers' heartbeats tell it up to a second late.
         if saves and queue.records_done:
             if queue.uneven:

@@ -239,14 +239,15 @@ def test_a7_a_worker_cut_off_from_the_master_neither_leaves_nor_counts_twice(tmp
 def test_a8_what_a_zombie_says_after_its_lease_is_refused(tmp_path):
     """Broken once: (1) Ledger.offer takes older attempts; (2) TaskQueue._current does not look at
     who holds the task; (3) Master._get_task answers the lost."""
-    stage = Stage(tmp_path, 10, 25, 40)
-    job = staged(tmp_path, stage, 64, num_ps=2)
+    stage = Stage(tmp_path, 10, 25, 80)
+    # Tasks so long that nobody reads ahead into a second one.
+    job = staged(tmp_path, stage, 128, num_ps=2, num_minibatches_per_task=4)
     with job:
-        status = job.watch(lambda s: stage.reached(10, 40) and owner(s, 1) and owner(s, 2))
+        status = job.watch(lambda s: stage.reached(10, 80) and owner(s, 1) and owner(s, 2))
         sleeper = owner(status, 1)
         send(sleeper["pid"], signal.SIGSTOP)
         job.watch(lambda s: said(s, f"worker {sleeper['index']} was silent for 2 s: lost"))
-        stage.open(40)
+        stage.open(80)
         job.watch(lambda s: (held := owner(s, 1)) and held["pid"] != sleeper["pid"])
         send(sleeper["pid"], signal.SIGCONT)  # it computes on in its lease that is over
         stage.open(10)
@@ -263,7 +264,7 @@ def test_a8_what_a_zombie_says_after_its_lease_is_refused(tmp_path):
                 role=pb.WORKER, index=sleeper["index"], incarnation=sleeper["incarnation"]
             ),
         )
-        done = zombie.report_done(1, 1, records=32)
+        done = zombie.report_done(1, 1, records=64)
         handed_back = zombie.hand_back(1, 2, 0, records=0)
         outcome, fenced = zombie.get_task(0.0).outcome, zombie.heartbeat().fenced
         zombie.close()
@@ -275,7 +276,7 @@ def test_a8_what_a_zombie_says_after_its_lease_is_refused(tmp_path):
     assert (False, False) == (done, handed_back)
     assert (pb.GetTaskReply.FENCED, True) == (outcome, fenced)
     assert 0 == job.result()["restarts"]["preemptions"]  # the sleeper's process went on
-    assert each(64) == counts(job)
+    assert each(128) == counts(job)
 
 
 def test_a12_keep_checkpoint_max_keeps_the_last_complete_ones(tmp_path):

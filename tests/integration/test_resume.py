@@ -34,7 +34,7 @@ def counting(tmp_path, **more):
     flags = {
         "model_zoo": ZOO,
         "model_def": "counting",
-        "model_params": "delay_s=0.005",
+        "model_params": "delay_s=0.02",
         "training_data": write_records(tmp_path / "records.npz", RECORDS),
         "minibatch_size": 16,
         "num_epochs": EPOCHS,
