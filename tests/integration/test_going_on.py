@@ -16,7 +16,7 @@ RECORDS, EPOCHS = 3072, 2  # a whole number of minibatches
 def settings(tmp_path):
     return {
         "model_def": "counting",
-        "model_params": {"delay_s": 0.004},
+        "model_params": {"delay_s": 0.01},
         "training_data": str(write_records(tmp_path / "records.npz", RECORDS)),
         "minibatch_size": 16,
         "num_minibatches_per_task": 8,

@@ -74,7 +74,7 @@ def controller(tmp_path):
     made.close()
 
 
-def counting(folder, delay_s=0.004, records=RECORDS, **settings):
+def counting(folder, delay_s=0.01, records=RECORDS, **settings):
     data = str(write_records(folder.parent / "records.npz", records))
     given = {
         "model_def": "counting",
@@ -153,8 +153,8 @@ def test_a_master_killed_at_a_failpoint_goes_on(point, tmp_path, controller, mon
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_master_killed_at_random_moments_goes_on_and_no_worker_is_restarted(seed, tmp_path):
     rng = random.Random(seed)
-    moments = sorted(rng.uniform(0.1, 0.9) for _ in range(3))
-    job = counting(tmp_path / f"random-{seed}", use_async=bool(seed % 2))
+    moments = sorted(rng.uniform(0.1, 0.8) for _ in range(3))
+    job = counting(tmp_path / f"random-{seed}", delay_s=0.03, use_async=bool(seed % 2))
     with job:
         first = pids(job.watch(running))
         for moment in moments:

@@ -24,7 +24,7 @@ def job(tmp_path, **more):
         "num_workers": 2,
         "num_ps": 2,
         "deterministic": True,
-        "envs": {"DELAY_S": "0.005"},
+        "envs": {"DELAY_S": "0.015"},
     }
     return Job(tmp_path / "job", **{**settings, **more})
 

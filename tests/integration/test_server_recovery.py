@@ -19,7 +19,7 @@ RECORDS, EPOCHS = 3000, 2
 def job_of(folder, **settings):
     defaults = {
         "model_def": "counting",
-        "model_params": {"delay_s": 0.004},
+        "model_params": {"delay_s": 0.01},
         "training_data": str(write_records(folder.parent / "records.npz", RECORDS)),
         "minibatch_size": 16,
         "num_minibatches_per_task": 8,

@@ -105,7 +105,7 @@ def test_two_pushes_under_way_and_a_pull_ahead_count_exactly_under_kills(tmp_pat
     job = Job(
         tmp_path / "job",
         model_def="counting",
-        model_params={"delay_s": 0.004},
+        model_params={"delay_s": 0.015},
         training_data=str(write_records(tmp_path / "records.npz", records)),
         minibatch_size=16,
         num_workers=2,
