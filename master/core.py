@@ -125,9 +125,12 @@ class Core:
 
     def how_to_go_on(self) -> str:
         """What a user does after a job that has failed, for a message."""
-        if self.resume is None:
-            return "start it again"
-        text = f"go on with: edl train --resume {shlex.quote(self.resume)}"
-        if self.status.checkpoint is not None:
+        text = go_on_with(self.resume)
+        if self.resume is not None and self.status.checkpoint is not None:
             text += f", or from its last checkpoint, {self.status.checkpoint}"
         return text
+
+
+def go_on_with(resume: str | None) -> str:
+    """`resume`: what `edl train --resume` takes, if there is anything to go on from."""
+    return f"go on with: edl train --resume {shlex.quote(resume)}" if resume else "start it again"

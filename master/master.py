@@ -16,7 +16,6 @@ import dataclasses
 import json
 import logging
 import os
-import shlex
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -31,7 +30,7 @@ from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, OnExit, Replica, Runtime
-from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core
+from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core, go_on_with
 from .course import Course
 from .journal import Journal
 from .loop import Script
@@ -634,12 +633,7 @@ class Master:
                 resume = self.status.checkpoint
         if not self.core.ended:
             text = f"stopped ({reason or 'asked to'}) at record {self.queue.records_done}"
-            how = (
-                f"go on with: edl train --resume {shlex.quote(resume)}"
-                if resume
-                else "start it again"
-            )
-            self.core.end("failed", EXIT_INTERRUPTED, f"{text}; {how}", resume)
+            self.core.end("failed", EXIT_INTERRUPTED, f"{text}; {go_on_with(resume)}", resume)
 
     def _leave(self) -> Script[None]:
         """Workers first, so that none sees its servers vanish; whoever does not go is killed."""

@@ -51,7 +51,7 @@ def serve(job_dir: Path, after: str = "", stop: str = "") -> int:
     """
     logs.configure(role="master")
     try:
-        settings = JobSettings.from_json((job_dir / "settings.json").read_text())
+        settings = JobSettings.of_job(job_dir)
         logs.configure(settings.log_level, settings.log_format, "master")
         return run(settings, job_dir, after, stop)
     except EdlError as error:

@@ -122,9 +122,13 @@ def start(
 ) -> tuple[Job, subprocess.Popen[bytes]]:
     """Make the job's folder and start its master. `master`: what runs it; a test gives another."""
     folder, lock = paths.claim(settings.job_name)
-    with open(os.open(folder / "token", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        file.write(secrets.token_hex(16))
-    storage.write_file(folder / "settings.json", settings.to_json().encode())
+    try:
+        with open(os.open(folder / "token", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(secrets.token_hex(16))
+        storage.write_file(folder / "settings.json", settings.to_json().encode())
+    except BaseException:
+        os.close(lock)
+        raise
     return _launch(Job(folder), lock, master)
 
 

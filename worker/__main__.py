@@ -59,7 +59,7 @@ def main() -> int:
     try:
         if given.describe:
             job_dir = Path(given.job_dir)
-            settings = JobSettings.from_json((job_dir / "settings.json").read_text())
+            settings = JobSettings.of_job(job_dir)
             os.environ.update(settings.envs)  # as the workers have it
             describe(settings, job_dir)
             return 0

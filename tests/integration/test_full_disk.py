@@ -74,7 +74,6 @@ def test_snapshots_that_find_no_room_are_told_of_and_training_goes_on(tmp_path, 
 
 
 def test_a_last_checkpoint_that_finds_no_room_is_one_clear_error_and_loses_nothing(tmp_path, full):
-    """Broken once: TaskQueue.forgive makes all tasks anew."""
     folder, inside = full
 
     ended = train(tmp_path, inside, checkpoint_dir=folder)

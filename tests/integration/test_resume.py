@@ -140,7 +140,7 @@ def test_what_would_make_positions_meaningless_is_refused(tmp_path, home):
 
 
 def test_job_whose_processes_were_all_killed_at_once_goes_on_from_its_folder(tmp_path, home):
-    """As when the machine is booted anew. Broken once: serve._resume begins anew."""
+    """As when the machine is booted anew."""
     folder = tmp_path / "checkpoints"  # one, at the end
     flags = counting(
         tmp_path, job_name="demo", use_async="true", snapshot_s=0.5, checkpoint_dir=folder

@@ -124,7 +124,7 @@ def test_the_next_epoch_waits_for_what_a_server_lost_meanwhile_of_the_one_before
 
 
 def test_a_job_that_has_failed_goes_on_from_its_journal_and_is_forgiven(start):
-    """Broken once: those of before are not gone for good."""
+    """Broken once: the replicas of before, which had failed for good, are remembered."""
     job = start([("a", 12)], num_epochs=2, relaunch_on_worker_failure=0)
     worker = job.worker()
     done = worker.lease()
