@@ -109,21 +109,20 @@ def _well_under_way(status: jobs.Status) -> bool:
 
 
 def _kill_the_same(job: _Job) -> None:
-    task: int | None = None
+    """A task that has just begun: the end of one may be over before anybody sees who does it."""
+    before = job.follow(_well_under_way)["workers"][0]["task"]
+    task = job.follow(lambda s: s["workers"][0]["task"] not in (None, before))["workers"][0]["task"]
     for _ in range(KILLS):
         row = _holder(job.follow(_somebody_does(task, job.pids)), task, job.pids)
-        task = row["task"]
         job.send(row["pid"], signal.SIGKILL)
 
 
-def _somebody_does(task: int | None, dead: Sequence[int]) -> Callable[[jobs.Status], bool]:
+def _somebody_does(task: int, dead: Sequence[int]) -> Callable[[jobs.Status], bool]:
     return lambda status: bool(_holder(status, task, dead))
 
 
-def _holder(status: jobs.Status, task: int | None, dead: Sequence[int]) -> dict[str, Any]:
-    """The worker that does the task (None: worker 0's), once the job is under way; {} if none."""
-    if task is None:
-        return dict(status["workers"][0]) if _well_under_way(status) else {}
+def _holder(status: jobs.Status, task: int, dead: Sequence[int]) -> dict[str, Any]:
+    """The worker that does the task; {} if none."""
     rows = (row for row in status["workers"] if row["pid"] and row["pid"] not in dead)
     return next((dict(row) for row in rows if row["task"] == task), {})
 
