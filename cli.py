@@ -6,10 +6,11 @@ as one line `edl: error: …` and the exit code of its class; what is unexpected
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,12 @@ from .common import paths
 from .common.errors import EdlError, JobError, UsageError
 from .common.resolve import resolve
 from .common.settings import JobSettings
+from .k8s.names import GRPC_PORT
 from .watch.options import NAMES, JobCommand, as_yaml, given_values, job_options
 
 if TYPE_CHECKING:
+    from .k8s.api import Api
+    from .watch.cluster import ClusterJob
     from .watch.jobs import Job, Status
 
 EPILOG = """Flags may be written with dashes or underscores.
@@ -90,9 +94,14 @@ def _job_command(name: str, help: str) -> None:
     @click.option("--config", metavar="FILE", type=click.Path(), help="Settings from a YAML file.")
     @click.option("--dry_run", is_flag=True, help="Print the resolved job as YAML; start nothing.")
     @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
+    @click.option("--yaml", "as_objects", is_flag=True, help="Print what a cluster would be given.")
     @job_options
-    def command(config: str | None, dry_run: bool, detach: bool, **flags: Any) -> int:
+    def command(
+        config: str | None, dry_run: bool, detach: bool, as_objects: bool, **flags: Any
+    ) -> int:
         values, origins = given_values(config, flags)
+        if as_objects:
+            values.setdefault("runtime", "kubernetes")
         from .watch import jobs
 
         before = jobs.Job(Path(values.get("resume") or "").absolute())
@@ -105,6 +114,8 @@ def _job_command(name: str, help: str) -> None:
             return 0
         from .watch import follow, screen
 
+        if settings.runtime == "kubernetes":
+            return _in_cluster(settings, resolved, detach, as_objects)
         job, child = jobs.go_on(before) if stands else jobs.start(settings)
         if detach:
             follow.wait_until_serving(job, child)
@@ -113,25 +124,113 @@ def _job_command(name: str, help: str) -> None:
         return follow.follow(job, child, screen.open_screen(settings.log_format, resolved))
 
 
+def _in_cluster(
+    settings: JobSettings, resolved: dict[str, Any], detach: bool, as_objects: bool
+) -> int:
+    from .watch import cluster, screen
+
+    settings = dataclasses.replace(settings, port=GRPC_PORT)
+    if as_objects:
+        import yaml
+
+        click.echo(yaml.safe_dump_all(cluster.plan(settings), sort_keys=False), nl=False)
+        return 0
+    from .k8s.api import Api
+
+    api = Api.connect(settings.namespace)
+    try:
+        job = cluster.submit(api, settings)
+        if detach:
+            click.echo(f"{job.name} is submitted: `edl status {job.name} --runtime kubernetes`")
+            return 0
+        return cluster.follow(job, screen.open_screen(settings.log_format, resolved))
+    finally:
+        api.close()
+
+
 _job_command("train", "Train a model with servers and elastic workers, and watch it to its end.")
 _job_command("evaluate", "Evaluate a checkpoint on --validation_data.")
 _job_command("predict", "Predict --prediction_data with a checkpoint; results go to --output.")
 
 
+def _where(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of commands on jobs: of this machine, or of a cluster."""
+    for option in (
+        click.option("-n", "--namespace", default="", help="The job is in this namespace."),
+        click.option(
+            "--runtime",
+            type=click.Choice(["local", "kubernetes"]),
+            default="local",
+            envvar="EDL_RUNTIME",
+            show_envvar=True,
+            help="Where the job is.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def _cluster(runtime: str, namespace: str) -> Iterator[Api | None]:
+    """The API of the cluster that is meant; None: this machine."""
+    if runtime == "local" and not namespace:
+        yield None
+        return
+    from .k8s.api import Api
+
+    api = Api.connect(namespace)
+    try:
+        yield api
+    finally:
+        api.close()
+
+
+_output = click.option(
+    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table"
+)
+
+
 @cli.command()
 @click.argument("job", required=False)
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table")
-def status(job: str | None, output: str) -> None:
+@_output
+@_where
+def status(job: str | None, output: str, runtime: str, namespace: str) -> None:
     """The state of a job, or of all jobs."""
     from .watch import jobs, view
 
-    if job is not None:
-        found = jobs.find(job).status()
-        _print_status(found, output, lambda: view.panel(found))
+    if job is None:
+        _list(output, runtime, namespace)
         return
-    listed = [each.status() for each in jobs.all_jobs()]
-    if not listed and output == "table":
-        click.echo(f"No jobs in {paths.jobs_folder()}: `edl train` starts one.")
+    with _cluster(runtime, namespace) as api:
+        if api is None:
+            found = jobs.find(job).status()
+        else:
+            from .watch.cluster import ClusterJob
+
+            found = ClusterJob(api, job).status()
+    _print_status(found, output, lambda: view.panel(found))
+
+
+@cli.command("list")
+@_output
+@_where
+def list_jobs(output: str, runtime: str, namespace: str) -> None:
+    """All jobs, of this machine or of a namespace."""
+    _list(output, runtime, namespace)
+
+
+def _list(output: str, runtime: str, namespace: str) -> None:
+    from .watch import jobs, view
+
+    with _cluster(runtime, namespace) as api:
+        if api is None:
+            listed, where = [each.status() for each in jobs.all_jobs()], str(paths.jobs_folder())
+        else:
+            from .watch.cluster import all_jobs
+
+            listed, where = all_jobs(api), f"the namespace {api.namespace}"
+    if not listed and output in ("table", "wide"):
+        click.echo(f"No jobs in {where}: `edl train` starts one.")
         return
     _print_status(listed, output, lambda: view.jobs_table(listed))
 
@@ -156,19 +255,52 @@ def _print_status(found: Status | list[Status], output: str, table: Any) -> None
 @click.option("--role", type=click.Choice(["master", "worker", "server"]), help="Only this role.")
 @click.option("--index", type=int, metavar="N", help="Only this replica of the role.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each.")
-def logs(job: str | None, follow: bool, role: str | None, index: int | None, tail: int) -> None:
+@_where
+def logs(
+    job: str | None,
+    follow: bool,
+    role: str | None,
+    index: int | None,
+    tail: int | None,
+    runtime: str,
+    namespace: str,
+) -> None:
     """The logs of a job's processes."""
     from .watch import jobs
     from .watch.logs import lines
 
-    for text in lines(jobs.find(job), role=role, index=index, tail=tail, follow=follow):
-        click.echo(text)
+    with _cluster(runtime, namespace) as api:
+        if api is None:
+            texts = lines(jobs.find(job), role=role, index=index, tail=tail, follow=follow)
+        else:
+            texts = _in(api, job).log_lines(role, index, tail, follow)
+        for text in texts:
+            click.echo(text)
+
+
+def _in(api: Api, job: str | None) -> ClusterJob:
+    """The job of that name in a cluster, which is there. Raises UsageError."""
+    from .watch.cluster import ClusterJob
+
+    if job is None:
+        raise UsageError(
+            "Name the job: `edl list --runtime kubernetes` shows those that are there."
+        )
+    found = ClusterJob(api, job)
+    found.status()
+    return found
 
 
 @cli.command()
 @click.argument("job", required=False)
-def stop(job: str | None) -> None:
+@_where
+def stop(job: str | None, runtime: str, namespace: str) -> None:
     """End a job: its workers hand back, a checkpoint is written, `edl train --resume` goes on."""
+    with _cluster(runtime, namespace) as api:
+        if api is not None:
+            _in(api, job).stop("edl stop")
+            click.echo(f"{job} is stopping: `edl status {job}` shows when it has.")
+            return
     found = _running(job)
     client = found.client()
     try:
@@ -181,8 +313,14 @@ def stop(job: str | None) -> None:
 @cli.command()
 @click.argument("job", required=False)
 @click.option("--num_workers", type=click.IntRange(1), required=True, help="Workers wanted.")
-def scale(job: str | None, num_workers: int) -> None:
+@_where
+def scale(job: str | None, num_workers: int, runtime: str, namespace: str) -> None:
     """Change the number of workers of a running job."""
+    with _cluster(runtime, namespace) as api:
+        if api is not None:
+            previous = _in(api, job).scale(num_workers)
+            click.echo(f"{job}: {previous} -> {num_workers} workers wanted")
+            return
     found = _running(job)
     client = found.client()
     try:
@@ -200,6 +338,18 @@ def _running(name: str | None) -> Job:
     if job.is_over():
         raise JobError(f"Job {job.name!r} is over: {job.status().get('state')}.")
     return job
+
+
+@cli.command()
+@click.argument("job")
+@_where
+def delete(job: str, runtime: str, namespace: str) -> None:
+    """Delete a job of a cluster and all that is of it, at once."""
+    with _cluster(runtime, namespace) as api:
+        if api is None:
+            raise UsageError("`edl delete` is of a cluster's jobs: add --runtime kubernetes.")
+        _in(api, job).delete()
+    click.echo(f"{job} is deleted")
 
 
 # -- faults

@@ -11,6 +11,7 @@ FOLDERS = [
     "chaos",
     "common",
     "data",
+    "k8s",
     "master",
     "model_zoo",
     "nn",

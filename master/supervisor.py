@@ -20,6 +20,7 @@ from types import FrameType
 
 from ..common.paths import JOURNAL
 
+COMMAND = (sys.executable, "-m", "edl.master")  # what runs a master
 _MOST_DEATHS = 5  # in a row, each within
 _SHORT_LIFE_S = 10.0  # of its start: whatever kills it will do so again
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -28,7 +29,7 @@ _INTERRUPTED = 130
 
 def supervise(
     job_dir: Path,
-    command: Sequence[str] = (sys.executable, "-m", "edl.master"),
+    command: Sequence[str] = COMMAND,
     now: Callable[[], float] = time.monotonic,
 ) -> int:
     """The job from its start to its end; its exit code. `command` runs a master; a test gives another."""

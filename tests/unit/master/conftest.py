@@ -108,8 +108,8 @@ class FakeServers:
 class FakeRuntime:
     """Processes that live until a test ends them. Those that are told to stop end at once."""
 
-    def __init__(self, on_exit: Callable[[Exit], None]) -> None:
-        self._on_exit = on_exit
+    def __init__(self, report: Callable[[Exit], None]) -> None:
+        self._report = report
         self.running: dict[tuple[str, int], Replica] = {}
         self.started: list[Replica] = []
         self.arguments: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -128,7 +128,7 @@ class FakeRuntime:
     def adopt(self, replica: Replica) -> None:
         """It runs already, or has ended meanwhile; one of no known pid never has run."""
         if self.running.get((replica.role, replica.index)) != replica:
-            self._on_exit(Exit(replica, -9, unknown=True))
+            self._report(Exit(replica, -9, unknown=True))
 
     def detach(self) -> None:
         self.kept, self.running = self.running, {}
@@ -142,7 +142,7 @@ class FakeRuntime:
                 return
             del self.running[replica.role, replica.index]
             self.changed.notify_all()
-        self._on_exit(Exit(replica, code))
+        self._report(Exit(replica, code))
 
     def close(self) -> None:
         self.running.clear()
@@ -306,8 +306,8 @@ class FakeJob:
         assert self.ready.wait(WAIT_S)
 
     def _run(self) -> None:
-        def start_runtime(on_exit: Callable[[Exit], None]) -> FakeRuntime:
-            self.runtime = FakeRuntime(on_exit)
+        def start_runtime(report: Callable[[Exit], None]) -> FakeRuntime:
+            self.runtime = FakeRuntime(report)
             self.runtime.running.update(self.inherited)
             self.ready.set()
             return self.runtime
