@@ -59,7 +59,7 @@ def templates(
             overlays.get(role) if pool else None,
         ]
         template = _template(settings, component, pool)
-        for layer in filter(None, layers):
+        for layer in (each for each in layers if each is not None):
             template = merged(template, _overlay(layer))
         found[role] = template
     return found

@@ -119,14 +119,14 @@ class KubernetesRuntime:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            left = [pod.name for pod in self._pods.values() if pod.made is not None]
+            known = list(self._pods.values())
             self._pods.clear()
             self._due.clear()
             self._lock.notify_all()
         self._reflector.close()
-        self._worker.join(_CLOSE_S)
+        self._worker.join(_CLOSE_S)  # it may be making one
         give_up = time.monotonic() + _CLOSE_S
-        for name in left:
+        for name in (pod.name for pod in known if pod.made is not None):
             try:
                 patience_s = max(0.0, give_up - time.monotonic())
                 self._api.delete("Pod", name, grace_s=0, patience_s=patience_s)
