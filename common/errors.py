@@ -10,7 +10,7 @@
     ├── NotPinned           a server does not hold the cut that was asked for       exit 1
     └── PeerError           another process did not answer as it must
         ├── Unreachable     no answer within the deadline
-        ├── Unauthenticated the job's token was missing or wrong
+        ├── Unauthenticated the job's token was missing or wrong, or the certificate another's
         └── Fenced          this process was declared lost; what it holds is void
 
 Messages are whole sentences for the user: what is wrong, where, and what to do.
@@ -69,7 +69,7 @@ class Unreachable(PeerError):
 
 
 class Unauthenticated(PeerError):
-    """The job's token was missing or wrong."""
+    """The job's token was missing or wrong, or the peer has another job's certificate."""
 
 
 class Fenced(PeerError):

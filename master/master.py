@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from ..common import faults
 from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
+from ..common.identity import Identity
 from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Note, OnReport, Replica, Report, Runtime
@@ -77,7 +78,7 @@ class Master:
         journal: Journal,
         connect: Callable[[Sequence[str]], Servers],
         clock: Clock,
-        token: str,
+        identity: Identity,
         restore: str = "",
         watch: Callable[[dict[str, Any]], None] = lambda status: None,
     ) -> None:
@@ -97,7 +98,7 @@ class Master:
         self.settings, self.queue, self.loop, self.status = settings, queue, core.loop, core.status
         self.members, self.replicas = core.members, core.replicas
         self.status.checkpoint = restore or None
-        self._token = token
+        self._identity = identity
         self._watch = watch
         self._runtime: Runtime | None = None
         self._processes: dict[tuple[str, int], Replica] = {}
@@ -572,7 +573,7 @@ class Master:
         assert self._runtime is not None
         env = {
             **self.settings.envs,
-            "EDL_TOKEN": self._token,
+            **self._identity.variables(),
             "EDL_JOB_DIR": str(self.core.job_dir),
             "EDL_JOB_NAME": self.settings.job_name,
             "EDL_ROLE": start.role,

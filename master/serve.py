@@ -1,8 +1,9 @@
 """The master as a process: its parts put together, its end put on disk.
 
-The job's token comes in EDL_TOKEN. First `edl.worker --describe` checks the definition and counts
-the data, in a process of its own, so that no user code ever runs here. DIR/master.json says where
-the master serves; DIR/result.json is the last status.
+The job's token comes in EDL_TOKEN, its certificate, where it has one, in EDL_IDENTITY. First
+`edl.worker --describe` checks the definition and counts the data, in a process of its own, so that no
+user code ever runs here. DIR/master.json says where the master serves; DIR/result.json is the last
+status.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, JobError
+from ..common.identity import job_identity
+from ..common.listen import own_host
 from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
@@ -91,6 +94,9 @@ def run(
     settings: JobSettings, job_dir: Path, after: str, stop: str, home: Home | None = None
 ) -> int:
     """The whole job; its exit code. Raises EdlError where it cannot even begin."""
+    # Now, since counting the records may take minutes.
+    job_identity(rpc.job_token()).encrypts(own_host())
+    health = rpc.serve_health()
     # Imports torch while the definition is checked, so that workers start at once from then on.
     nursery = Nursery(
         (sys.executable, "-m", "edl.worker", "--nursery"),
@@ -101,6 +107,8 @@ def run(
         return _run(settings, job_dir, nursery, after, stop, home)
     finally:
         nursery.close()
+        if health is not None:
+            health.stop(0)
 
 
 def _run(
@@ -120,7 +128,8 @@ def _run(
     journal, queue, restore, described = begun
     tensorboard = settings.output and settings.tensorboard
     scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
-    token = rpc.job_token()
+    identity = job_identity(rpc.job_token())
+    token = identity.token
     task_records = settings.minibatch_size * settings.num_minibatches_per_task
     master = Master(
         settings=settings,
@@ -130,7 +139,7 @@ def _run(
         journal=journal,
         connect=lambda addresses: RemoteServers(addresses, token, journal.epoch),
         clock=MonotonicClock(),
-        token=token,
+        identity=identity,
         restore=restore,
         watch=lambda status: _show(status, scalars, home),
     )

@@ -1,7 +1,8 @@
 """`python -m edl.ps --index I --incarnation X --master HOST:PORT`: one parameter server.
 
-The job's token comes in EDL_TOKEN. Exit codes: 0 drained; 1 lost, without a master, or unable to
-read its checkpoint or snapshots, or torn by a step that failed half way.
+The job's token comes in EDL_TOKEN, its certificate in EDL_IDENTITY. Exit codes: 0 drained; 1 lost,
+without a master, or unable to read its checkpoint or snapshots, or torn by a step that failed half
+way.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     keep_freed_memory()
     logs.configure(role="ps", index=given.index)
-    server = Server(
-        index=given.index,
-        incarnation=given.incarnation,
-        master=given.master,
-        identity=job_identity(rpc.job_token()),
-    )
+    try:
+        server = Server(
+            index=given.index,
+            incarnation=given.incarnation,
+            master=given.master,
+            identity=job_identity(rpc.job_token()),
+        )
+    except EdlError as error:
+        log.error("%s", error)
+        return error.exit_code
     signal.signal(signal.SIGTERM, lambda *_: server.drain())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the master drains us
     try:

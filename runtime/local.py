@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..common.errors import EdlError
+from ..common.listen import ANY_PORTS
 from .adopted import AdoptedReplica, start_time
 from .base import Exit, OnReport, Replica
 from .nursery import ForkedReplica, Nursery
@@ -62,6 +63,7 @@ class LocalRuntime:
         env: Mapping[str, str],
         arguments: Sequence[str] = (),
     ) -> Replica:
+        env = {**ANY_PORTS, **env}  # fixed ports are the master's own
         command = [
             *self._command[role],
             *("--index", str(index)),

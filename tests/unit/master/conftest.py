@@ -12,6 +12,7 @@ import pytest
 from edl.common import rpc
 from edl.common.clock import MonotonicClock
 from edl.common.errors import Fenced, Unreachable
+from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.common.storage import write_file
 from edl.master.client import MasterClient
@@ -29,6 +30,7 @@ from edl.ps.ledger import Entry, Ledger, Span, Verdict
 from edl.runtime.base import Exit, Replica
 
 TOKEN = "secret"
+IDENTITY = Identity(TOKEN, "a certificate", "its key")  # handed on; nothing here encrypts
 WAIT_S = 20.0  # far beyond what anything here takes, on a busy machine
 
 
@@ -116,7 +118,7 @@ class FakeRuntime:
         self.changed = threading.Condition()
 
     def start(self, role, index, incarnation, env, arguments=()) -> Replica:
-        assert env["EDL_TOKEN"] == TOKEN
+        assert IDENTITY.variables().items() <= env.items()
         with self.changed:
             replica = Replica(role, index, incarnation, 1000 + len(self.started))
             self.running[role, index] = replica
@@ -269,7 +271,7 @@ class FakeJob:
             journal=self.journal,
             connect=lambda addresses: self.servers,
             clock=MonotonicClock(),
-            token=TOKEN,
+            identity=IDENTITY,
         )
 
     def restart(self, failed: str | None = None) -> None:
