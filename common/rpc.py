@@ -155,8 +155,7 @@ def serve_health() -> grpc.Server | None:
         futures.ThreadPoolExecutor(2, thread_name_prefix="health"),
         options=[("grpc.so_reuseport", 0)],
     )
-    servicer = health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
     where = joined(own_host(), port)
     try:
         server.add_insecure_port(where)
@@ -165,7 +164,6 @@ def serve_health() -> grpc.Server | None:
             f"cannot serve health on {where}: set {HEALTH_PORT_VARIABLE} to a port that is free."
         ) from error
     server.start()
-    servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     return server
 
 

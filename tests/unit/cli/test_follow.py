@@ -119,7 +119,8 @@ def test_job_outlives_its_command_line(started: list[subprocess.Popen[str]]) -> 
 def test_a_job_that_was_started_with_an_identity_is_found_without_it(
     started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(IDENTITY_VARIABLE, Identity.create("secret").to_variable())
+    identity = Identity.create("secret")
+    monkeypatch.setenv(IDENTITY_VARIABLE, identity.to_variable())
     process = launch(started, "stop")
     read_until(process, "running")
     monkeypatch.delenv(IDENTITY_VARIABLE)
@@ -130,7 +131,7 @@ def test_a_job_that_was_started_with_an_identity_is_found_without_it(
     client.close()
     process.communicate(timeout=30)
 
-    assert "running" == state
+    assert ("running", identity) == (state, Identity.of_folder(paths.job_folder("census")))
 
 
 def test_a_master_whose_supervisor_is_killed_is_followed_to_its_end(
