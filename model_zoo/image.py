@@ -41,7 +41,7 @@ def find_engine() -> str:
             "An image needs docker or buildah, and neither is on PATH: install one "
             "(buildah needs no engine and no root), or run this where one is."
         )
-    told = "; ".join(f"{name} is installed but does not answer: {silent[name]}" for name in silent)
+    told = "; ".join(f"{name} is installed but does not answer ({silent[name]})" for name in silent)
     other = "" if "buildah" in silent else ", or install buildah, which needs none"
     raise ImageError(f"{told}. Start the engine{other}.")
 

@@ -31,16 +31,20 @@ def here(cluster) -> Iterator[kube.Namespace]:
 
 
 @pytest.fixture(scope="module")
-def kubectl(cluster, here) -> Kubectl:
-    """kubectl 1.37 in that namespace; its words, the errors too."""
+def tools() -> Path:
     try:
-        tool = fetch() / "kubectl"
+        return fetch()
     except Unreachable as why:
-        pytest.skip(f"no kubectl: {why}")
+        pytest.skip(f"no kubectl and helm: {why}")
+
+
+@pytest.fixture(scope="module")
+def kubectl(cluster, here, tools) -> Kubectl:
+    """kubectl 1.37 in that namespace; its words, the errors too."""
     flags = [f"--kubeconfig={cluster.kubeconfig}", f"--cache-dir={cluster.state}/kubectl-1.37"]
 
     def kubectl(*arguments: str, stdin: str = "", code: int = 0) -> str:
-        command = [tool, *flags, f"--namespace={here.name}", *arguments]
+        command = [tools / "kubectl", *flags, f"--namespace={here.name}", *arguments]
         done = subprocess.run(
             command, input=stdin, capture_output=True, check=False, text=True, timeout=60
         )
@@ -246,6 +250,37 @@ def test_a_status_that_is_none_is_refused(submit, here):
         )
 
     assert refused.value.code == 422
+
+
+def test_a_user_submits_and_scales_and_deletes_and_sees_no_secret(installed, kubectl):
+    kubectl("create", "rolebinding", "anna", "--role=edl-user", "--user=anna")
+    anna = ("--as=anna",)
+
+    kubectl(*anna, "apply", "-f", str(MANIFESTS / "examples/deepfm.yaml"))
+    kubectl(*anna, "scale", "edljob", "deepfm", "--replicas=3")
+    kubectl(*anna, "get", "edljobs,pods,configmaps,events")
+    kubectl(*anna, "delete", "edljob", "deepfm")
+    assert "forbidden" in kubectl(*anna, "get", "secrets", code=1)
+    assert "forbidden" in kubectl(*anna, "create", "job", "any", "--image=any", code=1)
+
+
+def test_helm_installs_upgrades_and_uninstalls_the_chart(cluster, namespace, installed, tools):
+    def helm(*words: str) -> str:
+        flags = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={namespace.name}")
+        command = [tools / "helm", *words, *flags]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=60
+        ).stdout
+
+    chart = str(MANIFESTS / "chart")
+    there = "crds.enabled=false,priorityClasses.enabled=false"  # what is the cluster's own
+
+    helm("install", "edl", chart, "--set", there)
+    assert "edl-controller" in namespace.objects("deployments")
+    helm("upgrade", "edl", chart, "--set", f"{there},networkPolicy.denyIngress=true")
+    assert set(namespace.objects("networkpolicies")) == {"edl-controller", "edl-deny-ingress"}
+    helm("uninstall", "edl", "--wait")
+    assert namespace.objects("deployments") == {}
 
 
 YES = {

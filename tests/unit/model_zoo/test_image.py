@@ -130,7 +130,7 @@ def test_an_engine_that_does_not_answer_is_told_in_its_own_words(engines, zoo, c
 
     assert cli.run(["zoo", "push", "mine"]) == 1
     told = capsys.readouterr().err
-    assert "docker is installed but does not answer: Cannot connect to the Docker daemon. " in told
+    assert "docker is installed but does not answer (Cannot connect to the Docker daemon). " in told
     assert "install buildah" in told
 
 
