@@ -454,7 +454,7 @@ _definition_options = click.option(
 
 @cli.group()
 def zoo() -> None:
-    """Definitions of models: make, list, check."""
+    """Definitions of models: make, list, check, put into an image."""
 
 
 @zoo.command()
@@ -513,6 +513,41 @@ def check(
     for finding in findings:
         click.echo(f"{marks[finding.level]} {finding.what}: {finding.detail}")
     return 2 if any(finding.level == "error" for finding in findings) else 0
+
+
+@zoo.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--image", required=True, metavar="NAME", help="Name of the image, with its tag.")
+@click.option(
+    "--base_image", default="", metavar="NAME", help="An image with edl; default: edl:VERSION."
+)
+@click.option(
+    "--extra_pypi_index", default="", metavar="URL", help="One more index for requirements.txt."
+)
+@click.option("--dry_run", is_flag=True, help="Print the Dockerfile; build nothing.")
+def build(folder: Path, image: str, base_image: str, extra_pypi_index: str, dry_run: bool) -> None:
+    """Build an image of a folder of definitions, by docker or buildah.
+
+    The folder goes to /model_zoo, its requirements.txt is installed; a Dockerfile in it is used as
+    it is.
+    """
+    from .model_zoo import image as image_
+
+    if dry_run:
+        click.echo(image_.dockerfile(folder, base_image, extra_pypi_index), nl=False)
+        return
+    image_.build(folder, image, base_image, extra_pypi_index)
+    click.echo(f"built {image}; next: edl zoo push {image}")
+
+
+@zoo.command()
+@click.argument("image")
+def push(image: str) -> None:
+    """Push an image to its registry, by docker or buildah."""
+    from .model_zoo import image as image_
+
+    image_.push(image)
+    click.echo(f"pushed {image}")
 
 
 @cli.group()

@@ -38,6 +38,7 @@ setup(
     package_data={
         "edl": ["py.typed"],
         "edl.data": ["vendored/*"],
+        "edl.k8s": ["manifests/**/*", "manifests/chart/.helmignore"],
         "edl.model_zoo": ["templates/*"],
         "edl.proto": ["*.proto", "*.pyi"],
     },

@@ -7,6 +7,7 @@
     │   └── RecordError     one broken record (rule 7: quarantined, never dropped)
     ├── CheckpointError     a checkpoint that is torn, corrupt, missing or unfit       exit 1
     ├── JobError            the job failed; the message says why                       exit 1
+    ├── ImageError          a container image was not built or pushed                  exit 1
     ├── NotPinned           a server does not hold the cut that was asked for       exit 1
     └── PeerError           another process did not answer as it must
         ├── Unreachable     no answer within the deadline
@@ -58,6 +59,10 @@ class CheckpointError(EdlError):
 
 class JobError(EdlError):
     """The job failed."""
+
+
+class ImageError(EdlError):
+    """A container image cannot be built or pushed."""
 
 
 class PeerError(EdlError):

@@ -27,6 +27,7 @@ CONTAINER = "edl"
 TOKEN_VARIABLE = "EDL_TOKEN"
 SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
 USER = 1000  # of the image
+REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
 ROLES = ("master", "ps", "worker", "worker_high", "worker_low")  # templates, and keys of an overlay
 
 _MODULES = {"master": "edl.master", "ps": "edl.ps", "worker": "edl.worker"}
@@ -196,7 +197,9 @@ def _template(settings: JobSettings, component: str, pool: str) -> Object:
     }
     if component == "master":
         spec["serviceAccountName"] = settings.service_account
-    else:  # apart from each other, so that a node takes few of them along
+    else:
+        spec["serviceAccountName"] = REPLICA_ACCOUNT
+        # apart from each other, so that a node takes few of them along
         spec["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
