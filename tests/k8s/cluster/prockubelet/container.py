@@ -155,6 +155,8 @@ class Container:
             source = self.pod.volume(mount["name"])
             if mount.get("subPath"):
                 source = source / mount["subPath"]
+                if not source.exists():
+                    source.mkdir(parents=True)  # as a kubelet does
             yield f"{source}|{mount['mountPath']}|{mount.get('readOnly', False)}\n"
 
     def _memory_groups(self):
