@@ -21,7 +21,7 @@ from servers import dense, table
 
 from edl.common import storage
 
-RECORDS, EPOCHS = 4096, 2
+RECORDS = 4096
 MANIFESTS = Path(kube.ROOT) / "k8s" / "manifests" / "base"
 MINE = "edl.dev/job-name={},edl.dev/role={}"
 
@@ -29,8 +29,11 @@ MINE = "edl.dev/job-name={},edl.dev/role={}"
 class Run:
     """One job of this checkout, submitted by the command line; its folder is on every node."""
 
-    def __init__(self, cluster, namespace, folder: Path, name: str, **settings) -> None:
+    def __init__(
+        self, cluster, namespace, folder: Path, name: str, epochs: int, **settings
+    ) -> None:
         self.cluster, self.namespace, self.folder, self.name = cluster, namespace, folder, name
+        self.epochs = epochs
         self.status_map = f"edl-{name}-status"
         flags = {
             "job_name": name,
@@ -42,7 +45,7 @@ class Run:
             "training_data": write_records(folder / "records.npz", RECORDS),
             "minibatch_size": 16,
             "num_minibatches_per_task": 4,
-            "num_epochs": EPOCHS,
+            "num_epochs": epochs,
             "num_workers": 2,
             "num_ps": 2,
             "use_async": "true",
@@ -120,8 +123,8 @@ class Run:
         assert found is not None
         ids, counts = table(found.directory, "counts")
         assert np.array_equal(np.arange(RECORDS), ids)
-        assert {float(EPOCHS)} == set(counts.ravel().tolist())
-        assert [RECORDS * EPOCHS] == dense(found.directory, "total").tolist()
+        assert {float(self.epochs)} == set(counts.ravel().tolist())
+        assert [RECORDS * self.epochs] == dense(found.directory, "total").tolist()
         return status
 
 
@@ -155,6 +158,7 @@ def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, rea
         ready,
         folder,
         "preempted",
+        6,
         num_workers=4,
         worker_pod_priority="low",
         ps_pod_priority="high",
@@ -195,7 +199,7 @@ def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, rea
 def test_api_server_master_and_server_are_lost_in_one_job(cluster, ready, folder):
     """The API server is away and comes back as another (410 Gone), the master's pod is deleted, then a
     server's, without a word."""
-    job = Run(cluster, ready, folder, "lost")
+    job = Run(cluster, ready, folder, "lost", 3)
     job.under_way(0.05)
 
     with cluster.outage():
@@ -217,7 +221,7 @@ def test_api_server_master_and_server_are_lost_in_one_job(cluster, ready, folder
 
 
 def test_workers_come_and_go_as_the_user_wants(cluster, ready, folder):
-    job = Run(cluster, ready, folder, "scaled", num_workers=1)
+    job = Run(cluster, ready, folder, "scaled", 2, num_workers=1)
     job.under_way(0.05)
 
     job.edl("scale", "scaled", f"--namespace={ready.name}", "--num_workers=3")
