@@ -10,6 +10,7 @@ cluster is.
     K8S_ATTACH=1             uses that one instead of starting another
     K8S_CLUSTER, K8S_PORT    name and port, so that two can run side by side (k8s0, 6443)
     KUBERNETES_BINARIES      a kubernetes-*-linux-amd64.tar.zst; without one, built from source
+    KUBERNETES_BUILD=0       rather skip the tests than build (5 minutes)
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(__file__).parent / "k8s" / "cluster"
 CLUSTERS = Path("/var/tmp/edl-clusters")  # /tmp may be an overlay or a tmpfs; this lasts a reboot
+CACHE = "~/.cache/edl"  # of programs that were built, as cluster/common.sh has it
 IMAGE = "edl:test"
 START_S = 120.0  # about 15 on two idle cores
 OTHERS_END_S = 90  # how long the keeper of an earlier run may take to bring its cluster down
@@ -644,6 +646,10 @@ def why_not() -> str:
         return "a Kubernetes cluster for tests needs root, for network namespaces and mounts"
     if not Path("/etc/debian_version").exists() or shutil.which("apt-get") is None:
         return "a Kubernetes cluster for tests needs Debian, whose packages it is made of"
+    file, cache = os.environ.get("KUBERNETES_BINARIES"), os.environ.get("KUBERNETES_CACHE")
+    there = file or any(Path(cache or CACHE).expanduser().glob("**/kube-apiserver"))
+    if os.environ.get("KUBERNETES_BUILD") == "0" and not there:
+        return "there are no programs of Kubernetes, and KUBERNETES_BUILD=0 forbids to build them"
     namespaces = ["unshare", "--net", "--mount", "true"]
     allowed = subprocess.run(namespaces, capture_output=True, check=False)
     if allowed.returncode != 0:
