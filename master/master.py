@@ -108,7 +108,7 @@ class Master:
         self._silent: dict[tuple[str, int], float] = {}  # role, index: last heard
         self._stop_reason = ""
         self._resumed = self._superseded = False
-        self._leaving = self._over = False
+        self._leaving = self._last_worker_gone = self._over = False
 
     # -- life
 
@@ -675,6 +675,7 @@ class Master:
         yield lambda: not self.replicas.running(WORKER) or self.core.clock.now() >= until
         self._stop_all(WORKER, 0)
         yield lambda: not self.replicas.running(WORKER)
+        self._last_worker_gone = True
         self._stop_all(SERVER, _SERVER_GRACE_S)
         yield lambda: not self.replicas.running(SERVER)
         self._over = True
@@ -683,7 +684,7 @@ class Master:
 
     def _must_leave(self, role: str, index: int) -> bool:
         if role == SERVER:
-            return False  # servers are stopped by the runtime, after the last worker
+            return self._last_worker_gone  # the runtime stops them
         return self.status.state == "failed" or self.replicas.is_leaving(role, index)
 
     def _stop_all(self, role: str, grace_s: float) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
-from ..common.errors import EdlError, Fenced, JobError
+from ..common.errors import EdlError, Fenced, JobError, PeerError
 from ..common.identity import job_identity
 from ..common.listen import own_host
 from ..common.settings import JobSettings
@@ -70,7 +70,8 @@ def serve(job_dir: Path, after: str = "", stop: str = "", told: Path | None = No
 
 
 def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str) -> int:
-    """As `run`, as the one master among the pods that may try."""
+    """As `run`, as the one master among the pods that may try. What ends the job is told before the
+    pod ends, so that no other tries again."""
     from ..k8s.home import Home
 
     home = Home(settings)
@@ -78,16 +79,28 @@ def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str) -> int:
         home.acquire(job_dir)
         result = job_dir / "result.json"
         if not result.exists():
-            code = run(settings, job_dir, after, "", home)
-            if not result.exists():  # it could not even begin, and has said why
-                words = (job_dir / "logs" / "describe.log").read_text(errors="replace").strip()
-                ended = {"state": "failed", "exit_code": code, "job_name": settings.job_name}
-                ended["message"] = words.rpartition("\n")[2].removeprefix("edl: error: ")
+            code, message = 0, ""
+            try:
+                code = run(settings, job_dir, after, "", home)
+            except PeerError:
+                raise  # the pod is told to go, or nobody answers: another one goes on
+            except EdlError as error:
+                code, message = error.exit_code, str(error)
+            if not result.exists():  # it could not even begin
+                message = message or _last_words(job_dir / "logs" / "describe.log")
+                ended: dict[str, Any] = {"job_name": settings.job_name, "state": "failed"}
+                ended |= {"exit_code": code, "message": message, "resume": None}
                 storage.write_file(result, json.dumps(ended).encode())
-        home.decided(json.loads(result.read_bytes()))
-        return int(json.loads(result.read_bytes())["exit_code"])
+        status = json.loads(result.read_bytes())
+        home.decided(status)
+        return int(status["exit_code"])
     finally:
         home.close()
+
+
+def _last_words(log: Path) -> str:
+    words = log.read_text(errors="replace").strip()
+    return words.rpartition("\n")[2].removeprefix("edl: error: ")
 
 
 def run(

@@ -308,8 +308,22 @@ class Server:
                 self._draining = True
             if reply.low_water:
                 store.retire(reply.low_water)
+        self._hand_over(store)
         log.info("drained version=%d", store.version)
         return 0
+
+    def _hand_over(self, store: Store) -> None:
+        """Who is told to go while the job goes on leaves a last snapshot, for its replacement to begin
+        there: only what comes meanwhile is computed again."""
+        if self._snapshots is None:
+            return
+        try:
+            if self._beat(store).drain:
+                return  # the job is over
+        except Unreachable:
+            log.info("the master does not answer: whether the job is over is not known")
+        self._snapshots.stop()
+        self._snapshots.once()
 
     def _beat(self, store: Store | None) -> Any:
         state = "starting" if store is None else "serving" if store.initialized else "waiting"
