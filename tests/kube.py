@@ -15,6 +15,7 @@ cluster is.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import http.client
@@ -658,10 +659,17 @@ def why_not() -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python tests/kube.py", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--cpu", default="4", help="of each node")
+    given = parser.parse_args()
     if reason := why_not():
         raise SystemExit(reason)
     began = time.monotonic()
-    with Cluster() as cluster, contextlib.suppress(KeyboardInterrupt):
+    with (
+        Cluster(nodes=given.nodes, cpu=given.cpu) as cluster,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         print(f"ready after {time.monotonic() - began:.0f} s; Ctrl-C stops it\n")
         print(f"export K8S_ATTACH=1 KUBECONFIG={cluster.kubeconfig}", flush=True)
         threading.Event().wait()
