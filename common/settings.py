@@ -237,6 +237,12 @@ class JobSettings:
     server_timeout_s: float = knob(
         30.0, "A server silent for so long is killed and replaced.", "Recovery"
     )
+    preemption_notice: str = knob(
+        "",
+        "Command that ends with 0 when the provider says that this machine will be taken: its worker "
+        "then hands back, its server leaves a last snapshot.",
+        "Recovery",
+    )
     server_wait_s: float = knob(
         600.0, "How long a worker waits for a lost server to be replaced.", "Recovery"
     )

@@ -12,7 +12,7 @@ import logging
 import signal
 
 from ..common import log as logs
-from ..common import rpc
+from ..common import notice, rpc
 from ..common.errors import EdlError, Unreachable
 from ..common.identity import job_identity
 from ..common.malloc import keep_freed_memory
@@ -68,6 +68,7 @@ def _run(server: Server, checkpoint: str, recover: tuple[str, int]) -> int:
         if settings is None:
             return 0 if server.draining else 1
         logs.configure(settings.log_level, settings.log_format, "ps", server.index)
+        notice.watch(settings.preemption_notice)
         store = server.open_store(settings, checkpoint, recover)
         log.info("serving address=%s", server.address)
         return server.beat_until_end(store, settings.master_timeout_s)

@@ -21,7 +21,7 @@ import grpc
 import torch
 from prometheus_client import Counter, Gauge
 
-from ..common import faults, listen, rpc
+from ..common import faults, listen, notice, rpc
 from ..common import log as logs
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
@@ -96,6 +96,7 @@ class _Process:
         self._records = Counter("edl_records_processed", "Records used.", ["role"])
         self._loss = Gauge("edl_train_loss", "Loss of the last minibatch.")
         self._drain = threading.Event()
+        self._notice: threading.Thread | None = None
         self._worker: Worker | None = None
         self._ps: PsClient | None = None
         self._patience_s = 120.0
@@ -123,6 +124,8 @@ class _Process:
             settings = JobSettings.from_json(reply.settings_json)
             self._patience_s = master.patience_s = settings.master_timeout_s
             logs.configure(settings.log_level, settings.log_format, "worker", self._index)
+            if self._notice is None:
+                self._notice = notice.watch(settings.preemption_notice)
             self._run(master, settings, incarnation)
         finally:
             master.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,14 +79,24 @@ def test_killed_servers_are_replaced_and_no_worker_is(tmp_path, settings, victim
     assert {"worker": 2, "server": 3 + 2 * len(victims)} == lives(job)
 
 
-def test_server_that_is_told_to_go_leaves_a_snapshot_for_its_replacement(tmp_path):
+@pytest.mark.parametrize("by", ["SIGTERM", "the provider's notice"])
+def test_server_that_is_told_to_go_leaves_a_snapshot_for_its_replacement(tmp_path, by):
     """As a cluster tells it before it takes a machine. Broken once: without the last snapshot."""
-    with job_of(tmp_path / "job", snapshot_s=1000.0) as job:
+    gate = tmp_path / "gate"
+    command = f"while ! test -e {gate}-$EDL_ROLE-$EDL_INDEX; do sleep 0.1; done"
+    with job_of(tmp_path / "job", snapshot_s=1000.0, preemption_notice=command) as job:
         status = at(job, 0.3)
-        assert send(status["servers"][1]["pid"], signal.SIGTERM)
+        if by == "SIGTERM":
+            assert send(status["servers"][1]["pid"], signal.SIGTERM)
+        else:
+            Path(f"{gate}-server-1").touch()
+            Path(f"{gate}-worker-0").touch()
         job.watch(lambda s: s["restarts"]["server_preemptions"] == 1)
+        for left in tmp_path.glob("gate-*"):
+            left.unlink()  # or their replacements would go as well
         assert job.wait() == 0
 
     (back,) = re.findall(r"server 1 is back; (\d+) records", job.logs(tail=1000))
     assert int(back) < 0.1 * RECORDS * EPOCHS  # it had 0.3 of them
+    assert job.result()["restarts"]["worker"] == job.result()["restarts"]["server"] == 0
     exact(job)
