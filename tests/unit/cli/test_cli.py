@@ -16,18 +16,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `edl` in this process; its code, stdout and stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = cli.run(list(arguments))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-@pytest.fixture
 def train(run: Run, tmp_path: Path) -> Run:
     """Runs `edl train` of something that is there."""
     path = tmp_path / "train.csv"
@@ -77,8 +65,10 @@ def test_no_servers_with_strategy_ps_is_an_error(train: Run) -> None:
 @pytest.mark.parametrize(
     ("flag", "part"),
     [
-        ("--image_name=x", "belongs to `edl submit`, which comes with the Kubernetes release"),
-        ("--worker-resource-request=cpu=1", "belongs to `edl submit`"),
+        ("--image_name=x", "--image_name is of jobs in a cluster: add --runtime kubernetes"),
+        ("--worker-resource-request=cpu=1", "or say `edl submit`"),
+        ("--worker_image=x", "all pods have --image_name"),
+        ("--need_tf_config=x", "leave it out"),
         ("--eval_metrics_fn=f", "docs/model-zoo.md"),
         ("--tensorboard_log_dir=x", "--output holds the TensorBoard"),
     ],
