@@ -130,21 +130,20 @@ def _run_job(
 ) -> int:
     values, origins = given_values(config, flags)
     if submits or as_objects:
-        values.setdefault("runtime", "kubernetes")
+        where = values.setdefault("runtime", "kubernetes")
+        if str(where).lower() != "kubernetes":
+            raise UsageError(f"--runtime {where} is not of a cluster: leave it out here.")
     from .watch import jobs
 
     before = jobs.Job(Path(values.get("resume") or "").absolute())
     stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
     settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
-    in_cluster = settings.runtime == "kubernetes"
-    if (submits or as_objects) and not in_cluster:
-        raise UsageError("--runtime local: it runs on this machine; `edl train` does that.")
     resolved = dataclasses.asdict(settings)
     if dry_run:
         said = {key: origins.get(key, "flag") for key in values}
         click.echo(as_yaml(command, resolved, said))
         return 0
-    if in_cluster:
+    if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind)
     from .watch import follow, screen
 

@@ -155,7 +155,7 @@ class _Follower:
                 f"Job {self._job.name!r} failed before it began: {status.get('message')} (`edl logs "
                 f"{self._job.name} -n {self._job.api.namespace} --role master` may say more)"
             )
-        self._screen.end(status, code)
+        self._screen.end({**status, "resume": None}, code)  # that path is of the pods
         return code
 
     def _note(self, text: str) -> None:

@@ -109,6 +109,10 @@ def _resume_command(status: Status) -> str:
 def next_command(status: Status, settings: dict[str, Any]) -> str:
     """What a user is likely to do now."""
     name = status.get("job_name", "")
+    if settings.get("runtime") == "kubernetes":
+        namespace = settings.get("namespace")
+        where = f"-n {namespace}" if namespace else "--runtime kubernetes"
+        return f"edl logs {name} {where}" if status.get("state") == "failed" else ""
     if status.get("exit_code") == 130:
         return ""  # the last line says how to go on
     if status.get("state") == "failed":

@@ -219,11 +219,15 @@ def test_command_that_is_not_there_is_a_usage_error(run: Run) -> None:
     assert (2, True) == (code, err.startswith("edl: error: No such command 'trian'"))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["status", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], *([name, "--help"] for name in ("train", "submit", "status", "doctor"))],
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from edl import cli; cli.run(sys.argv[1:]); "
-        "heavy = {'torch', 'numpy', 'pyarrow', 'numba', 'tensorboard', 'grpc', 'pydantic', 'rich'}; "
+        "heavy = {'torch', 'numpy', 'pyarrow', 'numba', 'tensorboard', 'grpc', 'pydantic', 'rich', "
+        "'kubernetes', 'urllib3', 'cryptography'}; "
         "sys.exit(str(sorted(heavy & set(sys.modules)) or ''))"
     )
 

@@ -587,7 +587,12 @@ def test_follow_shows_what_the_master_waits_for_and_the_end(
         server.wait_until(lambda: sum("watch=1" in path for _, path in server.requests) >= 3)
         server.set_status("edl-demo-master-0-abc", phase="Running", conditions=[])
         say(server, {**status, "job_name": "demo", "events": [], "quarantined": []})
-        end = {"state": "done", "exit_code": 3, "events": [{"t": 50.0, "text": "all is done"}]}
+        end = {
+            "state": "done",
+            "exit_code": 3,
+            "resume": "/x",
+            "events": [{"t": 50.0, "text": "all is done"}],
+        }
         say(server, {**status, "job_name": "demo", "quarantined": [], **end})
 
     meanwhile(cluster)
@@ -599,6 +604,7 @@ def test_follow_shows_what_the_master_waits_for_and_the_end(
     assert "the master cannot be scheduled: 0/4 nodes are available: 4 Insufficient cpu." in told
     assert "[0:50] all is done" in told
     assert "state        finished with quarantined data" in told
+    assert "checkpoint" == told[-1].split()[0]  # and no command of this machine
 
 
 def test_follow_of_a_job_that_fails_before_its_master_speaks_is_an_error(
@@ -684,6 +690,7 @@ def test_first_interrupt_stops_the_job_the_second_ends_it(
     code, out, _ = submitted("--follow")
 
     assert (130, True) == (code, "state        interrupted: killed" in out)
+    assert "next         edl logs demo --runtime kubernetes" in out
 
 
 # -- rights
