@@ -6,28 +6,22 @@ as one line `edl: error: …` and the exit code of its class; what is unexpected
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from . import __version__
 from .common import paths
-from .common.errors import EdlError, JobError, UsageError
+from .common.errors import EdlError, UsageError
 from .common.resolve import resolve
 from .common.settings import JobSettings
-from .k8s.names import GRPC_PORT
+from .common.values import seconds
+from .watch import commands
 from .watch.options import NAMES, JobCommand, as_yaml, given_values, job_options
-
-if TYPE_CHECKING:
-    from .k8s.api import Api
-    from .watch.cluster import ClusterJob
-    from .watch.jobs import Job, Status
 
 EPILOG = """Flags may be written with dashes or underscores.
 
@@ -87,65 +81,103 @@ def cli() -> None:
 # -- jobs
 
 
+def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of whatever runs a job."""
+    for option in (
+        job_options,
+        click.option(
+            "--as",
+            "kind",
+            type=click.Choice(["auto", "job", "edljob"]),
+            default="auto",
+            help="What a cluster is given; auto: an EdlJob where their controller runs, else a Job.",
+        ),
+        click.option(
+            "--yaml",
+            "as_objects",
+            is_flag=False,
+            flag_value="-",
+            metavar="[FILE]",
+            help="Print what a cluster would be given, or write it; create nothing.",
+        ),
+        click.option("--dry_run", is_flag=True, help="Print the resolved job; start nothing."),
+        click.option("--config", metavar="FILE", type=click.Path(), help="Settings out of YAML."),
+    ):
+        command = option(command)
+    return command
+
+
 def _job_command(name: str, help: str) -> None:
     """Add `edl <name>`, which resolves the settings and runs a job."""
 
     @cli.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
-    @click.option("--config", metavar="FILE", type=click.Path(), help="Settings from a YAML file.")
-    @click.option("--dry_run", is_flag=True, help="Print the resolved job as YAML; start nothing.")
     @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
-    @click.option("--yaml", "as_objects", is_flag=True, help="Print what a cluster would be given.")
-    @job_options
-    def command(
-        config: str | None, dry_run: bool, detach: bool, as_objects: bool, **flags: Any
-    ) -> int:
-        values, origins = given_values(config, flags)
-        if as_objects:
-            values.setdefault("runtime", "kubernetes")
-        from .watch import jobs
+    @_job_flags
+    def command(detach: bool, **given: Any) -> int:
+        return _run_job(name, detach, **given)
 
-        before = jobs.Job(Path(values.get("resume") or "").absolute())
-        stands = name == "train" and [*values] == ["resume"] and paths.stands(before.folder)
-        settings = JobSettings.of_job(before.folder) if stands else resolve(name, values, origins)
-        resolved = dataclasses.asdict(settings)
-        if dry_run:
-            said = {key: origins.get(key, "flag") for key in values}
-            click.echo(as_yaml(name, resolved, said))
-            return 0
-        from .watch import follow, screen
 
-        if settings.runtime == "kubernetes":
-            return _in_cluster(settings, resolved, detach, as_objects)
-        job, child = jobs.go_on(before) if stands else jobs.start(settings)
-        if detach:
-            follow.wait_until_serving(job, child)
-            click.echo(f"{job.name} runs: `edl status {job.name}`, `edl logs -f {job.name}`")
-            return 0
-        return follow.follow(job, child, screen.open_screen(settings.log_format, resolved))
+def _run_job(
+    command: str,
+    detach: bool,
+    *,
+    config: str | None,
+    dry_run: bool,
+    as_objects: str | None,
+    kind: str,
+    submits: bool = False,
+    **flags: Any,
+) -> int:
+    values, origins = given_values(config, flags)
+    if submits or as_objects:
+        where = values.setdefault("runtime", "kubernetes")
+        if str(where).lower() != "kubernetes":
+            raise UsageError(f"--runtime {where} is not of a cluster: leave it out here.")
+    from .watch import jobs
+
+    before = jobs.Job(Path(values.get("resume") or "").absolute())
+    stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
+    settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
+    resolved = dataclasses.asdict(settings)
+    if dry_run:
+        said = {key: origins.get(key, "flag") for key in values}
+        click.echo(as_yaml(command, resolved, said))
+        return 0
+    if settings.runtime == "kubernetes":
+        return _in_cluster(settings, resolved, detach, as_objects, kind)
+    from .watch import follow, screen
+
+    job, child = jobs.go_on(before) if stands else jobs.start(settings)
+    if detach:
+        follow.wait_until_serving(job, child)
+        click.echo(f"{job.name} runs: `edl status {job.name}`, `edl logs -f {job.name}`")
+        return 0
+    return follow.follow(job, child, screen.open_screen(settings.log_format, resolved))
 
 
 def _in_cluster(
-    settings: JobSettings, resolved: dict[str, Any], detach: bool, as_objects: bool
+    settings: JobSettings,
+    resolved: dict[str, Any],
+    detach: bool,
+    as_objects: str | None,
+    kind: str,
 ) -> int:
-    from .watch import cluster, screen
+    from .watch import cluster, cluster_follow, screen, submit
 
-    settings = dataclasses.replace(settings, port=GRPC_PORT)
     if as_objects:
-        import yaml
-
-        click.echo(yaml.safe_dump_all(cluster.plan(settings), sort_keys=False), nl=False)
+        text = submit.as_yaml(settings, "job" if kind == "auto" else kind)
+        if as_objects == "-":
+            click.echo(text, nl=False)
+        else:
+            Path(as_objects).write_text(text)
         return 0
-    from .k8s.api import Api
-
-    api = Api.connect(settings.namespace)
-    try:
-        job = cluster.submit(api, settings)
+    with cluster.connected(settings.namespace) as api:
+        job = submit.submit(api, settings, kind)
         if detach:
-            click.echo(f"{job.name} is submitted: `edl status {job.name} --runtime kubernetes`")
+            at = f"{job.name} -n {api.namespace}"
+            click.echo(f"{job.name} is submitted: `edl status {at}`, `edl logs -f {at}`")
             return 0
-        return cluster.follow(job, screen.open_screen(settings.log_format, resolved))
-    finally:
-        api.close()
+        return cluster_follow.follow(job, screen.open_screen(settings.log_format, resolved))
 
 
 _job_command("train", "Train a model with servers and elastic workers, and watch it to its end.")
@@ -153,203 +185,22 @@ _job_command("evaluate", "Evaluate a checkpoint on --validation_data.")
 _job_command("predict", "Predict --prediction_data with a checkpoint; results go to --output.")
 
 
-def _where(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of commands on jobs: of this machine, or of a cluster."""
-    for option in (
-        click.option("-n", "--namespace", default="", help="The job is in this namespace."),
-        click.option(
-            "--runtime",
-            type=click.Choice(["local", "kubernetes"]),
-            default="local",
-            envvar="EDL_RUNTIME",
-            show_envvar=True,
-            help="Where the job is.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-@contextlib.contextmanager
-def _cluster(runtime: str, namespace: str) -> Iterator[Api | None]:
-    """The API of the cluster that is meant; None: this machine."""
-    if runtime == "local" and not namespace:
-        yield None
-        return
-    from .k8s.api import Api
-
-    api = Api.connect(namespace)
-    try:
-        yield api
-    finally:
-        api.close()
-
-
-_output = click.option(
-    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table"
+@cli.command("submit", cls=JobCommand, epilog=EPILOG, context_settings=NAMES)
+@click.option("--follow", "-f", is_flag=True, help="Watch it to its end, as `edl train` does.")
+@click.option(
+    "--command",
+    type=click.Choice(["train", "evaluate", "predict"]),
+    default="train",
+    help="What the job does.",
 )
+@_job_flags
+def submit_job(command: str, follow: bool, **given: Any) -> int:
+    """Give a job to a Kubernetes cluster and return: `edl train --runtime kubernetes --detach`."""
+    return _run_job(command, not follow, submits=True, **given)
 
 
-@cli.command()
-@click.argument("job", required=False)
-@_output
-@_where
-def status(job: str | None, output: str, runtime: str, namespace: str) -> None:
-    """The state of a job, or of all jobs."""
-    from .watch import jobs, view
-
-    if job is None:
-        _list(output, runtime, namespace)
-        return
-    with _cluster(runtime, namespace) as api:
-        if api is None:
-            found = jobs.find(job).status()
-        else:
-            from .watch.cluster import ClusterJob
-
-            found = ClusterJob(api, job).status()
-    _print_status(found, output, lambda: view.panel(found))
-
-
-@cli.command("list")
-@_output
-@_where
-def list_jobs(output: str, runtime: str, namespace: str) -> None:
-    """All jobs, of this machine or of a namespace."""
-    _list(output, runtime, namespace)
-
-
-def _list(output: str, runtime: str, namespace: str) -> None:
-    from .watch import jobs, view
-
-    with _cluster(runtime, namespace) as api:
-        if api is None:
-            listed, where = [each.status() for each in jobs.all_jobs()], str(paths.jobs_folder())
-        else:
-            from .watch.cluster import all_jobs
-
-            listed, where = all_jobs(api), f"the namespace {api.namespace}"
-    if not listed and output in ("table", "wide"):
-        click.echo(f"No jobs in {where}: `edl train` starts one.")
-        return
-    _print_status(listed, output, lambda: view.jobs_table(listed))
-
-
-def _print_status(found: Status | list[Status], output: str, table: Any) -> None:
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
-    elif output == "yaml":
-        import yaml
-
-        click.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
-    else:
-        from rich.console import Console
-
-        # Piped, a line is as long as it is: nothing is cut for a terminal that is not there.
-        Console(width=None if sys.stdout.isatty() else 120).print(table())
-
-
-@cli.command()
-@click.argument("job", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("--role", type=click.Choice(["master", "worker", "server"]), help="Only this role.")
-@click.option("--index", type=int, metavar="N", help="Only this replica of the role.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each.")
-@_where
-def logs(
-    job: str | None,
-    follow: bool,
-    role: str | None,
-    index: int | None,
-    tail: int | None,
-    runtime: str,
-    namespace: str,
-) -> None:
-    """The logs of a job's processes."""
-    from .watch import jobs
-    from .watch.logs import lines
-
-    with _cluster(runtime, namespace) as api:
-        if api is None:
-            texts = lines(jobs.find(job), role=role, index=index, tail=tail, follow=follow)
-        else:
-            texts = _in(api, job).log_lines(role, index, tail, follow)
-        for text in texts:
-            click.echo(text)
-
-
-def _in(api: Api, job: str | None) -> ClusterJob:
-    """The job of that name in a cluster, which is there. Raises UsageError."""
-    from .watch.cluster import ClusterJob
-
-    if job is None:
-        raise UsageError(
-            "Name the job: `edl list --runtime kubernetes` shows those that are there."
-        )
-    found = ClusterJob(api, job)
-    found.status()
-    return found
-
-
-@cli.command()
-@click.argument("job", required=False)
-@_where
-def stop(job: str | None, runtime: str, namespace: str) -> None:
-    """End a job: its workers hand back, a checkpoint is written, `edl train --resume` goes on."""
-    with _cluster(runtime, namespace) as api:
-        if api is not None:
-            _in(api, job).stop("edl stop")
-            click.echo(f"{job} is stopping: `edl status {job}` shows when it has.")
-            return
-    found = _running(job)
-    client = found.client()
-    try:
-        client.stop("edl stop")
-    finally:
-        client.close()
-    click.echo(f"{found.name} is stopping: `edl status {found.name}` shows when it has.")
-
-
-@cli.command()
-@click.argument("job", required=False)
-@click.option("--num_workers", type=click.IntRange(1), required=True, help="Workers wanted.")
-@_where
-def scale(job: str | None, num_workers: int, runtime: str, namespace: str) -> None:
-    """Change the number of workers of a running job."""
-    with _cluster(runtime, namespace) as api:
-        if api is not None:
-            previous = _in(api, job).scale(num_workers)
-            click.echo(f"{job}: {previous} -> {num_workers} workers wanted")
-            return
-    found = _running(job)
-    client = found.client()
-    try:
-        previous = client.scale(num_workers)
-    finally:
-        client.close()
-    click.echo(f"{found.name}: {previous} -> {num_workers} workers wanted")
-
-
-def _running(name: str | None) -> Job:
-    """The job, which must not be over."""
-    from .watch import jobs
-
-    job = jobs.find(name)
-    if job.is_over():
-        raise JobError(f"Job {job.name!r} is over: {job.status().get('state')}.")
-    return job
-
-
-@cli.command()
-@click.argument("job")
-@_where
-def delete(job: str, runtime: str, namespace: str) -> None:
-    """Delete a job of a cluster and all that is of it, at once."""
-    with _cluster(runtime, namespace) as api:
-        if api is None:
-            raise UsageError("`edl delete` is of a cluster's jobs: add --runtime kubernetes.")
-        _in(api, job).delete()
-    click.echo(f"{job} is deleted")
+for _each in commands.COMMANDS:
+    cli.add_command(_each)
 
 
 # -- faults
@@ -396,10 +247,10 @@ def run_chaos(
     if not rules:
         raise UsageError("No fault is named: say --kill worker:every=20s, for example.")
     try:
-        for_s = schedule.seconds(lasting) if lasting else float("inf")
+        for_s = seconds(lasting) if lasting else float("inf")
     except ValueError as error:
         raise UsageError(f"--for: {error}.") from error
-    found = _running(job)
+    found = commands.running(job)
     with open(log or found.folder / "chaos.jsonl", "a") as file:
         lines = injector.inject(found, schedule.schedule(rules, seed), for_s, file, click.echo)
     hits = sum(not line.missed for line in lines)

@@ -29,6 +29,8 @@ _JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 # What ElasticDL called them.
 _FORMER_CHOICES = {"parameterserverstrategy": "ps"}
 
+_ANYWHERE = {"runtime", "min_workers"}  # of the group Cluster, but not only there
+
 Say = Callable[[str], str]
 
 
@@ -40,10 +42,25 @@ def resolve(
     `origins` says where a value stands ("job.yaml:3"), for the errors. Raises UsageError.
     """
 
-    def say(name: str) -> str:
-        where = (origins or {}).get(name, "")
-        return f"--{name} ({where})" if where else f"--{name}"
+    say = _sayer(origins)
+    settings = typed(command, values, origins)
+    _check_names(settings, say)
+    _check_consistency(settings, say)
+    _check_checkpoints(settings, say)
+    _check_inputs(settings, say)
+    if settings.runtime == "kubernetes":
+        _check_cluster(settings, say)
+    else:
+        _check_no_cluster(values, origins or {})
+        _check_outside(settings, say)
+    return settings
 
+
+def typed(
+    command: str, values: Mapping[str, Any], origins: Mapping[str, str] | None = None
+) -> JobSettings:
+    """As `resolve`, without its look at what is lacking, contradicts or lies outside."""
+    say = _sayer(origins)
     known = spellings()
     rows = {knob.name: knob for knob in knobs()}
     in_pods = str(values.get("runtime", "")).lower() == "kubernetes"
@@ -63,16 +80,15 @@ def resolve(
         given["job_name"] = _made_up_name(command, given.get("model_def", ""))
     if _is_file(given.get("model_def", "")):
         given["model_def"] = _path(given["model_def"], say("model_def"), in_pods)
-    settings = JobSettings(command=command, **given)
-    _check_names(settings, say)
-    _check_consistency(settings, say)
-    _check_checkpoints(settings, say)
-    _check_inputs(settings, say)
-    if in_pods:
-        _check_cluster(settings, say)
-    else:
-        _check_outside(settings, say)
-    return settings
+    return JobSettings(command=command, **given)
+
+
+def _sayer(origins: Mapping[str, str] | None) -> Say:
+    def say(name: str) -> str:
+        where = (origins or {}).get(name, "")
+        return f"--{name} ({where})" if where else f"--{name}"
+
+    return say
 
 
 def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
@@ -297,6 +313,17 @@ def _check_cluster(settings: JobSettings, say: Say) -> None:
             f"{say('min_workers')} {settings.min_workers} is more than {say('num_workers')} "
             f"{settings.num_workers}: no task would ever be leased."
         )
+
+
+def _check_no_cluster(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """A flag of clusters is no flag of this machine; a job file may be for both."""
+    rows = {knob.name: knob for knob in knobs()}
+    for spelled in values.keys() - origins.keys():
+        knob = rows[spellings()[spelled]]
+        if knob.group == "Cluster" and knob.name not in _ANYWHERE:
+            raise UsageError(
+                f"--{spelled} is of jobs in a cluster: add --runtime kubernetes, or say `edl submit`."
+            )
 
 
 def _check_outside(settings: JobSettings, say: Say) -> None:

@@ -307,8 +307,10 @@ class JobSettings:
     )
     cluster_spec: str = knob(
         "",
-        "YAML of what is laid over the pods, by role: pod, master, ps, worker, worker_high, "
-        "worker_low (node selectors, tolerations, labels, ...).",
+        "What is laid over the pods: YAML of the parts pod, master, ps, worker, worker_high, "
+        "worker_low (node selectors, tolerations, labels, ...); or a .py file with_pod(pod) of which, "
+        "or of its object `cluster`, gets each pod's template as a dict (metadata, spec; the label "
+        "edl.dev/role says whose), changes or returns it; with_service(service) likewise.",
         "Cluster",
         path=True,
     )

@@ -40,6 +40,8 @@ PATHS = {
     "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
     "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses"),
     "SelfSubjectAccessReview": ("apis/authorization.k8s.io/v1", "selfsubjectaccessreviews"),
+    "LocalSubjectAccessReview": ("apis/authorization.k8s.io/v1", "localsubjectaccessreviews"),
+    "PodMetrics": ("apis/metrics.k8s.io/v1beta1", "pods"),
     "CustomResourceDefinition": ("apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "EdlJob": (f"apis/{GROUP}/{VERSION}", PLURAL),
 }
@@ -72,18 +74,19 @@ class ApiError(PeerError):
 class Api:
     """One cluster, one namespace. Any thread may call; `close` ends the waiting of all."""
 
-    def __init__(self, configuration: Any, namespace: str) -> None:
-        """`configuration` is the official client's."""
+    def __init__(self, configuration: Any, namespace: str, patience_s: float = _PATIENCE_S) -> None:
+        """`configuration` is the official client's; `patience_s` is of requests that say none."""
         from kubernetes.client.rest import RESTClientObject
 
         configuration.connection_pool_maxsize = 16
         self.namespace = namespace
+        self._patience_s = patience_s
         self._configuration = configuration
         self._pool = RESTClientObject(configuration).pool_manager
         self._closed = threading.Event()
 
     @classmethod
-    def connect(cls, namespace: str = "") -> Api:
+    def connect(cls, namespace: str = "", patience_s: float = _PATIENCE_S) -> Api:
         """The cluster of this pod, or of the kubeconfig. Raises UsageError where there is neither."""
         from kubernetes import config
         from kubernetes.client import Configuration
@@ -95,7 +98,7 @@ class Api:
             except config.ConfigException as error:
                 raise UsageError(f"This pod's service account cannot be used: {error}.") from error
             own = (_SERVICE_ACCOUNT / "namespace").read_text().strip()
-            return cls(configuration, namespace or own)
+            return cls(configuration, namespace or own, patience_s)
         try:
             config.load_kube_config(client_configuration=configuration)
             _, active = config.list_kube_config_contexts()
@@ -104,7 +107,8 @@ class Api:
                 f"No Kubernetes cluster is known here: {error}. Name its kubeconfig in KUBECONFIG, "
                 "or leave out --runtime kubernetes to run on this machine."
             ) from error
-        return cls(configuration, namespace or active["context"].get("namespace") or "default")
+        own = active["context"].get("namespace") or "default"
+        return cls(configuration, namespace or own, patience_s)
 
     def close(self) -> None:
         self._closed.set()
@@ -122,7 +126,7 @@ class Api:
             raise
 
     def list(
-        self, kind: str, selector: str = "", patience_s: float = _PATIENCE_S
+        self, kind: str, selector: str = "", patience_s: float | None = None
     ) -> tuple[list[Object], str]:
         """All of them, by label selector, and the resource version that they are of."""
         items: list[Object] = []
@@ -138,7 +142,7 @@ class Api:
                 return items, page["metadata"]["resourceVersion"]
             query["continue"] = rest
 
-    def create(self, kind: str, body: Object, patience_s: float = _PATIENCE_S) -> Object:
+    def create(self, kind: str, body: Object, patience_s: float | None = None) -> Object:
         """Raises ApiError: 409 where one of that name is there."""
         return self.request("POST", self.path(kind), body=body, patience_s=patience_s)
 
@@ -159,7 +163,7 @@ class Api:
         grace_s: int | None = None,
         uid: str = "",
         policy: str = "Background",
-        patience_s: float = _PATIENCE_S,
+        patience_s: float | None = None,
     ) -> bool:
         """Whether it was there (and, where `uid` is given, was that one)."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
@@ -213,6 +217,11 @@ class Api:
         finally:
             response.close()
 
+    def version(self) -> tuple[Object, str]:
+        """What the server says of itself, and its clock (the header Date)."""
+        response = self._open("/version", {}, _READ_S)
+        return json.loads(b"".join(self._stream(response))), response.headers.get("Date") or ""
+
     # -- HTTP
 
     def path(self, kind: str, name: str = "") -> str:
@@ -228,9 +237,10 @@ class Api:
         body: Object | None = None,
         query: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
-        patience_s: float = _PATIENCE_S,
+        patience_s: float | None = None,
     ) -> Object:
         """Raises ApiError where it is refused, Unreachable where nobody answers for so long."""
+        patience_s = self._patience_s if patience_s is None else patience_s
         give_up = time.monotonic() + patience_s
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -282,7 +292,9 @@ class Api:
                 preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(f"the Kubernetes API does not answer: {error}") from error
+            raise Unreachable(
+                f"the Kubernetes API at {self._configuration.host} does not answer: {_why(error)}"
+            ) from error
         if 200 <= response.status < 300:
             return response
         text = b"".join(self._stream(response))
@@ -310,6 +322,15 @@ class _Again(EdlError):
         super().__init__(str(error))
         self.error = error
         self.after_s = after_s
+
+
+def _why(error: BaseException) -> str:
+    """The cause at the bottom, in one line: what lies over it names our own objects."""
+    while (below := error.__cause__ or error.__context__ or getattr(error, "reason", None)) and (
+        isinstance(below, BaseException)
+    ):
+        error = below
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _said(text: bytes) -> Object:

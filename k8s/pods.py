@@ -147,18 +147,20 @@ def memory_cap(settings: JobSettings, template: Object) -> str:
 
 
 def merged(base: Any, over: Any) -> Any:
-    """`over` laid over `base`: dicts key by key, lists of named things by name, else replaced."""
+    """`over` laid over `base`: dicts key by key, lists of named things by name (mounts by their path),
+    other lists put together, all else replaced."""
     if isinstance(base, dict) and isinstance(over, dict):
         return {
             **base,
             **{k: merged(base[k], v) if k in base else copy.deepcopy(v) for k, v in over.items()},
         }
     if isinstance(base, list) and isinstance(over, list):
-        if all(isinstance(each, dict) and "name" in each for each in (*base, *over)):
-            known = {each["name"]: each for each in base}
-            for each in over:
-                known[each["name"]] = merged(known.get(each["name"], {}), each)
-            return list(known.values())
+        for key in ("mountPath", "name"):
+            if all(isinstance(each, dict) and key in each for each in (*base, *over)):
+                known = {each[key]: each for each in base}
+                for each in over:
+                    known[each[key]] = merged(known.get(each[key], {}), each)
+                return list(known.values())
         return base + [each for each in over if each not in base]
     return copy.deepcopy(over)
 

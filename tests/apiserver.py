@@ -1,5 +1,6 @@
-"""A Kubernetes API server for tests, in this process: namespaced objects with list, watch, bookmarks,
-merge patches, preconditions, graceful deletion, 404, 409 and 410; and faults that a test asks for.
+"""A Kubernetes API server for tests, in this process: objects of one namespace (or none) with list,
+watch, bookmarks, merge patches, preconditions, graceful deletion, logs, access reviews, 403, 404, 409 and
+410; and faults that a test asks for.
 
 What it does not do is decide: no scheduler, no kubelet; a test moves its pods (`set_status`). The real
 one is in tests/k8s.
@@ -20,7 +21,7 @@ from typing import Any
 
 WAIT_S = 20.0
 _ITEM = re.compile(
-    r"/(?:api|apis)/(?:[^/]+/)?[^/]+/namespaces/(?P<ns>[^/]+)/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
+    r"/(?:api|apis)/(?:[^/]+/)?v[^/]+(?:/namespaces/(?P<ns>[^/]+))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
 )
 
 
@@ -48,6 +49,11 @@ class ApiServer:
         self.requests: list[tuple[str, str]] = []
         self.hold_watches = False  # events are not sent
         self.cut_watches = 0  # a count that every watch compares
+        self.unknown: set[str] = set()  # resources that this cluster lacks: 404
+        self.forbidden: set[tuple[str, str]] = set()  # (verb, resource): 403
+        self.of_others: set[tuple[str, str]] = set()  # what a review says that others may not
+        self.logs: dict[str, bytes] = {}  # by pod
+        self.skew_s = 0.0  # of its clock
         server = self
 
         class Handler(_Handler):
@@ -89,6 +95,14 @@ class ApiServer:
     def wait_until(self, true: Any) -> None:
         with self.lock:
             assert self.lock.wait_for(true, WAIT_S), self.objects
+
+    def add(self, plural: str, name: str, **more: Any) -> dict[str, Any]:
+        """An object that somebody else has made."""
+        with self.lock:
+            about = {"name": name, "uid": str(uuid.uuid4()), **more.pop("metadata", {})}
+            found = self.objects[plural, name] = {"metadata": about, **more}
+            self._note(plural, "ADDED", found)
+        return found
 
     def set_status(self, name: str, **status: Any) -> None:
         with self.lock:
@@ -136,6 +150,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         api = self.api
         with api.lock:
             api.requests.append((self.command, self.path))
+            api.lock.notify_all()
             fault = next(
                 (
                     f
@@ -148,10 +163,31 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 fault.times -= 1
         if fault and not fault.do_it_first:
             return self._fault(fault)
+        if url.path == "/version":
+            return self._send(200, {"gitVersion": "v1.20.2"})
         found = _ITEM.fullmatch(url.path)
         if found is None:
             return self._refuse(404, "NotFound", "no such path")
         plural, name = found["plural"], found["name"]
+        group = url.path.split("/")[2] if url.path.startswith("/apis/") else ""
+        if group == "metrics.k8s.io":
+            plural = "podmetrics"
+        if plural in api.unknown:
+            return self._refuse(404, "NotFound", "the server could not find the requested resource")
+        verb = self._verb(name, query)
+        resource = f"{plural}/{found['sub']}" if found["sub"] == "log" else plural
+        if (verb, resource) in api.forbidden:
+            where = f' in the namespace "{found["ns"]}"' if found["ns"] else " at the cluster scope"
+            return self._refuse(
+                403,
+                "Forbidden",
+                f'{plural} is forbidden: User "anna" cannot {verb} resource "{resource}" in API group '
+                f'"{group}"{where}',
+            )
+        if plural.endswith("accessreviews"):
+            return self._send(201, self._review(plural, body))
+        if found["sub"] == "log":
+            return self._log(name, query)
         if query.get("watch"):
             return self._watch(plural, query)
         with api.lock:
@@ -170,6 +206,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.connection.close()
             return
         self._refuse(fault.status, "Fault", fault.message, fault.headers)
+
+    def _verb(self, name: str | None, query: Any) -> str:
+        if self.command == "GET":
+            return "watch" if query.get("watch") else "get" if name else "list"
+        verbs = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+        return verbs[self.command]
+
+    def _review(self, plural: str, body: Any) -> Any:
+        about = body["spec"]["resourceAttributes"]
+        resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+        refused = self.api.forbidden if plural.startswith("self") else self.api.of_others
+        return {"status": {"allowed": (about["verb"], resource) not in refused}}
+
+    def _log(self, name: str, query: Any) -> None:
+        lines = self.api.logs.get(name, b"").splitlines(keepends=True)
+        tail = int(query.get("tailLines", len(lines)))
+        data = b"".join(lines[len(lines) - min(tail, len(lines)) :])
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(time.time() + self.api.skew_s)
 
     def _do(self, plural: str, name: str | None, query: Any, body: Any) -> Any:
         api = self.api
