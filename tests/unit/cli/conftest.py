@@ -5,8 +5,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -235,22 +235,8 @@ def edljobs(server: ApiServer) -> None:
 @pytest.fixture
 def meanwhile() -> Iterator[Callable[[Callable[[], None]], None]]:
     """Does something in a thread, while the main one runs a command."""
-    threads: list[threading.Thread] = []
-    errors: list[BaseException] = []
-
-    def start(act: Callable[[], None]) -> None:
-        def run() -> None:
-            try:
-                act()
-            except BaseException as error:
-                errors.append(error)
-                raise
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        threads.append(thread)
-
-    yield start
-    for thread in threads:
-        thread.join(10)
-    assert [] == errors
+    futures: list[Future[None]] = []
+    with ThreadPoolExecutor() as pool:
+        yield lambda act: futures.append(pool.submit(act))
+        for future in futures:
+            future.result(10)

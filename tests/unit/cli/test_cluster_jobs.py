@@ -418,9 +418,18 @@ def test_suspend_ends_the_master_first_then_the_others(
     add_pod(server, "worker", 0)
     add_pod(server, "ps", 0)
     before: list[int] = []
+    before_it = len(server.requests)
 
     def job_controller() -> None:
-        server.wait_until(lambda: the_job(server)["spec"]["parallelism"] == 0)
+        def looked_for_the_master() -> bool:
+            asked = [path for _, path in server.requests]
+            methods = [method for method, _ in server.requests]
+            after = (
+                asked[methods.index("PATCH", before_it) :] if "PATCH" in methods[before_it:] else []
+            )
+            return any("%28master%29" in path for path in after)
+
+        server.wait_until(looked_for_the_master)
         before.append(len([p for p in server.pods() if "deletionTimestamp" in p["metadata"]]))
         server.remove("edl-demo-master-0-abc")
 
