@@ -194,15 +194,14 @@ def test_a_node_that_never_says_that_a_deleted_pod_ended(runtime, server, told, 
     assert found.why == "was deleted, and its node does not say that it ended"
 
 
-def test_an_end_that_no_event_told_is_found_by_the_list(api, server, told, monkeypatch):
-    monkeypatch.setattr("edl.k8s.reflector._RESYNC_S", 0.0)
-    runtime = KubernetesRuntime(api, JOB, make=make, cap=lambda *_: "8Gi", report=told.put)
+def test_an_end_that_no_event_told_is_found_by_the_list(runtime, server, told):
     replica, name = start(runtime, server)
+    server.set_status(name, phase="Running")
+    assert told.get(timeout=WAIT_S) == Running(replica)
 
     server.remove(name, tell=False)
     server.forget_history()
     found = next_exit(told)
-    runtime.detach()
 
     assert found.replica == replica and found.unknown
 
