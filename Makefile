@@ -7,9 +7,12 @@ PROTOS := $(wildcard .pythonpath/edl/proto/*.proto)
 # A machine whose package index serves CUDA builds only for other versions: the CPU build of this one.
 TORCH ?= torch==2.13.0
 # Long soaks are run by hand: .venv/bin/python -m pytest -m slow -s tests/chaos
-MARKS := not slow and not gpu
+MARKS := not slow and not gpu and not k8s
+# For test-k8s: Kubernetes 1.20.2's programs. Without the file they are built from Debian's source.
+KUBERNETES_BINARIES ?= $(abspath $(lastword $(wildcard ../shared/cluster/kubernetes-*-linux-amd64.tar.zst)))
+export KUBERNETES_BINARIES
 
-.PHONY: demo test lint bench protos clean
+.PHONY: demo test test-k8s lint bench protos clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +33,9 @@ else
 	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 2 --dist worksteal tests/unit
 	$(BIN)/python -m pytest -q -m "$(MARKS)" tests/integration tests/chaos
 endif
+
+test-k8s: $(VENV)/.installed ## Start a Kubernetes cluster on this machine, pass the tests on it (root, Debian)
+	$(BIN)/python -m pytest -q -rs -m "k8s and not slow" $(or $(TESTS),tests/k8s)
 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

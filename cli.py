@@ -7,23 +7,21 @@ as one line `edl: error: …` and the exit code of its class; what is unexpected
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from . import __version__
 from .common import paths
-from .common.errors import EdlError, JobError, UsageError
+from .common.errors import EdlError, UsageError
 from .common.resolve import resolve
 from .common.settings import JobSettings
+from .common.values import seconds
+from .watch import commands
 from .watch.options import NAMES, JobCommand, as_yaml, given_values, job_options
-
-if TYPE_CHECKING:
-    from .watch.jobs import Job, Status
 
 EPILOG = """Flags may be written with dashes or underscores.
 
@@ -83,34 +81,103 @@ def cli() -> None:
 # -- jobs
 
 
+def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of whatever runs a job."""
+    for option in (
+        job_options,
+        click.option(
+            "--as",
+            "kind",
+            type=click.Choice(["auto", "job", "edljob"]),
+            default="auto",
+            help="What a cluster is given; auto: an EdlJob where their controller runs, else a Job.",
+        ),
+        click.option(
+            "--yaml",
+            "as_objects",
+            is_flag=False,
+            flag_value="-",
+            metavar="[FILE]",
+            help="Print what a cluster would be given, or write it; create nothing.",
+        ),
+        click.option("--dry_run", is_flag=True, help="Print the resolved job; start nothing."),
+        click.option("--config", metavar="FILE", type=click.Path(), help="Settings out of YAML."),
+    ):
+        command = option(command)
+    return command
+
+
 def _job_command(name: str, help: str) -> None:
     """Add `edl <name>`, which resolves the settings and runs a job."""
 
     @cli.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
-    @click.option("--config", metavar="FILE", type=click.Path(), help="Settings from a YAML file.")
-    @click.option("--dry_run", is_flag=True, help="Print the resolved job as YAML; start nothing.")
     @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
-    @job_options
-    def command(config: str | None, dry_run: bool, detach: bool, **flags: Any) -> int:
-        values, origins = given_values(config, flags)
-        from .watch import jobs
+    @_job_flags
+    def command(detach: bool, **given: Any) -> int:
+        return _run_job(name, detach, **given)
 
-        before = jobs.Job(Path(values.get("resume") or "").absolute())
-        stands = name == "train" and [*values] == ["resume"] and paths.stands(before.folder)
-        settings = JobSettings.of_job(before.folder) if stands else resolve(name, values, origins)
-        resolved = dataclasses.asdict(settings)
-        if dry_run:
-            said = {key: origins.get(key, "flag") for key in values}
-            click.echo(as_yaml(name, resolved, said))
-            return 0
-        from .watch import follow, screen
 
-        job, child = jobs.go_on(before) if stands else jobs.start(settings)
+def _run_job(
+    command: str,
+    detach: bool,
+    *,
+    config: str | None,
+    dry_run: bool,
+    as_objects: str | None,
+    kind: str,
+    submits: bool = False,
+    **flags: Any,
+) -> int:
+    values, origins = given_values(config, flags)
+    if submits or as_objects:
+        where = values.setdefault("runtime", "kubernetes")
+        if str(where).lower() != "kubernetes":
+            raise UsageError(f"--runtime {where} is not of a cluster: leave it out here.")
+    from .watch import jobs
+
+    before = jobs.Job(Path(values.get("resume") or "").absolute())
+    stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
+    settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
+    resolved = dataclasses.asdict(settings)
+    if dry_run:
+        said = {key: origins.get(key, "flag") for key in values}
+        click.echo(as_yaml(command, resolved, said))
+        return 0
+    if settings.runtime == "kubernetes":
+        return _in_cluster(settings, resolved, detach, as_objects, kind)
+    from .watch import follow, screen
+
+    job, child = jobs.go_on(before) if stands else jobs.start(settings)
+    if detach:
+        follow.wait_until_serving(job, child)
+        click.echo(f"{job.name} runs: `edl status {job.name}`, `edl logs -f {job.name}`")
+        return 0
+    return follow.follow(job, child, screen.open_screen(settings.log_format, resolved))
+
+
+def _in_cluster(
+    settings: JobSettings,
+    resolved: dict[str, Any],
+    detach: bool,
+    as_objects: str | None,
+    kind: str,
+) -> int:
+    from .watch import cluster, cluster_follow, screen, submit
+
+    if as_objects:
+        text = submit.as_yaml(settings, "job" if kind == "auto" else kind)
+        if as_objects == "-":
+            click.echo(text, nl=False)
+        else:
+            Path(as_objects).write_text(text)
+        return 0
+    with cluster.connected(settings.namespace) as api:
+        job = submit.submit(api, settings, kind)
         if detach:
-            follow.wait_until_serving(job, child)
-            click.echo(f"{job.name} runs: `edl status {job.name}`, `edl logs -f {job.name}`")
+            at = f"{job.name} -n {api.namespace}"
+            click.echo(f"{job.name} is submitted: `edl status {at}`, `edl logs -f {at}`")
             return 0
-        return follow.follow(job, child, screen.open_screen(settings.log_format, resolved))
+        return cluster_follow.follow(job, screen.open_screen(settings.log_format, resolved))
 
 
 _job_command("train", "Train a model with servers and elastic workers, and watch it to its end.")
@@ -118,88 +185,22 @@ _job_command("evaluate", "Evaluate a checkpoint on --validation_data.")
 _job_command("predict", "Predict --prediction_data with a checkpoint; results go to --output.")
 
 
-@cli.command()
-@click.argument("job", required=False)
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table")
-def status(job: str | None, output: str) -> None:
-    """The state of a job, or of all jobs."""
-    from .watch import jobs, view
-
-    if job is not None:
-        found = jobs.find(job).status()
-        _print_status(found, output, lambda: view.panel(found))
-        return
-    listed = [each.status() for each in jobs.all_jobs()]
-    if not listed and output == "table":
-        click.echo(f"No jobs in {paths.jobs_folder()}: `edl train` starts one.")
-        return
-    _print_status(listed, output, lambda: view.jobs_table(listed))
+@cli.command("submit", cls=JobCommand, epilog=EPILOG, context_settings=NAMES)
+@click.option("--follow", "-f", is_flag=True, help="Watch it to its end, as `edl train` does.")
+@click.option(
+    "--command",
+    type=click.Choice(["train", "evaluate", "predict"]),
+    default="train",
+    help="What the job does.",
+)
+@_job_flags
+def submit_job(command: str, follow: bool, **given: Any) -> int:
+    """Give a job to a Kubernetes cluster and return: `edl train --runtime kubernetes --detach`."""
+    return _run_job(command, not follow, submits=True, **given)
 
 
-def _print_status(found: Status | list[Status], output: str, table: Any) -> None:
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
-    elif output == "yaml":
-        import yaml
-
-        click.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
-    else:
-        from rich.console import Console
-
-        # Piped, a line is as long as it is: nothing is cut for a terminal that is not there.
-        Console(width=None if sys.stdout.isatty() else 120).print(table())
-
-
-@cli.command()
-@click.argument("job", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("--role", type=click.Choice(["master", "worker", "server"]), help="Only this role.")
-@click.option("--index", type=int, metavar="N", help="Only this replica of the role.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each.")
-def logs(job: str | None, follow: bool, role: str | None, index: int | None, tail: int) -> None:
-    """The logs of a job's processes."""
-    from .watch import jobs
-    from .watch.logs import lines
-
-    for text in lines(jobs.find(job), role=role, index=index, tail=tail, follow=follow):
-        click.echo(text)
-
-
-@cli.command()
-@click.argument("job", required=False)
-def stop(job: str | None) -> None:
-    """End a job: its workers hand back, a checkpoint is written, `edl train --resume` goes on."""
-    found = _running(job)
-    client = found.client()
-    try:
-        client.stop("edl stop")
-    finally:
-        client.close()
-    click.echo(f"{found.name} is stopping: `edl status {found.name}` shows when it has.")
-
-
-@cli.command()
-@click.argument("job", required=False)
-@click.option("--num_workers", type=click.IntRange(1), required=True, help="Workers wanted.")
-def scale(job: str | None, num_workers: int) -> None:
-    """Change the number of workers of a running job."""
-    found = _running(job)
-    client = found.client()
-    try:
-        previous = client.scale(num_workers)
-    finally:
-        client.close()
-    click.echo(f"{found.name}: {previous} -> {num_workers} workers wanted")
-
-
-def _running(name: str | None) -> Job:
-    """The job, which must not be over."""
-    from .watch import jobs
-
-    job = jobs.find(name)
-    if job.is_over():
-        raise JobError(f"Job {job.name!r} is over: {job.status().get('state')}.")
-    return job
+for _each in commands.COMMANDS:
+    cli.add_command(_each)
 
 
 # -- faults
@@ -246,10 +247,10 @@ def run_chaos(
     if not rules:
         raise UsageError("No fault is named: say --kill worker:every=20s, for example.")
     try:
-        for_s = schedule.seconds(lasting) if lasting else float("inf")
+        for_s = seconds(lasting) if lasting else float("inf")
     except ValueError as error:
         raise UsageError(f"--for: {error}.") from error
-    found = _running(job)
+    found = commands.running(job)
     with open(log or found.folder / "chaos.jsonl", "a") as file:
         lines = injector.inject(found, schedule.schedule(rules, seed), for_s, file, click.echo)
     hits = sum(not line.missed for line in lines)
@@ -304,7 +305,7 @@ _definition_options = click.option(
 
 @cli.group()
 def zoo() -> None:
-    """Definitions of models: make, list, check."""
+    """Definitions of models: make, list, check, put into an image."""
 
 
 @zoo.command()
@@ -363,6 +364,41 @@ def check(
     for finding in findings:
         click.echo(f"{marks[finding.level]} {finding.what}: {finding.detail}")
     return 2 if any(finding.level == "error" for finding in findings) else 0
+
+
+@zoo.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--image", required=True, metavar="NAME", help="Name of the image, with its tag.")
+@click.option(
+    "--base_image", default="", metavar="NAME", help="An image with edl; default: edl:VERSION."
+)
+@click.option(
+    "--extra_pypi_index", default="", metavar="URL", help="One more index for requirements.txt."
+)
+@click.option("--dry_run", is_flag=True, help="Print the Dockerfile; build nothing.")
+def build(folder: Path, image: str, base_image: str, extra_pypi_index: str, dry_run: bool) -> None:
+    """Build an image of a folder of definitions, by docker or buildah.
+
+    The folder goes to /model_zoo, its requirements.txt is installed; a Dockerfile in it is used as
+    it is.
+    """
+    from .model_zoo import image as image_
+
+    if dry_run:
+        click.echo(image_.dockerfile(folder, base_image, extra_pypi_index), nl=False)
+        return
+    image_.build(folder, image, base_image, extra_pypi_index)
+    click.echo(f"built {image}; next: edl zoo push {image}")
+
+
+@zoo.command()
+@click.argument("image")
+def push(image: str) -> None:
+    """Push an image to its registry, by docker or buildah."""
+    from .model_zoo import image as image_
+
+    image_.push(image)
+    click.echo(f"pushed {image}")
 
 
 @cli.group()

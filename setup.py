@@ -11,6 +11,7 @@ FOLDERS = [
     "chaos",
     "common",
     "data",
+    "k8s",
     "master",
     "model_zoo",
     "nn",
@@ -37,6 +38,7 @@ setup(
     package_data={
         "edl": ["py.typed"],
         "edl.data": ["vendored/*"],
+        "edl.k8s": ["manifests/**/*", "manifests/chart/.helmignore"],
         "edl.model_zoo": ["templates/*"],
         "edl.proto": ["*.proto", "*.pyi"],
     },

@@ -12,12 +12,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..common.errors import UsageError
+from ..common.values import seconds
 
 ROLES = ("worker", "ps", "master")
 SIGNALS = {
@@ -25,7 +25,6 @@ SIGNALS = {
     "STOP": signal.SIGSTOP,
     "TERM": signal.SIGTERM,
 }
-_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _STOP_S = 5.0  # how long a process sleeps where nothing is said
 
 
@@ -117,14 +116,6 @@ def parse(text: str, number: signal.Signals = signal.SIGKILL) -> Rule:
         index=_whole(one["index"], text) if "index" in one else None,
         for_s=sleep_s if number == signal.SIGSTOP else 0.0,
     )
-
-
-def seconds(text: str) -> float:
-    """`20s`, `500ms`, `1.5m`, `2h` or `20`. Raises ValueError."""
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+)(ms|s|m|h|)", text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is no time such as 20s, 500ms or 1m")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def _seconds(text: str, whole: str) -> float:

@@ -7,10 +7,11 @@
     │   └── RecordError     one broken record (rule 7: quarantined, never dropped)
     ├── CheckpointError     a checkpoint that is torn, corrupt, missing or unfit       exit 1
     ├── JobError            the job failed; the message says why                       exit 1
+    ├── ImageError          a container image was not built or pushed                  exit 1
     ├── NotPinned           a server does not hold the cut that was asked for       exit 1
     └── PeerError           another process did not answer as it must
         ├── Unreachable     no answer within the deadline
-        ├── Unauthenticated the job's token was missing or wrong
+        ├── Unauthenticated the job's token was missing or wrong, or the certificate another's
         └── Fenced          this process was declared lost; what it holds is void
 
 Messages are whole sentences for the user: what is wrong, where, and what to do.
@@ -60,6 +61,10 @@ class JobError(EdlError):
     """The job failed."""
 
 
+class ImageError(EdlError):
+    """A container image cannot be built or pushed."""
+
+
 class PeerError(EdlError):
     """Another process of the job did not answer as it must."""
 
@@ -69,7 +74,7 @@ class Unreachable(PeerError):
 
 
 class Unauthenticated(PeerError):
-    """The job's token was missing or wrong."""
+    """The job's token was missing or wrong, or the peer has another job's certificate."""
 
 
 class Fenced(PeerError):

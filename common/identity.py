@@ -2,8 +2,9 @@
 
 Every process of a job has the same one, made at submit; nobody else has it. The certificate is
 self-signed and trusted by its bytes: a peer is of this job if and only if it holds exactly this
-certificate's key (mutual TLS 1.3), so there is no authority, no name and no expiry to check.
-It travels like the token, in the environment: EDL_IDENTITY.
+certificate's key (mutual TLS 1.3), so there is no authority and no expiry to check, and its one name
+(for gRPC, which checks one) is that of any job. It travels like the token, in the environment:
+EDL_IDENTITY. A job without a certificate stays on loopback.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ import json
 import os
 import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from .errors import EdlError, UsageError
+from .listen import HOST_VARIABLE, is_loopback
+
+TOKEN_VARIABLE = "EDL_TOKEN"
 IDENTITY_VARIABLE = "EDL_IDENTITY"
+CERTIFIED_NAME = "edl-job"
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,9 @@ class Identity:
             .not_valid_before(began)
             .not_valid_after(datetime.datetime(9999, 12, 31))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.DNSName(CERTIFIED_NAME)]), critical=False
+            )
             .sign(key, hashes.SHA256())
         )
         pem = serialization.Encoding.PEM
@@ -69,6 +79,42 @@ class Identity:
         except (ValueError, TypeError) as error:
             raise ValueError(f"{IDENTITY_VARIABLE} holds no identity of a job") from error
         return cls(str(token), str(certificate_pem), str(key_pem))
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Identity:
+        """Of the job in this folder, as `save` left it there. Raises FileNotFoundError."""
+        token = (folder / "token").read_text().strip()
+        try:
+            return cls.from_variable((folder / "identity").read_text())
+        except FileNotFoundError:
+            return cls(token)
+
+    def save(self, folder: Path) -> None:
+        """For the owner of a new job's folder, and nobody else."""
+        contents = {"token": self.token}
+        if self.certificate_pem:
+            contents["identity"] = self.to_variable()
+        for name, text in contents.items():
+            with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+                file.write(text)
+
+    def variables(self) -> dict[str, str]:
+        """The environment of a process of the job."""
+        certified = self.to_variable() if self.certificate_pem else ""
+        return {TOKEN_VARIABLE: self.token, IDENTITY_VARIABLE: certified}
+
+    def encrypts(self, host: str) -> bool:
+        """Whether gRPC at this host is encrypted.
+
+        Raises EdlError where it must be and there is no certificate.
+        """
+        if self.certificate_pem or is_loopback(host):
+            return bool(self.certificate_pem)
+        raise EdlError(
+            f"{host} is not on loopback, and this process has no certificate of the job, so that it "
+            f"neither listens nor calls there: set {IDENTITY_VARIABLE}, or leave {HOST_VARIABLE} at "
+            "127.0.0.1."
+        )
 
     def proof(self, role: bytes, ours: bytes, theirs: bytes) -> bytes:
         """What only a holder of the token can say of these nonces: HMAC-SHA256, 32 bytes."""
@@ -106,7 +152,23 @@ class Identity:
         return context
 
 
-def job_identity(token: str) -> Identity:
-    """The identity of the job that this process belongs to: EDL_IDENTITY, or the token alone."""
+def given_identity() -> Identity | None:
+    """EDL_IDENTITY; None where that is not set. Raises UsageError."""
     value = os.environ.get(IDENTITY_VARIABLE, "")
-    return Identity.from_variable(value) if value else Identity(token)
+    try:
+        return Identity.from_variable(value) if value else None
+    except ValueError as error:
+        raise UsageError(f"{error}: it was cut or changed on its way.") from error
+
+
+def job_identity(token: str) -> Identity:
+    """The identity of the job of this token: EDL_IDENTITY, or the token alone.
+
+    Raises UsageError where EDL_IDENTITY is another job's.
+    """
+    given = given_identity() or Identity(token)
+    if not hmac.compare_digest(given.token.encode(), token.encode()):
+        raise UsageError(
+            f"{IDENTITY_VARIABLE} and {TOKEN_VARIABLE} are of two jobs: set both to the same one's."
+        )
+    return given

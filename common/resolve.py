@@ -29,6 +29,8 @@ _JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 # What ElasticDL called them.
 _FORMER_CHOICES = {"parameterserverstrategy": "ps"}
 
+_ANYWHERE = {"runtime", "min_workers"}  # of the group Cluster, but not only there
+
 Say = Callable[[str], str]
 
 
@@ -40,12 +42,28 @@ def resolve(
     `origins` says where a value stands ("job.yaml:3"), for the errors. Raises UsageError.
     """
 
-    def say(name: str) -> str:
-        where = (origins or {}).get(name, "")
-        return f"--{name} ({where})" if where else f"--{name}"
+    say = _sayer(origins)
+    settings = typed(command, values, origins)
+    _check_names(settings, say)
+    _check_consistency(settings, say)
+    _check_checkpoints(settings, say)
+    _check_inputs(settings, say)
+    if settings.runtime == "kubernetes":
+        _check_cluster(settings, say)
+    else:
+        _check_no_cluster(values, origins or {})
+        _check_outside(settings, say)
+    return settings
 
+
+def typed(
+    command: str, values: Mapping[str, Any], origins: Mapping[str, str] | None = None
+) -> JobSettings:
+    """As `resolve`, without its look at what is lacking, contradicts or lies outside."""
+    say = _sayer(origins)
     known = spellings()
     rows = {knob.name: knob for knob in knobs()}
+    in_pods = str(values.get("runtime", "")).lower() == "kubernetes"
     given: dict[str, Any] = {}
     for spelled, value in values.items():
         if spelled not in known:
@@ -53,22 +71,24 @@ def resolve(
             hint = f"; did you mean --{near[0]}?" if near else "."
             raise UsageError(f"There is no setting --{spelled}{hint}")
         name = known[spelled]
-        given[name] = _value(rows[name], value, say(name))
-    if given.get("resume"):
+        given[name] = _value(rows[name], value, say(name), in_pods)
+    if given.get("resume") and not in_pods:
         if command != "train":
             raise UsageError(f"{say('resume')} is of `edl train`: give --checkpoint_dir_for_init.")
         given = _resumed(given, say)
     if not given.get("job_name"):
         given["job_name"] = _made_up_name(command, given.get("model_def", ""))
     if _is_file(given.get("model_def", "")):
-        given["model_def"] = _absolute(given["model_def"])
-    settings = JobSettings(command=command, **given)
-    _check_names(settings, say)
-    _check_consistency(settings, say)
-    _check_checkpoints(settings, say)
-    _check_inputs(settings, say)
-    _check_outside(settings, say)
-    return settings
+        given["model_def"] = _path(given["model_def"], say("model_def"), in_pods)
+    return JobSettings(command=command, **given)
+
+
+def _sayer(origins: Mapping[str, str] | None) -> Say:
+    def say(name: str) -> str:
+        where = (origins or {}).get(name, "")
+        return f"--{name} ({where})" if where else f"--{name}"
+
+    return say
 
 
 def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
@@ -136,22 +156,33 @@ def _next_name(name: str) -> str:
     raise AssertionError("unreachable")
 
 
-def _value(knob: Knob, value: Any, said: str) -> Any:
+def _value(knob: Knob, value: Any, said: str, in_pods: bool) -> Any:
     made = convert(value, knob.kind, said)
     if knob.choices:
         lower = _FORMER_CHOICES.get(made.lower(), made.lower())
-        if lower not in knob.choices:
-            near = difflib.get_close_matches(lower, knob.choices, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+        choices = {choice.lower(): choice for choice in knob.choices}
+        if lower not in choices:
+            near = difflib.get_close_matches(lower, choices, n=1)
+            hint = f"; did you mean {choices[near[0]]!r}?" if near else "."
             raise UsageError(f"{said} is one of {', '.join(knob.choices)}, not {made!r}{hint}")
-        return lower
+        return choices[lower]
     number = isinstance(made, int | float) and not isinstance(made, bool)
     if number and not made >= knob.minimum:
         raise UsageError(f"{said} is at least {knob.minimum}, not {made}.")
     if knob.path:
         parts = _parts(made) if knob.name in _DATA.values() else [made]
-        return ",".join(_absolute(part) for part in parts)
+        there = in_pods and knob.name != "cluster_spec"  # which whoever submits reads
+        return ",".join(_path(part, said, there) for part in parts)
     return made
+
+
+def _path(path: str, said: str, in_pods: bool) -> str:
+    if in_pods and path and _is_local(path) and not path.startswith("/"):
+        raise UsageError(
+            f"{said}: {path} is a path in the pods: write it from the root (/...), of the image or of "
+            "a --volume."
+        )
+    return _absolute(path)
 
 
 def _made_up_name(command: str, model_def: str) -> str:
@@ -268,6 +299,31 @@ def _check_inputs(settings: JobSettings, say: Say) -> None:
     for name in needed:
         if not getattr(settings, name):
             raise UsageError(f"`edl {settings.command}` needs --{name}.")
+
+
+def _check_cluster(settings: JobSettings, say: Say) -> None:
+    """What can be told from outside: paths are of the pods, and looked at by the master there."""
+    if not settings.image_name:
+        raise UsageError(
+            f"{say('runtime')} kubernetes runs pods: name the --image_name that they run, with edl and "
+            "the definition in it (`edl zoo build` makes one)."
+        )
+    if settings.min_workers > settings.num_workers:
+        raise UsageError(
+            f"{say('min_workers')} {settings.min_workers} is more than {say('num_workers')} "
+            f"{settings.num_workers}: no task would ever be leased."
+        )
+
+
+def _check_no_cluster(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """A flag of clusters is no flag of this machine; a job file may be for both."""
+    rows = {knob.name: knob for knob in knobs()}
+    for spelled in values.keys() - origins.keys():
+        knob = rows[spellings()[spelled]]
+        if knob.group == "Cluster" and knob.name not in _ANYWHERE:
+            raise UsageError(
+                f"--{spelled} is of jobs in a cluster: add --runtime kubernetes, or say `edl submit`."
+            )
 
 
 def _check_outside(settings: JobSettings, say: Say) -> None:

@@ -1,7 +1,8 @@
-"""gRPC at the edges: servers and channels with the job's token, deadlines, message limits.
+"""gRPC at the edges: servers and channels with the job's identity, deadlines, message limits.
 
 Every server refuses a call without the job's token (UNAUTHENTICATED); every call has a deadline.
-The token reaches a process through the environment variable EDL_TOKEN, never through arguments.
+Where the job has a certificate, servers and channels speak mutual TLS and accept that one alone.
+Both reach a process through the environment (EDL_TOKEN, EDL_IDENTITY), never through arguments.
 `call` turns gRPC's errors into ours, so that no other file needs to know status codes.
 """
 
@@ -17,9 +18,10 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from . import unreliable
-from .errors import EdlError, NotPinned, Unauthenticated, Unreachable
+from .errors import EdlError, NotPinned, Unauthenticated, Unreachable, UsageError
+from .identity import CERTIFIED_NAME, IDENTITY_VARIABLE, TOKEN_VARIABLE, Identity, job_identity
+from .listen import HEALTH_PORT_VARIABLE, fixed_port, host_of, joined, own_host
 
-TOKEN_VARIABLE = "EDL_TOKEN"
 _TOKEN_KEY = "x-edl-token"
 SHARD_KEY = (
     "edl-shard"  # whom a call is for: another server may be given the port of one that is gone
@@ -47,7 +49,16 @@ _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),  # what a pod or a laptop has one for is not its own job
 ]
+
+# What gRPC says where a handshake fails. The latter two may pass: a port that is another process's
+# by now, a peer that ends just then.
+_OTHER_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
+_HINTS = {
+    "WRONG_VERSION_NUMBER": f"it does not encrypt: was it started without {IDENTITY_VARIABLE}?",
+    "Socket closed": f"it may want the job's certificate: is {IDENTITY_VARIABLE} set here?",
+}
 
 Reply = TypeVar("Reply")
 
@@ -82,17 +93,22 @@ class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
 
 
 class Server:
-    """A gRPC server with health, bound to loopback unless told otherwise."""
+    """A gRPC server with health, bound to EDL_HOST and of this process's job unless told otherwise."""
 
     def __init__(
         self,
         register: Callable[[grpc.Server], None],
         *,
         token: str,
-        host: str = "127.0.0.1",
+        identity: Identity | None = None,
+        host: str | None = None,
         port: int = 0,
         threads: int = 32,
     ) -> None:
+        """Raises EdlError where it cannot listen there, or may not without a certificate."""
+        identity = identity or job_identity(token)
+        host = host or own_host()
+        encrypts = identity.encrypts(host)
         self._server = grpc.server(
             futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
             interceptors=[_TokenCheck(token)],
@@ -106,13 +122,17 @@ class Server:
         register(self._server)
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        where = joined(host, port)
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            if encrypts:
+                bound = self._server.add_secure_port(where, _server_credentials(identity))
+            else:
+                bound = self._server.add_insecure_port(where)
         except RuntimeError as error:
             raise EdlError(
-                f"cannot listen on {host}:{port}: choose another --port, or 0 for any"
+                f"cannot listen on {where}: choose another --port, or 0 for any"
             ) from error
-        self.address = f"{host}:{bound}"
+        self.address = joined(host, bound)
         self._server.start()
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 
@@ -122,12 +142,56 @@ class Server:
         self._server.stop(grace_s).wait(grace_s + 1.0)
 
 
+def serve_health() -> grpc.Server | None:
+    """Serve gRPC health, plain, to whoever asks whether this process lives: a kubelet, say.
+
+    At EDL_HEALTH_PORT, for as long as the caller keeps it; None where that is not set. Raises
+    UsageError where the port is taken.
+    """
+    port = fixed_port(HEALTH_PORT_VARIABLE)
+    if not port:
+        return None
+    server = grpc.server(
+        futures.ThreadPoolExecutor(2, thread_name_prefix="health"),
+        options=[("grpc.so_reuseport", 0)],
+    )
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    where = joined(own_host(), port)
+    try:
+        server.add_insecure_port(where)
+    except RuntimeError as error:
+        raise UsageError(
+            f"cannot serve health on {where}: set {HEALTH_PORT_VARIABLE} to a port that is free."
+        ) from error
+    server.start()
+    return server
+
+
+def _server_credentials(identity: Identity) -> grpc.ServerCredentials:
+    certificate, key = identity.certificate_pem.encode(), identity.key_pem.encode()
+    return grpc.ssl_server_credentials(
+        [(key, certificate)], root_certificates=certificate, require_client_auth=True
+    )
+
+
+def _open(address: str, identity: Identity) -> grpc.Channel:
+    if not identity.encrypts(host_of(address)):
+        return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    certificate, key = identity.certificate_pem.encode(), identity.key_pem.encode()
+    return grpc.secure_channel(
+        address,
+        grpc.ssl_channel_credentials(certificate, key, certificate),
+        options=[*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", CERTIFIED_NAME)],
+    )
+
+
 class Channel:
     """A channel to a peer of the job for a generated stub; each of its calls carries the token.
 
     Not an interceptor: gRPC would make a new multicallable for each call, which is slow, and which
     crashes the process where another thread has just closed the channel. `master_epoch` is that of
-    the calling master; `shard` is the server that the calls are for.
+    the calling master; `shard` is the server that the calls are for; `identity` is by default that of
+    this process. Raises EdlError where the peer may not be called without a certificate.
     """
 
     def __init__(
@@ -136,8 +200,9 @@ class Channel:
         token: str,
         master_epoch: int | None = None,
         shard: int | None = None,
+        identity: Identity | None = None,
     ) -> None:
-        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._channel = _open(address, identity or job_identity(token))
         self._metadata: tuple[tuple[str, str], ...] = ((_TOKEN_KEY, token),)
         if master_epoch is not None:
             self._metadata += ((MASTER_EPOCH_KEY, str(master_epoch)),)
@@ -168,7 +233,8 @@ def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:
     """One RPC under a deadline.
 
     Raises Unreachable where the peer does not answer in time or is gone, Unauthenticated where it
-    refuses the token, EdlError (with the peer's own message) where it refuses the request.
+    refuses the token or has another certificate, EdlError (with the peer's own message) where it
+    refuses the request.
     """
     try:
         return method(request, timeout=timeout_s)
@@ -179,16 +245,20 @@ def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:
 def translate(error: grpc.RpcError) -> EdlError:
     """Our error for gRPC's."""
     code = error.code() if hasattr(error, "code") else None
-    details = error.details() if hasattr(error, "details") else str(error)
+    details = (error.details() if hasattr(error, "details") else str(error)) or ""
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return Unauthenticated(details or "unauthenticated")
     if code == grpc.StatusCode.NOT_FOUND:
         return NotPinned(details or "not pinned")
+    if code == grpc.StatusCode.UNAVAILABLE and _OTHER_CERTIFICATE in details:
+        return Unauthenticated(f"the peer has another job's certificate: {details}")
     if code in (
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.UNKNOWN,
     ):
-        return Unreachable(f"{code.name}: {details}")
+        connecting = "failed to connect" in details
+        hints = [f" ({hint})" for sign, hint in _HINTS.items() if connecting and sign in details]
+        return Unreachable(f"{code.name}: {details}{''.join(hints)}")
     return EdlError(f"{code.name if code else 'RPC'}: {details}")

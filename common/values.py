@@ -18,6 +18,7 @@ FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 _YES = {"true", "yes", "on", "1"}
 _NO = {"false", "no", "off", "0"}
+_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -145,3 +146,11 @@ def _load(text: str, said: str) -> Any:
     except yaml.YAMLError as error:
         what = " ".join(str(error).split())
         raise UsageError(f"{said}: {text!r} is neither JSON nor YAML: {what}") from error
+
+
+def seconds(text: str) -> float:
+    """`20s`, `500ms`, `1.5m`, `2h` or `20`. Raises ValueError."""
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+)(ms|s|m|h|)", text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no time such as 20s, 500ms or 1m")
+    return float(found[1]) * _UNITS[found[2]]

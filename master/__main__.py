@@ -19,15 +19,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--serve", action="store_true", help="without a supervisor")
     parser.add_argument("--after", default="", help="how the master before this one ended")
     parser.add_argument("--stop", default="", help="stop the job at once, for this reason")
+    parser.add_argument("--settings", type=Path, help="folder with settings.json, in a pod")
     given = parser.parse_args(arguments)
     job_dir = given.job_dir.absolute()
     if given.serve:
         from .serve import serve
 
-        return serve(job_dir, given.after, given.stop)
-    from .supervisor import supervise
+        return serve(job_dir, given.after, given.stop, given.settings)
+    from .supervisor import COMMAND, supervise
 
-    return supervise(job_dir)
+    told = ["--settings", str(given.settings)] if given.settings else []
+    return supervise(job_dir, [*COMMAND, *told])
 
 
 if __name__ == "__main__":

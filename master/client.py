@@ -20,6 +20,7 @@ from typing import Any
 
 from ..common import paths, rpc
 from ..common.errors import Unreachable
+from ..common.identity import Identity
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
 
@@ -34,8 +35,9 @@ class MasterClient:
 
     `replica` says who calls (None for the command line, which may only look, scale and stop).
     `where` tells the master's address of now; by default the job's folder (EDL_JOB_DIR) does.
-    Raises Unreachable when the master has not answered for `patience_s`, Unauthenticated where the
-    token is wrong. Answers that say `fenced` are returned, not raised.
+    `identity` is by default that of this process. Raises Unreachable when the master has not
+    answered for `patience_s`, Unauthenticated where token or certificate are another job's. Answers
+    that say `fenced` are returned, not raised.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class MasterClient:
         replica: pb.Replica | None = None,
         patience_s: float = 120.0,
         where: Callable[[], str | None] | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self.replica = replica
         self.patience_s = patience_s
         self._token = rpc.job_token() if token is None else token
+        self._identity = identity
         self._where = where or _where_the_job_says
         self._closed = threading.Event()
         self._numbers = itertools.count(1)
@@ -64,7 +68,7 @@ class MasterClient:
 
     def _connect(self, address: str) -> None:
         self.address = address
-        self._channel = rpc.Channel(address, self._token)
+        self._channel = rpc.Channel(address, self._token, identity=self._identity)
         self._stub: Any = master_pb2_grpc.MasterStub(self._channel)
 
     def _follow(self) -> None:

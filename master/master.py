@@ -27,9 +27,10 @@ from typing import Any, TypeVar
 from ..common import faults
 from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
+from ..common.identity import Identity
 from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
-from ..runtime.base import Exit, OnExit, Replica, Runtime
+from ..runtime.base import Exit, Note, OnReport, Replica, Report, Runtime
 from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core, go_on_with
 from .course import Course
 from .journal import Journal
@@ -77,7 +78,7 @@ class Master:
         journal: Journal,
         connect: Callable[[Sequence[str]], Servers],
         clock: Clock,
-        token: str,
+        identity: Identity,
         restore: str = "",
         watch: Callable[[dict[str, Any]], None] = lambda status: None,
     ) -> None:
@@ -97,7 +98,7 @@ class Master:
         self.settings, self.queue, self.loop, self.status = settings, queue, core.loop, core.status
         self.members, self.replicas = core.members, core.replicas
         self.status.checkpoint = restore or None
-        self._token = token
+        self._identity = identity
         self._watch = watch
         self._runtime: Runtime | None = None
         self._processes: dict[tuple[str, int], Replica] = {}
@@ -107,13 +108,13 @@ class Master:
         self._silent: dict[tuple[str, int], float] = {}  # role, index: last heard
         self._stop_reason = ""
         self._resumed = self._superseded = False
-        self._leaving = self._over = False
+        self._leaving = self._last_worker_gone = self._over = False
 
     # -- life
 
-    def run(self, start_runtime: Callable[[OnExit], Runtime]) -> int:
+    def run(self, start_runtime: Callable[[OnReport], Runtime]) -> int:
         """The whole job; returns its exit code."""
-        self._runtime = start_runtime(self.exited)
+        self._runtime = start_runtime(self.reported)
         try:
             self._begin()
             self._run_loop()
@@ -180,8 +181,10 @@ class Master:
             # One whose start was not finished is not known by its pid: it is given up, and refused
             # where it exists.
             unknown = Replica(slot.role, slot.index, slot.incarnation)
-            self._processes[slot.role, slot.index] = started.get(slot.incarnation, unknown)
-            self._silent[slot.role, slot.index] = now + self.settings.master_timeout_s
+            replica = started.get(slot.incarnation, unknown)
+            self._processes[slot.role, slot.index] = replica
+            if replica.pid:
+                self._await_registration(replica)
         for member in members:
             self._silent.pop((member.role, member.index), None)
 
@@ -241,14 +244,22 @@ class Master:
                 log.exception("job -> failed")
                 self.core.fail(str(error))
 
+    def fence(self, why: str) -> None:
+        """There is another master: this one ends, and touches nothing more."""
+
+        def end() -> None:
+            raise Fenced(why)
+
+        self.loop.post(end)
+
     def abort(self) -> None:
         """Kill every process now; the caller ends this one."""
         if self._runtime is not None:
             self._runtime.close()
 
-    def exited(self, exit: Exit) -> None:
-        """The runtime says that a process has ended."""
-        self.loop.post(lambda: self._exited(exit))
+    def reported(self, report: Report) -> None:
+        """The runtime says what has become of a process."""
+        self.loop.post(lambda: self._reported(report))
 
     # -- requests (any thread)
 
@@ -399,6 +410,8 @@ class Master:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.FINISHED)
         if self._must_leave(WORKER, replica.index):
             return pb.GetTaskReply(outcome=pb.GetTaskReply.DRAIN)
+        if len(self.members.of(WORKER)) < min(self.settings.min_workers, self.replicas.wanted):
+            return None
         task: Task | None = self.queue.lease(replica.incarnation, request.request_id)
         if task is None:
             return None
@@ -438,6 +451,21 @@ class Master:
             log.warning("%s\n%s", told.error, told.traceback)
         return bool(accepted)
 
+    def _reported(self, report: Report) -> None:
+        if isinstance(report, Exit):
+            self._exited(report)
+        elif isinstance(report, Note):
+            who = f"{report.replica.role} {report.replica.index} " if report.replica else ""
+            self.core.tell(f"{who}{report.text}")
+        elif self.members.get(report.replica.incarnation) is None:
+            self._await_registration(report.replica)
+
+    def _await_registration(self, replica: Replica) -> None:
+        if self._processes.get((replica.role, replica.index)) != replica:
+            return  # another has taken its place
+        until = self.core.clock.now() + self.settings.master_timeout_s
+        self._silent[replica.role, replica.index] = until
+
     def _exited(self, exit: Exit) -> None:
         replica = exit.replica
         if self._processes.get((replica.role, replica.index)) != replica:
@@ -447,7 +475,9 @@ class Master:
             replica.role, replica.index, replica.incarnation, exit.code, self.core.clock.now()
         )
         slot = self.replicas.slots[replica.role, replica.index]
-        if exit.unknown:
+        if exit.why:
+            slot.last_end = exit.why
+        elif exit.unknown:
             slot.last_end = "ended, nobody knows how: an earlier master had started it"
         self.core.tell(f"{replica.role} {replica.index} {slot.last_end} ({verdict})")
         for member in self.members.lose_index(replica.role, replica.index):
@@ -543,7 +573,7 @@ class Master:
         assert self._runtime is not None
         env = {
             **self.settings.envs,
-            "EDL_TOKEN": self._token,
+            **self._identity.variables(),
             "EDL_JOB_DIR": str(self.core.job_dir),
             "EDL_JOB_NAME": self.settings.job_name,
             "EDL_ROLE": start.role,
@@ -554,10 +584,8 @@ class Master:
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._processes[start.role, start.index] = replica
         self.core.save()
-        # until it registers
-        self._silent[start.role, start.index] = (
-            self.core.clock.now() + self.settings.master_timeout_s
-        )
+        if replica.pid:
+            self._await_registration(replica)
 
     def _check(self) -> None:
         if self.core.ended:
@@ -647,6 +675,7 @@ class Master:
         yield lambda: not self.replicas.running(WORKER) or self.core.clock.now() >= until
         self._stop_all(WORKER, 0)
         yield lambda: not self.replicas.running(WORKER)
+        self._last_worker_gone = True
         self._stop_all(SERVER, _SERVER_GRACE_S)
         yield lambda: not self.replicas.running(SERVER)
         self._over = True
@@ -655,7 +684,7 @@ class Master:
 
     def _must_leave(self, role: str, index: int) -> bool:
         if role == SERVER:
-            return False  # servers are stopped by the runtime, after the last worker
+            return self._last_worker_gone  # the runtime stops them
         return self.status.state == "failed" or self.replicas.is_leaving(role, index)
 
     def _stop_all(self, role: str, grace_s: float) -> None:

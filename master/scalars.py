@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import Gauge, start_http_server
+from prometheus_client import Gauge
+
+from ..common import listen
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +33,8 @@ class Scalars:
 
     @staticmethod
     def serve() -> str:
-        """Serve /metrics on loopback; its address."""
-        server, _ = start_http_server(0, addr="127.0.0.1")
-        return f"127.0.0.1:{server.server_port}"
+        """Serve /metrics; its address."""
+        return listen.serve_metrics()[1]
 
     def __call__(self, status: dict[str, Any], last: bool = False) -> None:
         for state, count in status["tasks"].items():

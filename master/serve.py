@@ -1,8 +1,9 @@
 """The master as a process: its parts put together, its end put on disk.
 
-The job's token comes in EDL_TOKEN. First `edl.worker --describe` checks the definition and counts
-the data, in a process of its own, so that no user code ever runs here. DIR/master.json says where
-the master serves; DIR/result.json is the last status.
+The job's token comes in EDL_TOKEN, its certificate, where it has one, in EDL_IDENTITY. First
+`edl.worker --describe` checks the definition and counts the data, in a process of its own, so that no
+user code ever runs here. DIR/master.json says where the master serves; DIR/result.json is the last
+status.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
-from ..common.errors import EdlError, Fenced, JobError
+from ..common.errors import EdlError, Fenced, JobError, PeerError
+from ..common.identity import job_identity
+from ..common.listen import own_host
 from ..common.settings import JobSettings
+from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
-from ..runtime.base import OnExit, Runtime
+from ..runtime.base import OnReport, Runtime
 from ..runtime.local import LocalRuntime
 from ..runtime.nursery import Nursery
 from .core import EXIT_INTERRUPTED, MEMORY
@@ -38,29 +42,74 @@ from .servicer import MasterServicer
 from .state import dump_queue, load_queue
 from .task_queue import TaskQueue
 
+if TYPE_CHECKING:
+    from ..k8s.home import Home
+
 log = logging.getLogger("edl.master")
 
 _RPC_THREADS = 512  # a parked long poll holds one; they are made as needed
 _DESCRIBE_S = 3600.0  # counting the records of very large text files takes minutes
 
 
-def serve(job_dir: Path, after: str = "", stop: str = "") -> int:
+def serve(job_dir: Path, after: str = "", stop: str = "", told: Path | None = None) -> int:
     """Run the job; its exit code.
 
     `after`: how the master before this one ended. `stop`: why the job is to be stopped at once.
+    `told`: the folder with its settings where this is a pod, whose job folder is empty at first.
     """
     logs.configure(role="master")
     try:
-        settings = JobSettings.of_job(job_dir)
+        settings = JobSettings.of_job(told or job_dir)
         logs.configure(settings.log_level, settings.log_format, "master")
+        if settings.runtime == "kubernetes":
+            return _serve_in_pod(settings, job_dir, after)
         return run(settings, job_dir, after, stop)
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def run(settings: JobSettings, job_dir: Path, after: str, stop: str) -> int:
+def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str) -> int:
+    """As `run`, as the one master among the pods that may try. What ends the job is told before the
+    pod ends, so that no other tries again."""
+    from ..k8s.home import Home
+
+    home = Home(settings)
+    try:
+        home.acquire(job_dir)
+        result = job_dir / "result.json"
+        if not result.exists():
+            code, message = 0, ""
+            try:
+                code = run(settings, job_dir, after, "", home)
+            except PeerError:
+                raise  # the pod is told to go, or nobody answers: another one goes on
+            except EdlError as error:
+                code, message = error.exit_code, str(error)
+            if not result.exists():  # it could not even begin
+                message = message or _last_words(job_dir / "logs" / "describe.log")
+                ended: dict[str, Any] = {"job_name": settings.job_name, "state": "failed"}
+                ended |= {"exit_code": code, "message": message, "resume": None}
+                storage.write_file(result, json.dumps(ended).encode())
+        status = json.loads(result.read_bytes())
+        home.decided(status)
+        return int(status["exit_code"])
+    finally:
+        home.close()
+
+
+def _last_words(log: Path) -> str:
+    words = log.read_text(errors="replace").strip()
+    return words.rpartition("\n")[2].removeprefix("edl: error: ")
+
+
+def run(
+    settings: JobSettings, job_dir: Path, after: str, stop: str, home: Home | None = None
+) -> int:
     """The whole job; its exit code. Raises EdlError where it cannot even begin."""
+    # Now, since counting the records may take minutes.
+    job_identity(rpc.job_token()).encrypts(own_host())
+    health = rpc.serve_health()
     # Imports torch while the definition is checked, so that workers start at once from then on.
     nursery = Nursery(
         (sys.executable, "-m", "edl.worker", "--nursery"),
@@ -68,12 +117,21 @@ def run(settings: JobSettings, job_dir: Path, after: str, stop: str) -> int:
         settings.envs,
     )
     try:
-        return _run(settings, job_dir, nursery, after, stop)
+        return _run(settings, job_dir, nursery, after, stop, home)
     finally:
         nursery.close()
+        if health is not None:
+            health.stop(0)
 
 
-def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, stop: str) -> int:
+def _run(
+    settings: JobSettings,
+    job_dir: Path,
+    nursery: Nursery,
+    after: str,
+    stop: str,
+    home: Home | None,
+) -> int:
     begun = _resume(settings, job_dir)
     if begun is None:
         described, code = describe(job_dir, nursery)
@@ -83,7 +141,8 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, sto
     journal, queue, restore, described = begun
     tensorboard = settings.output and settings.tensorboard
     scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
-    token = rpc.job_token()
+    identity = job_identity(rpc.job_token())
+    token = identity.token
     task_records = settings.minibatch_size * settings.num_minibatches_per_task
     master = Master(
         settings=settings,
@@ -93,9 +152,9 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, sto
         journal=journal,
         connect=lambda addresses: RemoteServers(addresses, token, journal.epoch),
         clock=MonotonicClock(),
-        token=token,
+        identity=identity,
         restore=restore,
-        watch=scalars,
+        watch=lambda status: _show(status, scalars, home),
     )
     memory = journal.get(MEMORY)
     if memory is not None:
@@ -105,7 +164,16 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, sto
         failed.unlink(missing_ok=True)
     server = _listen(MasterServicer(master), token, settings.port, job_dir)
     metrics_address = scalars.serve()
-    catch_signals(master, job_dir)
+    if home is not None:
+        nursery.close()  # workers are pods of their own
+        home.serve(
+            lambda workers: master.scale(pb.ScaleRequest(num_workers=workers)),
+            master.stop,
+            master.fence,
+        )
+        end_with_pod(master)
+    else:
+        catch_signals(master, job_dir)
     about = {"address": server.address, "pid": os.getpid(), "metrics_address": metrics_address}
     about |= {"epoch": journal.epoch}
     storage.write_file(job_dir / "master.json", json.dumps(about).encode())
@@ -113,10 +181,10 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, sto
     if stop:
         master.stop(stop)
 
-    def start_runtime(on_exit: OnExit) -> Runtime:
-        return LocalRuntime(
-            job_dir, master_address=server.address, on_exit=on_exit, nursery=nursery
-        )
+    def start_runtime(report: OnReport) -> Runtime:
+        if home is not None:
+            return home.start_runtime(report)
+        return LocalRuntime(job_dir, master_address=server.address, report=report, nursery=nursery)
 
     try:
         code = master.run(start_runtime)
@@ -131,6 +199,12 @@ def _run(settings: JobSettings, job_dir: Path, nursery: Nursery, after: str, sto
         server.stop()
         journal.close()
     return code
+
+
+def _show(status: dict[str, Any], scalars: Scalars, home: Home | None) -> None:
+    scalars(status)
+    if home is not None:
+        home.show(status)
 
 
 def _leave_result(master: Master, job_dir: Path, scalars: Scalars) -> None:
@@ -249,6 +323,15 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
 
 def _tolerance(settings: JobSettings) -> int:
     return max(1, settings.task_fault_tolerance)
+
+
+def end_with_pod(master: Master) -> None:
+    """A pod that is told to go takes nothing with it: its successor goes on with all that runs."""
+
+    def leave(number: int, _: Any) -> None:
+        threading.Thread(target=master.fence, args=("this pod is told to go",), daemon=True).start()
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def catch_signals(master: Master, job_dir: Path) -> None:

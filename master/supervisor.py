@@ -20,6 +20,7 @@ from types import FrameType
 
 from ..common.paths import JOURNAL
 
+COMMAND = (sys.executable, "-m", "edl.master")  # what runs a master
 _MOST_DEATHS = 5  # in a row, each within
 _SHORT_LIFE_S = 10.0  # of its start: whatever kills it will do so again
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -28,7 +29,7 @@ _INTERRUPTED = 130
 
 def supervise(
     job_dir: Path,
-    command: Sequence[str] = (sys.executable, "-m", "edl.master"),
+    command: Sequence[str] = COMMAND,
     now: Callable[[], float] = time.monotonic,
 ) -> int:
     """The job from its start to its end; its exit code. `command` runs a master; a test gives another."""
@@ -77,7 +78,7 @@ class _Supervisor:
             told += ["--stop", signal.Signals(known).name]
         self._child = subprocess.Popen(
             [*self._command, "--job-dir", str(self._job_dir), "--serve", *told],
-            env={**os.environ, "EDL_JOB_DIR": str(self._job_dir), "EDL_TOKEN": self._token()},
+            env={**os.environ, "EDL_JOB_DIR": str(self._job_dir), **self._identity()},
             stdin=subprocess.DEVNULL,
             close_fds=False,  # the lock
             start_new_session=True,  # what a terminal interrupts is this process alone
@@ -91,13 +92,16 @@ class _Supervisor:
         if self._child is not None:
             self._child.send_signal(number)
 
-    def _token(self) -> str:
-        """In the environment, or in the job's folder for one who starts a master by hand."""
-        given = os.environ.get("EDL_TOKEN")
+    def _identity(self) -> dict[str, str]:
+        """What the environment lacks: in the job's folder for one who starts a master by hand."""
+        if os.environ.get("EDL_TOKEN"):
+            return {}
+        from ..common.identity import Identity
+
         try:
-            return given or (self._job_dir / "token").read_text().strip()
+            return Identity.of_folder(self._job_dir).variables()
         except FileNotFoundError:
-            return ""
+            return {}
 
     def _result(self) -> bytes | None:
         try:

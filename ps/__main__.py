@@ -1,7 +1,8 @@
 """`python -m edl.ps --index I --incarnation X --master HOST:PORT`: one parameter server.
 
-The job's token comes in EDL_TOKEN. Exit codes: 0 drained; 1 lost, without a master, or unable to
-read its checkpoint or snapshots, or torn by a step that failed half way.
+The job's token comes in EDL_TOKEN, its certificate in EDL_IDENTITY. Exit codes: 0 drained; 1 lost,
+without a master, or unable to read its checkpoint or snapshots, or torn by a step that failed half
+way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import signal
 
 from ..common import log as logs
-from ..common import rpc
+from ..common import notice, rpc
 from ..common.errors import EdlError, Unreachable
 from ..common.identity import job_identity
 from ..common.malloc import keep_freed_memory
@@ -38,12 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     keep_freed_memory()
     logs.configure(role="ps", index=given.index)
-    server = Server(
-        index=given.index,
-        incarnation=given.incarnation,
-        master=given.master,
-        identity=job_identity(rpc.job_token()),
-    )
+    try:
+        server = Server(
+            index=given.index,
+            incarnation=given.incarnation,
+            master=given.master,
+            identity=job_identity(rpc.job_token()),
+        )
+    except EdlError as error:
+        log.error("%s", error)
+        return error.exit_code
     signal.signal(signal.SIGTERM, lambda *_: server.drain())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the master drains us
     try:
@@ -63,6 +68,7 @@ def _run(server: Server, checkpoint: str, recover: tuple[str, int]) -> int:
         if settings is None:
             return 0 if server.draining else 1
         logs.configure(settings.log_level, settings.log_format, "ps", server.index)
+        notice.watch(settings.preemption_notice)
         store = server.open_store(settings, checkpoint, recover)
         log.info("serving address=%s", server.address)
         return server.beat_until_end(store, settings.master_timeout_s)

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from ..common import rpc, unreliable
 from ..common.errors import EdlError, PeerError, Unreachable
-from ..common.identity import Identity
+from ..common.identity import Identity, job_identity
+from ..common.listen import host_of
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from ..proto import ps_pb2 as pb
 from ..proto import ps_pb2_grpc
@@ -151,7 +152,7 @@ class AutoConnection:
         shard: int,
     ) -> None:
         self._shard = shard
-        self._host = address.rpartition(":")[0]
+        self._host = host_of(address)
         self._stub = stub
         self._identity = identity
         self._slot_map_version = slot_map_version
@@ -352,14 +353,15 @@ class PsClient:
         server does not answer.
 
         `transport`: how pulls and pushes travel: "auto" (shared memory on the same host, else
-        TCP), "shm", "unix", "tcp" or "grpc". `identity` is needed across hosts. `master_epoch`: of
-        the master that calls. `first_shard`: of the first address; the others follow.
+        TCP), "shm", "unix", "tcp" or "grpc". `identity` is by default that of this process.
+        `master_epoch`: of the master that calls. `first_shard`: of the first address; the others
+        follow.
         """
         self.slot_map = slot_map or SlotMap(len(addresses))
         if self.slot_map.num_shards != len(addresses):
             raise ValueError(f"{len(addresses)} addresses for {self.slot_map.num_shards} shards")
         self._token = token
-        self._identity = identity or Identity(token)
+        self._identity = identity or job_identity(token)
         self._transport = transport
         self.servers_version = servers_version
         self._find = find
@@ -655,7 +657,7 @@ class PsClient:
 
     def _open(self, index: int, address: str) -> _Shard:
         shard = self._first_shard + index
-        channel = rpc.Channel(address, self._token, self._master_epoch, shard)
+        channel = rpc.Channel(address, self._token, self._master_epoch, shard, self._identity)
         stub = ps_pb2_grpc.ParameterServerStub(channel)
         version = self.slot_map.version
         connection: ShardConnection

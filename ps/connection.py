@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 
 from ..common.errors import EdlError, NotPinned, PeerError, Unauthenticated, Unreachable
 from ..common.identity import Identity
+from ..common.listen import is_loopback, joined
 from . import frames
 from .frames import Array, Bytes, Head
 from .shard import Chunk, Floats, ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
-from .stream import SILENT_S, Stream, flat, greet, host_id, is_loopback, make_region
+from .stream import SILENT_S, Stream, flat, greet, host_id, make_region
 
 __all__ = ["TRANSPORTS", "PlaneEndpoint", "PlaneShardConnection"]
 
@@ -146,7 +147,7 @@ class PlaneShardConnection:
     def _told(self, error: EdlError | OSError) -> EdlError:
         if isinstance(error, EdlError):
             return error
-        where = f"{self._endpoint.host}:{self._endpoint.tcp_port}"
+        where = joined(self._endpoint.host, self._endpoint.tcp_port)
         return Unreachable(f"the tensor plane at {where}: {error}")
 
     def _link(self, deadline: float) -> _Link:
@@ -195,10 +196,10 @@ class PlaneShardConnection:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             sock.settimeout(max(0.001, deadline - time.monotonic()))
             return self._greeted(sock, f"\0{self._endpoint.unix_name}", False, deadline)
-        except (ConnectionRefusedError, FileNotFoundError):
+        except (ConnectionRefusedError, FileNotFoundError, PermissionError):
             if self._transport != "auto":
                 raise
-        return self._tcp(deadline)  # another network namespace of this host
+        return self._tcp(deadline)  # another pod of this host, or one that is confined
 
     def _tcp(self, deadline: float) -> Stream:
         where = (self._endpoint.host, self._endpoint.tcp_port)

@@ -36,7 +36,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common import faults
+from ..common import faults, listen
 from ..common.errors import EdlError, NotPinned, PeerError, Unreachable
 from ..common.identity import Identity
 from ..nn.model_spec import ModelSpec
@@ -131,9 +131,13 @@ class Plane:
         budget_nbytes: int = BUDGET_NBYTES,
         stall_s: float = STALL_S,
     ) -> None:
-        """`backend` None: every call is answered UNAVAILABLE (ask again)."""
+        """`backend` None: every call is answered UNAVAILABLE (ask again).
+
+        Raises EdlError where `host` is not on loopback and `identity` has no certificate.
+        """
         if not identity.token:
             raise ValueError("the tensor plane needs the job's token")
+        identity.encrypts(host)
         self.backend = backend
         self.index = index
         self.metrics = metrics
@@ -143,8 +147,7 @@ class Plane:
         self._lock = threading.Lock()
         self._peers: dict[socket.socket, Stream | None] = {}  # None: not admitted yet
         self._closed = threading.Event()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        tcp = socket.create_server((host, 0), family=family, backlog=256)
+        tcp = socket.create_server((host, 0), family=listen.family(host), backlog=256)
         unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         name = f"edl-ps-{os.getpid()}-{secrets.token_hex(8)}"
         unix.bind(f"\0{name}")

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from prometheus_client import start_http_server
 
-from ..common import faults, paths, rpc, storage
+from ..common import faults, listen, paths, rpc, storage
 from ..common.errors import CheckpointError, Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
@@ -58,12 +57,17 @@ class Listeners:
 
     def __init__(self, servicer: ParameterServerServicer, identity: Identity) -> None:
         self._plane = Plane(
-            lambda: servicer.store, servicer.metrics, index=servicer.index, identity=identity
+            lambda: servicer.store,
+            servicer.metrics,
+            index=servicer.index,
+            identity=identity,
+            host=listen.own_host(),
         )
         servicer.listening = self._plane.listening
         self._rpc = rpc.Server(
             lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server),
             token=identity.token,
+            identity=identity,
             threads=_THREADS,
         )
         self.address = self._rpc.address
@@ -76,13 +80,13 @@ class Listeners:
 class MasterLine:
     """The master, wherever it is."""
 
-    def __init__(self, address: str, token: str, job_dir: str) -> None:
+    def __init__(self, address: str, identity: Identity, job_dir: str) -> None:
         """`job_dir`: where `master.json` says the address of the one that runs now; "": nowhere."""
-        self.address, self._token, self._job_dir = address, token, job_dir
+        self.address, self._identity, self._job_dir = address, identity, job_dir
         self._open()
 
     def _open(self) -> None:
-        self._channel = rpc.Channel(self.address, self._token)
+        self._channel = rpc.Channel(self.address, self._identity.token, identity=self._identity)
         self._stub = master_pb2_grpc.MasterStub(self._channel)
 
     def call(self, method: str, request: Any) -> Any:
@@ -117,15 +121,14 @@ class Server:
         self._wake = threading.Event()
         self._draining = False
         self._trace: ShardTrace | None = None
+        self._health = rpc.serve_health()
         self._servicer = ParameterServerServicer(index)
         threading.Thread(target=_load_kernels, name="kernels", daemon=True).start()
         self._listeners = Listeners(self._servicer, identity)
         self.address = self._listeners.address
-        self._http, _ = start_http_server(
-            0, addr="127.0.0.1", registry=self._servicer.metrics.registry
-        )
+        self._http, self._metrics_address = listen.serve_metrics(self._servicer.metrics.registry)
         self._job_dir = os.environ.get("EDL_JOB_DIR", "")
-        self._master = MasterLine(master, identity.token, self._job_dir)
+        self._master = MasterLine(master, identity, self._job_dir)
         self._token = identity.token
         self._snapshots: Snapshots | None = None
         self._telling = threading.Lock()
@@ -156,7 +159,7 @@ class Server:
         request = pb.RegisterRequest(
             replica=self._replica,
             address=self.address,
-            metrics_address=f"127.0.0.1:{self._http.server_port}",
+            metrics_address=self._metrics_address,
             pid=os.getpid(),
             host=socket.gethostname(),
         )
@@ -305,8 +308,22 @@ class Server:
                 self._draining = True
             if reply.low_water:
                 store.retire(reply.low_water)
+        self._hand_over(store)
         log.info("drained version=%d", store.version)
         return 0
+
+    def _hand_over(self, store: Store) -> None:
+        """Who is told to go while the job goes on leaves a last snapshot, for its replacement to begin
+        there: only what comes meanwhile is computed again."""
+        if self._snapshots is None:
+            return
+        try:
+            if self._beat(store).drain:
+                return  # the job is over
+        except Unreachable:
+            log.info("the master does not answer: whether the job is over is not known")
+        self._snapshots.stop()
+        self._snapshots.once()
 
     def _beat(self, store: Store | None) -> Any:
         state = "starting" if store is None else "serving" if store.initialized else "waiting"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hmac
-import ipaddress
 import math
 import mmap
 import os
@@ -29,6 +28,7 @@ import numpy as np
 
 from ..common.errors import EdlError, PeerError, Unauthenticated, Unreachable
 from ..common.identity import Identity
+from ..common.listen import is_loopback
 from .frames import MAGIC, PROTOCOL, Bytes
 
 HANDSHAKE_S = 10.0
@@ -207,13 +207,6 @@ class Stream:
 def flat(buffer: Any) -> memoryview:
     """The bytes of a C-contiguous buffer that is not empty."""
     return memoryview(buffer).cast("B")
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address, as sockets tell it, is of this host only."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback
 
 
 # -- Handshake

@@ -15,7 +15,8 @@ from typing import Protocol
 class Replica:
     """One process. `role` is "worker" or "server"; `incarnation` is unique per process.
 
-    `started` tells the process from a later one of the same pid (here: ticks since boot).
+    `started` tells the process from a later one of the same pid (here: ticks since boot). Without a
+    pid it does not run yet, and the runtime reports when it does.
     """
 
     role: str
@@ -26,18 +27,37 @@ class Replica:
 
 
 @dataclass(frozen=True)
+class Running:
+    """A replica that was started without a pid runs now."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True)
 class Exit:
     """A replica has ended: with an exit code, or by a signal (then `code` is minus its number).
 
-    `unknown`: how cannot be known (it was no child of this process), and `code` is only a guess.
+    What lies outside the process (eviction, the loss of a node) is a SIGKILL too. `why`: how it ended,
+    in words, where more is known than the code. `unknown`: how cannot be known (it was no child of
+    this process), and `code` is only a guess.
     """
 
     replica: Replica
     code: int
     unknown: bool = False
+    why: str = ""
 
 
-OnExit = Callable[[Exit], None]
+@dataclass(frozen=True)
+class Note:
+    """Something that the user should know, of a replica or of the runtime itself."""
+
+    replica: Replica | None
+    text: str
+
+
+Report = Running | Exit | Note
+OnReport = Callable[[Report], None]
 
 
 class Runtime(Protocol):

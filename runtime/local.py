@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..common.errors import EdlError
+from ..common.listen import ANY_PORTS
 from .adopted import AdoptedReplica, start_time
-from .base import Exit, OnExit, Replica
+from .base import Exit, OnReport, Replica
 from .nursery import ForkedReplica, Nursery
 
 Child = subprocess.Popen[bytes] | ForkedReplica | AdoptedReplica
@@ -38,13 +39,13 @@ class LocalRuntime:
         job_dir: Path,
         *,
         master_address: str,
-        on_exit: OnExit,
+        report: OnReport,
         command: Mapping[str, Sequence[str]] | None = None,
         nursery: Nursery | None = None,
     ) -> None:
         self._logs = job_dir / "logs"
         self._master_address = master_address
-        self._on_exit = on_exit
+        self._report = report
         self._command = command or {
             role: (sys.executable, "-m", module) for role, module in _MODULES.items()
         }
@@ -62,6 +63,7 @@ class LocalRuntime:
         env: Mapping[str, str],
         arguments: Sequence[str] = (),
     ) -> Replica:
+        env = {**ANY_PORTS, **env}  # fixed ports are the master's own
         command = [
             *self._command[role],
             *("--index", str(index)),
@@ -143,7 +145,7 @@ class LocalRuntime:
         if ours and start_time(child.pid) in (0, replica.started):  # no stranger's pid by now
             self._signal_group(child.pid, signal.SIGKILL)  # what the replica started goes with it
         if not closed:
-            self._on_exit(Exit(replica, code, getattr(child, "unknown", False)))
+            self._report(Exit(replica, code, getattr(child, "unknown", False)))
 
     def _kill_after(self, child: Child, grace_s: float) -> None:
         try:

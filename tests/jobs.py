@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from edl.common import storage
+from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.master.client import MasterClient
 
@@ -31,8 +32,10 @@ NO_RESTARTS = {
 class Job:
     """A job of real processes. `with Job(tmp_path, ...) as job: job.wait()`."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, identity: Identity | None = None, **settings: Any) -> None:
         self.folder = folder
+        self.identity = identity or Identity(secrets.token_hex(8))
+        self.token = self.identity.token
         folder.mkdir(parents=True, exist_ok=True)
         self.settings = JobSettings(
             **{
@@ -43,7 +46,6 @@ class Job:
             }
         )
         (folder / "settings.json").write_text(self.settings.to_json())
-        self.token = secrets.token_hex(8)
         (folder / "logs").mkdir(exist_ok=True)
         self.revision = 0
 
@@ -51,7 +53,7 @@ class Job:
         with open(self.folder / "logs" / "master.log", "ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "edl.master", "--job-dir", str(self.folder)],
-                env={**os.environ, "EDL_TOKEN": self.token, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, **self.identity.variables(), "OMP_NUM_THREADS": "1"},
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
@@ -80,7 +82,9 @@ class Job:
         return json.loads(address.read_text())
 
     def client(self) -> MasterClient:
-        return MasterClient(self.about()["address"], token=self.token, patience_s=10)
+        return MasterClient(
+            self.about()["address"], token=self.token, identity=self.identity, patience_s=10
+        )
 
     def watch(self, until: Any, timeout_s: float = 60.0) -> dict[str, Any]:
         """Follow the status until `until(status)`; answers that status."""

@@ -51,7 +51,7 @@ def follow(job: Job, child: subprocess.Popen[bytes], screen: Screen) -> int:
         events.put(("exit", code))
 
     threading.Thread(target=wait, daemon=True).start()
-    with _interrupts(lambda: events.put(("interrupt", None))), screen:
+    with interrupts(lambda: events.put(("interrupt", None))), screen:
         return _Follower(job, child, screen, events).run()
 
 
@@ -231,7 +231,7 @@ def _too_late(job: Job) -> JobError:
 
 
 @contextlib.contextmanager
-def _interrupts(tell: Callable[[], None]) -> Iterator[None]:
+def interrupts(tell: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C and SIGTERM become events."""
 
     def handler(number: int, frame: FrameType | None) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common import paths, storage
 from ..common.errors import EdlError, JobError, Unreachable, UsageError
+from ..common.identity import Identity, given_identity
 from ..common.settings import JobSettings
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ class Job:
         found = self.address()
         if found is None:
             raise JobError(f"Job {self.name!r} has no master yet: try again, or see {self.log}.")
-        token = (self.folder / "token").read_text().strip()
+        identity = Identity.of_folder(self.folder)
         return MasterClient(
             found[0],
-            token=token,
+            token=identity.token,
+            identity=identity,
             patience_s=patience_s,
             where=lambda: paths.master_address(self.folder),
         )
@@ -123,8 +125,7 @@ def start(
     """Make the job's folder and start its master. `master`: what runs it; a test gives another."""
     folder, lock = paths.claim(settings.job_name)
     try:
-        with open(os.open(folder / "token", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-            file.write(secrets.token_hex(16))
+        (given_identity() or Identity(secrets.token_hex(16))).save(folder)
         storage.write_file(folder / "settings.json", settings.to_json().encode())
     except BaseException:
         os.close(lock)
@@ -158,7 +159,7 @@ def _launch(
                 [*master, "--job-dir", str(job.folder)],
                 env={
                     **os.environ,
-                    "EDL_TOKEN": (job.folder / "token").read_text(),
+                    **Identity.of_folder(job.folder).variables(),
                     "EDL_JOB_DIR": str(job.folder),
                     "EDL_JOB_NAME": job.name,
                 },

@@ -22,14 +22,22 @@ from ..common.settings import Knob, knobs, spellings
 NAMES = {"token_normalize_func": lambda name: name.replace("-", "_"), "max_content_width": 100}
 
 # ElasticDL's flags that are not taken here: what to do instead.
-_SUBMIT = "belongs to `edl submit`, which comes with the Kubernetes release: leave it out here"
-_CLUSTER = re.compile(
-    r"""image_name|(worker|ps)_image|image_pull_policy|namespace|force_use_kube_config_file|yaml
-    |volume|populate_env_names|cluster_spec(_json)?|restart_policy|aux_params|job_command
-    |\w+_resource_(request|limit)|\w+_pod_priority|relaunch_timeout_worker|log_file_path
-    |need_(pod_manager|task_manager|elasticdl_job_service|tf_config)|ps_is_critical
-    |critical_worker_index|ps_relaunch_max_num|launch_worker_after_ps_running
-    |enable_automate_memory|num_evaluators|(docker|tensorboard_service)_\w+""",
+_INSTEAD = {
+    "(worker|ps)_image": "is gone: all pods have --image_name",
+    "force_use_kube_config_file": "is gone: KUBECONFIG names the file; in a pod, its account is taken",
+    "populate_env_names": "is gone: name them and their values in --envs",
+    "cluster_spec_json": "is gone: --cluster_spec takes it as a YAML file",
+    "log_file_path": "is gone: `edl logs` shows what each process prints",
+    "relaunch_timeout_worker": "is gone: a silent worker is replaced after --lease_s",
+    "ps_relaunch_max_num": "is gone: --relaunch_on_worker_failure counts for servers too",
+    "enable_automate_memory": "is gone: who runs out of memory gets more, up to --oom_memory_cap",
+    "tensorboard_log_dir": "is gone: --output holds the TensorBoard scalars as well",
+    "learning_rate_scheduler": "is gone: give the optimizer a schedule as its lr",
+}
+_GONE = re.compile(
+    r"""aux_params|job_command|need_(pod_manager|task_manager|elasticdl_job_service|tf_config)
+    |ps_is_critical|critical_worker_index|launch_worker_after_ps_running|num_evaluators
+    |(chief|evaluator)_\w+|(docker|tensorboard_service)_\w+""",
     re.VERBOSE,
 )
 _DEFINITION = re.compile(
@@ -37,10 +45,9 @@ _DEFINITION = re.compile(
     "|prediction_outputs_processor"
 )
 _ELSEWHERE = {
-    _CLUSTER: _SUBMIT,
+    _GONE: "is gone, and nothing has come in its place: leave it out",
     _DEFINITION: "is gone: in a definition that function always has one name (docs/model-zoo.md)",
-    re.compile("tensorboard_log_dir"): "is gone: --output holds the TensorBoard scalars as well",
-    re.compile("learning_rate_scheduler"): "is gone: give the optimizer a schedule as its lr",
+    **{re.compile(name): what for name, what in _INSTEAD.items()},
 }
 
 _METAVARS: dict[Any, str] = {

@@ -109,6 +109,10 @@ def _resume_command(status: Status) -> str:
 def next_command(status: Status, settings: dict[str, Any]) -> str:
     """What a user is likely to do now."""
     name = status.get("job_name", "")
+    if settings.get("runtime") == "kubernetes":
+        namespace = settings.get("namespace")
+        where = f"-n {namespace}" if namespace else "--runtime kubernetes"
+        return f"edl logs {name} {where}" if status.get("state") == "failed" else ""
     if status.get("exit_code") == 130:
         return ""  # the last line says how to go on
     if status.get("state") == "failed":
@@ -127,8 +131,8 @@ def next_command(status: Status, settings: dict[str, Any]) -> str:
     return f"edl {command} {flags} --checkpoint_dir_for_init {checkpoint}"
 
 
-def jobs_table(statuses: Sequence[Status]) -> Table:
-    """One row per job; 80 columns are enough."""
+def jobs_table(statuses: Sequence[Status], wide: bool = False) -> Table:
+    """One row per job; 80 columns are enough, unless it is wide."""
     from rich.table import Table
     from rich.text import Text
 
@@ -137,6 +141,10 @@ def jobs_table(statuses: Sequence[Status]) -> Table:
     made.add_column("state", no_wrap=True)
     for name in ("done", "epoch", "records/s", "loss", "workers", "time"):
         made.add_column(name, justify="right", no_wrap=True)
+    if wide:
+        for name in ("servers", "version", "restarts"):
+            made.add_column(name, justify="right", no_wrap=True)
+        made.add_column("message", overflow="fold")
     for status in statuses:
         state = str(status.get("state", "?"))
         rate = status.get("records_per_s")
@@ -149,7 +157,30 @@ def jobs_table(statuses: Sequence[Status]) -> Table:
             _figure(status["loss"]) if status.get("loss") is not None else "-",
             _counted(status.get("workers")),
             duration(status.get("started_s_ago")),
+            *(_more(status) if wide else ()),
         )
+    return made
+
+
+def _more(status: Status) -> list[str]:
+    restarts = status.get("restarts") or {}
+    return [
+        _counted(status.get("servers")),
+        _or_dash(status.get("version")),
+        str(sum(restarts.get(name) or 0 for name in ("worker", "server", "master"))),
+        str(status.get("message") or ""),
+    ]
+
+
+def events(told: Sequence[Status]) -> Table:
+    """What happened in a job, with the time since it began."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2))
+    made.add_column(justify="right", no_wrap=True, style="dim")
+    made.add_column()
+    for event in told:
+        made.add_row(duration(event["t"]), event["text"])
     return made
 
 

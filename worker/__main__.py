@@ -19,9 +19,9 @@ from types import FrameType
 
 import grpc
 import torch
-from prometheus_client import Counter, Gauge, start_http_server
+from prometheus_client import Counter, Gauge
 
-from ..common import faults, rpc
+from ..common import faults, listen, notice, rpc
 from ..common import log as logs
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
@@ -90,11 +90,13 @@ class _Process:
     def __init__(self, master_address: str, index: int) -> None:
         self._master_address = master_address
         self._index = index
+        self._health = rpc.serve_health()
         self._server = rpc.Server(_no_services, token=rpc.job_token(), threads=2)
-        self._metrics_port = start_http_server(0, addr="127.0.0.1")[0].server_port
+        _, self._metrics_address = listen.serve_metrics()
         self._records = Counter("edl_records_processed", "Records used.", ["role"])
         self._loss = Gauge("edl_train_loss", "Loss of the last minibatch.")
         self._drain = threading.Event()
+        self._notice: threading.Thread | None = None
         self._worker: Worker | None = None
         self._ps: PsClient | None = None
         self._patience_s = 120.0
@@ -113,7 +115,7 @@ class _Process:
             faults.point("worker.register")
             reply = master.register(
                 self._server.address,
-                f"127.0.0.1:{self._metrics_port}",
+                self._metrics_address,
                 os.getpid(),
                 socket.gethostname(),
             )
@@ -122,6 +124,8 @@ class _Process:
             settings = JobSettings.from_json(reply.settings_json)
             self._patience_s = master.patience_s = settings.master_timeout_s
             logs.configure(settings.log_level, settings.log_format, "worker", self._index)
+            if self._notice is None:
+                self._notice = notice.watch(settings.preemption_notice)
             self._run(master, settings, incarnation)
         finally:
             master.close()

@@ -6,6 +6,7 @@ number of records that all pushes together had.
 
 from __future__ import annotations
 
+import re
 import signal
 
 import numpy as np
@@ -75,3 +76,24 @@ def test_killed_servers_are_replaced_and_no_worker_is(tmp_path, settings, victim
         assert 0 == job.wait(), job.logs()
     exact(job)
     assert {"worker": 2, "server": 3 + 2 * len(victims)} == lives(job)
+
+
+@pytest.mark.parametrize("by", ["SIGTERM", "the provider's notice"])
+def test_server_that_is_told_to_go_leaves_a_snapshot_for_its_replacement(tmp_path, by):
+    """As a cluster tells it before it takes a machine. Broken once: without the last snapshot."""
+    gate = tmp_path / "gate"
+    command = f"while ! grep -qs $EDL_INCARNATION {gate}; do sleep 0.1; done"
+    with job_of(tmp_path / "job", snapshot_s=1000.0, preemption_notice=command) as job:
+        status = at(job, 0.3)
+        if by == "SIGTERM":
+            assert send(status["servers"][1]["pid"], signal.SIGTERM)
+        else:
+            taken = status["servers"][1], status["workers"][0]
+            gate.write_text("\n".join(each["incarnation"] for each in taken))
+        job.watch(lambda s: s["restarts"]["server_preemptions"] == 1)
+        assert job.wait() == 0
+
+    (back,) = re.findall(r"server 1 is back; (\d+) records", job.logs(tail=1000))
+    assert int(back) < 0.1 * RECORDS * EPOCHS  # it had 0.3 of them
+    assert job.result()["restarts"]["worker"] == job.result()["restarts"]["server"] == 0
+    exact(job)

@@ -1,20 +1,28 @@
 """A home of its own for every test, and jobs with a fake master."""
 
+import datetime
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from apiserver import ApiServer
+from clustered import FLAGS, add_pod, say
 
+from edl import cli
 from edl.common import paths, rpc
 from edl.common.settings import JobSettings
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
 from edl.watch import jobs
+
+Run = Callable[..., tuple[int, str, str]]
 
 STATUS: dict[str, Any] = {
     "revision": 5,
@@ -112,6 +120,36 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `edl` in this process; its code, stdout and stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = cli.run(list(arguments))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """A cluster without EdlJobs and without metrics, which a kubeconfig names."""
+    found = ApiServer()
+    found.unknown = {"edljobs", "podmetrics"}
+    named = [("clusters", "cluster", {"server": found.address}), ("users", "user", {"token": "t"})]
+    named += [("contexts", "context", {"cluster": "c", "user": "c", "namespace": "lab"})]
+    config: dict[str, Any] = {k: [{"name": "c", part: about}] for k, part, about in named}
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump({**config, "current-context": "c"}))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    # The official client reads the variable when it is imported.
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    monkeypatch.setattr("edl.watch.cluster.PATIENCE_S", 0.5)
+    yield found
+    found.close()
+
+
+@pytest.fixture
 def running() -> Iterator[Callable[[str], FakeMaster]]:
     """Makes a job of that name that runs, with a fake master in this process."""
     ends: list[Callable[[], None]] = []
@@ -162,3 +200,43 @@ def dead_pid() -> int:
 def status() -> dict[str, Any]:
     """A status as the master answers it."""
     return STATUS
+
+
+# -- a cluster
+
+
+@pytest.fixture
+def submitted(run: Run, server: ApiServer) -> Run:
+    """Submits the job demo, with further flags."""
+
+    def call(*flags: str) -> tuple[int, str, str]:
+        return run("submit", *FLAGS, *flags)
+
+    return call
+
+
+@pytest.fixture
+def demo(submitted: Run, server: ApiServer, status: dict[str, Any]) -> Run:
+    """The job demo, whose master runs and has said its status."""
+    submitted("--job_volume=claim_name=c")
+    add_pod(server, "master")
+    say(server, {**status, "job_name": "demo", "quarantined": []})
+    return submitted
+
+
+@pytest.fixture
+def edljobs(server: ApiServer) -> None:
+    """EdlJobs are known, and a controller runs."""
+    server.unknown.discard("edljobs")
+    renewed = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+    server.add("leases", "edl-controller", spec={"holderIdentity": "c-1", "renewTime": renewed})
+
+
+@pytest.fixture
+def meanwhile() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Does something in a thread, while the main one runs a command."""
+    futures: list[Future[None]] = []
+    with ThreadPoolExecutor() as pool:
+        yield lambda act: futures.append(pool.submit(act))
+        for future in futures:
+            future.result(10)

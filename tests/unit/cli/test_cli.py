@@ -16,18 +16,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `edl` in this process; its code, stdout and stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = cli.run(list(arguments))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-@pytest.fixture
 def train(run: Run, tmp_path: Path) -> Run:
     """Runs `edl train` of something that is there."""
     path = tmp_path / "train.csv"
@@ -77,8 +65,10 @@ def test_no_servers_with_strategy_ps_is_an_error(train: Run) -> None:
 @pytest.mark.parametrize(
     ("flag", "part"),
     [
-        ("--image_name=x", "belongs to `edl submit`, which comes with the Kubernetes release"),
-        ("--worker-resource-request=cpu=1", "belongs to `edl submit`"),
+        ("--image_name=x", "--image_name is of jobs in a cluster: add --runtime kubernetes"),
+        ("--worker-resource-request=cpu=1", "or say `edl submit`"),
+        ("--worker_image=x", "all pods have --image_name"),
+        ("--need_tf_config=x", "leave it out"),
         ("--eval_metrics_fn=f", "docs/model-zoo.md"),
         ("--tensorboard_log_dir=x", "--output holds the TensorBoard"),
     ],
@@ -229,11 +219,15 @@ def test_command_that_is_not_there_is_a_usage_error(run: Run) -> None:
     assert (2, True) == (code, err.startswith("edl: error: No such command 'trian'"))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["status", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], *([name, "--help"] for name in ("train", "submit", "status", "doctor"))],
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from edl import cli; cli.run(sys.argv[1:]); "
-        "heavy = {'torch', 'numpy', 'pyarrow', 'numba', 'tensorboard', 'grpc', 'pydantic', 'rich'}; "
+        "heavy = {'torch', 'numpy', 'pyarrow', 'numba', 'tensorboard', 'grpc', 'pydantic', 'rich', "
+        "'kubernetes', 'urllib3', 'cryptography'}; "
         "sys.exit(str(sorted(heavy & set(sys.modules)) or ''))"
     )
 

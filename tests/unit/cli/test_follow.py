@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from edl.common import paths
+from edl.common.identity import IDENTITY_VARIABLE, Identity
 from edl.watch import jobs, logs
 
 HERE = Path(__file__).parent
@@ -113,6 +114,24 @@ def test_job_outlives_its_command_line(started: list[subprocess.Popen[str]]) -> 
         fcntl.flock(lock, fcntl.LOCK_SH)  # to be had when the master is gone
 
     assert (True, "done") == (lived, jobs.find("census").status()["state"])
+
+
+def test_a_job_that_was_started_with_an_identity_is_found_without_it(
+    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = Identity.create("secret")
+    monkeypatch.setenv(IDENTITY_VARIABLE, identity.to_variable())
+    process = launch(started, "stop")
+    read_until(process, "running")
+    monkeypatch.delenv(IDENTITY_VARIABLE)
+
+    client = jobs.find("census").client()
+    state = client.status()[1]["state"]
+    client.stop("test")
+    client.close()
+    process.communicate(timeout=30)
+
+    assert ("running", identity) == (state, Identity.of_folder(paths.job_folder("census")))
 
 
 def test_a_master_whose_supervisor_is_killed_is_followed_to_its_end(

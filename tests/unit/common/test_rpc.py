@@ -1,14 +1,19 @@
-"""Channels of the job: the token, and what happens to calls of a channel that is closed."""
+"""Channels of the job: its token and certificate, and calls of a channel that is closed."""
 
 import contextlib
+import socket
 import threading
 import time
 
+import grpc
+import own
 import proxy
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from edl.common import rpc
-from edl.common.errors import Unauthenticated, Unreachable
+from edl.common.errors import EdlError, Unauthenticated, Unreachable, UsageError
+from edl.common.identity import CERTIFIED_NAME, Identity
 from edl.proto import ps_pb2, ps_pb2_grpc
 
 
@@ -17,12 +22,30 @@ class Servicer(ps_pb2_grpc.ParameterServerServicer):
         return ps_pb2.DescribeReply(shard=7)
 
 
-@pytest.fixture
-def address():
-    server = rpc.Server(
+def serve(**options):
+    return rpc.Server(
         lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(Servicer(), server),
         token="right",
+        **options,
     )
+
+
+@pytest.fixture
+def address():
+    server = serve()
+    yield server.address
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def certified():
+    return Identity.create("right")
+
+
+@pytest.fixture
+def encrypted(certified):
+    """The address of a server with the job's certificate."""
+    server = serve(identity=certified, host="127.0.0.2")
     yield server.address
     server.stop()
 
@@ -69,6 +92,102 @@ def test_calls_that_race_with_the_end_of_their_channel_are_errors_and_no_crash(a
 def test_a_peer_that_is_not_there_is_unreachable():
     with pytest.raises(Unreachable):
         describe(rpc.Channel("127.0.0.1:1", "right"))
+
+
+def test_the_jobs_certificate_and_token_are_taken_at_any_address(encrypted, certified):
+    assert encrypted.startswith("127.0.0.2:")
+    assert 7 == describe(rpc.Channel(encrypted, "right", identity=certified))
+
+
+def test_the_certificate_without_the_token_is_refused(encrypted, certified):
+    with pytest.raises(Unauthenticated, match="token is missing or wrong"):
+        describe(rpc.Channel(encrypted, "wrong", identity=certified))
+
+
+def test_a_server_with_another_certificate_is_refused(encrypted):
+    other = Identity.create("right")
+
+    with pytest.raises(Unauthenticated, match="another job's certificate"):
+        describe(rpc.Channel(encrypted, "right", identity=other))
+
+
+@pytest.mark.parametrize(
+    "other", [Identity.create("right"), Identity("right")], ids=["other", "none"]
+)
+def test_a_client_that_trusts_the_server_but_has_not_its_certificate_is_refused(
+    encrypted, certified, other
+):
+    trusts = grpc.ssl_channel_credentials(
+        certified.certificate_pem.encode(),
+        other.key_pem.encode() or None,
+        other.certificate_pem.encode() or None,
+    )
+    options = [("grpc.ssl_target_name_override", CERTIFIED_NAME)]
+    with grpc.secure_channel(encrypted, trusts, options) as channel:
+        health = health_pb2_grpc.HealthStub(channel)  # which asks for no token
+
+        with pytest.raises(Unreachable):
+            rpc.call(health.Check, health_pb2.HealthCheckRequest(), 5.0)
+
+
+def test_a_plain_call_of_an_encrypted_server_says_what_it_lacks(encrypted):
+    with pytest.raises(Unreachable, match="EDL_IDENTITY"):
+        describe(rpc.Channel(encrypted, "right"))
+
+
+def test_an_encrypted_call_of_a_plain_server_says_what_that_lacks(address, certified):
+    with pytest.raises(Unreachable, match="does not encrypt"):
+        describe(rpc.Channel(address, "right", identity=certified))
+
+
+def test_without_a_certificate_nothing_listens_or_calls_off_loopback():
+    with pytest.raises(EdlError, match="set EDL_IDENTITY"):
+        serve(host=own.address())
+    with pytest.raises(EdlError, match="set EDL_IDENTITY"):
+        rpc.Channel("10.0.0.1:1", "right")
+
+
+def test_server_and_channel_have_host_and_identity_of_their_environment(monkeypatch, certified):
+    monkeypatch.setenv("EDL_HOST", own.address())
+    for name, value in certified.variables().items():
+        monkeypatch.setenv(name, value)
+    server = serve()
+
+    found = describe(rpc.Channel(server.address, "right"))
+    server.stop()
+
+    assert (7, own.address()) == (found, server.address.rpartition(":")[0])
+
+
+def test_health_is_served_plain_at_its_port_and_nothing_else_is(monkeypatch, certified):
+    port = own.free_port()
+    monkeypatch.setenv("EDL_HEALTH_PORT", str(port))
+    for name, value in certified.variables().items():
+        monkeypatch.setenv(name, value)
+    server = rpc.serve_health()
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        reply = rpc.call(health.Check, health_pb2.HealthCheckRequest(), 5.0)
+        with pytest.raises(EdlError, match="UNIMPLEMENTED"):
+            describe(channel)
+    server.stop(0).wait(5)
+
+    assert health_pb2.HealthCheckResponse.SERVING == reply.status
+
+
+def test_without_a_port_health_is_not_served(monkeypatch):
+    monkeypatch.delenv("EDL_HEALTH_PORT", raising=False)
+
+    assert rpc.serve_health() is None
+
+
+def test_a_health_port_that_is_taken_is_one_clear_error(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("EDL_HEALTH_PORT", str(taken.getsockname()[1]))
+
+        with pytest.raises(UsageError, match="set EDL_HEALTH_PORT to a port that is free"):
+            rpc.serve_health()
 
 
 @pytest.mark.slow

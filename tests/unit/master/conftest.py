@@ -12,6 +12,7 @@ import pytest
 from edl.common import rpc
 from edl.common.clock import MonotonicClock
 from edl.common.errors import Fenced, Unreachable
+from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.common.storage import write_file
 from edl.master.client import MasterClient
@@ -29,6 +30,7 @@ from edl.ps.ledger import Entry, Ledger, Span, Verdict
 from edl.runtime.base import Exit, Replica
 
 TOKEN = "secret"
+IDENTITY = Identity(TOKEN, "a certificate", "its key")  # handed on; nothing here encrypts
 WAIT_S = 20.0  # far beyond what anything here takes, on a busy machine
 
 
@@ -108,15 +110,15 @@ class FakeServers:
 class FakeRuntime:
     """Processes that live until a test ends them. Those that are told to stop end at once."""
 
-    def __init__(self, on_exit: Callable[[Exit], None]) -> None:
-        self._on_exit = on_exit
+    def __init__(self, report: Callable[[Exit], None]) -> None:
+        self._report = report
         self.running: dict[tuple[str, int], Replica] = {}
         self.started: list[Replica] = []
         self.arguments: dict[tuple[str, int], tuple[str, ...]] = {}
         self.changed = threading.Condition()
 
     def start(self, role, index, incarnation, env, arguments=()) -> Replica:
-        assert env["EDL_TOKEN"] == TOKEN
+        assert IDENTITY.variables().items() <= env.items()
         with self.changed:
             replica = Replica(role, index, incarnation, 1000 + len(self.started))
             self.running[role, index] = replica
@@ -128,7 +130,7 @@ class FakeRuntime:
     def adopt(self, replica: Replica) -> None:
         """It runs already, or has ended meanwhile; one of no known pid never has run."""
         if self.running.get((replica.role, replica.index)) != replica:
-            self._on_exit(Exit(replica, -9, unknown=True))
+            self._report(Exit(replica, -9, unknown=True))
 
     def detach(self) -> None:
         self.kept, self.running = self.running, {}
@@ -142,7 +144,7 @@ class FakeRuntime:
                 return
             del self.running[replica.role, replica.index]
             self.changed.notify_all()
-        self._on_exit(Exit(replica, code))
+        self._report(Exit(replica, code))
 
     def close(self) -> None:
         self.running.clear()
@@ -269,7 +271,7 @@ class FakeJob:
             journal=self.journal,
             connect=lambda addresses: self.servers,
             clock=MonotonicClock(),
-            token=TOKEN,
+            identity=IDENTITY,
         )
 
     def restart(self, failed: str | None = None) -> None:
@@ -306,8 +308,8 @@ class FakeJob:
         assert self.ready.wait(WAIT_S)
 
     def _run(self) -> None:
-        def start_runtime(on_exit: Callable[[Exit], None]) -> FakeRuntime:
-            self.runtime = FakeRuntime(on_exit)
+        def start_runtime(report: Callable[[Exit], None]) -> FakeRuntime:
+            self.runtime = FakeRuntime(report)
             self.runtime.running.update(self.inherited)
             self.ready.set()
             return self.runtime

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from edl.common.identity import Identity
 from edl.master.supervisor import supervise
 
 ROOT = Path(__file__).parents[3]
@@ -183,3 +184,12 @@ def test_the_token_of_the_folder_serves_one_who_starts_a_master_by_hand(job, mon
     (job / "token").write_text("secret\n")
 
     assert 7 == run(job, "sys.exit(7 if os.environ['EDL_TOKEN'] == 'secret' else 1)")
+
+
+def test_the_identity_of_the_folder_does_so_too(job, monkeypatch):
+    monkeypatch.delenv("EDL_TOKEN", raising=False)
+    identity = Identity.create("secret")
+    identity.save(job)
+
+    code = f"sys.exit(7 if os.environ['EDL_IDENTITY'] == {identity.to_variable()!r} else 1)"
+    assert 7 == run(job, code)

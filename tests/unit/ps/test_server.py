@@ -245,7 +245,7 @@ def test_a_server_finds_a_master_that_came_back_at_another_address(tmp_path):
         )
         for m in masters
     ]
-    line = server_module.MasterLine(first.address, "secret", str(tmp_path))
+    line = server_module.MasterLine(first.address, Identity("secret"), str(tmp_path))
     line.call("Heartbeat", pb.HeartbeatRequest(version=1))
     (tmp_path / "master.json").write_text(json.dumps({"address": second.address}))
     first.stop(0)

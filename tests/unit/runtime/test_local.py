@@ -43,7 +43,7 @@ class Processes:
         made = LocalRuntime(
             self.folder,
             master_address="host:1",
-            on_exit=self.exits.put,
+            report=self.exits.put,
             command=dict.fromkeys(("worker", "server"), (sys.executable, "-c", PROLOGUE + code)),
         )
         self.runtimes.append(made)
@@ -260,7 +260,7 @@ def test_detach_leaves_all_alive(processes):
 
 def test_a_command_that_cannot_be_run_is_an_error(tmp_path):
     runtime = LocalRuntime(
-        tmp_path, master_address="", on_exit=lambda _: None, command={"worker": ("/no/such/file",)}
+        tmp_path, master_address="", report=lambda _: None, command={"worker": ("/no/such/file",)}
     )
 
     with pytest.raises(EdlError, match="worker 0 cannot be started"):
@@ -282,7 +282,7 @@ def test_workers_wait_for_the_nursery_and_servers_come_out_of_it_once_it_is_read
     runtime = LocalRuntime(
         tmp_path,
         master_address="host:1",
-        on_exit=exits.put,
+        report=exits.put,
         command=dict.fromkeys(("worker", "server"), (sys.executable, "-c", "import sys")),
         nursery=Full(),
     )
@@ -307,7 +307,7 @@ def test_a_fork_that_does_not_lead_a_group_yet_is_killed_all_the_same(tmp_path):
             return child  # in our group, as a fork is before its setsid
 
     exits: queue.SimpleQueue[Exit] = queue.SimpleQueue()
-    runtime = LocalRuntime(tmp_path, master_address="", on_exit=exits.put, nursery=Nursery())
+    runtime = LocalRuntime(tmp_path, master_address="", report=exits.put, nursery=Nursery())
     replica = runtime.start("worker", 0, "x", {})
     try:
         runtime.stop(replica, 0)

@@ -1,0 +1,220 @@
+"""ElasticDL's experiment: two jobs on a cluster that is too small for both, elastic against gang scheduling.
+
+    python tests/kube.py --nodes 3 --cpu 8          # in another shell: the cluster, 24 cores
+    python -m benchmarks.two_jobs [--rounds N]      # docs/two-jobs.svg and a table
+
+Each job asks for 13 of 24 cores: a master, a server, 4 workers of 3. The second one comes DELAY_S after the
+first. *Gang*: it begins when the first has ended, since there is no room for all of it before. *Elastic*: as many
+of its workers as there is room for begin at once, the others when the first has ended. The cores are asked
+for, not used: a minibatch of the counting model sleeps, so a job's speed is that of its workers.
+
+*Makespan*: from the first submission until both are done. *Occupancy*: cores asked for by pods that run, of all, on
+average over it. *Goodput*: unique records a second over it; each record's count is exact or this fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import safetensors
+
+from benchmarks import measure, page
+from edl.common import storage
+from edl.k8s import names, observe
+from edl.k8s.api import Api, Object
+from edl.k8s.reflector import Change, Reflector
+
+RECORDS, EPOCHS, BATCH = 8192, 2, 16
+PAUSE_S = 0.2  # of a minibatch
+DELAY_S = 15.0
+DEADLINE_S = 600.0
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Watch:
+    """Cores asked for by pods that run, and the jobs' last words, as they change."""
+
+    def __init__(self, api: Api) -> None:
+        self._changed = threading.Condition()
+        self._cores: dict[str, float] = {}
+        self.series: list[tuple[float, float]] = [(time.monotonic(), 0.0)]
+        self._statuses: dict[str, dict] = {}
+        everything = "app.kubernetes.io/name=edl"
+        self._reflectors = [
+            Reflector(api, "Pod", everything, self._pod),
+            Reflector(api, "ConfigMap", everything, self._status),
+        ]
+        for each in self._reflectors:
+            each.start()
+
+    def close(self) -> None:
+        for each in self._reflectors:
+            each.close()
+
+    def wait(self, job: str) -> dict:
+        def ended() -> bool:
+            return self._statuses.get(job, {}).get("exit_code") is not None
+
+        with self._changed:
+            if not self._changed.wait_for(ended, DEADLINE_S):
+                raise TimeoutError(
+                    f"{job} is not done in {DEADLINE_S:g} s: {self._statuses.get(job)}"
+                )
+            return self._statuses[job]
+
+    def _pod(self, change: Change) -> None:
+        runs = not change.gone and isinstance(observe.observe(change.after), observe.Running)
+        with self._changed:
+            self._cores[change.after["metadata"]["uid"]] = _cores(change.after) if runs else 0.0
+            self.series.append((time.monotonic(), sum(self._cores.values())))
+
+    def _status(self, change: Change) -> None:
+        text = (change.after.get("data") or {}).get("status.json")
+        if text:
+            job = change.after["metadata"]["labels"][names.JOB_LABEL]
+            with self._changed:
+                self._statuses[job] = json.loads(text)
+                self._changed.notify_all()
+
+
+def _cores(pod: Object) -> float:
+    containers = pod["spec"]["containers"]
+    return sum(float(names.quantity(c["resources"]["requests"]["cpu"], "cpu")) for c in containers)
+
+
+def experiment(api: Api, total: float, elastic: bool, folder: Path) -> dict:
+    """One makespan: seconds, occupancy, records/s, and cores over time."""
+    watch = Watch(api)
+    jobs = [f"job-{secrets.token_hex(3)}" for _ in range(2)]
+    began = time.monotonic()
+    try:
+        submit(api, jobs[0], folder)
+        if elastic:
+            threading.Event().wait(DELAY_S)  # the second user comes
+        else:
+            watch.wait(jobs[0])
+        submit(api, jobs[1], folder)
+        for job in jobs:
+            status = watch.wait(job)
+            assert status["state"] == "done", status
+            exact(folder / job)
+        took = time.monotonic() - began
+    finally:
+        watch.close()
+        for job in jobs:
+            api.delete("Job", names.object_name(job))
+    series = [(max(0.0, t - began), cores) for t, cores in watch.series]
+    area = sum(
+        cores * (min(later, took) - t)
+        for (t, cores), (later, _) in zip(series, [*series[1:], (took, 0.0)], strict=True)
+        if t < took
+    )
+    records = 2 * RECORDS * EPOCHS
+    return {
+        "s": took,
+        "occupancy": area / took / total,
+        "goodput": records / took,
+        "series": series,
+    }
+
+
+def submit(api: Api, job: str, folder: Path) -> None:
+    data = folder / "records.npz"
+    if not data.exists():
+        np.savez(data, record=np.arange(RECORDS, dtype=np.int64))
+    flags = {
+        "job_name": job,
+        "namespace": api.namespace,
+        "image_name": "edl:test",
+        "model_zoo": ROOT / "tests" / "zoo",
+        "model_def": "counting",
+        "model_params": f"delay_s={PAUSE_S}",
+        "training_data": data,
+        "minibatch_size": BATCH,
+        "num_minibatches_per_task": 4,
+        "num_epochs": EPOCHS,
+        "num_workers": 4,
+        "num_ps": 1,
+        "use_async": "true",
+        "checkpoint_dir": folder / job,
+        "volume": f"host_path={folder},mount_path={folder}",
+        "job_volume": f"host_path={folder / 'volume'},type=DirectoryOrCreate",
+        "master_resource_request": "cpu=0.5,memory=512Mi",
+        "ps_resource_request": "cpu=0.5,memory=512Mi",
+        "worker_resource_request": "cpu=3,memory=512Mi",
+    }
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
+    command = [sys.executable, "-m", "edl", "train", "--runtime=kubernetes", "--detach"]
+    subprocess.run([*command, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def exact(checkpoints: Path) -> None:
+    """Each record was applied once an epoch."""
+    found = storage.latest(str(checkpoints))
+    assert found is not None, checkpoints
+    counts = np.zeros(RECORDS)
+    for path in found.directory.glob("*.safetensors"):
+        with safetensors.safe_open(path, "numpy") as file:
+            if json.loads(file.metadata()["edl"]).get("rows") == "counts":
+                counts[file.get_tensor("ids")] = file.get_tensor("weight")[:, 0]
+    assert set(counts.tolist()) == {float(EPOCHS)}, counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.two_jobs")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--namespace", default="default")
+    given = parser.parse_args()
+    api = Api.connect(given.namespace)
+    nodes, _ = api.list("Node")
+    total = sum(float(names.quantity(n["status"]["allocatable"]["cpu"], "cpu")) for n in nodes)
+    found: dict[str, list[dict]] = {"gang": [], "elastic": []}
+    with tempfile.TemporaryDirectory(dir=os.environ.get("EDL_SHARED", "/var/tmp")) as text:
+        folder = Path(text)
+        folder.chmod(0o777)
+        for number in range(given.rounds):
+            for name in ("gang", "elastic") if number % 2 == 0 else ("elastic", "gang"):
+                found[name].append(experiment(api, total, name == "elastic", folder))
+                made = found[name][-1]
+                print(f"  {number} {name}: {made['s']:.1f} s", file=sys.stderr, flush=True)
+    print(report(found, total))
+    lines = {name: steps(each[-1]["series"]) for name, each in found.items()}
+    panel = page.Panel("cores asked for by running pods", "seconds + 1", lines)
+    (page.DOCS / "two-jobs.svg").write_text(page.picture([panel]))
+
+
+def steps(series: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """As a line with corners, from 1 on, since the plot is logarithmic."""
+    made = []
+    for (t, cores), (later, _) in itertools.pairwise(series):
+        made += [(t + 1, cores), (later + 1, cores)]
+    return made
+
+
+def report(found: dict[str, list[dict]], total: float) -> str:
+    rows = [
+        f"| {name} | {measure.spread([e['s'] for e in each])} "
+        f"| {measure.spread([e['s'] / g['s'] for e, g in zip(each, found['gang'], strict=True)])} "
+        f"| {measure.spread([e['occupancy'] for e in each])} "
+        f"| {measure.spread([e['goodput'] for e in each])} |"
+        for name, each in found.items()
+    ]
+    head = "| scheduling | makespan, s | of gang | occupancy | goodput, unique records/s |"
+    return "\n".join(
+        [f"{total:g} cores.", "", head, "|---|---|---|---|---|", *rows, "", measure.machine()]
+    )
+
+
+if __name__ == "__main__":
+    main()

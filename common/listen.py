@@ -1,0 +1,88 @@
+"""Where a process of a job listens: EDL_HOST, EDL_METRICS_PORT, EDL_HEALTH_PORT.
+
+A process binds EDL_HOST (127.0.0.1 unless set; a pod its own IP) and tells it to the others. Ports are
+any free ones, but for those that somebody outside of the job must know: of the metrics, and of the
+health service that a kubelet asks (rpc.serve_health).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client import CollectorRegistry
+
+HOST_VARIABLE = "EDL_HOST"
+HEALTH_PORT_VARIABLE = "EDL_HEALTH_PORT"
+METRICS_PORT_VARIABLE = "EDL_METRICS_PORT"
+ANY_PORTS = {HEALTH_PORT_VARIABLE: "", METRICS_PORT_VARIABLE: ""}  # one port is of one process
+
+
+def own_host() -> str:
+    """The address that this process binds and tells others. Raises UsageError where it cannot."""
+    host = os.environ.get(HOST_VARIABLE, "") or "127.0.0.1"
+    try:
+        with socket.create_server((host, 0), family=family(host)) as bound:
+            if not ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_unspecified:
+                return host
+        why = "others cannot call there"
+    except OSError as error:
+        why = error.strerror or str(error)
+    raise UsageError(
+        f"{HOST_VARIABLE}={host}: {why}. Set it to one address of this host, by which the others "
+        "of the job reach it (in a pod: its IP)."
+    )
+
+
+def fixed_port(variable: str) -> int:
+    """The port that a variable names; 0: none. Raises UsageError."""
+    value = os.environ.get(variable, "") or "0"
+    if not (value.isdecimal() and int(value) < 1 << 16):
+        raise UsageError(f"{variable}={value} is no port: give a number up to 65535, 0 for any.")
+    return int(value)
+
+
+def family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def joined(host: str, port: int) -> str:
+    """HOST:PORT, as gRPC and browsers have it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_of(address: str) -> str:
+    """The host of HOST:PORT."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is of this host only. Of names that is known of `localhost` alone."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+def serve_metrics(registry: CollectorRegistry | None = None) -> tuple[WSGIServer, str]:
+    """Serve /metrics; the server and its address. Raises UsageError where the port is taken."""
+    from prometheus_client import REGISTRY, start_http_server  # the command line does without
+
+    host, port = own_host(), fixed_port(METRICS_PORT_VARIABLE)
+    try:
+        server, _ = start_http_server(port, addr=host, registry=registry or REGISTRY)
+    except OSError as error:
+        raise UsageError(
+            f"cannot serve metrics on {joined(host, port)}: {error.strerror}. Set "
+            f"{METRICS_PORT_VARIABLE} to a port that is free, or to 0 for any."
+        ) from error
+    return server, joined(host, server.server_port)

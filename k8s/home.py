@@ -1,0 +1,222 @@
+"""The master in its pod: its lease, its runtime, what the user wants of it, what it says of the job.
+
+Everything it needs to know of the cluster is in the job's ConfigMap, mounted and watched: the pods'
+templates, and what is wanted now. What it says goes to the ConfigMap of the status.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..common import storage
+from ..common.errors import PeerError, UsageError
+from ..common.settings import JobSettings
+from ..runtime.base import OnReport, Runtime
+from . import names, objects, pods
+from .api import MERGE_PATCH, Api, ApiError, Object
+from .lease import Lease
+from .reflector import Change, Reflector
+from .runtime import KubernetesRuntime
+
+log = logging.getLogger(__name__)
+
+_STATUS_S = 2.0  # between two writes of the status
+_CALL_S = 5.0
+_LAST_S = 15.0  # the last one
+
+
+class Home:
+    """One master's pod. Raises UsageError where this process is none."""
+
+    def __init__(self, settings: JobSettings) -> None:
+        name = os.environ.get("EDL_POD")
+        if not name:
+            raise UsageError(
+                "--runtime kubernetes: this master runs in no pod: start the job with `edl submit`."
+            )
+        self._settings = settings
+        self._job = settings.job_name
+        self._api = Api.connect()
+        pod = self._api.get("Pod", name)
+        if pod is None:
+            raise UsageError(f"There is no pod {name} in the namespace {self._api.namespace}.")
+        owners = pod["metadata"].get("ownerReferences") or [objects.owner_reference(pod)]
+        self._owner = {k: owners[0][k] for k in ("apiVersion", "kind", "name", "uid")}
+        self._templates: dict[str, Object] = json.loads(
+            (Path(pods.SETTINGS_DIR) / objects.TEMPLATES).read_text()
+        )
+        self._status = _StatusWriter(self._api, self._job, self._owner)
+        self._wanted: Reflector | None = None
+        self._lease = Lease(
+            self._api, names.object_name(self._job), name, names.labels(self._job, "master")
+        )
+
+    @property
+    def address(self) -> str:
+        """Where the others find the master."""
+        return objects.address(self._job, self._api.namespace)
+
+    def acquire(self, job_dir: Path) -> None:
+        """Be the one master of the job. What an earlier job of this name has left in the volume is
+        put aside."""
+        self._lease.acquire()
+        job_dir.mkdir(parents=True, exist_ok=True)
+        mark = job_dir / "owner"
+        if not mark.exists() or mark.read_text() != self._owner["uid"]:
+            left = [path for path in job_dir.iterdir() if path.name != "old"]
+            if left:
+                old = job_dir / "old" / str(time.time_ns() // 1_000_000)
+                old.mkdir(parents=True)
+                for path in left:
+                    path.rename(old / path.name)
+            (job_dir / "logs").mkdir()
+            storage.write_file(job_dir / "settings.json", self._settings.to_json().encode())
+            storage.write_file(mark, self._owner["uid"].encode())
+
+    def start_runtime(self, report: OnReport) -> Runtime:
+        return KubernetesRuntime(
+            self._api, self._job, make=self._make, cap=self._cap, report=report
+        )
+
+    def serve(
+        self, scale: Callable[[int], Any], stop: Callable[[str], Any], fence: Callable[[str], None]
+    ) -> None:
+        """From now on: do what is wanted, keep the lease."""
+        self._lease.keep(fence)
+        workers = self._settings.num_workers
+
+        def look(change: Change) -> None:
+            nonlocal workers
+            if change.gone:
+                return
+            try:
+                wanted = json.loads(change.after["data"][objects.WANTED])
+                number, reason = int(wanted["num_workers"]), str(wanted["stop"])
+            except (KeyError, TypeError, ValueError) as error:
+                log.error("%s cannot be read: %r: it is left alone", objects.WANTED, error)
+                return
+            if number != workers:
+                workers = number
+                scale(number)
+            if reason:
+                stop(reason)
+
+        selector = f"{names.JOB_LABEL}={self._job},{names.CONFIG_LABEL}=wanted"
+        self._wanted = Reflector(self._api, "ConfigMap", selector, look)
+        self._wanted.start()
+
+    def show(self, status: dict[str, Any]) -> None:
+        self._status.put(status)
+
+    def decided(self, status: dict[str, Any]) -> None:
+        """The job is over. Where it has failed, its Job shall not try again."""
+        self._status.close(status)
+        if status["exit_code"] and self._owner["kind"] == "Job":  # a controller reads the status
+            try:
+                self._api.patch("Job", self._owner["name"], {"spec": {"backoffLimit": 0}})
+            except PeerError as error:  # it starts a master again, which finds the same end
+                log.warning("%s -> its end is not told error=%r", self._owner["name"], str(error))
+
+    def close(self) -> None:
+        if self._wanted is not None:
+            self._wanted.close()
+        self._status.close(None)
+        self._lease.close()
+        self._api.close()
+
+    def _make(
+        self,
+        role: str,
+        index: int,
+        incarnation: str,
+        env: Mapping[str, str],
+        arguments: Sequence[str],
+        memory: str,
+    ) -> Object:
+        given = ("--index", str(index), "--incarnation", incarnation, "--master", self.address)
+        return pods.replica(
+            self._template(role, index),
+            job=self._job,
+            role=role,
+            index=index,
+            incarnation=incarnation,
+            arguments=(*given, *arguments),
+            env=env,
+            owner=self._owner,
+            memory=memory,
+        )
+
+    def _cap(self, role: str, index: int) -> str:
+        return pods.memory_cap(self._settings, self._template(role, index))
+
+    def _template(self, role: str, index: int) -> Object:
+        if role == "server":
+            return self._templates["ps"]
+        settings = self._settings
+        pool = pods.worker_pool(settings.worker_pod_priority, settings.num_workers, index)
+        return self._templates[pool]
+
+
+class _StatusWriter:
+    """The newest status, written by a thread of its own: the master does not wait for the API."""
+
+    def __init__(self, api: Api, job: str, owner: Object) -> None:
+        self._api = api
+        self._job = job
+        self._owner = owner
+        self._changed = threading.Condition()
+        self._newest: str | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+        self._thread.start()
+
+    def put(self, status: dict[str, Any]) -> None:
+        with self._changed:
+            self._newest = json.dumps(status)
+            self._changed.notify_all()
+
+    def close(self, status: dict[str, Any] | None) -> None:
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join(_LAST_S)
+        if status is not None:
+            try:
+                self._write(json.dumps(status), _LAST_S)
+            except PeerError as error:
+                log.warning("status -> the last one is not written error=%r", str(error))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._newest is None and not self._closed.is_set():
+                    self._changed.wait()
+                newest, self._newest = self._newest, None
+            if self._closed.is_set() or newest is None:
+                return
+            try:
+                self._write(newest, _CALL_S)
+            except PeerError as error:
+                log.info("status -> not written error=%r", str(error))
+            self._closed.wait(_STATUS_S)
+
+    def _write(self, text: str, patience_s: float) -> None:
+        body = objects.status(self._job, text)
+        path = self._api.path("ConfigMap", body["metadata"]["name"])
+        patch = {"data": body["data"]}
+        try:
+            self._api.request(
+                "PATCH", path, body=patch, content_type=MERGE_PATCH, patience_s=patience_s
+            )
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            body["metadata"]["ownerReferences"] = [self._owner]
+            self._api.create("ConfigMap", body, patience_s=patience_s)

@@ -1,0 +1,35 @@
+{{/*
+The labels of an object; takes (dict "root" $ "component" NAME), component may be "".
+Names of objects are fixed, not the release's: edl itself asks for ServiceAccounts edl-master and
+edl-replica, and for classes edl-high, edl-low and edl-master.
+*/}}
+{{- define "edl.labels" -}}
+app.kubernetes.io/name: edl
+app.kubernetes.io/part-of: edl
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{/*
+A RoleBinding of a role to subjects; takes (dict "root" $ "role" NAME "component" NAME "subjects" LIST).
+*/}}
+{{- define "edl.binding" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ .role }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "edl.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ .role }}
+subjects:
+  {{- toYaml .subjects | nindent 2 }}
+{{- end }}

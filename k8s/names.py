@@ -1,0 +1,168 @@
+"""Names, labels and the small languages of Kubernetes: quantities, resources, volumes. Pure.
+
+Every object of a job is called edl-JOB or edl-JOB-..., in at most 63 characters of a DNS label: a
+longer one is cut and told apart by a hash. The labels are how everybody finds them.
+"""
+
+from __future__ import annotations
+
+import decimal
+import hashlib
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from ..common.errors import UsageError
+
+GRPC_PORT, HEALTH_PORT, METRICS_PORT = 50001, 50002, 50003
+JOB_LABEL, ROLE_LABEL = "edl.dev/job-name", "edl.dev/role"
+CONFIG_LABEL = "edl.dev/config"  # of the ConfigMap that a master watches
+INDEX_LABEL, INCARNATION_LABEL = "edl.dev/index", "edl.dev/incarnation"
+GROUP, VERSION, KIND, PLURAL = "edl.dev", "v1alpha1", "EdlJob", "edljobs"
+COMPONENTS = {"server": "ps", "worker": "worker", "master": "master"}  # what pods say of a role
+
+_LONGEST = 63
+_HASH = 8
+_QUANTITY = re.compile(
+    r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][0-9]+)?"
+)
+_FACTORS = {"m": Decimal("0.001"), "": Decimal(1)}
+_FACTORS |= {unit: Decimal(1000) ** n for n, unit in enumerate("kMGTPE", 1)}
+_FACTORS |= {f"{unit}i": Decimal(1024) ** n for n, unit in enumerate("KMGTPE", 1)}
+_RESOURCES = {"cpu": "cpu", "memory": "memory", "disk": "ephemeral-storage"}
+_RESOURCES |= {"ephemeral-storage": "ephemeral-storage", "gpu": "nvidia.com/gpu"}
+_HOST_PATH_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate")
+
+
+def object_name(job: str, *parts: str) -> str:
+    """edl-JOB-PART..., a DNS label of at most 63 characters."""
+    name = "-".join(("edl", job, *parts))
+    if len(name) <= _LONGEST:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH]
+    return f"{name[: _LONGEST - _HASH - 1].rstrip('-')}-{digest}"
+
+
+def pod_name(job: str, role: str, index: int, incarnation: str) -> str:
+    """The pod of an incarnation: the same name for the same one, so that no start happens twice."""
+    return object_name(job, COMPONENTS[role], str(index), incarnation.lower())
+
+
+def labels(job: str, component: str = "job") -> dict[str, str]:
+    """What every object of a job is labelled with. `component`: master, ps, worker or job."""
+    found = {
+        "app.kubernetes.io/name": "edl",
+        "app.kubernetes.io/instance": job,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/part-of": "edl",
+        "app.kubernetes.io/managed-by": "edl",
+        JOB_LABEL: job,
+    }
+    return found if component == "job" else {**found, ROLE_LABEL: component}
+
+
+def selector(job: str, *components: str) -> str:
+    """A label selector: the pods of a job, of these components where some are named."""
+    roles = f",{ROLE_LABEL} in ({','.join(components)})" if components else ""
+    return f"{JOB_LABEL}={job}{roles}"
+
+
+# -- quantities and resources
+
+
+def quantity(text: str, said: str) -> Decimal:
+    """A quantity of Kubernetes as a number: "500m" is 0.5, "4Gi" 4294967296. Raises UsageError."""
+    found = _QUANTITY.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(
+            f"{said}: {text!r} is no quantity: write 2, 500m, 4096Mi or 1.5Gi, for example."
+        )
+    number, unit = found.groups()
+    if unit and unit not in _FACTORS:
+        return Decimal(f"{number}{unit}")
+    return Decimal(number) * _FACTORS[unit or ""]
+
+
+def as_quantity(number: Decimal | int) -> str:
+    """Bytes as the shortest exact quantity: 4294967296 is 4Gi."""
+    whole = int(Decimal(number).to_integral_value(decimal.ROUND_CEILING))
+    for unit, factor in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if whole and whole % factor == 0:
+            return f"{whole // factor}{unit}"
+    return str(whole)
+
+
+def resources(text: str, said: str) -> dict[str, str]:
+    """ "cpu=1,memory=4096Mi,gpu=1" as Kubernetes names it. Raises UsageError.
+
+    gpu is nvidia.com/gpu, disk is ephemeral-storage; a name with a slash is taken as it is.
+    """
+    found: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, amount = (piece.strip() for piece in part.partition("="))
+        known = name if "/" in name else _RESOURCES.get(name)
+        if not equals or known is None:
+            raise UsageError(
+                f"{said}: {part!r} is no resource: write cpu=1,memory=4096Mi, and gpu=, disk= or "
+                "vendor.com/device= where they are needed."
+            )
+        if quantity(amount, said) < 0 or known in found:
+            raise UsageError(f"{said}: {name} is said twice, or is below 0.")
+        found[known] = amount
+    return found
+
+
+# -- volumes
+
+
+def volumes(text: str, said: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """ElasticDL's volumes as those of a pod, and the mounts of its container. Raises UsageError.
+
+    Volumes stand between semicolons: "claim_name=c,mount_path=/p,sub_path=s" is a claim,
+    "host_path=/h,type=Directory,mount_path=/q" a folder of the node. A claim may be mounted twice.
+    """
+    sources: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        given = _pairs(part, said)
+        path = given.pop("mount_path", "")
+        if not path.startswith("/"):
+            raise UsageError(f"{said}: {part!r} lacks mount_path=/a/folder.")
+        sub_path, read_only = given.pop("sub_path", ""), given.pop("read_only", "false").lower()
+        source = volume_source(given, said)
+        known = next((v for v in sources if source.items() <= v.items()), None)
+        if known is None:
+            known = {"name": f"volume-{len(sources)}", **source}
+            sources.append(known)
+        mount: dict[str, Any] = {"name": known["name"], "mountPath": path}
+        if sub_path:
+            mount["subPath"] = sub_path
+        if read_only == "true":
+            mount["readOnly"] = True
+        mounts.append(mount)
+    return sources, mounts
+
+
+def volume_source(given: Mapping[str, str], said: str) -> dict[str, Any]:
+    """claim_name=..., or host_path=... and type=..., as a volume's source. Raises UsageError."""
+    if given.keys() == {"claim_name"}:
+        return {"persistentVolumeClaim": {"claimName": given["claim_name"]}}
+    if "host_path" in given and given.keys() <= {"host_path", "type"}:
+        kind = given.get("type", "")
+        if kind in _HOST_PATH_TYPES:
+            return {"hostPath": {"path": given["host_path"], **({"type": kind} if kind else {})}}
+    raise UsageError(
+        f"{said}: {', '.join(f'{k}={v}' for k, v in given.items()) or 'nothing'} is no volume: write "
+        "claim_name=CLAIM or host_path=/FOLDER[,type=Directory], and mount_path=/FOLDER."
+    )
+
+
+def _pairs(text: str, said: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for piece in text.split(","):
+        name, equals, value = (each.strip() for each in piece.partition("="))
+        if not equals or not value or name in found:
+            raise UsageError(f"{said}: {piece!r} is not name=value, or is said twice.")
+        found[name] = value
+    return found

@@ -1,0 +1,115 @@
+"""What a job is made of, besides its pods: Secret, ConfigMaps, Service, Job, budget, network policy.
+
+Pure, plain dicts. `wanted.json` in the job's ConfigMap says what the user wants now (workers, stop);
+the master watches it, since nothing outside the cluster can call a pod. What the master says, its
+status, is a ConfigMap of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from ..common.identity import Identity
+from ..common.settings import JobSettings
+from . import names
+from .api import Object
+from .names import GRPC_PORT
+
+SETTINGS, TEMPLATES, WANTED, STATUS = (
+    "settings.json",
+    "templates.json",
+    "wanted.json",
+    "status.json",
+)
+_TRIES = 1_000_000  # of the master's pod: what ends a job is its master's word, not a count
+
+
+def secret(job: str, identity: Identity) -> Object:
+    data = {"token": identity.token, "identity": identity.to_variable()}
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    return _object("v1", "Secret", job, names.object_name(job), {"type": "Opaque", "data": encoded})
+
+
+def config(settings: JobSettings, templates: dict[str, Object]) -> Object:
+    data = {
+        SETTINGS: settings.to_json(),
+        TEMPLATES: json.dumps(templates),
+        WANTED: wanted(settings.num_workers),
+    }
+    job = settings.job_name
+    made = _object("v1", "ConfigMap", job, names.object_name(job), {"data": data})
+    made["metadata"]["labels"][names.CONFIG_LABEL] = "wanted"
+    return made
+
+
+def wanted(num_workers: int, stop: str = "") -> str:
+    """What the user wants of a job that runs: so many workers, or its end (and why)."""
+    return json.dumps({"num_workers": num_workers, "stop": stop})
+
+
+def status(job: str, text: str) -> Object:
+    name = names.object_name(job, "status")
+    return _object("v1", "ConfigMap", job, name, {"data": {STATUS: text}})
+
+
+def service(job: str) -> Object:
+    """By which workers and servers find the master, whichever pod it is."""
+    spec = {
+        "selector": {names.JOB_LABEL: job, names.ROLE_LABEL: "master"},
+        "ports": [{"name": "grpc", "port": GRPC_PORT, "targetPort": "grpc"}],
+        "publishNotReadyAddresses": True,  # a worker may ask before the probe has
+    }
+    return _object("v1", "Service", job, names.object_name(job), {"spec": spec})
+
+
+def address(job: str, namespace: str) -> str:
+    """Where the Service answers."""
+    return f"{names.object_name(job)}.{namespace}.svc:{GRPC_PORT}"
+
+
+def master_job(job: str, template: Object) -> Object:
+    """The Job that keeps a master running, and owns all else."""
+    spec = {"backoffLimit": _TRIES, "parallelism": 1, "completions": 1, "template": template}
+    return _object("batch/v1", "Job", job, names.object_name(job), {"spec": spec})
+
+
+def disruption_budget(job: str, version: str) -> Object:
+    """One server at a time may be drained: each takes its snapshot along."""
+    spec = {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": {names.JOB_LABEL: job, names.ROLE_LABEL: "ps"}},
+    }
+    name = names.object_name(job, "ps")
+    return _object(f"policy/{version}", "PodDisruptionBudget", job, name, {"spec": spec})
+
+
+def network_policy(job: str) -> Object:
+    """Pods of a job are reached by those of the same job alone; metrics by everybody."""
+    mine = {"matchLabels": {names.JOB_LABEL: job}}
+    spec = {
+        "podSelector": mine,
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"from": [{"podSelector": mine}]},
+            {"ports": [{"port": names.METRICS_PORT, "protocol": "TCP"}]},
+        ],
+    }
+    name = names.object_name(job)
+    return _object("networking.k8s.io/v1", "NetworkPolicy", job, name, {"spec": spec})
+
+
+def owner_reference(owner: Object) -> Object:
+    """To an object as the API server gave it back."""
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+    }
+
+
+def _object(version: str, kind: str, job: str, name: str, rest: dict[str, Any]) -> Object:
+    about = {"name": name, "labels": names.labels(job)}
+    return {"apiVersion": version, "kind": kind, "metadata": about, **rest}

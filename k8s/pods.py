@@ -1,0 +1,344 @@
+"""The pods of a job: a template for each role out of the settings, a replica's pod out of a template.
+
+Pure, plain dicts. Whoever submits makes the templates, once; the master puts in what makes a replica
+that replica (name, index, incarnation, arguments, environment) and nothing else, so it needs to know
+no more of Kubernetes than that. Tokens and keys reach a pod out of the job's Secret, never through
+its spec.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from ..common.errors import UsageError
+from ..common.identity import IDENTITY_VARIABLE
+from ..common.settings import JobSettings
+from . import names
+from .api import Object
+from .names import GRPC_PORT, HEALTH_PORT, METRICS_PORT
+
+JOB_DIR = "/var/lib/edl/job"
+SETTINGS_DIR = "/etc/edl"
+CONTAINER = "edl"
+TOKEN_VARIABLE = "EDL_TOKEN"
+SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
+USER = 1000  # of the image
+REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
+ROLES = ("master", "ps", "worker", "worker_high", "worker_low")  # templates, and keys of an overlay
+
+_MODULES = {"master": "edl.master", "ps": "edl.ps", "worker": "edl.worker"}
+_GRACE_BEYOND_DRAIN_S = 10
+_SERVER_GRACE_S = 30
+_MASTER_GRACE_S = 60  # it hands everything back and writes a checkpoint
+_LOST_NODE_S = 10  # a node that does not answer for so long has lost its pods
+_WORDS = {"high": "edl-high", "low": "edl-low"}
+_OOM_FACTOR = 4
+
+
+def templates(
+    settings: JobSettings, overlays: Mapping[str, Any] | None = None
+) -> dict[str, Object]:
+    """A complete pod template (metadata, spec) for each of ROLES. Raises UsageError.
+
+    `overlays` (of --cluster_spec) are merged over them: `pod` over all, then the one of the role.
+    """
+    overlays = overlays or {}
+    if unknown := overlays.keys() - {"pod", *ROLES}:
+        raise UsageError(
+            f"--cluster_spec: {', '.join(sorted(unknown))}: it has parts {', '.join(('pod', *ROLES))}."
+        )
+    found = {}
+    for role in ROLES:
+        component, _, pool = role.partition("_")
+        layers = [
+            overlays.get("pod"),
+            overlays.get(component),
+            overlays.get(role) if pool else None,
+        ]
+        template = _template(settings, component, pool)
+        for layer in (each for each in layers if each is not None):
+            template = merged(template, _overlay(layer))
+        found[role] = template
+    return found
+
+
+def replica(
+    template: Object,
+    *,
+    job: str,
+    role: str,
+    index: int,
+    incarnation: str,
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    owner: Object | None,
+    memory: str = "",
+) -> Object:
+    """The pod of one incarnation. `memory`: more than the template says, after it ran out."""
+    pod = copy.deepcopy(template)
+    about = pod.setdefault("metadata", {})
+    about["name"] = names.pod_name(job, role, index, incarnation)
+    about.setdefault("labels", {}).update(
+        {names.INDEX_LABEL: str(index), names.INCARNATION_LABEL: incarnation}
+    )
+    if owner is not None:
+        about["ownerReferences"] = [owner]
+    container = container_of(pod)
+    container["args"] = list(arguments)
+    public = [{"name": k, "value": v} for k, v in env.items() if k not in SECRETS]
+    known = {each["name"] for each in public}
+    container["env"] = [e for e in container.get("env", []) if e["name"] not in known] + public
+    if memory:
+        for part in ("requests", "limits"):
+            container["resources"].setdefault(part, {})["memory"] = memory
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def worker_pool(priority: str, workers: int, index: int) -> str:
+    """Which template worker `index` is of: "worker", or one of the two pools of a fraction.
+
+    The first ones are high, since scaling down takes the last ones.
+    """
+    if not is_fraction(priority):
+        return "worker"
+    return "worker_high" if index < math.ceil(workers * Decimal(priority)) else "worker_low"
+
+
+def is_fraction(priority: str) -> bool:
+    try:
+        return 0 <= Decimal(priority) <= 1
+    except InvalidOperation:
+        return False
+
+
+def container_of(pod: Object) -> dict[str, Any]:
+    """The container that runs edl."""
+    for each in pod["spec"]["containers"]:
+        if each["name"] == CONTAINER:
+            return dict_of(each)
+    raise UsageError(f"--cluster_spec: a container named {CONTAINER} is missing.")
+
+
+def dict_of(value: Any) -> dict[str, Any]:
+    assert isinstance(value, dict)
+    return value
+
+
+def memory_after_oom(pod: Object, cap: str) -> tuple[str, str]:
+    """(limit it had, what it gets now): "" where it has no limit, or has the most already."""
+    limit = (container_of(pod).get("resources") or {}).get("limits", {}).get("memory", "")
+    if not limit:
+        return "", ""
+    had, most = names.quantity(limit, "memory"), names.quantity(cap, "--oom_memory_cap")
+    grown = min(2 * had, most)
+    return limit, names.as_quantity(grown) if grown > had else ""
+
+
+def memory_cap(settings: JobSettings, template: Object) -> str:
+    """The most memory that a pod of this template may get."""
+    if settings.oom_memory_cap:
+        return settings.oom_memory_cap
+    limit = container_of(template).get("resources", {}).get("limits", {}).get("memory")
+    return names.as_quantity(_OOM_FACTOR * names.quantity(limit, "memory")) if limit else "0"
+
+
+def merged(base: Any, over: Any) -> Any:
+    """`over` laid over `base`: dicts key by key, lists of named things by name (mounts by their path),
+    other lists put together, all else replaced."""
+    if isinstance(base, dict) and isinstance(over, dict):
+        return {
+            **base,
+            **{k: merged(base[k], v) if k in base else copy.deepcopy(v) for k, v in over.items()},
+        }
+    if isinstance(base, list) and isinstance(over, list):
+        for key in ("mountPath", "name"):
+            if all(isinstance(each, dict) and key in each for each in (*base, *over)):
+                known = {each[key]: each for each in base}
+                for each in over:
+                    known[each[key]] = merged(known.get(each[key], {}), each)
+                return list(known.values())
+        return base + [each for each in over if each not in base]
+    return copy.deepcopy(over)
+
+
+def priority_class(said: str) -> str:
+    """The name of a class: high and low are ours."""
+    return _WORDS.get(said, said)
+
+
+def _template(settings: JobSettings, component: str, pool: str) -> Object:
+    job = settings.job_name
+    labels = names.labels(job, component)
+    spec: dict[str, Any] = {
+        "restartPolicy": settings.restart_policy if component == "master" else "Never",
+        "terminationGracePeriodSeconds": _grace_s(settings, component),
+        "automountServiceAccountToken": component == "master",
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(settings, component)],
+        "volumes": _volumes(settings, component),
+        "tolerations": [
+            {
+                "key": f"node.kubernetes.io/{key}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": _LOST_NODE_S,
+            }
+            for key in ("not-ready", "unreachable")
+        ],
+    }
+    if component == "master":
+        spec["serviceAccountName"] = settings.service_account
+    else:
+        spec["serviceAccountName"] = REPLICA_ACCOUNT
+        # apart from each other, so that a node takes few of them along
+        spec["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": labels},
+            }
+        ]
+    if priority := _priority(settings, component, pool):
+        spec["priorityClassName"] = priority
+    if settings.image_pull_secret:
+        spec["imagePullSecrets"] = [{"name": settings.image_pull_secret}]
+    annotations = {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(METRICS_PORT),
+        "prometheus.io/path": "/metrics",
+    }
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+
+
+def _container(settings: JobSettings, component: str) -> dict[str, Any]:
+    job = settings.job_name
+    env: list[dict[str, Any]] = [
+        {"name": "EDL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "EDL_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "EDL_HEALTH_PORT", "value": str(HEALTH_PORT)},
+        {"name": "EDL_METRICS_PORT", "value": str(METRICS_PORT)},
+        {"name": "EDL_JOB_DIR", "value": JOB_DIR},
+        {"name": "HOME", "value": "/tmp"},  # numba and torch keep caches there
+    ]
+    for variable, key in SECRETS.items():
+        reference = {"name": names.object_name(job), "key": key}
+        env.append({"name": variable, "valueFrom": {"secretKeyRef": reference}})
+    ports = [
+        {"name": "health", "containerPort": HEALTH_PORT},
+        {"name": "metrics", "containerPort": METRICS_PORT},
+    ]
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": settings.image_name,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": ["python", "-m", _MODULES[component]],
+        "env": env,
+        "resources": _resources(settings, component),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        # It listens as soon as it serves; a server that restores a large shard may take minutes.
+        "startupProbe": {
+            "tcpSocket": {"port": "health"},
+            "periodSeconds": 2,
+            "failureThreshold": 150,
+        },
+        "livenessProbe": {
+            "tcpSocket": {"port": "health"},
+            "periodSeconds": 20,
+            "failureThreshold": 6,
+        },
+        "volumeMounts": _mounts(settings, component),
+    }
+    if component == "master":
+        container["args"] = ["--job-dir", JOB_DIR, "--settings", SETTINGS_DIR]
+        ports.append({"name": "grpc", "containerPort": GRPC_PORT})
+    container["ports"] = ports
+    return container
+
+
+def _resources(settings: JobSettings, component: str) -> dict[str, Any]:
+    """Limits are what is said, else the memory and the devices asked for: CPU is never throttled
+    unless somebody wants it, and who takes more memory than it said is the one that is killed."""
+    flag = f"{component}_resource_request"
+    requests = names.resources(getattr(settings, flag), f"--{flag}")
+    flag = f"{component}_resource_limit"
+    if said := getattr(settings, flag):
+        limits = names.resources(said, f"--{flag}")
+    else:
+        limits = {name: amount for name, amount in requests.items() if name != "cpu"}
+    for name in requests.keys() & limits.keys():
+        if _number(limits[name]) < _number(requests[name]):
+            raise UsageError(f"--{flag}: {name}={limits[name]} is below what is asked for.")
+    return {"requests": requests, "limits": limits}
+
+
+def _number(amount: str) -> Decimal:
+    return names.quantity(amount, "resource")
+
+
+def _volumes(settings: JobSettings, component: str) -> list[dict[str, Any]]:
+    found, _ = names.volumes(settings.volume, "--volume")
+    found.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    if component in ("master", "ps"):
+        source: dict[str, Any] = {"emptyDir": {}}
+        if settings.job_volume:
+            given = dict(piece.partition("=")[::2] for piece in settings.job_volume.split(","))
+            source = names.volume_source(given, "--job_volume")
+        found.append({"name": "job", **source})
+    if component == "master":
+        name = names.object_name(settings.job_name)
+        found.append({"name": "settings", "configMap": {"name": name}})
+    return found
+
+
+def _mounts(settings: JobSettings, component: str) -> list[dict[str, Any]]:
+    _, found = names.volumes(settings.volume, "--volume")
+    found.append({"name": "shm", "mountPath": "/dev/shm"})
+    if component in ("master", "ps"):
+        mount: dict[str, Any] = {"name": "job", "mountPath": JOB_DIR}
+        if settings.job_volume:
+            mount["subPath"] = names.object_name(settings.job_name)
+        found.append(mount)
+    if component == "master":
+        found.append({"name": "settings", "mountPath": SETTINGS_DIR, "readOnly": True})
+    return found
+
+
+def _priority(settings: JobSettings, component: str, pool: str) -> str:
+    if pool:
+        return priority_class(pool)
+    said = str(getattr(settings, f"{component}_pod_priority"))
+    return "" if component == "worker" and is_fraction(said) else priority_class(said)
+
+
+def _grace_s(settings: JobSettings, component: str) -> int:
+    if component == "worker":
+        return math.ceil(settings.drain_grace_s) + _GRACE_BEYOND_DRAIN_S
+    if component == "master":
+        return _MASTER_GRACE_S + math.ceil(settings.drain_grace_s)
+    return _SERVER_GRACE_S
+
+
+def _overlay(layer: Any) -> Object:
+    """What a user writes: a pod template, or only its spec's fields."""
+    if not isinstance(layer, dict):
+        raise UsageError("--cluster_spec: each part is a mapping, as a pod template is.")
+    if layer.keys() <= {"metadata", "spec"}:
+        return layer
+    about = {key: layer[key] for key in ("labels", "annotations") if key in layer}
+    spec = {key: value for key, value in layer.items() if key not in about}
+    return {**({"metadata": about} if about else {}), **({"spec": spec} if spec else {})}

@@ -1,0 +1,156 @@
+"""A copy of the objects that a selector names, kept by list and watch; each change is told once.
+
+A list gives all and the version that a watch goes on from; bookmarks keep that version young. A watch
+that breaks or is refused as too old (410 Gone) begins anew with a list, and so does every one after
+`resync_s`, which finds what an event that never came would have told. An event that says nothing new
+is not told again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import PeerError
+from .api import Api, Object
+
+log = logging.getLogger(__name__)
+
+_WATCH_S = 60.0  # of one watch; a broken way is then noticed at the latest
+_RESYNC_S = 120.0
+_PAUSE_S = 1.0  # after a failure; doubled up to
+_LONGEST_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """An object as it was (None: it is new) and as it is. `gone`: it exists no more."""
+
+    before: Object | None
+    after: Object
+    gone: bool = False
+
+
+class Cache:
+    """The objects by uid. Pure: lists and events in, changes out."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Object] = {}
+
+    def replace(self, items: Iterable[Object]) -> list[Change]:
+        """What a list says: who is not in it is gone."""
+        items = list(items)
+        there = {item["metadata"]["uid"] for item in items}
+        gone = [self._objects.pop(uid) for uid in self._objects.keys() - there]
+        changes = [Change(each, each, gone=True) for each in gone]
+        return changes + [change for item in items if (change := self._set(item))]
+
+    def apply(self, kind: str, item: Object) -> list[Change]:
+        """What an event says: ADDED, MODIFIED or DELETED."""
+        if kind == "DELETED":
+            before = self._objects.pop(item["metadata"]["uid"], None)
+            return [] if before is None else [Change(before, item, gone=True)]
+        change = self._set(item)
+        return [change] if change else []
+
+    @property
+    def objects(self) -> Mapping[str, Object]:
+        return self._objects
+
+    def _set(self, item: Object) -> Change | None:
+        about = item["metadata"]
+        before = self._objects.get(about["uid"])
+        if before and before["metadata"]["resourceVersion"] == about["resourceVersion"]:
+            return None
+        self._objects[about["uid"]] = item
+        return Change(before, item)
+
+
+class Reflector:
+    """One thread that calls `on_change` for each change, and `on_list` after each list."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind: str,
+        selector: str,
+        on_change: Callable[[Change], None],
+        on_list: Callable[[float, Mapping[str, Object]], None] = lambda asked, objects: None,
+        *,
+        resync_s: float = _RESYNC_S,
+        on_silence: Callable[[PeerError | None], None] = lambda error: None,
+    ) -> None:
+        """`on_list(asked, objects)`: all there were; asked for at this moment of `time.monotonic`.
+        `on_silence` is told when the API server begins to fail, and (None) when it answers again.
+        """
+        self._api = api
+        self._kind = kind
+        self._selector = selector
+        self._on_change = on_change
+        self._on_list = on_list
+        self._resync_s = resync_s
+        self._on_silence = on_silence
+        self._cache = Cache()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch-{kind.lower()}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """No change is told any more once the one that is being told has been."""
+        self._closed.set()
+        if timeout_s:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        pause_s, silent = _PAUSE_S, False
+        while not self._closed.is_set():
+            try:
+                version, until = self._list()
+            except PeerError as error:
+                if not silent:
+                    silent = True
+                    self._on_silence(error)
+                self._closed.wait(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                continue
+            if silent:
+                silent = False
+                self._on_silence(None)
+            pause_s, began = _PAUSE_S, time.monotonic()
+            try:
+                while time.monotonic() < until and not self._closed.is_set():
+                    version = self._watch(version)
+            except PeerError as error:
+                log.info("%s -> listed anew: %s", self._kind, error)
+                if time.monotonic() - began < _PAUSE_S:
+                    self._closed.wait(_PAUSE_S)
+
+    def _list(self) -> tuple[str, float]:
+        asked = time.monotonic()
+        items, version = self._api.list(self._kind, self._selector, patience_s=0.0)
+        self._tell(self._cache.replace(items))
+        if not self._closed.is_set():
+            self._on_list(asked, self._cache.objects)
+        return version, asked + self._resync_s
+
+    def _watch(self, version: str) -> str:
+        for event in self._api.watch(self._kind, self._selector, version, _WATCH_S):
+            found: dict[str, Any] = event["object"]
+            version = found["metadata"]["resourceVersion"]
+            if event["type"] != "BOOKMARK":
+                self._tell(self._cache.apply(event["type"], found))
+            if self._closed.is_set():
+                break
+        return version
+
+    def _tell(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if self._closed.is_set():
+                return
+            self._on_change(change)

@@ -1,0 +1,56 @@
+"""python3 -m prockubelet --server URL --token TOKEN --ca FILE ...: until SIGTERM."""
+
+import argparse
+import threading
+from pathlib import Path
+
+from . import logs
+from .api import Api
+from .network import Network
+from .node import Nodes, on_signal
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="prockubelet", description="A process kubelet.")
+    for name in ("server", "token", "ca", "cert", "key", "root", "images", "cgroup"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("bridge", "cidr", "dns", "node-ip", "netns-prefix"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--cpu", default="4")
+    parser.add_argument("--memory", default="8Gi")
+    parser.add_argument("--pods", default="110")
+    parser.add_argument("--prefix", default="pk-", help="of the nodes' names")
+    parser.add_argument("--heartbeat-s", type=float, default=3.0)
+    parser.add_argument("--log-port", type=int, default=10260)
+    return parser.parse_args()
+
+
+def main():
+    given = arguments()
+    capacity = {
+        "cpu": given.cpu,
+        "memory": given.memory,
+        "pods": given.pods,
+        "ephemeral-storage": "20Gi",
+    }
+    nodes = Nodes(
+        Api(given.server, token=given.token, ca=given.ca),
+        Network(bridge=given.bridge, cidr=given.cidr, prefix=given.netns_prefix),
+        names=[f"{given.prefix}{number}" for number in range(given.nodes)],
+        capacity=capacity,
+        images=Path(given.images),
+        root=Path(given.root),
+        node_ip=given.node_ip,
+        dns=given.dns,
+        log_port=given.log_port,
+        cgroup=given.cgroup,
+    )
+    nodes.prepare()
+    on_signal(nodes)
+    logs.serve(nodes, cert=given.cert, key=given.key)
+    threading.Thread(target=nodes.heartbeat, args=(given.heartbeat_s,), daemon=True).start()
+    nodes.follow_pods()
+
+
+main()

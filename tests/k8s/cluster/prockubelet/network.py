@@ -1,0 +1,53 @@
+"""A pod's address, and its network namespace on the cluster's bridge."""
+
+import hashlib
+import ipaddress
+import subprocess
+import threading
+
+
+class Network:
+    """Addresses of `cidr`, whose first is the bridge's own. A free one is found from the pod's uid."""
+
+    def __init__(self, *, bridge, cidr, prefix):
+        self.bridge, self.prefix = bridge, prefix
+        self.network = ipaddress.ip_network(cidr)
+        self.lock = threading.Lock()
+        self.taken = {}  # address -> uid
+
+    def address(self, uid):
+        room = self.network.num_addresses - 3  # without the network's, the bridge's and broadcast
+        with self.lock:
+            number = int(hashlib.sha1(uid.encode()).hexdigest(), 16)
+            while (address := str(self.network[2 + number % room])) in self.taken:
+                number += 1
+            self.taken[address] = uid
+        return address
+
+    def join(self, uid, address):
+        """Answers the name of the pod's network namespace, which has `address`."""
+        short = uid.replace("-", "")[:12]
+        name, veth = f"{self.prefix}{short}", f"v{short}"  # an interface's name: 15 characters
+        with self.lock:  # `ip netns add` races with itself
+            _run("ip", "netns", "add", name)
+        peer = ("peer", "name", "eth0", "netns", name)
+        _run("ip", "link", "add", veth, "mtu", "1400", "type", "veth", *peer)
+        _run("ip", "link", "set", veth, "master", self.bridge, "up")
+        steps = [
+            "link set lo up",
+            f"addr add {address}/{self.network.prefixlen} dev eth0",
+            "link set eth0 up",
+            f"route add default via {self.network[1]}",
+        ]
+        _run("ip", "-n", name, "-batch", "-", stdin="\n".join(steps))
+        return name
+
+    def leave(self, uid, name):
+        if name:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+        with self.lock:
+            self.taken = {a: u for a, u in self.taken.items() if u != uid}
+
+
+def _run(*command, stdin=""):
+    subprocess.run(command, check=True, input=stdin, text=True, stdout=subprocess.DEVNULL)

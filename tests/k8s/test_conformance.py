@@ -1,0 +1,62 @@
+"""Pods of a real cluster as every runtime: see tests/conformance.py."""
+
+from __future__ import annotations
+
+import kube
+import pytest
+from conformance import *
+from conformance import PROGRAMS, WAIT_S
+
+from edl.k8s import names, pods
+from edl.k8s.api import Api
+from edl.k8s.runtime import KubernetesRuntime
+
+JOB = "any"
+
+
+class PodKit:
+    def __init__(self, namespace, api: Api) -> None:
+        self.namespace = namespace
+        self.api = api
+
+    def runtime(self, program, report):
+        def make(role, index, incarnation, env, arguments, memory):
+            about = {"labels": names.labels(JOB, names.COMPONENTS[role])}
+            spec = kube.pod("any", "python", "-c", PROGRAMS[program])["spec"]
+            spec["containers"][0]["name"] = pods.CONTAINER
+            return pods.replica(
+                {"metadata": about, "spec": spec},
+                job=JOB,
+                role=role,
+                index=index,
+                incarnation=incarnation,
+                arguments=arguments,
+                env=env,
+                owner=None,
+            )
+
+        return KubernetesRuntime(self.api, JOB, make=make, cap=lambda *_: "1Gi", report=report)
+
+    def env(self, incarnation):
+        return {"EDL_MARK": "/dev/stdout"}
+
+    def started(self, replica) -> None:
+        self.namespace.wait_log(self._name(replica), "ready", within_s=WAIT_S)
+
+    def take_away(self, replica) -> None:
+        self.namespace.kubectl("delete", "pod", self._name(replica), "--wait=false")
+
+    def there(self, replica) -> bool:
+        found = self.namespace.objects("pods").get(self._name(replica))
+        return found is not None and kube.phase(found) == "Running"
+
+    def _name(self, replica) -> str:
+        return names.pod_name(JOB, replica.role, replica.index, replica.incarnation)
+
+
+@pytest.fixture
+def kit(cluster, namespace, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    api = Api.connect(namespace.name)
+    yield PodKit(namespace, api)
+    api.close()

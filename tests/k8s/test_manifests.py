@@ -1,0 +1,172 @@
+"""Base, overlays and chart, by the real kubectl and helm; no cluster is needed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .tools import Unreachable, fetch
+
+MANIFESTS = Path(__file__).parents[2] / "k8s" / "manifests"
+CHART = MANIFESTS / "chart"
+CLUSTER_WIDE = {"Namespace", "CustomResourceDefinition", "PriorityClass"}
+OF_HELM = ("instance", "managed-by", "version")
+
+Object = dict[str, Any]
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def tools() -> Path:
+    try:
+        return fetch()
+    except Unreachable as why:
+        pytest.skip(f"no kubectl and helm: {why}")
+
+
+@pytest.fixture(scope="session")
+def run(tools: Path) -> Run:
+    def run(tool: str, *arguments: str, code: int = 0) -> str:
+        command = [tools / tool, *arguments]
+        ended = subprocess.run(command, check=False, capture_output=True, timeout=60)
+        output = (ended.stdout + ended.stderr).decode()
+        assert (ended.returncode != 0) == bool(code), output
+        return output if code else ended.stdout.decode()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def kustomize(run: Run) -> Callable[[str], list[Object]]:
+    return lambda folder: objects(run("kubectl", "kustomize", str(MANIFESTS / folder)))
+
+
+@pytest.fixture(scope="session")
+def template(run: Run) -> Callable[..., list[Object]]:
+    def template(*sets: str) -> list[Object]:
+        flags = [word for each in sets for word in ("--set-json", each)]
+        return objects(run("helm", "template", "edl", str(CHART), "--namespace", "edl", *flags))
+
+    return template
+
+
+def objects(text: str) -> list[Object]:
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def by_name(found: list[Object]) -> dict[tuple[str, str], Object]:
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def plain(found: Object) -> Object:
+    """An object without what only Helm says of it."""
+    made = copy.deepcopy(found)
+    for about in (made["metadata"], made.get("spec", {}).get("template", {}).get("metadata", {})):
+        labels = about.get("labels", {})
+        for name in ("helm.sh/chart", *(f"app.kubernetes.io/{each}" for each in OF_HELM)):
+            labels.pop(name, None)
+        if about.get("annotations", {}).pop("helm.sh/resource-policy", None) is not None:
+            about.pop("annotations")
+    return made
+
+
+def test_chart_and_base_are_the_same_objects(kustomize, template):
+    base = by_name(kustomize("base"))
+    del base["Namespace", "edl"]  # Helm makes it, or somebody before
+
+    chart = {name: plain(each) for name, each in by_name(template()).items()}
+    assert {name: plain(each) for name, each in base.items()} == chart
+
+
+@pytest.mark.parametrize(
+    ("overlay", "namespace"), [("overlays/dev", "edl-dev"), ("overlays/prod", "edl")]
+)
+def test_everything_of_an_overlay_is_in_its_namespace(kustomize, overlay, namespace):
+    found = kustomize(overlay)
+
+    named = {each["metadata"]["name"] for each in found if each["kind"] == "Namespace"}
+    inside = {e["metadata"].get("namespace") for e in found if e["kind"] not in CLUSTER_WIDE}
+    subjects = {s["namespace"] for e in found if "subjects" in e for s in e["subjects"]}
+    assert named == inside == subjects == {namespace}
+
+
+def test_production_refuses_pods_that_are_not_restricted_and_traffic_that_nobody_allowed(kustomize):
+    found = by_name(kustomize("overlays/prod"))
+
+    labels = found["Namespace", "edl"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    policy = found["NetworkPolicy", "edl-deny-ingress"]["spec"]
+    assert policy == {"podSelector": {}, "policyTypes": ["Ingress"]}
+
+
+def test_the_chart_denies_traffic_as_production_does(kustomize, template):
+    name = ("NetworkPolicy", "edl-deny-ingress")
+
+    chart = by_name(template("networkPolicy.denyIngress=true"))[name]
+    assert plain(by_name(kustomize("overlays/prod"))[name]) == plain(chart)
+
+
+def test_helm_has_nothing_to_say_about_the_chart(run):
+    told = run("helm", "lint", "--strict", "--quiet", str(CHART))
+
+    assert "[" not in told, told
+
+
+@pytest.mark.parametrize(
+    ("flag", "kinds"),
+    [
+        ("crds.enabled=false", {"CustomResourceDefinition"}),
+        ("priorityClasses.enabled=false", {"PriorityClass"}),
+        ("networkPolicy.enabled=false", {"NetworkPolicy"}),
+        ("controller.enabled=false", {"Deployment", "NetworkPolicy"}),
+        ("rbac.create=false", {"Role", "RoleBinding"}),
+    ],
+)
+def test_a_flag_of_the_chart_leaves_out_what_it_says(template, flag, kinds):
+    every = {each["kind"] for each in template()}
+
+    assert {each["kind"] for each in template(flag)} == every - kinds
+
+
+def test_users_and_submitters_of_the_chart_are_bound_to_their_roles(template):
+    anna = {"kind": "User", "name": "anna", "apiGroup": "rbac.authorization.k8s.io"}
+    found = template(f"rbac.users=[{json.dumps(anna)}]", f"rbac.submitters=[{json.dumps(anna)}]")
+
+    bound = {
+        each["roleRef"]["name"]: each["subjects"]
+        for each in found
+        if each["kind"] == "RoleBinding" and each["subjects"] == [anna]
+    }
+    assert bound == {"edl-user": [anna], "edl-submitter": [anna]}
+
+
+def test_the_pod_monitor_selects_every_pod_of_edl(template):
+    found = by_name(template("podMonitor.enabled=true"))["PodMonitor", "edl"]
+
+    assert found["spec"]["selector"] == {"matchLabels": {"app.kubernetes.io/name": "edl"}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "crds.enabled=7",
+        'image.pullPolicy="Sometimes"',
+        'image.repository=""',
+        "priorityClasses.low=2000000000",
+        "controller.replicas=2",
+        'rbac.users=["anna"]',
+        'podMonitor.interval="soon"',
+        "nonsense=1",
+    ],
+)
+def test_a_value_that_the_chart_does_not_know_is_refused(run, value):
+    name = value.partition("=")[0].rpartition(".")[2]
+
+    assert name in run("helm", "template", "edl", str(CHART), "--set-json", value, code=1)

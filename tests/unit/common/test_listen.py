@@ -1,0 +1,70 @@
+"""Where a process listens: what EDL_HOST and the fixed ports may be, and what is said of others."""
+
+import socket
+import urllib.request
+
+import own
+import pytest
+from prometheus_client import CollectorRegistry
+
+from edl.common import listen
+from edl.common.errors import UsageError
+
+
+def test_a_process_listens_on_loopback_unless_told_otherwise(monkeypatch):
+    monkeypatch.delenv("EDL_HOST", raising=False)
+    assert "127.0.0.1" == listen.own_host()
+
+    monkeypatch.setenv("EDL_HOST", "127.0.0.2")
+    assert "127.0.0.2" == listen.own_host()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "0.0.0.0", "::"])
+def test_a_host_that_cannot_be_told_to_others_is_one_clear_error(monkeypatch, host):
+    monkeypatch.setenv("EDL_HOST", host)
+
+    with pytest.raises(UsageError, match=f"EDL_HOST={host}: .* Set it to one address of this host"):
+        listen.own_host()
+
+
+@pytest.mark.parametrize(("host", "address"), [("10.0.0.1", "10.0.0.1:7"), ("::1", "[::1]:7")])
+def test_an_address_is_joined_and_taken_apart(host, address):
+    assert address == listen.joined(host, 7)
+    assert host == listen.host_of(address)
+
+
+def test_loopback_is_told_from_what_others_reach():
+    here = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "localhost"]
+    not_here = ["10.0.0.1", "::", "fe80::1%eth0", "edl-job.default.svc", ""]
+
+    assert here == [host for host in here + not_here if listen.is_loopback(host)]
+
+
+@pytest.mark.parametrize("value", ["65536", "-1", "http", "1.5"])
+def test_what_is_no_port_is_one_clear_error(monkeypatch, value):
+    monkeypatch.setenv("EDL_METRICS_PORT", value)
+
+    with pytest.raises(UsageError, match=f"EDL_METRICS_PORT={value} is no port"):
+        listen.serve_metrics(CollectorRegistry())
+
+
+def test_metrics_are_served_at_the_port_that_is_set(monkeypatch):
+    port = own.free_port()
+    monkeypatch.setenv("EDL_HOST", "127.0.0.2")
+    monkeypatch.setenv("EDL_METRICS_PORT", str(port))
+
+    server, address = listen.serve_metrics(CollectorRegistry())
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
+        status = page.status
+    server.shutdown()
+    server.server_close()
+
+    assert (200, f"127.0.0.2:{port}") == (status, address)
+
+
+def test_a_metrics_port_that_is_taken_is_one_clear_error(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("EDL_METRICS_PORT", str(taken.getsockname()[1]))
+
+        with pytest.raises(UsageError, match="in use. Set EDL_METRICS_PORT to a port that is free"):
+            listen.serve_metrics(CollectorRegistry())

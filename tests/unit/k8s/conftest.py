@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from queue import Queue
+
+import pytest
+from apiserver import ApiServer
+
+from edl.k8s.api import Api
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    found = ApiServer()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def api(server: ApiServer) -> Iterator[Api]:
+    from kubernetes.client import Configuration
+
+    configuration = Configuration()
+    configuration.host = server.address
+    found = Api(configuration, "default")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def told() -> Queue:
+    """What a runtime reports."""
+    return Queue()

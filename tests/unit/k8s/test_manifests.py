@@ -1,0 +1,219 @@
+"""What can be said of the manifests by reading them; tests/k8s/ has kubectl, helm and a cluster do it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import edl
+from edl.common.settings import JobSettings
+from edl.model_zoo.image import BASE_IMAGE
+from edl.ps.slots import NUM_SLOTS
+
+MANIFESTS = Path(edl.__file__).parent / "k8s" / "manifests"
+(VERSION,) = yaml.safe_load((MANIFESTS / "chart/files/edljobs.yaml").read_text())["spec"][
+    "versions"
+]
+SCHEMA = VERSION["schema"]["openAPIV3Schema"]
+SPEC = SCHEMA["properties"]["spec"]["properties"]
+STATUS = SCHEMA["properties"]["status"]["properties"]
+EXAMPLES = sorted((MANIFESTS / "examples").glob("*.yaml"))
+
+
+def objects(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((MANIFESTS / "base" / name).read_text()))
+
+
+def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """(path, schema) of everything below."""
+    yield path, schema
+    for name, each in schema.get("properties", {}).items():
+        yield from schemas(each, f"{path}.{name}")
+    if "items" in schema:
+        yield from schemas(schema["items"], f"{path}[]")
+
+
+def field(path: str) -> dict[str, Any] | None:
+    """The schema of a field such as .status.workers; None where it is not described."""
+    found: Any = SCHEMA
+    for name in path.strip(".").split("."):
+        found = found.get("properties", {}).get(name)
+        if found is None:
+            return None
+    return typing.cast("dict[str, Any]", found)
+
+
+def test_every_field_of_an_edljob_says_what_it_is():
+    silent = [path for path, schema in schemas(SCHEMA) if not schema.get("description")]
+
+    assert [path for path in silent if not path.startswith(".metadata")] == []
+
+
+def test_no_rule_of_an_edljob_is_younger_than_the_oldest_server():
+    text = (MANIFESTS / "chart/files/edljobs.yaml").read_text()
+    keys = set(re.findall(r"^\s*(x-kubernetes-[a-z-]+):", text, re.MULTILINE))
+
+    assert keys <= {
+        f"x-kubernetes-{name}"
+        for name in ("int-or-string", "list-map-keys", "list-type", "preserve-unknown-fields")
+    }
+
+
+def test_columns_and_scale_read_fields_that_there_are():
+    columns = [column["jsonPath"] for column in VERSION["additionalPrinterColumns"]]
+    paths = [*columns, *VERSION["subresources"]["scale"].values()]
+    known = {".metadata.creationTimestamp", ".spec.settings.model_def"}  # settings are open
+
+    assert [path for path in paths if path not in known and field(path) is None] == []
+
+
+def test_a_column_has_the_type_of_its_field():
+    typed = {
+        column["name"]: (column["type"], described["type"])
+        for column in VERSION["additionalPrinterColumns"]
+        if (described := field(column["jsonPath"]))
+    }
+
+    assert typed and {name: a for name, (a, b) in typed.items() if a != b} == {}
+
+
+def test_defaults_are_those_of_the_command_line():
+    settings = JobSettings()
+
+    assert SPEC["command"]["default"] == settings.command
+    assert SPEC["worker"]["properties"]["replicas"]["default"] == settings.num_workers
+    assert SPEC["ps"]["properties"]["replicas"]["default"] == settings.num_ps
+
+
+def test_there_are_no_more_servers_than_slots():
+    assert SPEC["ps"]["properties"]["replicas"]["maximum"] == NUM_SLOTS
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_names_only_fields_and_settings_that_there_are(path):
+    job = yaml.safe_load(path.read_text())
+
+    unknown = [name for name in job["spec"]["settings"] if not hasattr(JobSettings(), name)]
+    assert unknown + list(undescribed(job["spec"], SCHEMA["properties"]["spec"])) == []
+
+
+def undescribed(value: Any, schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Fields of a value that a schema does not know, and would drop."""
+    if not isinstance(value, dict) or schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    for name, each in value.items():
+        known = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+        if known is None:
+            yield f"{path}.{name}"
+        else:
+            yield from undescribed(each, known, f"{path}.{name}")
+
+
+def rules(file: str, role: str) -> dict[str, set[str]]:
+    """resource -> verbs of a role."""
+    (found,) = [o for o in objects(file) if o["kind"] == "Role" and o["metadata"]["name"] == role]
+    return {
+        resource: set(rule["verbs"]) for rule in found["rules"] for resource in rule["resources"]
+    }
+
+
+def test_rights_are_of_one_namespace_and_none_is_everything():
+    found = [
+        each
+        for path in sorted((MANIFESTS / "base").glob("role-*.yaml"))
+        for each in objects(path.name)
+    ]
+    said = [
+        word
+        for each in found
+        for rule in each.get("rules", [])
+        for part in ("apiGroups", "resources", "verbs")
+        for word in rule[part]
+    ]
+
+    assert {each["kind"] for each in found} == {"Role", "RoleBinding"}
+    assert "*" not in said
+
+
+def test_a_master_makes_pods_and_reads_no_secret():
+    rights = rules("role-master.yaml", "edl-master")
+
+    assert rights["pods"] == {"get", "list", "watch", "create", "delete"}
+    assert set(rights) == {"pods", "configmaps", "leases", "jobs", "events"}
+
+
+def test_nobody_can_list_secrets():
+    every = [
+        rules("role-master.yaml", "edl-master"),
+        rules("role-controller.yaml", "edl-controller"),
+        rules("role-user.yaml", "edl-user"),
+        rules("role-user.yaml", "edl-submitter"),
+    ]
+
+    assert [rights for rights in every if {"list", "watch"} & rights.get("secrets", set())] == []
+
+
+def test_workers_and_servers_have_neither_a_token_nor_a_right():
+    (replica,) = [
+        each
+        for each in objects("service-accounts.yaml")
+        if each["metadata"]["name"] == "edl-replica"
+    ]
+    bound = [
+        subject["name"]
+        for path in (MANIFESTS / "base").glob("role-*.yaml")
+        for each in objects(path.name)
+        for subject in each.get("subjects", [])
+    ]
+
+    assert replica["automountServiceAccountToken"] is False
+    assert sorted(bound) == ["edl-controller", "edl-master"]
+
+
+def test_the_master_goes_last_and_low_workers_make_room_for_pods_without_a_class():
+    value = {each["metadata"]["name"]: each["value"] for each in objects("priority-classes.yaml")}
+
+    assert value["edl-low"] < 0 <= value["edl-high"] < value["edl-master"]
+
+
+def test_the_controller_is_restricted():
+    (found,) = objects("controller.yaml")
+    pod = found["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_all_name_the_version_of_the_package():
+    chart = yaml.safe_load((MANIFESTS / "chart/Chart.yaml").read_text())
+    (controller,) = objects("controller.yaml")
+    (container,) = controller["spec"]["template"]["spec"]["containers"]
+    prod = yaml.safe_load((MANIFESTS / "overlays/prod/kustomization.yaml").read_text())
+
+    assert {chart["version"], chart["appVersion"]} == {edl.__version__}
+    assert container["image"] == BASE_IMAGE == f"edl:{edl.__version__}"
+    assert prod["images"] == [{"name": "edl", "newTag": edl.__version__}]
+
+
+def test_every_manifest_is_shipped_with_the_package():
+    setup = ast.parse((MANIFESTS.parents[1] / "setup.py").read_text())
+    (shipped,) = [
+        ast.literal_eval(keyword.value)["edl.k8s"]
+        for node in ast.walk(setup)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "package_data"
+    ]
+    found = {path for pattern in shipped for path in MANIFESTS.parent.glob(pattern)}
+
+    assert [p for p in MANIFESTS.rglob("*") if p.is_file() and p not in found] == []

@@ -1,0 +1,159 @@
+"""The logs of a job's pods, through the API server, interleaved as they come.
+
+Each pod that is followed has a thread, which begins when its container has; pods that come later are
+followed too, until the job is over and all is read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ..common.errors import EdlError, PeerError, UsageError
+from ..k8s import names, observe
+from ..k8s.api import Object
+from ..k8s.reflector import Change, Reflector
+from .cluster import ClusterJob
+from .jobs import ENDED
+
+_LOOK_S = 2.0  # whether the job is over
+_COMPONENTS = {"server": "ps"}
+
+
+def lines(
+    job: ClusterJob, *, role: str | None, index: int | None, tail: int | None, follow: bool
+) -> Iterator[str]:
+    """All lines, or the last `tail` of each pod, with its replica before them where there are several;
+    `follow`: also what comes until the job ends. Raises UsageError where there is no such pod."""
+    if index is not None and role is None:
+        raise UsageError("--index needs --role: worker, server or master.")
+    component = [_COMPONENTS.get(role, role)] if role else []
+    if follow:
+        yield from _Follower(job, component, index, tail).lines()
+        return
+    chosen = [pod for pod in job.pods(*component) if _is_of(pod, index)]
+    if not chosen:
+        raise UsageError(
+            f"Job {job.name!r} has no such pod: `edl describe {job.name} -n {job.api.namespace}` "
+            "shows those that there are."
+        )
+    for pod in chosen:
+        prefix = f"{_replica(pod):<10} | " if len(chosen) > 1 else ""
+        if not _has_begun(pod):
+            yield f"{prefix}({observe.observe(pod).why or 'it has not begun'})"  # type: ignore[union-attr]
+            continue
+        for line in _split(job.api.log(pod["metadata"]["name"], follow=False, tail=tail)):
+            yield prefix + line
+
+
+class _Follower:
+    def __init__(
+        self, job: ClusterJob, component: list[str], index: int | None, tail: int | None
+    ) -> None:
+        self._job = job
+        self._index = index
+        self._tail = tail
+        self._selector = names.selector(job.name, *component)
+        self._alone = index is not None or component == ["master"]
+        self._lines: SimpleQueue[tuple[str, str | None]] = SimpleQueue()
+        self._read: set[str] = set()  # uids of pods that have, or had, a thread
+        self._reading = 0
+
+    def lines(self) -> Iterator[str]:
+        changed: SimpleQueue[Object] = SimpleQueue()
+
+        def tell(change: Change) -> None:
+            if not change.gone:
+                changed.put(change.after)
+
+        reflector = Reflector(self._job.api, "Pod", self._selector, tell)
+        reflector.start()
+        try:
+            while True:
+                over = self._is_over()  # asked before reading: what was written before is read
+                self._begin(changed)
+                yield from self._fresh()
+                if over and not self._reading:
+                    return
+        finally:
+            reflector.close()
+
+    def _is_over(self) -> bool:
+        try:
+            return self._job.status()["state"] in ENDED
+        except UsageError:  # deleted
+            return True
+        except PeerError:
+            return False
+
+    def _begin(self, changed: SimpleQueue[Object]) -> None:
+        while True:
+            try:
+                pod = changed.get_nowait()
+            except Empty:
+                return
+            uid = pod["metadata"]["uid"]
+            if uid in self._read or not _is_of(pod, self._index) or not _has_begun(pod):
+                continue
+            self._read.add(uid)
+            self._reading += 1
+            threading.Thread(target=self._copy, args=(pod,), daemon=True).start()
+
+    def _fresh(self) -> Iterator[str]:
+        """What comes for a while."""
+        wait_s = _LOOK_S if self._reading else _LOOK_S / 4
+        while True:
+            try:
+                prefix, line = self._lines.get(timeout=wait_s)
+            except Empty:
+                return
+            if line is None:
+                self._reading -= 1
+                return
+            yield line if self._alone else f"{prefix:<10} | {line}"
+
+    def _copy(self, pod: Object) -> None:
+        """In a thread of its own."""
+        replica = _replica(pod)
+        try:
+            for line in _split(
+                self._job.api.log(pod["metadata"]["name"], follow=True, tail=self._tail)
+            ):
+                self._lines.put((replica, line))
+        except EdlError as error:
+            self._lines.put((replica, f"(its log broke off: {error})"))
+        finally:
+            self._lines.put((replica, None))
+
+
+def _is_of(pod: Object, index: int | None) -> bool:
+    found = pod["metadata"]["labels"].get(names.INDEX_LABEL, "0")
+    return index is None or found == str(index)
+
+
+def _replica(pod: Object) -> str:
+    """As the files of a job of this machine are called: master, server-0, worker-1."""
+    labels = pod["metadata"]["labels"]
+    role = labels.get(names.ROLE_LABEL, "?")
+    if role == "master":
+        return "master"
+    return f"{'server' if role == 'ps' else role}-{labels.get(names.INDEX_LABEL, '?')}"
+
+
+def _has_begun(pod: Object) -> bool:
+    """Whether there is a log: asked before, the API server refuses."""
+    found: list[dict[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or []
+    if found:
+        return any({"running", "terminated"} & (each.get("state") or {}).keys() for each in found)
+    return isinstance(observe.observe(pod), observe.Running)
+
+
+def _split(pieces: Iterator[bytes]) -> Iterator[str]:
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    if rest:
+        yield rest.decode(errors="replace")

@@ -1,0 +1,315 @@
+"""What a submission makes in a cluster: the objects of a batch Job, or one EdlJob.
+
+Where a controller runs, an EdlJob says what is wanted and the controller makes the rest. Where none
+does, all is made here: first a Job that does not run, which owns everything, then what its pod needs,
+then it runs; whatever is refused in between, nothing is left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import email.utils
+import json
+import runpy
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ..common.errors import UsageError
+from ..common.identity import Identity
+from ..common.settings import JobSettings, knobs
+from ..k8s import names, objects, pods
+from ..k8s.api import Api, ApiError, Object
+from .cluster import ClusterJob
+
+KINDS = ("auto", "job", "edljob")
+CONTROLLER_LEASE = "edl-controller"
+_STALE_S = 60.0  # of a lease that is renewed every 4 s; clocks differ
+# Settings of the cluster that an EdlJob has no field of its own for.
+_KEPT = {"oom_memory_cap", "service_account"}
+_OWN_FIELDS = {"job_name", "envs", "num_workers", "num_ps", "port"}
+_LABELS = ("edl.dev/", "app.kubernetes.io/")
+
+Templates = dict[str, Object]
+
+
+def plan(settings: JobSettings, kind: str = "job") -> list[Object]:
+    """All that a submission makes, in order, without what only the moment gives (token, owner).
+
+    Raises UsageError. `kind` is job or edljob.
+    """
+    settings = dataclasses.replace(settings, port=names.GRPC_PORT)
+    base, changed, with_service = _templates(settings)
+    if kind == "edljob":
+        return [edl_job(settings, base, changed)]
+    job = settings.job_name
+    return [
+        objects.master_job(job, changed["master"]),
+        objects.secret(job, Identity("")),
+        objects.config(settings, changed),
+        with_service(objects.service(job)),
+        objects.network_policy(job),
+    ]
+
+
+def as_yaml(settings: JobSettings, kind: str) -> str:
+    """What `plan` makes, for reading; of an EdlJob for kubectl."""
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        """Without anchors: what two roles have in common is written twice."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    made = plan(settings, kind)
+    for each in made:
+        if settings.namespace:
+            each["metadata"]["namespace"] = settings.namespace
+    head = ""
+    if kind == "job":
+        head = "# The token and certificate in the Secret, and the owner of each, are made at submit.\n"
+    return head + str(yaml.dump_all(made, Dumper=Plain, sort_keys=False))
+
+
+def choose(api: Api) -> str:
+    """edljob where the cluster knows it and a controller runs, else job."""
+    return "edljob" if _is_known(api) and controller(api) else "job"
+
+
+def _is_known(api: Api) -> bool:
+    try:
+        api.list(names.KIND)
+    except ApiError as error:
+        if error.status in (403, 404):
+            return False
+        raise
+    return True
+
+
+def controller(api: Api) -> str:
+    """The pod of the controller that runs; "" where none does, or one may not look."""
+    try:
+        lease = api.get("Lease", CONTROLLER_LEASE)
+    except ApiError as error:
+        if error.status == 403:
+            return ""
+        raise
+    spec = (lease or {}).get("spec") or {}
+    try:
+        renewed = datetime.datetime.fromisoformat(spec.get("renewTime") or "")
+        now = email.utils.parsedate_to_datetime(api.version()[1])
+    except ValueError:
+        return ""
+    return (
+        str(spec.get("holderIdentity") or "") if (now - renewed).total_seconds() < _STALE_S else ""
+    )
+
+
+def submit(api: Api, settings: JobSettings, kind: str = "auto") -> ClusterJob:
+    """Make the job. Raises UsageError where one of its name is there."""
+    job = settings.job_name
+    kind = choose(api) if kind == "auto" else kind
+    top, *others = plan(settings, kind)
+    if kind == "job":
+        top["spec"]["parallelism"] = 0  # until all that its pod needs is there
+    owner = _create_top(api, top, job)
+    if kind == "job":
+        try:
+            identity = Identity.create(secrets.token_hex(16))
+            for each in (objects.secret(job, identity), *others[1:]):
+                each["metadata"]["ownerReferences"] = [
+                    {**objects.owner_reference(owner), "blockOwnerDeletion": False}
+                ]
+                api.create(each["kind"], each)
+            api.patch("Job", top["metadata"]["name"], {"spec": {"parallelism": 1}})
+        except BaseException:
+            api.delete("Job", top["metadata"]["name"])
+            raise
+    return ClusterJob(api, job)
+
+
+def _create_top(api: Api, top: Object, job: str) -> Object:
+    kind = top["kind"]
+    try:
+        return api.create(kind, top)
+    except ApiError as error:
+        if error.status == 409:
+            raise UsageError(
+                f"--job_name: a job named {job!r} is in the namespace {api.namespace} already: choose "
+                f"another name, or delete that one (`edl delete {job} -n {api.namespace}`)."
+            ) from error
+        if error.status == 404 and "namespaces" in error.message:
+            raise UsageError(
+                f"--namespace: there is no namespace {api.namespace!r}: name another one, or make it "
+                f"(`kubectl create namespace {api.namespace}`)."
+            ) from error
+        if error.status == 404:
+            raise UsageError(
+                "--as edljob: this cluster does not know EdlJobs: `helm install edl "
+                f"k8s/manifests/chart -n {api.namespace}` makes them known; else say --as job."
+            ) from error
+        raise
+
+
+# -- --cluster_spec
+
+
+def _templates(settings: JobSettings) -> tuple[Templates, Templates, Callable[[Object], Object]]:
+    """The pods' templates as the settings give them; as --cluster_spec changes them; its
+    with_service."""
+    base = pods.templates(settings)
+    path = settings.cluster_spec
+    if not path:
+        return base, base, lambda service: service
+    if not path.endswith(".py"):
+        return base, pods.templates(settings, _overlays(path)), lambda service: service
+    functions = _functions(path)
+    changed = {}
+    for role, template in base.items():
+        made = _called(functions, "with_pod", template, path)
+        about = made.setdefault("metadata", {}).setdefault("labels", {})
+        ours = template["metadata"]["labels"].items()
+        about |= {k: v for k, v in ours if k.startswith(_LABELS)}  # all is found by these
+        pods.container_of(made)
+        changed[role] = made
+    return base, changed, lambda service: _called(functions, "with_service", service, path)
+
+
+def _overlays(path: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        what = " ".join(str(error).split())
+        raise UsageError(f"--cluster_spec: {path} cannot be read: {what}.") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"--cluster_spec: {path} is no mapping of roles to pods.")
+    return found
+
+
+def _functions(path: str) -> Any:
+    """What has with_pod: the object `cluster` of the file, as ElasticDL has it, or the file itself."""
+    try:
+        module = SimpleNamespace(**runpy.run_path(path))
+    except OSError as error:
+        raise UsageError(f"--cluster_spec: {path} cannot be read: {error}.") from error
+    except Exception as error:  # the user's code: whatever it raises
+        raise UsageError(f"--cluster_spec: {path} fails: {error!r}.") from error
+    found = getattr(module, "cluster", module)
+    if not any(callable(getattr(found, name, None)) for name in ("with_pod", "with_service")):
+        raise UsageError(
+            f"--cluster_spec: {path} has neither with_pod(pod) nor with_service(service), nor an "
+            "object `cluster` with them."
+        )
+    return found
+
+
+def _called(functions: Any, name: str, given: Object, path: str) -> Object:
+    """What the function makes of it; one that returns nothing has changed it in place."""
+    function = getattr(functions, name, None)
+    if not callable(function):
+        return given
+    mine = json.loads(json.dumps(given))  # no part of it is another part as well
+    try:
+        made = function(mine)
+    except Exception as error:  # the user's code: whatever it raises
+        raise UsageError(
+            f"--cluster_spec: {name} of {path} fails: {error!r}. What it gets is a dict, such as "
+            "pod['spec']['tolerations']."
+        ) from error
+    made = mine if made is None else made
+    if not isinstance(made, dict):
+        raise UsageError(f"--cluster_spec: {name} of {path} returns no dict, but {made!r:.60}.")
+    return made
+
+
+# -- EdlJob
+
+
+def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Object:
+    """The EdlJob of which a controller makes the same. Raises UsageError where none would."""
+    if settings.restart_policy != "Never":
+        raise UsageError(
+            "--restart_policy: the controller of EdlJobs starts a master in a new pod: leave it out, "
+            "or say --as job."
+        )
+    sources, mounts = names.volumes(settings.volume, "--volume")
+    worker: Object = {**_role(base, changed, "worker"), "replicas": settings.num_workers}
+    if settings.min_workers:
+        worker["minReplicas"] = settings.min_workers
+    if pods.is_fraction(settings.worker_pod_priority):
+        worker["highFraction"] = float(settings.worker_pod_priority)
+    job_volume = next(v for v in base["master"]["spec"]["volumes"] if v["name"] == "job")
+    secret = settings.image_pull_secret
+    spec = {
+        "image": settings.image_name,
+        "imagePullPolicy": settings.image_pull_policy,
+        "imagePullSecrets": [{"name": secret}] if secret else [],
+        "command": settings.command,
+        "settings": _said(settings),
+        "envs": settings.envs,
+        "jobVolume": {k: v for k, v in job_volume.items() if k not in ("name", "emptyDir")},
+        "volumes": sources,
+        "volumeMounts": mounts,
+        "master": _role(base, changed, "master"),
+        "ps": {**_role(base, changed, "ps"), "replicas": settings.num_ps},
+        "worker": worker,
+    }
+    return {
+        "apiVersion": f"{names.GROUP}/{names.VERSION}",
+        "kind": names.KIND,
+        "metadata": {"name": settings.job_name, "labels": names.labels(settings.job_name)},
+        "spec": {name: value for name, value in spec.items() if value not in ({}, [], "")},
+    }
+
+
+def _said(settings: JobSettings) -> dict[str, Any]:
+    """What is not as by default, and has no field of its own."""
+    return {
+        knob.name: value
+        for knob in knobs()
+        if (value := getattr(settings, knob.name)) != knob.default
+        and knob.name not in _OWN_FIELDS
+        and (knob.group != "Cluster" or knob.name in _KEPT)
+    }
+
+
+def _role(base: Templates, changed: Templates, role: str) -> Object:
+    spec = base[role]["spec"]
+    made: Object = {"resources": pods.container_of(base[role])["resources"]}
+    if "priorityClassName" in spec:
+        made["priorityClassName"] = spec["priorityClassName"]
+    templates = [each for each in pods.ROLES if each.partition("_")[0] == role]
+    more = [difference(base[each], changed[each]) for each in templates]
+    if any(each != more[0] for each in more) or any(
+        pods.merged(base[each], more[0] or {}) != changed[each] for each in templates
+    ):
+        raise UsageError(
+            f"--cluster_spec: what it makes of the {role} cannot be said in an EdlJob (it takes "
+            "something away, or tells workers from one another): say --as job."
+        )
+    if more[0]:
+        made["podTemplate"] = more[0]
+    return made
+
+
+def difference(base: Any, changed: Any) -> Any:
+    """What laid over `base` (pods.merged) gives `changed`, where anything does; None: they are equal."""
+    if base == changed:
+        return None
+    if isinstance(base, Mapping) and isinstance(changed, Mapping):
+        found = {k: difference(base[k], v) if k in base else v for k, v in changed.items()}
+        return {k: v for k, v in found.items() if k not in base or v is not None}
+    if isinstance(base, list) and isinstance(changed, list):
+        for key in ("mountPath", "name"):
+            if all(isinstance(each, dict) and key in each for each in (*base, *changed)):
+                known = {each[key]: each for each in base}
+                parts = [(each, difference(known.get(each[key]), each)) for each in changed]
+                return [{key: each[key], **part} for each, part in parts if part is not None]
+        return [each for each in changed if each not in base]
+    return changed
