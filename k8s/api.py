@@ -11,6 +11,7 @@ it is there), and deleted by name and uid.
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 import time
@@ -72,7 +73,8 @@ class ApiError(PeerError):
 
 
 class Api:
-    """One cluster, one namespace. Any thread may call; `close` ends the waiting of all."""
+    """One cluster, one namespace ("": all, to list and watch). Any thread may call; `close` ends the
+    waiting of all."""
 
     def __init__(self, configuration: Any, namespace: str, patience_s: float = _PATIENCE_S) -> None:
         """`configuration` is the official client's; `patience_s` is of requests that say none."""
@@ -84,6 +86,7 @@ class Api:
         self._configuration = configuration
         self._pool = RESTClientObject(configuration).pool_manager
         self._closed = threading.Event()
+        self._budgets: list[str] = []  # the version of disruption budgets, once it is known
 
     @classmethod
     def connect(cls, namespace: str = "", patience_s: float = _PATIENCE_S) -> Api:
@@ -109,6 +112,12 @@ class Api:
             ) from error
         own = active["context"].get("namespace") or "default"
         return cls(configuration, namespace or own, patience_s)
+
+    def inside(self, namespace: str) -> Api:
+        """The same cluster by the same connections, in another namespace; "": in all of them."""
+        other = copy.copy(self)
+        other.namespace = namespace
+        return other
 
     def close(self) -> None:
         self._closed.set()
@@ -226,8 +235,23 @@ class Api:
 
     def path(self, kind: str, name: str = "") -> str:
         root, plural = PATHS[kind]
-        space = "" if kind in _CLUSTER_WIDE else f"/namespaces/{self.namespace}"
+        if kind == "PodDisruptionBudget":
+            root = f"apis/policy/{self.budget_version()}"
+        everywhere = kind in _CLUSTER_WIDE or not self.namespace
+        space = "" if everywhere else f"/namespaces/{self.namespace}"
         return f"/{root}{space}/{plural}" + (f"/{name}" if name else "")
+
+    def budget_version(self) -> str:
+        """Of policy/...: v1 since 1.21, which 1.25 has left alone."""
+        if not self._budgets:
+            try:
+                self.request("GET", "/apis/policy/v1")
+                self._budgets.append("v1")
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                self._budgets.append("v1beta1")
+        return self._budgets[0]
 
     def request(
         self,

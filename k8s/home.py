@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common import storage
-from ..common.errors import PeerError, UsageError
+from ..common.errors import Fenced, PeerError, UsageError
 from ..common.settings import JobSettings
 from ..runtime.base import OnReport, Runtime
 from . import names, objects, pods
@@ -47,15 +47,25 @@ class Home:
         pod = self._api.get("Pod", name)
         if pod is None:
             raise UsageError(f"There is no pod {name} in the namespace {self._api.namespace}.")
+        if pod["metadata"].get("deletionTimestamp"):
+            # whoever told it so came before there was anybody to hear
+            raise Fenced("this pod is told to go")
         owners = pod["metadata"].get("ownerReferences") or [objects.owner_reference(pod)]
         self._owner = {k: owners[0][k] for k in ("apiVersion", "kind", "name", "uid")}
+        if self._owner["kind"] == names.KIND:
+            # so that `kubectl drain` takes the pods for somebody's; a Job would count them as its own
+            self._owner["controller"] = True
         self._templates: dict[str, Object] = json.loads(
             (Path(pods.SETTINGS_DIR) / objects.TEMPLATES).read_text()
         )
         self._status = _StatusWriter(self._api, self._job, self._owner)
         self._wanted: Reflector | None = None
         self._lease = Lease(
-            self._api, names.object_name(self._job), name, names.labels(self._job, "master")
+            self._api,
+            names.object_name(self._job),
+            name,
+            names.labels(self._job, "master"),
+            owner=self._owner,
         )
 
     @property
@@ -90,7 +100,7 @@ class Home:
     ) -> None:
         """From now on: do what is wanted, keep the lease."""
         self._lease.keep(fence)
-        workers = self._settings.num_workers
+        workers: int | None = None  # the journal may remember another number: told in any case
 
         def look(change: Change) -> None:
             nonlocal workers

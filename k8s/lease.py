@@ -1,4 +1,4 @@
-"""Who is the master of a job: a Lease that one pod holds and renews.
+"""Who is the one: the master of a job, or the controller of all; a Lease that one pod holds and renews.
 
 A master whose pod is gone has lost it at once; one that merely does not answer when its lease was not
 renewed for DURATION_S, by our own clock (clocks of machines differ: what counts is that the Lease has
@@ -28,19 +28,33 @@ _ACQUIRE_S = 120.0
 
 
 class Lease:
-    """`holder`: the name of this pod."""
+    """`holder`: the name of this pod. `owner`: with whom the Lease is deleted.
 
-    def __init__(self, api: Api, name: str, holder: str, labels: dict[str, str]) -> None:
+    `of_pods`: each holder is a pod of this namespace, whose end gives the Lease free.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        name: str,
+        holder: str,
+        labels: dict[str, str],
+        *,
+        owner: Object | None = None,
+        of_pods: bool = True,
+    ) -> None:
         self._api = api
         self._name = name
         self._holder = holder
         self._labels = labels
+        self._owner = owner
+        self._of_pods = of_pods
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def acquire(self) -> None:
-        """Wait until it is ours. Raises JobError where another master goes on renewing it."""
-        give_up = time.monotonic() + _ACQUIRE_S
+    def acquire(self, patience_s: float | None = None) -> None:
+        """Wait until it is ours. Raises JobError where another one goes on renewing it."""
+        give_up = time.monotonic() + (_ACQUIRE_S if patience_s is None else patience_s)
         seen: tuple[Any, float] = (None, time.monotonic())
         while True:
             found = self._api.get("Lease", self._name)
@@ -59,10 +73,9 @@ class Lease:
                     return
                 continue
             if time.monotonic() > give_up:
-                raise JobError(
-                    f"another master of this job runs, in the pod {holder}: this one ends"
-                )
-            self._closed.wait(_LOOK_S)
+                raise JobError(f"another one runs, in the pod {holder}: this one ends")
+            if self._closed.wait(_LOOK_S):
+                raise JobError("this one was told to end")
 
     def keep(self, on_lost: Callable[[str], None]) -> None:
         """Renew it from now on. `on_lost(why)`: another pod has it."""
@@ -90,7 +103,7 @@ class Lease:
                 found = self._api.get("Lease", self._name)
                 holder = found["spec"].get("holderIdentity") if found else self._holder
                 if holder != self._holder:
-                    on_lost(f"the pod {holder} is the master of this job now")
+                    on_lost(f"the pod {holder} has the lease {self._name} now")
                     return
                 self._write(found)
             except PeerError as error:
@@ -113,7 +126,9 @@ class Lease:
         }
         try:
             if found is None:
-                about = {"name": self._name, "labels": self._labels}
+                about: Object = {"name": self._name, "labels": self._labels}
+                if self._owner is not None:
+                    about["ownerReferences"] = [self._owner]
                 kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
                 self._api.create("Lease", {**kind, "metadata": about, "spec": spec})
             else:
@@ -125,5 +140,7 @@ class Lease:
         return True
 
     def _lives(self, holder: str) -> bool:
+        if not self._of_pods:
+            return True
         pod = self._api.get("Pod", holder)
         return pod is not None and not isinstance(observe.observe(pod), observe.Ended)

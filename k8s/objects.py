@@ -75,10 +75,13 @@ def master_job(job: str, template: Object) -> Object:
     return _object("batch/v1", "Job", job, names.object_name(job), {"spec": spec})
 
 
-def disruption_budget(job: str, version: str) -> Object:
-    """One server at a time may be drained: each takes its snapshot along."""
+def disruption_budget(job: str, servers: int, version: str) -> Object:
+    """One server at a time may be drained: each takes its snapshot along.
+
+    Not as `maxUnavailable`: that counts by the scale of the pods' controller, which is the workers'.
+    """
     spec = {
-        "maxUnavailable": 1,
+        "minAvailable": servers - 1,
         "selector": {"matchLabels": {names.JOB_LABEL: job, names.ROLE_LABEL: "ps"}},
     }
     name = names.object_name(job, "ps")

@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     from .supervisor import COMMAND, supervise
 
     told = ["--settings", str(given.settings)] if given.settings else []
-    return supervise(job_dir, [*COMMAND, *told])
+    return supervise(job_dir, [*COMMAND, *told], ends_with_pod=bool(told))
 
 
 if __name__ == "__main__":

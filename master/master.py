@@ -499,6 +499,8 @@ class Master:
             self.core.tell(f"not scaled to {workers} workers: the job is {self.status.state}")
             return self.replicas.wanted
         previous = self.replicas.scale(workers)
+        if previous == workers:
+            return previous
         self.core.tell(f"workers wanted: {workers} (were {previous})")
         self.core.save()
         for slot in self.replicas.running(WORKER):

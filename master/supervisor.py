@@ -31,16 +31,24 @@ def supervise(
     job_dir: Path,
     command: Sequence[str] = COMMAND,
     now: Callable[[], float] = time.monotonic,
+    *,
+    ends_with_pod: bool = False,
 ) -> int:
-    """The job from its start to its end; its exit code. `command` runs a master; a test gives another."""
-    return _Supervisor(job_dir, command, now).run()
+    """The job from its start to its end; its exit code. `command` runs a master; a test gives another.
+
+    `ends_with_pod`: who sends a signal wants this pod to end, not the job.
+    """
+    return _Supervisor(job_dir, command, now, ends_with_pod).run()
 
 
 class _Supervisor:
-    def __init__(self, job_dir: Path, command: Sequence[str], now: Callable[[], float]) -> None:
+    def __init__(
+        self, job_dir: Path, command: Sequence[str], now: Callable[[], float], ends_with_pod: bool
+    ) -> None:
         self._job_dir = job_dir
         self._command = command
         self._now = now
+        self._ends_with_pod = ends_with_pod
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: int | None = None  # the signal that somebody sent us last
 
@@ -62,6 +70,8 @@ class _Supervisor:
                 return code
             if (result := self._result()) not in (None, ended_before):
                 return int(json.loads(result)["exit_code"])  # it was killed after its last word
+            if self._ends_with_pod and self._asked is not None:
+                return _INTERRUPTED  # another pod goes on
             if self._asked == -code and not (self._job_dir / JOURNAL).exists():
                 return _INTERRUPTED  # it had not begun: there is nothing to end in order
             after = _words(code)

@@ -49,6 +49,7 @@ class ApiServer:
         self.requests: list[tuple[str, str]] = []
         self.hold_watches = False  # events are not sent
         self.cut_watches = 0  # a count that every watch compares
+        self.budget_versions = ["v1", "v1beta1"]  # of policy/...
         self.unknown: set[str] = set()  # resources that this cluster lacks: 404
         self.forbidden: set[tuple[str, str]] = set()  # (verb, resource): 403
         self.of_others: set[tuple[str, str]] = set()  # what a review says that others may not
@@ -161,8 +162,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             )
             if fault:
                 fault.times -= 1
+            api.lock.notify_all()
         if fault and not fault.do_it_first:
             return self._fault(fault)
+        if url.path in [f"/apis/policy/{version}" for version in api.budget_versions]:
+            return self._send(200, {"kind": "APIResourceList"})
         if url.path == "/version":
             return self._send(200, {"gitVersion": "v1.20.2"})
         found = _ITEM.fullmatch(url.path)
@@ -189,9 +193,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if found["sub"] == "log":
             return self._log(name, query)
         if query.get("watch"):
-            return self._watch(plural, query)
+            return self._watch(plural, found["ns"], query)
         with api.lock:
-            status, answer = self._do(plural, name, query, body)
+            status, answer = self._do(plural, found["ns"], name, found["sub"], query, body)
         if fault:
             return self._fault(fault)
         if status >= 400:
@@ -236,13 +240,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def date_time_string(self, timestamp: float | None = None) -> str:
         return super().date_time_string(time.time() + self.api.skew_s)
 
-    def _do(self, plural: str, name: str | None, query: Any, body: Any) -> Any:
+    def _do(
+        self, plural: str, space: str, name: str | None, sub: str, query: Any, body: Any
+    ) -> Any:
+        """Names are of one namespace: no test has the same one in two."""
         api = self.api
         if self.command == "GET" and name is None:
             items = [
                 o
                 for (p, _), o in api.objects.items()
-                if p == plural and _fits(o, query.get("labelSelector", ""))
+                if p == plural and _fits(o, space, query.get("labelSelector", ""))
             ]
             return 200, {
                 "items": copy.deepcopy(items),
@@ -252,7 +259,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             name = body["metadata"]["name"]
             if (plural, name) in api.objects:
                 return 409, ("AlreadyExists", f"{name} already exists")
-            body["metadata"]["uid"] = str(uuid.uuid4())
+            body["metadata"] |= {"uid": str(uuid.uuid4()), "namespace": space}
+            if plural == "edljobs":
+                body.pop("status", None)
+                body["metadata"]["generation"] = 1
             if plural == "pods":
                 body["status"] = {"phase": "Pending"}
             api.objects[plural, name] = body
@@ -270,7 +280,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             api._note(plural, "MODIFIED", body)
             return 200, copy.deepcopy(body)
         if self.command == "PATCH":
-            _merge(found, body)
+            version = body.get("metadata", {}).pop("resourceVersion", None)
+            if version not in (None, found["metadata"]["resourceVersion"]):
+                return 409, ("Conflict", "the object has been modified")
+            if plural == "edljobs":  # its status is another resource
+                body = {k: v for k, v in body.items() if (k == "status") == (sub == "status")}
+                before = copy.deepcopy(found)
+                _merge(found, body)
+                if found == before:
+                    return 200, copy.deepcopy(found)
+                found["metadata"]["generation"] += found["spec"] != before["spec"]
+            else:
+                _merge(found, body)
             api._note(plural, "MODIFIED", found)
             return 200, copy.deepcopy(found)
         assert self.command == "DELETE"
@@ -288,7 +309,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             api._note(plural, "MODIFIED", found)
         return 200, copy.deepcopy(found)
 
-    def _watch(self, plural: str, query: Any) -> None:
+    def _watch(self, plural: str, space: str, query: Any) -> None:
         api = self.api
         since = int(query["resourceVersion"])
         until = time.monotonic() + min(float(query.get("timeoutSeconds", 60)), WAIT_S)
@@ -315,7 +336,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     newest = api.version
                 for version, of, kind, found in events:
                     since = version
-                    if of == plural and _fits(found, query.get("labelSelector", "")):
+                    if of == plural and _fits(found, space, query.get("labelSelector", "")):
                         self._chunk({"type": kind, "object": found})
                 if events:
                     self._chunk(
@@ -354,8 +375,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def _fits(found: dict[str, Any], selector: str) -> bool:
-    """a=b and a in (b,c), with commas between."""
+def _fits(found: dict[str, Any], space: str, selector: str) -> bool:
+    """a=b and a in (b,c), with commas between; a namespace, "": any."""
+    if space and found["metadata"].get("namespace", space) != space:
+        return False
     labels = found["metadata"].get("labels", {})
     for part in filter(None, re.split(r",(?![^(]*\))", selector)):
         if " in " in part:

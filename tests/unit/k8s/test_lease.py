@@ -86,7 +86,7 @@ def test_who_renews_keeps_it_and_the_other_ends_with_one_error(api, server, monk
     first.acquire()
     first.keep(lambda why: pytest.fail(why))
 
-    with pytest.raises(JobError, match="another master of this job runs, in the pod a"):
+    with pytest.raises(JobError, match="another one runs, in the pod a"):
         lease(api, "b").acquire()
     first.close()
 
@@ -99,7 +99,7 @@ def test_who_lost_it_is_told_by_whom(api, server):
 
     lease(api, "b").acquire()  # no pod named a is there
 
-    assert told.get(timeout=WAIT_S) == "the pod b is the master of this job now"
+    assert told.get(timeout=WAIT_S) == "the pod b has the lease edl-demo now"
     first.close()
     assert holder(api) == "b"
 

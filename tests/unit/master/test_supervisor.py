@@ -90,13 +90,13 @@ def test_the_result_of_an_older_job_is_no_last_word(job):
     assert 1 == run(job, "die()", "sys.exit(1)")
 
 
-def start(job, *lives):
+def start(job, *lives, more=""):
     (job / "script").write_text("\n".join(lives))
     code = f"""
 import sys
 from pathlib import Path
 from edl.master.supervisor import supervise
-sys.exit(supervise(Path({str(job)!r}), (sys.executable, "-c", {MASTER!r})))
+sys.exit(supervise(Path({str(job)!r}), (sys.executable, "-c", {MASTER!r}){more}))
 """
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
 
@@ -143,6 +143,19 @@ def test_a_master_that_has_begun_and_dies_of_the_signal_is_started_to_stop_in_or
 
     assert 130 == supervisor.wait(30)
     assert ["--stop", "SIGTERM"] == lives(job)[1][-2:]
+
+
+@pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGTERM, lambda *_: die()); "])
+def test_a_pod_that_is_told_to_go_has_no_other_master(job, before):
+    """Broken once: one that had no handler yet was started again, and lived for the whole grace."""
+    (job / "journal.sqlite").touch()
+    supervisor = start(job, f"{before}ready(); signal.pause()", more=", ends_with_pod=True")
+    (job / "ready").read_text()
+
+    supervisor.send_signal(signal.SIGTERM)
+
+    assert 130 == supervisor.wait(30)
+    assert 1 == len(lives(job))
 
 
 def test_the_master_goes_on_without_its_supervisor_and_keeps_the_lock(job):

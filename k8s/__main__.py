@@ -1,0 +1,128 @@
+"""`python -m edl.k8s`: the controller of the EdlJobs of one namespace, or of all.
+
+It serves /metrics on EDL_METRICS_PORT from its first moment on, which is its probe too, and acts once
+it holds the Lease `edl-controller`: another one of the same namespace waits. Any thread's failure ends
+the process, so that whoever keeps it running starts it again; so does the loss of the Lease. SIGTERM
+ends it in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+from ..common import log as logs
+from ..common.errors import EdlError, JobError, PeerError
+from ..common.listen import serve_metrics
+from ..common.process import leave
+from .api import Api
+from .controller import Controller, Metrics
+from .lease import Lease
+
+log = logging.getLogger("edl.k8s")
+
+LEASE = "edl-controller"
+_LABELS = {
+    "app.kubernetes.io/name": "edl",
+    "app.kubernetes.io/component": "controller",
+    "app.kubernetes.io/part-of": "edl",
+}
+_FOR_EVER_S = float("inf")
+_AGAIN_S = 5.0  # until an API server that does not answer is asked again
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m edl.k8s", description="The controller of EdlJobs."
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--namespace", default="", help="of the EdlJobs; default: the pod's, or the kubeconfig's"
+    )
+    where.add_argument(
+        "--all_namespaces",
+        action="store_true",
+        help="all EdlJobs of the cluster, for which the roles of the manifests do not suffice",
+    )
+    parser.add_argument("--log_level", default="info", choices=("debug", "info", "warning"))
+    parser.add_argument("--log_format", default="text", choices=("text", "json"))
+    given = parser.parse_args(arguments)
+    logs.configure(given.log_level, given.log_format, "controller")
+    try:
+        return run(given.namespace, given.all_namespaces)
+    except EdlError as error:
+        print(f"edl: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run(namespace: str, everywhere: bool) -> int:
+    """Until SIGTERM, or until it cannot go on; the exit code. Raises EdlError where it cannot begin."""
+    ended = threading.Event()
+    codes: list[int] = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    def failed(found: threading.ExceptHookArgs) -> None:
+        log.critical("a thread failed", exc_info=found.exc_value)
+        end(1)
+
+    threading.excepthook = failed
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end(0))
+    api = Api.connect(namespace)
+    metrics = Metrics()
+    _, address = serve_metrics(metrics.registry)
+    who = f"{os.environ.get('EDL_POD') or socket.gethostname()}-{secrets.token_hex(3)}"
+    lease = Lease(api, LEASE, who[-63:], _LABELS, of_pods=False)
+    controller = Controller(api.inside("") if everywhere else api, metrics)
+    where = "all namespaces" if everywhere else f"the namespace {api.namespace}"
+    log.info("controller of %s metrics=%s; waiting for the lease %s", where, address, LEASE)
+    leading = threading.Thread(
+        target=_lead, args=(lease, controller, metrics, ended, end), name="lead", daemon=True
+    )
+    leading.start()
+    ended.wait()
+    controller.close()
+    lease.close()
+    api.close()
+    return codes[0]
+
+
+def _lead(
+    lease: Lease, controller: Controller, metrics: Metrics, ended: threading.Event, end: Any
+) -> None:
+    """Act as soon as the Lease is ours."""
+
+    def lost(why: str) -> None:
+        log.warning("%s: this one ends", why)
+        end(1)
+
+    while True:
+        try:
+            lease.acquire(_FOR_EVER_S)
+            break
+        except JobError:  # told to end while it waited
+            return
+        except PeerError as error:
+            log.warning("lease=%s -> not yet error=%r", LEASE, str(error))
+            if ended.wait(_AGAIN_S):
+                return
+    if ended.is_set():
+        return
+    metrics.leads.set(1)
+    log.info("has the lease")
+    lease.keep(lost)
+    controller.start()
+
+
+if __name__ == "__main__":
+    leave(main())

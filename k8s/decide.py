@@ -1,0 +1,433 @@
+"""What is to be done about one EdlJob: from what there is to what is to be made, changed, deleted. Pure.
+
+Level-triggered: it looks at the state, never at what has happened, so that events may be lost, doubled
+or late, and a controller may be killed between any two actions. The order of the actions is part of it:
+
+- the number of a new master is written into the status, against the version that was read, before its
+  pod is made; so no two controllers make the same one, and no name comes twice (a name holds the Lease);
+- a job that is suspended loses its master first, which would replace the others;
+- what an earlier EdlJob of this name has left is deleted before anything is made: its status would be
+  taken for this one's.
+
+A job is decided by its master's word alone (job.exit_code). Until then a master that is gone, ended or
+being deleted is replaced; the Lease lets the new one wait for the old. Of one that died soon after its
+start, the next but one waits, longer each time.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import UsageError
+from ..common.identity import Identity
+from ..common.settings import JobSettings
+from . import job as edljob
+from . import names, objects, observe
+from .api import Object
+from .job import Problem, Situation, Wanted
+
+GOES_S = 10.0  # a master that is told to go takes a second, unless its node is lost
+_KILL_S = 1  # of grace for one that does not; 0 would forget the pod while it runs
+SOON_S = 60.0  # of its start: a master that ends so soon will do so again
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 300.0
+_LEFT_S = 1.0  # until what an earlier job has left is looked at again
+_KEPT_MASTERS = 1  # that ended, for their logs
+
+OTHERS = ("Secret", "Service", "NetworkPolicy", "PodDisruptionBudget")
+
+
+@dataclass(frozen=True)
+class Action:
+    """One request. A patch with a resourceVersion is refused where the object has changed since."""
+
+    verb: str  # create, patch or delete
+    kind: str
+    name: str
+    body: Object = dataclasses.field(default_factory=dict)
+    subresource: str = ""
+    uid: str = ""  # of what is deleted
+    grace_s: int | None = None  # None: its own
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An EdlJob and what there is of its objects. `others`: None where nobody has looked."""
+
+    job: Object
+    pods: Sequence[Object]
+    config: Object | None
+    status: Object | None
+    others: Mapping[str, Object | None] | None = None
+    budget_version: str = "v1"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a controller knows of a job besides, and may forget. Times are by its own clock."""
+
+    uid: str = ""
+    master: str = ""  # the newest that lived
+    since: float = 0.0  # it does
+    deaths: int = 0  # in a row, each soon after its start
+    not_before: float = 0.0
+    refused: str = ""  # by the API server, at the last try
+    unmade: int | None = None  # the number of a master whose pod was refused
+    going: float | None = None  # since when a master that is to be suspended does not end
+
+
+@dataclass(frozen=True)
+class Plan:
+    actions: list[Action]
+    memory: Memory
+    again_s: float | None = None  # look again then, whatever happens
+    over: bool = False  # nothing is to be done for it any more
+
+
+def decide(
+    seen: Seen,
+    memory: Memory,
+    now: float,
+    time: str,
+    renewed: Callable[[str], Identity],
+) -> Plan:
+    """`now` is the controller's clock, `time` that of the world; `renewed(token)` makes a new
+    identity of this token ("": of a new one)."""
+    if seen.job["metadata"]["uid"] != memory.uid:
+        memory = Memory(seen.job["metadata"]["uid"])
+    return _Decision(seen, memory, now, time, renewed).plan()
+
+
+class _Decision:
+    def __init__(
+        self,
+        seen: Seen,
+        memory: Memory,
+        now: float,
+        time: str,
+        renewed: Callable[[str], Identity],
+    ) -> None:
+        self._job = seen.job
+        self._about: Object = seen.job["metadata"]
+        self._name: str = self._about["name"]
+        self._spec: Object = seen.job["spec"]
+        self._before: Object = seen.job.get("status") or {}
+        self._seen = seen
+        self._memory = memory
+        self._now = now
+        self._time = time
+        self._renewed = renewed
+        self._actions: list[Action] = []
+        self._after: list[Action] = []  # after the status
+        self._again_s: float | None = None
+        self._problem: Problem | None = None
+        self._note = ""
+        self._over = False
+        self._pods = [pod for pod in seen.pods if self._is_mine(pod)]
+        self._config = seen.config if self._is_mine(seen.config) else None
+        self._told = edljob.told_by(seen.status if self._is_mine(seen.status) else None)
+        self._masters = max(
+            int(self._before.get("masters") or 0),
+            *(edljob.number(pod) + 1 for pod in edljob.of_role(self._pods, "master")),
+            0,
+        )
+
+    def plan(self) -> Plan:
+        wanted = self._wanted()
+        if not self._left_by_others():
+            self._act(wanted)
+        self._show()
+        actions = [*self._actions, *self._after]
+        return Plan(actions, self._memory, self._again_s, over=self._over and not actions)
+
+    def _act(self, wanted: Wanted | None) -> None:
+        living = [pod for pod in self._of_role("master") if _serves(pod)]
+        if edljob.exit_code(self._told, self._of_role("master")) is not None:
+            self._over = not any(map(edljob.lives, self._of_role("master")))
+            if self._over:
+                self._end(self._of_role("ps", "worker"))  # whom their master could not dismiss
+            return
+        if self._spec.get("suspend"):
+            self._suspend(living)
+            self._keep_config(wanted, whole=False)
+            return
+        if wanted is None and self._config is None:
+            return
+        self._watch_master(living)
+        makes = not living and self._now >= self._memory.not_before
+        self._keep_others(wanted)
+        self._keep_config(wanted, whole=makes)
+        if makes:
+            self._make_master(wanted)
+        elif not living:
+            self._again_s = self._memory.not_before - self._now
+
+    def _suspend(self, living: Sequence[Object]) -> None:
+        """The master first, which would replace the others while it lives."""
+        before = self._memory
+        self._memory = Memory(before.uid, refused=before.refused, going=before.going)
+        self._end(living)
+        if any(map(edljob.lives, self._of_role("master"))):
+            since = self._now if before.going is None else before.going
+            self._memory = dataclasses.replace(self._memory, going=since)
+            if self._now - since < GOES_S:
+                self._again_s = since + GOES_S - self._now
+                return
+            for pod in filter(edljob.lives, self._of_role("master")):
+                if (observe.deletion(pod) or 0) > _KILL_S:  # its journal loses nothing by that
+                    about = pod["metadata"]
+                    kill = Action("delete", "Pod", about["name"], uid=about["uid"], grace_s=_KILL_S)
+                    self._actions.append(kill)
+        self._end(self._of_role("ps", "worker"))
+
+    # -- what is wanted
+
+    def _wanted(self) -> Wanted | None:
+        try:
+            return edljob.wanted(self._job)
+        except UsageError as error:
+            self._problem = Problem("InvalidSpec", str(error))
+            return None
+
+    def _is_mine(self, found: Object | None) -> bool:
+        return found is not None and any(
+            owner["uid"] == self._about["uid"]
+            for owner in found["metadata"].get("ownerReferences") or []
+        )
+
+    def _left_by_others(self) -> bool:
+        """Whether objects of the job's names are somebody else's: of an earlier EdlJob of this name
+        they are deleted, of anybody else they are left alone."""
+        found = [
+            *(("Pod", pod) for pod in self._seen.pods),
+            ("ConfigMap", self._seen.config),
+            ("ConfigMap", self._seen.status),
+            *(self._seen.others or {}).items(),
+        ]
+        strange = [(kind, each) for kind, each in found if each and not self._is_mine(each)]
+        for kind, each in strange:
+            about = each["metadata"]
+            owner = (about.get("ownerReferences") or [{}])[0]
+            if (owner.get("kind"), owner.get("name")) != (names.KIND, self._name):
+                whose = f"{owner['kind']} {owner['name']}" if owner else "somebody"
+                self._problem = Problem(
+                    "NameTaken",
+                    f"the {kind} {about['name']} is {whose}'s: delete it, or give this EdlJob another "
+                    "name",
+                )
+            elif "deletionTimestamp" not in about:
+                self._actions.append(Action("delete", kind, about["name"], uid=about["uid"]))
+        if strange:
+            self._again_s = _LEFT_S
+            self._note = "waits for the end of what an earlier EdlJob of this name has left"
+        return bool(strange)
+
+    def _of_role(self, *roles: str) -> list[Object]:
+        return edljob.of_role(self._pods, *roles)
+
+    def _end(self, pods: Sequence[Object]) -> None:
+        for pod in pods:
+            about = pod["metadata"]
+            if edljob.lives(pod) and observe.deletion(pod) is None:
+                self._actions.append(Action("delete", "Pod", about["name"], uid=about["uid"]))
+
+    # -- the objects
+
+    def _keep_others(self, wanted: Wanted | None) -> None:
+        there = self._seen.others
+        if there is None:
+            return
+        servers = int((self._spec.get("ps") or {}).get("replicas", 1))
+        if wanted is None:  # the objects of a job that has begun do not hang on its spec
+            servers = self._begun().num_ps if self._begun_or_none() else servers
+        made = {
+            "Service": objects.service(self._name),
+            "NetworkPolicy": objects.network_policy(self._name),
+            "PodDisruptionBudget": objects.disruption_budget(
+                self._name, servers, self._seen.budget_version
+            ),
+        }
+        if there["Secret"] is None:
+            self._create(objects.secret(self._name, self._renewed("")))
+        elif self._comes_back():
+            token = base64.b64decode(there["Secret"]["data"]["token"]).decode()
+            data = objects.secret(self._name, self._renewed(token))["data"]
+            self._actions.append(
+                Action("patch", "Secret", names.object_name(self._name), {"data": data})
+            )
+        for kind, body in made.items():
+            if there[kind] is None:
+                self._create(body)
+
+    def _comes_back(self) -> bool:
+        """Nobody of it is there who knows the old certificate."""
+        was = {each["type"]: each["status"] for each in self._before.get("conditions") or []}
+        return was.get("Suspended") == "True" and not any(map(edljob.lives, self._pods))
+
+    def _create(self, body: Object) -> None:
+        body["metadata"]["ownerReferences"] = [self._owner()]
+        self._actions.append(Action("create", body["kind"], body["metadata"]["name"], body))
+
+    def _owner(self) -> Object:
+        return {
+            "apiVersion": f"{names.GROUP}/{names.VERSION}",
+            "kind": names.KIND,
+            "name": self._name,
+            "uid": self._about["uid"],
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+
+    def _begun_or_none(self) -> JobSettings | None:
+        try:
+            return self._begun() if self._config else None
+        except (KeyError, TypeError, ValueError):  # somebody has written into it: it is made anew
+            return None
+
+    def _begun(self) -> JobSettings:
+        assert self._config is not None
+        return JobSettings.from_json(self._config["data"][objects.SETTINGS])
+
+    def _keep_config(self, wanted: Wanted | None, whole: bool) -> None:
+        """The job's ConfigMap as the spec wants it. `whole`: a master is to start from it, so that it
+        may change in all its parts."""
+        if wanted is None:
+            return
+        if self._config is None:
+            if whole:
+                self._create(objects.config(wanted.settings, wanted.templates))
+            return
+        begun = self._begun_or_none()
+        settings = wanted.settings
+        if begun is not None:
+            settings, refused = edljob.adopted(begun, wanted.settings)
+            if refused:
+                self._problem = Problem(
+                    "Fixed",
+                    f"{', '.join(refused)}: cannot be changed in a job that has begun: put the old "
+                    "values back, or make another EdlJob",
+                    fatal=False,
+                )
+        data = self._config["data"]
+        parts: dict[str, str] = {}
+        number = edljob.workers(self._spec)
+        told = _parsed(data.get(objects.WANTED))
+        if told.get("num_workers") != number:
+            parts[objects.WANTED] = objects.wanted(number, str(told.get("stop") or ""))
+        if whole:
+            settings = dataclasses.replace(settings, resume=self._resume(settings, wanted))
+            if _parsed(data.get(objects.SETTINGS)) != dataclasses.asdict(settings):
+                parts[objects.SETTINGS] = settings.to_json()
+            if _parsed(data.get(objects.TEMPLATES)) != wanted.templates:
+                parts[objects.TEMPLATES] = json.dumps(wanted.templates)
+        if parts:
+            version = self._config["metadata"]["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "data": parts}
+            self._actions.append(Action("patch", "ConfigMap", names.object_name(self._name), body))
+
+    def _resume(self, settings: JobSettings, wanted: Wanted) -> str:
+        """From which checkpoint the next master goes on where no journal is kept."""
+        newest = str((self._told or {}).get("checkpoint") or "")
+        lasts = edljob.outlives(settings.checkpoint_dir, wanted.templates["ps"])
+        if edljob.durable(self._spec) or settings.command != "train" or not (newest and lasts):
+            return settings.resume
+        return newest
+
+    # -- the master
+
+    def _watch_master(self, living: Sequence[Object]) -> None:
+        """How long the masters live."""
+        memory = self._memory
+        if living:
+            name = living[-1]["metadata"]["name"]
+            if name != memory.master:
+                memory = dataclasses.replace(memory, master=name, since=self._now)
+            elif self._now - memory.since >= SOON_S:
+                memory = dataclasses.replace(memory, deaths=0)
+        elif memory.master:
+            soon = self._now - memory.since < SOON_S
+            deaths = memory.deaths + 1 if soon else 0
+            pause_s = _FIRST_PAUSE_S * 2 ** (deaths - 2) if deaths > 1 else 0.0
+            memory = dataclasses.replace(
+                memory,
+                master="",
+                deaths=deaths,
+                not_before=self._now + min(pause_s, _LONGEST_PAUSE_S),
+            )
+        self._memory = memory
+        if not living and memory.deaths > 1:
+            self._note = (
+                f"the master ended {memory.deaths} times in a row within {SOON_S:.0f} s of its start"
+                f"{self._last_words()}; the next one is made after a pause"
+            )
+
+    def _last_words(self) -> str:
+        for pod in reversed(self._of_role("master")):
+            state = observe.observe(pod)
+            if isinstance(state, observe.Ended):
+                return f", the last one with {state.why or f'exit code {state.code}'}"
+        return ""
+
+    def _make_master(self, wanted: Wanted | None) -> None:
+        ended = [pod for pod in self._of_role("master") if not edljob.lives(pod)]
+        for pod in ended[: max(0, len(ended) - _KEPT_MASTERS)]:
+            about = pod["metadata"]
+            self._actions.append(Action("delete", "Pod", about["name"], uid=about["uid"]))
+        if wanted is not None:
+            template = wanted.templates["master"]
+        else:  # it goes on as it was made
+            assert self._config is not None
+            template = json.loads(self._config["data"][objects.TEMPLATES])["master"]
+        number = self._masters if self._memory.unmade is None else self._memory.unmade
+        self._masters = max(self._masters, number + 1)
+        name = names.object_name(self._name, "master", str(number))
+        about = template["metadata"]
+        about = {
+            **about,
+            "name": name,
+            "labels": {**about["labels"], names.INDEX_LABEL: str(number)},
+            "ownerReferences": [self._owner()],
+        }
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]}
+        self._after.append(Action("create", "Pod", name, body))
+        self._memory = dataclasses.replace(self._memory, master=name, since=self._now, unmade=None)
+
+    # -- the status
+
+    def _show(self) -> None:
+        refused = self._memory.refused
+        if refused and self._problem is None:
+            self._problem = Problem("Refused", refused, fatal=False)
+        made = edljob.status(
+            Situation(
+                job=self._job,
+                pods=self._pods,
+                told=self._told,
+                masters=self._masters,
+                begun=self._config is not None,
+                problem=self._problem,
+                note=self._note,
+            ),
+            self._time,
+        )
+        if changed := edljob.difference(self._before, made):
+            version = self._about["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "status": changed}
+            self._actions.append(Action("patch", names.KIND, self._name, body, "status"))
+
+
+def _serves(pod: Object) -> bool:
+    """It may do a master's work from now on: it has not ended, and nobody has told it to."""
+    return edljob.lives(pod) and observe.deletion(pod) is None
+
+
+def _parsed(text: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,55 @@
+"""Which jobs are to be looked at, and when. Pure: `now` comes from outside.
+
+A key that is put in twice is looked at once; one that is being looked at waits until that is over, so
+that nobody ever looks at one job twice at a time; failures of one key are retried with growing pauses.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0  # guesses
+
+
+class Keys(Generic[Key]):
+    def __init__(self) -> None:
+        self._due: dict[Key, float] = {}
+        self._busy: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, key: Key, at: float) -> None:
+        """Look at it from then on; the earliest of several counts."""
+        self._due[key] = min(at, self._due.get(key, at))
+
+    def take(self, now: float) -> Key | None:
+        """The one that has waited longest, until `done`; None where none is due."""
+        due = [key for key, at in self._due.items() if at <= now and key not in self._busy]
+        if not due:
+            return None
+        key = min(due, key=self._due.__getitem__)
+        del self._due[key]
+        self._busy.add(key)
+        return key
+
+    def done(self, key: Key) -> None:
+        """It has been looked at, without a failure."""
+        self._busy.discard(key)
+        self._failures.pop(key, None)
+
+    def failed(self, key: Key, now: float) -> float:
+        """It is looked at again after this pause, or when it is put in anew."""
+        self._busy.discard(key)
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        pause_s = min(_FIRST_PAUSE_S * 2.0 ** (failures - 1), _LONGEST_PAUSE_S)
+        self.add(key, now + pause_s)
+        return pause_s
+
+    def wait_s(self, now: float) -> float | None:
+        """Until the next one is due; None: until one is put in or done."""
+        waiting = [at for key, at in self._due.items() if key not in self._busy]
+        return max(0.0, min(waiting) - now) if waiting else None

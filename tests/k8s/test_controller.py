@@ -1,0 +1,159 @@
+"""The controller, as the role of the manifests lets it, on a real control plane; kubectl is the user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import kube
+import numpy as np
+import pytest
+from jobs import ZOO, write_records
+from servers import dense, table
+
+from edl.common import storage
+
+MANIFESTS = Path(kube.ROOT) / "k8s" / "manifests"
+RECORDS, EPOCHS = 4096, 2
+MINE = "edl.dev/job-name=counted"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """On a file system that the pods see."""
+    found = kube.CLUSTERS / "data" / f"controller-{time.time_ns()}"
+    found.mkdir(parents=True)
+    yield found
+    shutil.rmtree(found, ignore_errors=True)
+
+
+@pytest.fixture
+def controller(cluster, namespace, folder) -> Iterator[None]:
+    """It runs here, with the token of its own account."""
+    base = MANIFESTS / "base"
+    roles = [base / name for name in ("role-master.yaml", "role-controller.yaml")]
+    cluster.apply(MANIFESTS / "chart/files/edljobs.yaml", base / "priority-classes.yaml")
+    namespace.apply(base / "service-accounts.yaml", *roles)
+    cluster.wait(
+        "customresourcedefinitions",
+        lambda found: kube.condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
+    )
+    config = namespace.kubeconfig("edl-controller")
+    with open(folder / "controller.log", "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "edl.k8s", "--namespace", namespace.name],
+            env={**os.environ, "KUBECONFIG": str(config)},
+            stdout=log,
+            stderr=log,
+        )
+    yield
+    process.terminate()
+    code = process.wait(30.0)
+    print((folder / "controller.log").read_text())
+    assert code == 0
+
+
+def spec(folder: Path) -> kube.Object:
+    small = {"requests": {"cpu": "500m", "memory": "1Gi"}}
+    return {
+        "image": kube.IMAGE,
+        "settings": {
+            "model_zoo": str(ZOO),
+            "model_def": "counting",
+            "model_params": {"delay_s": 0.1},
+            "training_data": str(write_records(folder / "records.npz", RECORDS)),
+            "minibatch_size": 16,
+            "num_minibatches_per_task": 4,
+            "num_epochs": EPOCHS,
+            "use_async": True,
+            "lease_s": 4,
+            "snapshot_s": 2,
+            "checkpoint_dir": str(folder / "checkpoints"),
+        },
+        "jobVolume": {"hostPath": {"path": str(folder / "job"), "type": "DirectoryOrCreate"}},
+        "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}],
+        "volumeMounts": [{"name": "data", "mountPath": str(folder)}],
+        "master": {"priorityClassName": "edl-master", "resources": small},
+        "ps": {"replicas": 2, "priorityClassName": "edl-high", "resources": small},
+        "worker": {"replicas": 2, "highFraction": 0.5, "resources": small},
+    }
+
+
+@pytest.mark.slow
+def test_an_edljob_from_apply_to_delete(cluster, namespace, controller, folder):
+    """Applied, scaled, its master deleted, suspended, resumed, done, deleted: each record counts once
+    an epoch."""
+    about = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": {"name": "counted"}}
+
+    def is_so(until, within_s=180.0):
+        def look(jobs):
+            status = jobs["counted"].get("status", {})
+            assert status.get("phase") != "Failed", status
+            return status if until(status) else None
+
+        return namespace.wait("edljobs", look, within_s=within_s)
+
+    def percent(status):
+        return status.get("progressPercentage", 0)
+
+    namespace.apply({**about, "spec": spec(folder)})
+    is_so(lambda s: s.get("workersReady") == "2/2" and s["psReady"] == "2/2" and percent(s) >= 2)
+    head, line = namespace.kubectl("get", "edljobs").splitlines()
+
+    namespace.kubectl("scale", "edljob", "counted", "--replicas=3")
+    scaled = is_so(lambda s: s["workersReady"] == "3/3")
+    scale = namespace.kubectl(
+        "get", "--raw", kube.path_of("edljobs", namespace.name, "counted/scale")
+    )
+
+    (master,) = namespace.objects("pods", f"{MINE},edl.dev/role=master")
+    before = set(namespace.objects("pods", f"{MINE},edl.dev/role in (ps,worker)"))
+    namespace.kubectl("delete", "pod", master, "--wait=false")
+    is_so(lambda s: s["masters"] == 2 and s["phase"] == "Running")
+    namespace.wait("pods", lambda pods: master not in pods, labels=f"{MINE},edl.dev/role=master")
+    after_master = is_so(lambda s: s["workersReady"] == "3/3")
+
+    suspend = '{"spec": {"suspend": %s}}'
+    namespace.kubectl("patch", "edljob", "counted", "--type=merge", f"-p={suspend % 'true'}")
+    suspended = is_so(lambda s: s["phase"] == "Suspended")
+    left = [pod for pod in namespace.objects("pods", MINE).values() if kube.phase(pod) == "Running"]
+    namespace.kubectl("patch", "edljob", "counted", "--type=merge", f"-p={suspend % 'false'}")
+    resumed = is_so(lambda s: s["phase"] == "Running" and s["workersReady"] == "3/3")
+
+    done = is_so(lambda s: s["phase"] == "Succeeded", within_s=300.0)
+    namespace.kubectl("wait", "edljob/counted", "--for=condition=Succeeded", "--timeout=5s")
+    found = storage.latest(str(folder / "checkpoints"))
+    _, counts = table(found.directory, "counts")
+    namespace.kubectl("delete", "edljob", "counted")
+    for kind in ("pods", "configmaps", "secrets", "services", "leases", "networkpolicies"):
+        namespace.wait(kind, lambda objects: not objects, labels=MINE)
+
+    assert head.split() == ["NAME", "STATE", "WORKERS", "PS", "PROGRESS", "RESTARTS", "AGE"]
+    assert line.split()[:4] == ["counted", "Running", "2/2", "2/2"]
+    assert '"replicas":3' in scale and scaled["workers"] == 3
+    assert before and after_master["phase"] == "Running"
+    assert left == [] and suspended["workersReady"] == "0/3"
+    assert percent(resumed) >= percent(suspended)  # it went on, from the journal
+    assert (done["exitCode"], done["masters"], done["restarts"], percent(done)) == (0, 3, 0, 100)
+    assert np.array_equal(counts.ravel(), np.full(RECORDS, EPOCHS))
+    assert dense(found.directory, "total").tolist() == [RECORDS * EPOCHS]
+
+
+def test_a_bad_spec_is_told_to_whoever_looks_and_mended(namespace, controller, folder):
+    good = spec(folder)
+    bad = {**good, "settings": {**good["settings"], "minibatch_size": "many"}}
+    about = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": {"name": "bad"}}
+
+    namespace.apply({**about, "spec": bad})
+    namespace.wait("edljobs", lambda jobs: kube.phase(jobs["bad"]) == "Failed")
+    told = namespace.kubectl("describe", "edljob", "bad")
+    namespace.apply({**about, "spec": {**good, "suspend": True}})
+    namespace.wait("edljobs", lambda jobs: kube.phase(jobs["bad"]) == "Suspended")
+    namespace.kubectl("delete", "edljob", "bad")
+
+    assert "--minibatch_size (spec.settings.minibatch_size) takes a whole number" in told

@@ -1,0 +1,309 @@
+"""Decisions about one job in a small model of a cluster: whatever happens, whoever is killed when."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl.common.identity import Identity
+from edl.k8s import decide as module
+from edl.k8s import job as edljob_module
+from edl.k8s import names, objects, observe
+from edl.k8s.decide import OTHERS, Action, Memory, Seen, decide
+
+from .edljobs import edljob, pod, told
+
+TIME = "2026-01-01T00:00:00Z"
+
+
+class Conflict(Exception):
+    """409."""
+
+
+class World:
+    """One namespace with one EdlJob."""
+
+    def __init__(self) -> None:
+        self.job = edljob()
+        self.objects: dict[tuple[str, str], Any] = {}
+        self.made: list[str] = []  # names of masters
+        self.now = 0.0
+        self._uids = itertools.count()
+
+    def see(self) -> Seen:
+        found = copy.deepcopy(self.objects)
+        name = names.object_name("demo")
+        return Seen(
+            job=copy.deepcopy(self.job),
+            pods=[each for (kind, _), each in found.items() if kind == "Pod"],
+            config=found.get(("ConfigMap", name)),
+            status=found.get(("ConfigMap", f"{name}-status")),
+            others={
+                kind: found.get((kind, f"{name}-ps" if kind == "PodDisruptionBudget" else name))
+                for kind in OTHERS
+            },
+        )
+
+    def do(self, action: Action) -> None:
+        key = (action.kind, action.name)
+        if action.verb == "create":
+            if key in self.objects:
+                raise Conflict(key)
+            if action.kind == "Pod":
+                self.made.append(action.name)
+            self.put(action.kind, copy.deepcopy(action.body))
+        elif action.verb == "delete":
+            self.delete(action.name)
+        elif action.kind == names.KIND:
+            self._check(self.job, action.body)
+            status = self.job.setdefault("status", {})
+            for field, value in action.body["status"].items():
+                if value is None:
+                    del status[field]
+                else:
+                    status[field] = value
+        else:
+            self._check(self.objects[key], action.body)
+            self.objects[key]["data"] |= action.body["data"]
+
+    def put(self, kind: str, body: Any) -> None:
+        body["metadata"] |= {"uid": f"uid-of-{next(self._uids)}", "resourceVersion": "1"}
+        body.setdefault("status", {"phase": "Running"})
+        self.objects[kind, body["metadata"]["name"]] = body
+
+    def delete(self, name: str) -> None:
+        """Told to end."""
+        if ("Pod", name) in self.objects:
+            self.objects["Pod", name]["metadata"]["deletionTimestamp"] = TIME
+
+    def change(self, **spec: Any) -> None:
+        self.job["spec"] |= spec
+        self._bump(self.job)
+
+    def _check(self, found: Any, body: Any) -> None:
+        version = body.get("metadata", {}).get("resourceVersion")
+        if version not in (None, found["metadata"]["resourceVersion"]):
+            raise Conflict(found["metadata"]["name"])
+        self._bump(found)
+
+    def _bump(self, found: Any) -> None:
+        about = found["metadata"]
+        about["resourceVersion"] = str(int(about["resourceVersion"]) + 1)
+
+    # -- what a test asks
+
+    def pods(self, *roles: str) -> list[Any]:
+        found = [each for (kind, _), each in self.objects.items() if kind == "Pod"]
+        return edljob_module.of_role(found, *(roles or ("master", "ps", "worker")))
+
+    def serving(self) -> list[str]:
+        return [
+            each["metadata"]["name"]
+            for each in self.pods("master")
+            if edljob_module.lives(each) and observe.deletion(each) is None
+        ]
+
+
+class Looker:
+    """A controller: it looks, and does, unless it is killed."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.memory = Memory()
+
+    def look(self, seen: Seen | None = None, killed_after: int | None = None) -> int:
+        """How many actions it took."""
+        seen = seen or self.world.see()
+        plan = decide(seen, self.memory, self.world.now, TIME, lambda token: Identity(token or "t"))
+        try:
+            for done, action in enumerate(plan.actions):
+                if done == killed_after:
+                    self.memory = Memory()
+                    return done
+                self.world.do(action)
+        except Conflict:
+            return len(plan.actions)
+        self.memory = plan.memory
+        return len(plan.actions)
+
+    def settle(self) -> None:
+        for _ in range(20):
+            if not self.look():
+                return
+            self.world.now += module._LONGEST_PAUSE_S
+        raise AssertionError("there is always something to do")
+
+
+def settled() -> tuple[World, Looker]:
+    world = World()
+    looker = Looker(world)
+    looker.settle()
+    return world, looker
+
+
+def test_it_comes_to_rest_with_one_master():
+    world, _ = settled()
+
+    assert world.made == ["edl-demo-master-0"] == world.serving()
+    assert {kind for kind, _ in world.objects} == {"ConfigMap", "Pod", *OTHERS}
+
+
+def test_a_controller_may_be_killed_after_any_action():
+    for killed_after in range(9):
+        world = World()
+        Looker(world).look(killed_after=killed_after)
+        Looker(world).settle()
+
+        assert len(world.serving()) == 1, killed_after
+        assert len(set(world.made)) == len(world.made)
+
+
+def test_a_controller_that_has_slept_does_not_make_a_second_master():
+    world, first = settled()
+    world.objects.pop(("Pod", "edl-demo-master-0"))
+    old = world.see()
+
+    first.settle()
+    Looker(world).look(old)
+
+    assert world.serving() == ["edl-demo-master-1"]
+
+
+def test_no_name_of_a_master_comes_twice_not_even_after_a_long_sleep():
+    """A name holds the Lease. Broken once: the pod is made before its number is written."""
+    world, first = settled()
+    world.objects.pop(("Pod", "edl-demo-master-0"))
+    old = world.see()
+    first.settle()
+    world.objects.pop(("Pod", "edl-demo-master-1"))
+
+    Looker(world).look(old)
+
+    assert world.made == ["edl-demo-master-0", "edl-demo-master-1"]
+
+
+def test_a_master_that_lives_long_enough_is_forgiven():
+    world, looker = settled()
+    pauses = []
+    for lifetime_s in (module.SOON_S, 1.0, 1.0, 1.0, module.SOON_S, 1.0):
+        looker.look()
+        world.now += lifetime_s
+        looker.look()
+        world.objects.pop(("Pod", world.serving()[0]))
+        began = world.now
+        while not world.serving():
+            world.now += 1.0
+            looker.look()
+        pauses.append(world.now - began - 1.0)
+
+    assert pauses == [0.0, 0.0, 2.0, 4.0, 0.0, 0.0]
+
+
+def test_the_pods_of_a_decided_job_end_with_their_master():
+    world, looker = settled()
+    worker = pod(world.job, "worker")
+    world.put("Pod", worker)
+    say(world, "done", 0)
+
+    looker.look()
+    before = [observe.deletion(each) for each in world.pods("worker")]
+    world.objects.pop(("Pod", "edl-demo-master-0"))
+    looker.look()
+
+    assert before == [None]
+    assert [observe.deletion(each) for each in world.pods("worker")] == [0]
+    assert world.serving() == []
+
+
+def say(world: World, state: str, code: int | None = None) -> None:
+    body = objects.status("demo", json.dumps(told(state, exit_code=code)))
+    body["metadata"]["ownerReferences"] = [{"uid": "uid-1"}]
+    world.objects.pop(("ConfigMap", "edl-demo-status"), None)
+    world.put("ConfigMap", body)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("look"), st.integers(0, 1), st.none() | st.integers(0, 8)),
+        st.tuples(st.just("remember"), st.integers(0, 1)),
+        st.tuples(st.just("look_at_old"), st.integers(0, 1)),
+        st.tuples(st.sampled_from(["kill_master", "fail_master", "delete_master", "reap"])),
+        st.tuples(st.just("suspend"), st.booleans()),
+        st.tuples(st.just("scale"), st.integers(1, 6)),
+        st.tuples(st.just("spoil"), st.booleans()),
+        st.tuples(st.just("worker")),
+        st.tuples(st.just("say"), st.sampled_from(["running", "stopping"])),
+        st.tuples(st.just("wait"), st.integers(1, 400)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS, st.booleans())
+def test_whatever_happens_there_is_never_a_second_master_and_in_the_end_there_is_one(
+    steps, decided
+):
+    world = World()
+    lookers = [Looker(world), Looker(world)]
+    old = [world.see(), world.see()]
+    for kind, *more in steps:
+        masters = world.serving()
+        if kind == "look":
+            lookers[more[0]].look(killed_after=more[1])
+        elif kind == "remember":
+            old[more[0]] = world.see()
+        elif kind == "look_at_old":
+            lookers[more[0]].look(old[more[0]])
+        elif kind == "suspend":
+            world.change(suspend=more[0])
+        elif kind == "scale":
+            world.change(worker={"replicas": more[0]})
+        elif kind == "spoil":
+            world.change(image="" if more[0] else "edl:1")
+        elif kind == "worker" and ("Pod", "edl-demo-worker-0") not in world.objects:
+            world.put("Pod", pod(world.job, "worker"))
+        elif kind == "say":
+            say(world, more[0])
+        elif kind == "wait":
+            world.now += more[0]
+        elif kind == "reap":
+            for each in world.pods():
+                if observe.deletion(each) is not None:
+                    world.objects.pop(("Pod", each["metadata"]["name"]))
+        elif masters and kind == "kill_master":
+            world.objects.pop(("Pod", masters[0]))
+        elif masters and kind == "fail_master":
+            world.objects["Pod", masters[0]]["status"] = {"phase": "Failed"}
+        elif masters and kind == "delete_master":
+            world.delete(masters[0])
+
+        assert len(world.serving()) <= 1
+        assert len(set(world.made)) == len(world.made)
+
+    world.change(image="edl:1", suspend=False)
+    if decided:
+        say(world, "done", 0)
+        count = len(world.made)
+    lookers[0].settle()
+    if decided:
+        assert len(world.made) == count
+        assert world.job["status"]["phase"] == "Succeeded"
+        return
+    assert len(world.serving()) == 1
+    data = world.objects["ConfigMap", "edl-demo"]["data"]
+    assert (
+        json.loads(data[objects.WANTED])["num_workers"] == world.job["spec"]["worker"]["replicas"]
+    )
+    world.change(suspend=True)
+    lookers[1].settle()
+    world.now += module.GOES_S
+    lookers[1].settle()
+    assert all(
+        observe.deletion(each) is not None for each in world.pods() if edljob_module.lives(each)
+    )

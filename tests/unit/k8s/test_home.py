@@ -1,0 +1,72 @@
+"""The master's pod: whose it is, and whether it is still wanted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edl.common.errors import Fenced
+from edl.common.settings import JobSettings
+from edl.k8s import objects, pods
+from edl.k8s.api import Api
+from edl.k8s.home import Home
+
+JOB = JobSettings(job_name="demo", image_name="edl:1")
+OWNER = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "name": "demo", "uid": "u"}
+
+
+@pytest.fixture
+def home(api, server, tmp_path, monkeypatch):
+    """Makes one, in a pod of this owner."""
+    made = []
+    monkeypatch.setenv("EDL_POD", "edl-demo-master-0")
+    monkeypatch.setattr(Api, "connect", lambda: api)
+    monkeypatch.setattr(pods, "SETTINGS_DIR", str(tmp_path))
+    (tmp_path / objects.TEMPLATES).write_text(json.dumps(pods.templates(JOB)))
+
+    def home(owner, deleted=False):
+        about = {"name": "edl-demo-master-0", "ownerReferences": [owner]}
+        if deleted:
+            about["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        api.create("Pod", {"metadata": about})
+        made.append(Home(JOB))
+        return made[0]
+
+    yield home
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "controlled"),
+    [("EdlJob", True), ("Job", None)],  # a Job would count them as its own
+)
+def test_what_a_master_makes_is_its_owners(home, kind, controlled):
+    pod = home({**OWNER, "kind": kind, "blockOwnerDeletion": False})._make(
+        "worker", 0, "a1", {}, (), ""
+    )
+
+    (owner,) = pod["metadata"]["ownerReferences"]
+    assert owner == {
+        **OWNER,
+        "kind": kind,
+        **({"controller": controlled} if controlled else {}),
+    }
+
+
+def test_a_pod_that_was_told_to_go_before_it_began_does_not_begin(home):
+    """Process 1 of a pod without a handler hears no SIGTERM."""
+    with pytest.raises(Fenced, match="told to go"):
+        home(OWNER, deleted=True)
+
+
+def test_the_end_is_told_to_a_batch_job_and_not_to_an_edljob(home, api, server):
+    here = home(OWNER)
+
+    here.decided({"state": "failed", "exit_code": 1})
+
+    written = api.get("ConfigMap", "edl-demo-status")
+    assert json.loads(written["data"][objects.STATUS])["exit_code"] == 1
+    assert written["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert not any(method == "PATCH" and "/jobs/" in path for method, path in server.requests)

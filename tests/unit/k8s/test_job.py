@@ -1,0 +1,476 @@
+"""An EdlJob becomes settings and templates, or one error; what there is becomes its status."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import edl
+from edl.common.errors import UsageError
+from edl.common.resolve import resolve
+from edl.common.settings import JobSettings, knobs
+from edl.k8s import job as edljob_module
+from edl.k8s import pods
+from edl.k8s.job import Problem, Situation, adopted, difference, outlives, status, wanted
+from edl.watch.submit import plan
+
+from .edljobs import edljob, ended, pod, told
+
+MANIFESTS = Path(edl.__file__).parent / "k8s" / "manifests"
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+
+
+def container(template):
+    return pods.container_of(template)
+
+
+# -- settings
+
+
+def test_fields_and_settings_become_what_the_flags_would():
+    job = edljob(
+        envs={"A": "1"},
+        worker={"replicas": 6, "minReplicas": 2, "maxReplicas": 5, "highFraction": 0.5},
+        settings={"model_def": "iris", "training_data": "/d", "minibatch_size": 32, "epochs": 3},
+    )
+
+    settings = wanted(job).settings
+
+    assert settings == JobSettings(
+        job_name="demo",
+        runtime="kubernetes",
+        port=50001,
+        model_def="iris",
+        training_data="/d",
+        minibatch_size=32,
+        num_epochs=3,
+        envs={"A": "1"},
+        num_workers=5,
+        min_workers=2,
+        num_ps=2,
+        image_name="edl:1",
+        worker_pod_priority="0.5",
+    )
+
+
+def test_the_example_of_the_manifests_is_understood():
+    job = {**edljob("deepfm"), **yaml.safe_load((MANIFESTS / "examples/deepfm.yaml").read_text())}
+
+    made = wanted(job)
+
+    assert made.templates["worker_high"]["spec"]["priorityClassName"] == "edl-high"
+    assert made.templates["worker_low"]["spec"]["priorityClassName"] == "edl-low"
+    assert made.templates["ps"]["spec"]["priorityClassName"] == "edl-high"
+
+
+def test_what_the_command_line_submits_comes_out_as_it_went_in():
+    """`edl train --as edljob` and the controller are each other's inverse, but for the order of lists."""
+    said = {
+        "runtime": "kubernetes",
+        "job_name": "x",
+        "image_name": "i:1",
+        "model_def": "iris",
+        "training_data": "/d",
+        "minibatch_size": 7,
+        "worker_pod_priority": "0.5",
+        "ps_pod_priority": "high",
+        "master_pod_priority": "own",
+        "volume": "claim_name=c,mount_path=/p,sub_path=s;claim_name=c,mount_path=/q",
+        "job_volume": "claim_name=j",
+        "num_workers": 3,
+        "min_workers": 2,
+        "worker_resource_request": "cpu=2,memory=1Gi,gpu=1",
+        "envs": "A=1",
+    }
+    settings = dataclasses.replace(resolve("train", said), port=50001)
+
+    (job,) = plan(settings, "edljob")
+    job["metadata"]["uid"] = "u"
+    made = wanted(job)
+
+    computes = {k.name for k in knobs() if k.group != "Cluster"}
+    before, after = dataclasses.asdict(settings), dataclasses.asdict(made.settings)
+    assert {k for k in computes if before[k] != after[k]} == set()
+    assert unordered(made.templates) == unordered(pods.templates(settings))
+
+
+def unordered(value):
+    if isinstance(value, dict):
+        return {key: unordered(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return sorted((unordered(each) for each in value), key=repr)
+    return value
+
+
+BAD = [
+    ({"settings": {"model_def": "iris"}}, "--training_data"),
+    ({"settings": {"model_def": "iris", "modeldef": 1}}, "no setting --modeldef"),
+    (
+        {"settings": {"model_def": "iris", "training_data": "/d", "minibatch_size": "many"}},
+        "--minibatch_size (spec.settings.minibatch_size)",
+    ),
+    (
+        {"settings": {"model_def": "iris", "training_data": "d.csv"}},
+        "--training_data (spec.settings.training_data)",
+    ),
+    ({"worker": {"replicas": 1, "minReplicas": 2}}, "--min_workers (spec.worker.minReplicas) 2"),
+    (
+        {"worker": {"replicas": 9, "minReplicas": 4, "maxReplicas": 3}},
+        "spec.worker.minReplicas 4 is more than spec.worker.maxReplicas 3",
+    ),
+    ({"worker": {"highFraction": 0.5, "priorityClassName": "x"}}, "leave out one of them"),
+    ({"volumes": [{"name": "shm", "emptyDir": {}}]}, "the name shm is edl's own"),
+    ({"worker": {"resources": {"requests": {"cpu": "2u"}}}}, "spec.worker.resources: '2u'"),
+    (
+        {"ps": {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": 1}}}},
+        "below what is asked for",
+    ),
+    ({"worker": {"podTemplate": {"spec": {"containers": "edl"}}}}, "podTemplate"),
+    ({"settings": {"model_def": "iris", "training_data": "/d", "job_name": "x"}}, "metadata.name"),
+    ({"settings": {"model_def": "iris", "training_data": "/d", "image": "x"}}, "spec.image"),
+]
+
+
+@pytest.mark.parametrize(("spec", "said"), BAD, ids=lambda each: str(each)[:40])
+def test_a_bad_spec_is_one_sentence_that_names_the_field(spec, said):
+    with pytest.raises(UsageError) as found:
+        wanted(edljob(**spec))
+
+    assert said in str(found.value)
+
+
+def test_a_name_that_is_too_long_for_pods_is_refused():
+    with pytest.raises(UsageError, match=r"--job_name \(metadata.name\)"):
+        wanted(edljob("a" * 51))
+
+
+def test_every_setting_that_has_a_field_is_refused_among_the_settings():
+    """Broken once: the alias of a setting gets through."""
+    elsewhere = [
+        spelled
+        for knob in knobs()
+        if knob.name in edljob_module._ELSEWHERE
+        for spelled in (knob.name, *knob.aliases)
+    ]
+    for name in elsewhere:
+        with pytest.raises(UsageError, match="does not stand in an EdlJob"):
+            wanted(edljob(settings={"model_def": "iris", "training_data": "/d", name: "1"}))
+
+    assert len(elsewhere) >= 24
+
+
+# -- templates
+
+
+def test_resources_are_those_of_the_spec_alone():
+    """Broken once: the defaults of the flags show through."""
+    job = edljob(
+        worker={"resources": {"requests": {"cpu": "500m", "nvidia.com/gpu": 1}}},
+        ps={"resources": {"limits": {"memory": "2Gi"}}},
+    )
+
+    made = wanted(job).templates
+
+    assert container(made["worker"])["resources"] == {
+        "requests": {"cpu": "500m", "nvidia.com/gpu": "1"},
+        "limits": {"nvidia.com/gpu": "1"},
+    }
+    assert container(made["ps"])["resources"] == {
+        "requests": {"memory": "2Gi"},
+        "limits": {"memory": "2Gi"},
+    }
+
+
+def test_what_has_no_flag_is_laid_over_the_pods_of_its_role():
+    job = edljob(
+        imagePullSecrets=[{"name": "registry"}],
+        worker={
+            "priorityClassName": "high",
+            "nodeSelector": {"pool": "spot"},
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "podTemplate": {
+                "metadata": {"labels": {"team": "a", "edl.dev/role": "master"}},
+                "spec": {"containers": [{"name": "edl", "workingDir": "/w"}]},
+            },
+        },
+    )
+
+    made = wanted(job).templates
+    worker, ps = made["worker"], made["ps"]
+
+    assert worker["spec"]["priorityClassName"] == "high"  # a class of the cluster, no word of ours
+    assert worker["spec"]["nodeSelector"] == {"pool": "spot"}
+    assert {"key": "spot", "operator": "Exists"} in worker["spec"]["tolerations"]
+    assert container(worker)["workingDir"] == "/w" and container(worker)["image"] == "edl:1"
+    assert (worker["metadata"]["labels"]["team"], worker["metadata"]["labels"]["edl.dev/role"]) == (
+        "a",
+        "worker",
+    )
+    assert all(each["spec"]["imagePullSecrets"] == [{"name": "registry"}] for each in made.values())
+    assert "nodeSelector" not in ps["spec"] and "priorityClassName" not in ps["spec"]
+
+
+def test_a_volume_may_be_mounted_twice():
+    """Broken once: mounts are merged by the name of their volume."""
+    job = edljob(
+        volumes=[{"name": "data", "nfs": {"server": "n", "path": "/"}}],
+        volumeMounts=[
+            {"name": "data", "mountPath": "/a", "subPath": "a"},
+            {"name": "data", "mountPath": "/b", "subPath": "b"},
+        ],
+    )
+
+    for template in wanted(job).templates.values():
+        mounts = {m["mountPath"]: m for m in container(template)["volumeMounts"]}
+        assert (mounts["/a"]["subPath"], mounts["/b"]["subPath"]) == ("a", "b")
+        assert {"name": "data", "nfs": {"server": "n", "path": "/"}} in template["spec"]["volumes"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"persistentVolumeClaim": {"claimName": "c"}}, {"nfs": {"server": "n", "path": "/"}}],
+)
+def test_any_volume_holds_the_jobs_folder_of_master_and_servers(source):
+    made = wanted(edljob(jobVolume=source)).templates
+
+    for role in ("master", "ps"):
+        (mount,) = [m for m in container(made[role])["volumeMounts"] if m["name"] == "job"]
+        assert {"name": "job", **source} in made[role]["spec"]["volumes"]
+        assert mount["subPath"] == "edl-demo"
+    assert "job" not in [each["name"] for each in made["worker"]["spec"]["volumes"]]
+
+
+def test_a_path_outlives_the_pod_where_a_lasting_volume_is_mounted():
+    job = edljob(
+        volumes=[{"name": "kept", "nfs": {}}, {"name": "lost", "emptyDir": {}}],
+        volumeMounts=[
+            {"name": "kept", "mountPath": "/kept"},
+            {"name": "lost", "mountPath": "/lost"},
+        ],
+    )
+    template = wanted(job).templates["ps"]
+
+    paths = ["/kept/a", "/kept", "/lost/a", "/elsewhere", "/keptnot", "s3://b/a", ""]
+
+    assert [p for p in paths if outlives(p, template)] == ["/kept/a", "/kept", "s3://b/a"]
+
+
+def test_a_job_that_has_begun_takes_how_it_runs_and_keeps_what_it_computes():
+    begun = wanted(edljob()).settings
+    changed = edljob(
+        image="edl:2",
+        ps={"replicas": 3},
+        settings={"model_def": "iris", "training_data": "/data/iris.csv", "minibatch_size": 9},
+    )
+
+    settings, refused = adopted(begun, wanted(changed).settings)
+
+    assert refused == ["minibatch_size", "num_ps"]
+    assert (settings.image_name, settings.num_ps, settings.minibatch_size) == ("edl:2", 2, 64)
+
+
+# -- status
+
+
+def situation(job=None, found=(), said=None, **more):
+    return Situation(
+        job=job or edljob(), pods=list(found), told=said, masters=1, **{"begun": True, **more}
+    )
+
+
+def running(job):
+    pods_there = [pod(job, "ps", i) for i in range(2)] + [pod(job, "worker", i) for i in range(4)]
+    return [pod(job, "master"), *pods_there]
+
+
+def test_a_job_that_runs():
+    job = edljob()
+
+    found = status(situation(job, running(job), told(message="")), NOW)
+
+    assert {k: v for k, v in found.items() if k != "conditions"} == {
+        "phase": "Running",
+        "observedGeneration": 1,
+        "selector": "edl.dev/job-name=demo,edl.dev/role in (worker)",
+        "masters": 1,
+        "workers": 4,
+        "workersReady": "4/4",
+        "ps": 2,
+        "psReady": "2/2",
+        "restarts": 3,  # preemption never counts
+        "progress": "27 %",
+        "progressPercentage": 27,
+        "epoch": 2,
+        "startTime": NOW,
+    }
+
+
+def test_who_is_told_to_work_in_a_pod_that_is_gone_does_not_count():
+    """Broken once: the master's word alone counts, which is old while it is away."""
+    job = edljob()
+    there = [
+        pod(job, "worker", 0),
+        pod(job, "worker", 1, "Pending"),
+        pod(job, "worker", 2, "Failed"),
+    ]
+    said = told()
+    said["workers"][3]["heartbeat_age_s"] = None
+
+    found = status(situation(job, there, said), NOW)
+
+    assert (found["workersReady"], found["workers"]) == ("1/4", 2)
+
+
+PHASES = [
+    ("Pending", {}, [], None),
+    ("Pending", {}, ["master"], {"state": "starting"}),
+    ("Running", {}, ["master"], {"state": "running"}),
+    ("Running", {}, ["worker"], {"state": "running"}),  # without a master for a while
+    ("Pending", {}, [], {"state": "running"}),  # what it said before it was suspended
+    ("Stopping", {}, ["master"], {"state": "stopping"}),
+    ("Stopping", {"suspend": True}, ["worker"], {"state": "running"}),
+    ("Suspended", {"suspend": True}, [], {"state": "running"}),
+    ("Succeeded", {}, ["master"], {"state": "done", "exit_code": 0}),
+    ("Succeeded", {"suspend": True}, [], {"state": "done", "exit_code": 0}),
+    ("Failed", {}, [], {"state": "failed", "exit_code": 1}),
+    ("Failed", {}, [], {"state": "done", "exit_code": 3}),
+]
+
+
+@pytest.mark.parametrize(("phase", "spec", "there", "said"), PHASES)
+def test_the_phase(phase, spec, there, said):
+    job = edljob(**spec)
+    pods_there = [pod(job, role) for role in there]
+
+    found = status(situation(job, pods_there, said and told(**said)), NOW)
+
+    so = {each["type"]: each["status"] == "True" for each in found["conditions"]}
+    assert found["phase"] == phase
+    assert so == {
+        "Accepted": True,
+        "Durable": True,
+        **{kind: kind == phase for kind in ("Running", "Suspended", "Succeeded", "Failed")},
+    }
+
+
+def test_a_bad_spec_fails_what_has_not_begun_and_leaves_alone_what_has():
+    job = edljob()
+    problem = Problem("InvalidSpec", "mend it")
+
+    before = status(situation(job, problem=problem, begun=False), NOW)
+    after = status(situation(job, running(job), told(), problem=problem), NOW)
+
+    accepted, failed = before["conditions"][0], before["conditions"][-1]
+    assert (before["phase"], before["message"]) == ("Failed", "mend it")
+    assert (accepted["status"], accepted["reason"], accepted["message"]) == (
+        "False",
+        "InvalidSpec",
+        "mend it",
+    )
+    assert (failed["status"], failed["reason"], failed["message"]) == (
+        "True",
+        "InvalidSpec",
+        "mend it",
+    )
+    assert "completionTime" not in before
+    assert (after["phase"], after["message"]) == ("Running", "mend it")
+
+
+def test_a_condition_keeps_its_time_until_it_turns():
+    job = edljob()
+    job["status"] = status(situation(job), NOW)
+
+    found = status(situation(job, running(job), told()), LATER)
+
+    times = {each["type"]: each["lastTransitionTime"] for each in found["conditions"]}
+    assert times.pop("Running") == LATER
+    assert set(times.values()) == {NOW}
+
+
+def test_the_times_of_start_and_end_are_kept():
+    job = edljob()
+    job["status"] = status(situation(job, running(job), told()), NOW)
+    job["status"] = status(situation(job, [], told("done", exit_code=0)), LATER)
+
+    found = status(situation(job, [], told("done", exit_code=0)), "2026-01-01T00:09:00Z")
+
+    assert (found["startTime"], found["completionTime"], found["exitCode"]) == (NOW, LATER, 0)
+    assert found["progress"] == "100 %"
+
+
+def test_the_message_says_what_a_pod_waits_for():
+    job = edljob()
+    waits = pod(job, "worker", phase="Pending")
+    why = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes are available"}
+    waits["status"]["conditions"] = [why]
+
+    found = status(situation(job, [pod(job, "master"), waits], told()), NOW)
+
+    assert found["message"] == "a worker cannot be scheduled: 0/4 nodes are available"
+
+
+@pytest.mark.parametrize(
+    ("code", "deleted", "decided"),
+    [(0, False, 0), (3, False, 3), (1, False, None), (0, True, None)],
+)
+def test_a_lost_status_is_made_up_for_by_a_pod_that_ended_by_itself(code, deleted, decided):
+    job = edljob()
+    about = {"deletionTimestamp": NOW, "deletionGracePeriodSeconds": 9} if deleted else {}
+    master = pod(job, "master", phase="Failed" if code else "Succeeded", **about)
+    master["status"]["containerStatuses"] = ended(code, "Error" if code else "Completed")
+
+    assert edljob_module.exit_code(told(), [master]) == decided
+
+
+VALUES = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))
+STATUSES = st.dictionaries(st.sampled_from("abcdef"), VALUES, max_size=6)
+
+
+@given(STATUSES, STATUSES)
+def test_the_difference_makes_one_status_of_the_other_and_is_empty_for_the_same(before, after):
+    patched = copy.deepcopy(before)
+    for name, value in difference(before, after).items():
+        if value is None:
+            del patched[name]
+        else:
+            patched[name] = value
+
+    assert patched == after
+    assert (difference(before, after) == {}) == (before == after)
+
+
+ROLE = st.sampled_from(["master", "ps", "worker"])
+POD_PHASES = st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"])
+STATES = st.sampled_from(["starting", "running", "stopping", "done", "failed"])
+SCHEMA = yaml.safe_load((MANIFESTS / "chart/files/edljobs.yaml").read_text())["spec"]["versions"][
+    0
+]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+TYPES = {"string": str, "integer": int, "array": list}
+
+
+@given(
+    st.lists(st.tuples(ROLE, st.integers(0, 5), POD_PHASES), max_size=8, unique_by=lambda p: p[:2]),
+    st.none() | STATES,
+    st.none() | st.integers(0, 3),
+    st.booleans(),
+)
+def test_every_status_fits_the_resource_and_is_stable(there, state, code, suspend):
+    """What is written once is not written again, and the API server takes it."""
+    job = edljob(suspend=suspend)
+    found = [pod(job, role, index, phase) for role, index, phase in there]
+    said = None if state is None else told(state, exit_code=code)
+
+    made = status(situation(job, found, said), NOW)
+    job["status"] = made
+    again = status(situation(job, found, said), LATER)
+
+    assert made.keys() <= SCHEMA.keys()
+    assert all(isinstance(made[name], TYPES[SCHEMA[name]["type"]]) for name in made)
+    assert made["phase"] in SCHEMA["phase"]["enum"]
+    assert difference(made, again) == {}
