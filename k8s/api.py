@@ -53,7 +53,7 @@ _CLUSTER_WIDE = {
     "CustomResourceDefinition",
     "SelfSubjectAccessReview",
 }
-MERGE_PATCH = "application/merge-patch+json"
+_MERGE_PATCH = "application/merge-patch+json"
 _CONNECT_S, _READ_S = 5.0, 30.0
 _PATIENCE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0  # guesses
@@ -155,10 +155,19 @@ class Api:
         """Raises ApiError: 409 where one of that name is there."""
         return self.request("POST", self.path(kind), body=body, patience_s=patience_s)
 
-    def patch(self, kind: str, name: str, body: Object, subresource: str = "") -> Object:
+    def patch(
+        self,
+        kind: str,
+        name: str,
+        body: Object,
+        subresource: str = "",
+        patience_s: float | None = None,
+    ) -> Object:
         """Merge what `body` says into it."""
         path = self.path(kind, name) + (f"/{subresource}" if subresource else "")
-        return self.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        return self.request(
+            "PATCH", path, body=body, content_type=_MERGE_PATCH, patience_s=patience_s
+        )
 
     def replace(self, kind: str, name: str, body: Object) -> Object:
         """All of it; 409 where its resourceVersion is not the one in `body`."""

@@ -4,7 +4,8 @@ Level-triggered: it looks at the state, never at what has happened, so that even
 or late, and a controller may be killed between any two actions. The order of the actions is part of it:
 
 - the number of a new master is written into the status, against the version that was read, before its
-  pod is made; so no two controllers make the same one, and no name comes twice (a name holds the Lease);
+  pod is made; so no name comes twice (a name holds the Lease). Two controllers, one between these two
+  actions, may make two masters: the older one is deleted at the next look;
 - a job that is suspended loses its master first, which would replace the others;
 - what an earlier EdlJob of this name has left is deleted before anything is made: its status would be
   taken for this one's.
@@ -157,6 +158,7 @@ class _Decision:
             return
         if wanted is None and self._config is None:
             return
+        self._end(living[:-1])  # two controllers at a time have made them; the Lease lets one work
         self._watch_master(living)
         makes = not living and self._now >= self._memory.not_before
         self._keep_others(wanted)

@@ -20,7 +20,7 @@ from ..common.errors import Fenced, PeerError, UsageError
 from ..common.settings import JobSettings
 from ..runtime.base import OnReport, Runtime
 from . import names, objects, pods
-from .api import MERGE_PATCH, Api, ApiError, Object
+from .api import Api, ApiError, Object
 from .lease import Lease
 from .reflector import Change, Reflector
 from .runtime import KubernetesRuntime
@@ -219,12 +219,9 @@ class _StatusWriter:
 
     def _write(self, text: str, patience_s: float) -> None:
         body = objects.status(self._job, text)
-        path = self._api.path("ConfigMap", body["metadata"]["name"])
-        patch = {"data": body["data"]}
+        name, change = body["metadata"]["name"], {"data": body["data"]}
         try:
-            self._api.request(
-                "PATCH", path, body=patch, content_type=MERGE_PATCH, patience_s=patience_s
-            )
+            self._api.patch("ConfigMap", name, change, patience_s=patience_s)
         except ApiError as error:
             if error.status != 404:
                 raise

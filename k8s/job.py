@@ -250,8 +250,8 @@ def exit_code(told: Mapping[str, Any] | None, masters: Iterable[Object]) -> int 
         return int(told["exit_code"])
     for pod in masters:
         state = observe.observe(pod)
-        by_itself = isinstance(state, observe.Ended) and observe.deletion(pod) is None
-        if by_itself and isinstance(state, observe.Ended) and state.code in (0, 3):
+        sure = observe.deletion(pod) is None
+        if sure and isinstance(state, observe.Ended) and state.code in (0, 3):
             return state.code
     return None
 

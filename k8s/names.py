@@ -130,7 +130,7 @@ def volumes(text: str, said: str) -> tuple[list[dict[str, Any]], list[dict[str, 
         if not path.startswith("/"):
             raise UsageError(f"{said}: {part!r} lacks mount_path=/a/folder.")
         sub_path, read_only = given.pop("sub_path", ""), given.pop("read_only", "false").lower()
-        source = volume_source(given, said)
+        source = _source(given, said)
         known = next((v for v in sources if source.items() <= v.items()), None)
         if known is None:
             known = {"name": f"volume-{len(sources)}", **source}
@@ -144,8 +144,12 @@ def volumes(text: str, said: str) -> tuple[list[dict[str, Any]], list[dict[str, 
     return sources, mounts
 
 
-def volume_source(given: Mapping[str, str], said: str) -> dict[str, Any]:
+def volume(text: str, said: str) -> dict[str, Any]:
     """claim_name=..., or host_path=... and type=..., as a volume's source. Raises UsageError."""
+    return _source(_pairs(text, said), said)
+
+
+def _source(given: Mapping[str, str], said: str) -> dict[str, Any]:
     if given.keys() == {"claim_name"}:
         return {"persistentVolumeClaim": {"claimName": given["claim_name"]}}
     if "host_path" in given and given.keys() <= {"host_path", "type"}:

@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from ..common.errors import UsageError
-from ..common.identity import IDENTITY_VARIABLE
+from ..common.identity import IDENTITY_VARIABLE, TOKEN_VARIABLE
 from ..common.settings import JobSettings
 from . import names
 from .api import Object
@@ -24,7 +24,6 @@ from .names import GRPC_PORT, HEALTH_PORT, METRICS_PORT
 JOB_DIR = "/var/lib/edl/job"
 SETTINGS_DIR = "/etc/edl"
 CONTAINER = "edl"
-TOKEN_VARIABLE = "EDL_TOKEN"
 SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
 USER = 1000  # of the image
 REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
@@ -119,13 +118,9 @@ def container_of(pod: Object) -> dict[str, Any]:
     """The container that runs edl."""
     for each in pod["spec"]["containers"]:
         if each["name"] == CONTAINER:
-            return dict_of(each)
+            found: dict[str, Any] = each
+            return found
     raise UsageError(f"--cluster_spec: a container named {CONTAINER} is missing.")
-
-
-def dict_of(value: Any) -> dict[str, Any]:
-    assert isinstance(value, dict)
-    return value
 
 
 def memory_after_oom(pod: Object, cap: str) -> tuple[str, str]:
@@ -296,8 +291,7 @@ def _volumes(settings: JobSettings, component: str) -> list[dict[str, Any]]:
     if component in ("master", "ps"):
         source: dict[str, Any] = {"emptyDir": {}}
         if settings.job_volume:
-            given = dict(piece.partition("=")[::2] for piece in settings.job_volume.split(","))
-            source = names.volume_source(given, "--job_volume")
+            source = names.volume(settings.job_volume, "--job_volume")
         found.append({"name": "job", **source})
     if component == "master":
         name = names.object_name(settings.job_name)

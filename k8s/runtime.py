@@ -117,13 +117,7 @@ class KubernetesRuntime:
                 self._soon(lambda: self._delete(pod, int(grace_s)))
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            known = list(self._pods.values())
-            self._pods.clear()
-            self._due.clear()
-            self._lock.notify_all()
-        self._reflector.close()
+        known = self._let_go()
         self._worker.join(_CLOSE_S)  # it may be making one
         give_up = time.monotonic() + _CLOSE_S
         for name in (pod.name for pod in known if pod.made is not None):
@@ -134,12 +128,18 @@ class KubernetesRuntime:
                 log.warning("pod=%s -> not deleted error=%r", name, str(error))
 
     def detach(self) -> None:
+        self._let_go()
+
+    def _let_go(self) -> list[_Pod]:
+        """Ask and tell nothing more; the pods whose end was not told yet."""
         with self._lock:
             self._closed = True
+            known = list(self._pods.values())
             self._pods.clear()
             self._due.clear()
             self._lock.notify_all()
         self._reflector.close()
+        return known
 
     # -- what is asked of the API, one after the other
 

@@ -65,6 +65,14 @@ def table(checkpoint: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     return everything[order], np.concatenate(rows)[order] if rows else np.zeros((0, 1), np.float32)
 
 
+def assert_exact(checkpoint: str | Path, records: int, epochs: int) -> None:
+    """A job of the counting model has applied each of its records once an epoch."""
+    ids, counts = table(checkpoint, "counts")
+    assert np.array_equal(np.arange(records), ids)
+    assert {float(epochs)} == set(counts.ravel().tolist())
+    assert [records * epochs] == dense(checkpoint, "total").tolist()
+
+
 def dense(checkpoint: str | Path, name: str) -> np.ndarray:
     """A dense tensor of a checkpoint, flat."""
     store = restored(checkpoint)

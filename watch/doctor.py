@@ -244,8 +244,7 @@ def _image(api: Api, settings: JobSettings) -> Iterator[Finding]:
 
 def _volumes(api: Api, settings: JobSettings) -> Iterator[Finding]:
     sources, _ = names.volumes(settings.volume, "--volume")
-    given = dict(piece.partition("=")[::2] for piece in settings.job_volume.split(","))
-    own = names.volume_source(given, "--job_volume") if settings.job_volume else {}
+    own = names.volume(settings.job_volume, "--job_volume") if settings.job_volume else {}
     claim = (own.get("persistentVolumeClaim") or {}).get("claimName")
     for source in sources:
         name = (source.get("persistentVolumeClaim") or {}).get("claimName")

@@ -193,16 +193,16 @@ def _row(fault: str, ours: _Job, over: bool, checkpoints: Path) -> Row:
         for steps in survivors.values()
         if steps[0]["at"] < ours.at and (done or not over)
     ]
-    counts = _counts(checkpoints) if done else []
+    counts = counts_of(checkpoints, events.RECORDS).tolist() if done else []
     return Row("edl", fault, VERSION, outcome, balance(counts) if done else None, worst(stalls))
 
 
-def _counts(checkpoints: Path) -> list[float]:
-    """How often each record was applied, out of the newest checkpoint."""
+def counts_of(checkpoints: Path, records: int) -> np.ndarray:
+    """How often each record was applied, out of the newest checkpoint; float64[records]."""
     found = storage.latest(str(checkpoints))
-    counts = np.zeros(events.RECORDS)
+    counts = np.zeros(records)
     for path in found.directory.glob("*.safetensors") if found else ():
         with safetensors.safe_open(path, "numpy") as file:
             if json.loads(file.metadata()["edl"]).get("rows") == "counts":
                 counts[file.get_tensor("ids")] = file.get_tensor("weight")[:, 0]
-    return list(counts)
+    return counts

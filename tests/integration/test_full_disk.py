@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from jobs import ZOO, write_records
-from servers import dense, table
+from servers import assert_exact
 from stage import edl, kill_jobs, result
 
 RECORDS = 2048  # their rows are more than the file system holds
@@ -54,13 +54,6 @@ def train(tmp_path, inside, **more):
     )
 
 
-def exact(checkpoints):
-    ids, counts = table(checkpoints, "counts")
-    assert list(range(RECORDS)) == list(ids)
-    assert {1.0} == set(counts[:, 0].tolist())
-    assert RECORDS == dense(checkpoints, "total")
-
-
 def test_snapshots_that_find_no_room_are_told_of_and_training_goes_on(tmp_path, full):
     folder, inside = full
     checkpoints = tmp_path / "checkpoints"
@@ -70,7 +63,7 @@ def test_snapshots_that_find_no_room_are_told_of_and_training_goes_on(tmp_path, 
     assert 0 == ended.returncode, ended.stdout + ended.stderr
     told = [event["text"] for event in result(tmp_path, "demo")["events"]]
     assert any("No space left on device" in text and "snapshot" in text for text in told), told
-    exact(checkpoints)
+    assert_exact(checkpoints, RECORDS, 1)
 
 
 def test_a_last_checkpoint_that_finds_no_room_is_one_clear_error_and_loses_nothing(tmp_path, full):
@@ -89,4 +82,4 @@ def test_a_last_checkpoint_that_finds_no_room_is_one_clear_error_and_loses_nothi
     edl(tmp_path, "train", "--resume", job)
 
     assert RECORDS == result(tmp_path, "demo")["records_done"]
-    exact(folder)
+    assert_exact(folder, RECORDS, 1)

@@ -14,10 +14,9 @@ import time
 from pathlib import Path
 
 import kube
-import numpy as np
 import pytest
 from jobs import ZOO, write_records
-from servers import dense, table
+from servers import assert_exact
 
 from edl.common import storage
 
@@ -121,10 +120,7 @@ class Run:
         assert status["state"] == "done", status
         found = storage.latest(str(self.folder / "checkpoints"))
         assert found is not None
-        ids, counts = table(found.directory, "counts")
-        assert np.array_equal(np.arange(RECORDS), ids)
-        assert {float(self.epochs)} == set(counts.ravel().tolist())
-        assert [RECORDS * self.epochs] == dense(found.directory, "total").tolist()
+        assert_exact(found.directory, RECORDS, self.epochs)
         return status
 
 

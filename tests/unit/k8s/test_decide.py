@@ -187,6 +187,23 @@ def test_no_name_of_a_master_comes_twice_not_even_after_a_long_sleep():
     assert world.made == ["edl-demo-master-0", "edl-demo-master-1"]
 
 
+def test_of_two_masters_that_two_controllers_made_the_older_one_ends():
+    """The other one looks between the number and the pod."""
+    world, first = settled()
+    world.objects.pop(("Pod", "edl-demo-master-0"))
+    plan = decide(world.see(), first.memory, world.now, TIME, lambda token: Identity(token))
+    for action in plan.actions:
+        if action.verb == "create":
+            Looker(world).settle()
+        world.do(action)
+    both = world.serving()
+
+    Looker(world).settle()
+
+    assert both == ["edl-demo-master-1", "edl-demo-master-2"]
+    assert world.serving() == ["edl-demo-master-2"]
+
+
 def test_a_master_that_lives_long_enough_is_forgiven():
     world, looker = settled()
     pauses = []
