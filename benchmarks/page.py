@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,15 @@ def refresh(block: str, text: str, page: Path = PAGE) -> None:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines of (x, y) by name; x is drawn by its logarithm, y from 0. At most four lines."""
+    """Lines of (x, y) by name; x is drawn by its logarithm, y from 0. At most four lines.
+
+    `steps`: x is a time, from 0 on, drawn as it is; y holds until the next point.
+    """
 
     title: str
     across: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
+    steps: bool = False
 
 
 def picture(panels: Sequence[Panel]) -> str:
@@ -52,13 +57,14 @@ def picture(panels: Sequence[Panel]) -> str:
 def _drawn(panel: Panel) -> list[str]:
     points = [point for line in panel.lines.values() for point in line]
     xs = sorted({x for x, _ in points})
-    first, last = math.log(xs[0]), math.log(xs[-1])
+    scale = float if panel.steps else math.log
+    first, last = scale(0.0 if panel.steps else xs[0]), scale(xs[-1])
     step = _round_step(max(y for _, y in points))
     top = step * math.ceil(max(y for _, y in points) / step)
     inner_width, inner_height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def across(x: float) -> float:
-        return _LEFT + inner_width * (math.log(x) - first) / ((last - first) or 1.0)
+        return _LEFT + inner_width * (scale(x) - first) / ((last - first) or 1.0)
 
     def down(y: float) -> float:
         return _TOP + inner_height * (1 - y / top)
@@ -71,7 +77,7 @@ def _drawn(panel: Panel) -> list[str]:
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{mark * step:g}</text>'
         )
     right = math.inf
-    for x in _marks(xs):
+    for x in _times(xs[-1]) if panel.steps else _marks(xs):
         if right - across(x) < _APART:
             continue  # no room for both
         right = across(x)
@@ -86,12 +92,14 @@ def _drawn(panel: Panel) -> list[str]:
     for row, ((name, line), (colour, dash)) in enumerate(
         zip(panel.lines.items(), _STYLES, strict=False)
     ):
-        path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in line)
+        path = " ".join(
+            f"{across(x):.1f},{down(y):.1f}" for x, y in (_stairs(line) if panel.steps else line)
+        )
         stroke = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
         parts.append(f'<polyline points="{path}" fill="none" {stroke}/>')
         parts += [
             f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="2.5" fill="{colour}"/>'
-            for x, y in line
+            for x, y in ([] if panel.steps else line)
         ]
         x, y = 14 + row % 2 * (_WIDTH // 2 - 8), _HEIGHT - _BOTTOM + 52 + row // 2 * 16
         parts.append(
@@ -109,6 +117,16 @@ def _round_step(top: float) -> float:
 def _marks(xs: Sequence[float]) -> list[float]:
     """The measured places, thinned to what can be read: the last one always."""
     return list(xs[::-1][:: 1 if len(xs) <= 7 else 2])
+
+
+def _stairs(line: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    corners = (((x, y), (later, y)) for (x, y), (later, _) in itertools.pairwise(line))
+    return [*itertools.chain.from_iterable(corners), line[-1]]
+
+
+def _times(last: float) -> list[float]:
+    step = _round_step(last)
+    return [step * number for number in range(int(last / step), -1, -1)]
 
 
 def short(value: float) -> str:

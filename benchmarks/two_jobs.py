@@ -42,17 +42,18 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Watch:
-    """Cores asked for by pods that run, and the jobs' last words, as they change."""
+    """Cores asked for by pods that run, by the label app.kubernetes.io/name, and the jobs' last words,
+    as they change."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *more: str) -> None:
         self._changed = threading.Condition()
-        self._cores: dict[str, float] = {}
-        self.series: list[tuple[float, float]] = [(time.monotonic(), 0.0)]
+        self._cores: dict[str, dict[str, float]] = {"edl": {}, **{name: {} for name in more}}
+        self.series = {name: [(time.monotonic(), 0.0)] for name in self._cores}
         self._statuses: dict[str, dict] = {}
-        everything = "app.kubernetes.io/name=edl"
+        ours = "app.kubernetes.io/name"
         self._reflectors = [
-            Reflector(api, "Pod", everything, self._pod),
-            Reflector(api, "ConfigMap", everything, self._status),
+            Reflector(api, "Pod", f"{ours} in ({','.join(self._cores)})", self._pod),
+            Reflector(api, "ConfigMap", f"{ours}=edl", self._status),
         ]
         for each in self._reflectors:
             each.start()
@@ -72,11 +73,35 @@ class Watch:
                 )
             return self._statuses[job]
 
+    def records(self, job: str) -> int:
+        """Done so far."""
+        with self._changed:
+            return int(self._statuses[job]["records_done"])
+
+    def wait_for_cores(self, name: str, cores: float) -> None:
+        """So many are asked for by pods of this name that run."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.series[name][-1][1] == cores, DEADLINE_S):
+                raise TimeoutError(f"{name}: {self.series[name][-1][1]} cores, not {cores}")
+
+    def over(
+        self, name: str, began: float, ended: float
+    ) -> tuple[list[tuple[float, float]], float]:
+        """Cores in time from `began` on, and how many on average."""
+        with self._changed:
+            series = [(max(t, began), cores) for t, cores in self.series[name] if t < ended]
+        series.append((ended, series[-1][1]))
+        area = sum(cores * (later - t) for (t, cores), (later, _) in itertools.pairwise(series))
+        return [(t - began, cores) for t, cores in series], area / (ended - began)
+
     def _pod(self, change: Change) -> None:
+        about = change.after["metadata"]
+        name = about["labels"]["app.kubernetes.io/name"]
         runs = not change.gone and isinstance(observe.observe(change.after), observe.Running)
         with self._changed:
-            self._cores[change.after["metadata"]["uid"]] = _cores(change.after) if runs else 0.0
-            self.series.append((time.monotonic(), sum(self._cores.values())))
+            self._cores[name][about["uid"]] = _cores(change.after) if runs else 0.0
+            self.series[name].append((time.monotonic(), sum(self._cores[name].values())))
+            self._changed.notify_all()
 
     def _status(self, change: Change) -> None:
         text = (change.after.get("data") or {}).get("status.json")
@@ -85,6 +110,12 @@ class Watch:
             with self._changed:
                 self._statuses[job] = json.loads(text)
                 self._changed.notify_all()
+
+
+def cores_of(api: Api) -> float:
+    """Of the cluster."""
+    nodes, _ = api.list("Node")
+    return sum(float(names.quantity(n["status"]["allocatable"]["cpu"], "cpu")) for n in nodes)
 
 
 def _cores(pod: Object) -> float:
@@ -108,27 +139,21 @@ def experiment(api: Api, total: float, elastic: bool, folder: Path) -> dict:
             status = watch.wait(job)
             assert status["state"] == "done", status
             assert set(counts_of(folder / job, RECORDS).tolist()) == {float(EPOCHS)}, job
-        took = time.monotonic() - began
+        ended = time.monotonic()
     finally:
         watch.close()
         for job in jobs:
             api.delete("Job", names.object_name(job))
-    series = [(max(0.0, t - began), cores) for t, cores in watch.series]
-    area = sum(
-        cores * (min(later, took) - t)
-        for (t, cores), (later, _) in zip(series, [*series[1:], (took, 0.0)], strict=True)
-        if t < took
-    )
-    records = 2 * RECORDS * EPOCHS
+    series, cores = watch.over("edl", began, ended)
     return {
-        "s": took,
-        "occupancy": area / took / total,
-        "goodput": records / took,
+        "s": ended - began,
+        "occupancy": cores / total,
+        "goodput": 2 * RECORDS * EPOCHS / (ended - began),
         "series": series,
     }
 
 
-def submit(api: Api, job: str, folder: Path) -> None:
+def submit(api: Api, job: str, folder: Path, **more: object) -> None:
     data = folder / "records.npz"
     if not data.exists():
         np.savez(data, record=np.arange(RECORDS, dtype=np.int64))
@@ -152,6 +177,7 @@ def submit(api: Api, job: str, folder: Path) -> None:
         "master_resource_request": "cpu=0.5,memory=512Mi",
         "ps_resource_request": "cpu=0.5,memory=512Mi",
         "worker_resource_request": "cpu=3,memory=512Mi",
+        **more,
     }
     arguments = [f"--{name}={value}" for name, value in flags.items()]
     command = [sys.executable, "-m", "edl", "train", "--runtime=kubernetes", "--detach"]
@@ -164,8 +190,7 @@ def main() -> None:
     parser.add_argument("--namespace", default="default")
     given = parser.parse_args()
     api = Api.connect(given.namespace)
-    nodes, _ = api.list("Node")
-    total = sum(float(names.quantity(n["status"]["allocatable"]["cpu"], "cpu")) for n in nodes)
+    total = cores_of(api)
     found: dict[str, list[dict]] = {"gang": [], "elastic": []}
     with tempfile.TemporaryDirectory(dir=os.environ.get("EDL_SHARED", "/var/tmp")) as text:
         folder = Path(text)
@@ -176,17 +201,9 @@ def main() -> None:
                 made = found[name][-1]
                 print(f"  {number} {name}: {made['s']:.1f} s", file=sys.stderr, flush=True)
     print(report(found, total))
-    lines = {name: steps(each[-1]["series"]) for name, each in found.items()}
-    panel = page.Panel("cores asked for by running pods", "seconds + 1", lines)
+    lines = {name: each[-1]["series"] for name, each in found.items()}
+    panel = page.Panel("cores asked for by running pods", "seconds", lines, steps=True)
     (page.DOCS / "two-jobs.svg").write_text(page.picture([panel]))
-
-
-def steps(series: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """As a line with corners, from 1 on, since the plot is logarithmic."""
-    made = []
-    for (t, cores), (later, _) in itertools.pairwise(series):
-        made += [(t + 1, cores), (later + 1, cores)]
-    return made
 
 
 def report(found: dict[str, list[dict]], total: float) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -58,6 +59,7 @@ _CONNECT_S, _READ_S = 5.0, 30.0
 _PATIENCE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0  # guesses
 _PAGE = 500  # objects of one answer to a list, as kubectl asks for
+_VERSION = re.compile(r"v(\d+)\.(\d+)")
 _AGAIN = {429, 500, 502, 503, 504}
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -86,7 +88,7 @@ class Api:
         self._configuration = configuration
         self._pool = RESTClientObject(configuration).pool_manager
         self._closed = threading.Event()
-        self._budgets: list[str] = []  # the version of disruption budgets, once it is known
+        self._learned: dict[str, Any] = {}  # what does not change while the cluster is there
 
     @classmethod
     def connect(cls, namespace: str = "", patience_s: float = _PATIENCE_S) -> Api:
@@ -252,15 +254,25 @@ class Api:
 
     def budget_version(self) -> str:
         """Of policy/...: v1 since 1.21, which 1.25 has left alone."""
-        if not self._budgets:
+        if "budgets" not in self._learned:
             try:
                 self.request("GET", "/apis/policy/v1")
-                self._budgets.append("v1")
+                self._learned["budgets"] = "v1"
             except ApiError as error:
                 if error.status != 404:
                     raise
-                self._budgets.append("v1beta1")
-        return self._budgets[0]
+                self._learned["budgets"] = "v1beta1"
+        return str(self._learned["budgets"])
+
+    def grpc_probes(self) -> bool:
+        """Whether kubelets can ask a health service by gRPC: since 1.24, without a switch."""
+        if "grpc_probes" not in self._learned:
+            found = _VERSION.match(self.request("GET", "/version")["gitVersion"])
+            self._learned["grpc_probes"] = found is None or tuple(map(int, found.groups())) >= (
+                1,
+                24,
+            )
+        return bool(self._learned["grpc_probes"])
 
     def request(
         self,

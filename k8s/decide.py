@@ -65,6 +65,7 @@ class Seen:
     status: Object | None
     others: Mapping[str, Object | None] | None = None
     budget_version: str = "v1"
+    grpc_probes: bool = True
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class _Decision:
 
     def _wanted(self) -> Wanted | None:
         try:
-            return edljob.wanted(self._job)
+            return edljob.wanted(self._job, self._seen.grpc_probes)
         except UsageError as error:
             self._problem = Problem("InvalidSpec", str(error))
             return None

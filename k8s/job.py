@@ -67,12 +67,15 @@ class Wanted:
     templates: dict[str, Object]
 
 
-def wanted(job: Object) -> Wanted:
-    """Raises UsageError: what is wrong with the spec, where, and what would be right."""
+def wanted(job: Object, grpc_probes: bool = True) -> Wanted:
+    """Raises UsageError: what is wrong with the spec, where, and what would be right.
+
+    `grpc_probes`: see pods.templates.
+    """
     spec = job["spec"]
     settings = dataclasses.replace(_settings(job), port=names.GRPC_PORT)
     try:
-        made = pods.templates(settings, _overlays(spec))
+        made = pods.templates(settings, _overlays(spec), grpc_probes=grpc_probes)
         for template in made.values():
             pods.container_of(template)
     except UsageError as error:

@@ -39,11 +39,15 @@ _OOM_FACTOR = 4
 
 
 def templates(
-    settings: JobSettings, overlays: Mapping[str, Any] | None = None
+    settings: JobSettings,
+    overlays: Mapping[str, Any] | None = None,
+    *,
+    grpc_probes: bool = True,
 ) -> dict[str, Object]:
     """A complete pod template (metadata, spec) for each of ROLES. Raises UsageError.
 
     `overlays` (of --cluster_spec) are merged over them: `pod` over all, then the one of the role.
+    `grpc_probes`: the cluster knows them (Api.grpc_probes); else a probe only connects.
     """
     overlays = overlays or {}
     if unknown := overlays.keys() - {"pod", *ROLES}:
@@ -58,7 +62,7 @@ def templates(
             overlays.get(component),
             overlays.get(role) if pool else None,
         ]
-        template = _template(settings, component, pool)
+        template = _template(settings, component, pool, grpc_probes)
         for layer in (each for each in layers if each is not None):
             template = merged(template, _overlay(layer))
         found[role] = template
@@ -165,7 +169,7 @@ def priority_class(said: str) -> str:
     return _WORDS.get(said, said)
 
 
-def _template(settings: JobSettings, component: str, pool: str) -> Object:
+def _template(settings: JobSettings, component: str, pool: str, grpc_probes: bool) -> Object:
     job = settings.job_name
     labels = names.labels(job, component)
     spec: dict[str, Any] = {
@@ -180,7 +184,7 @@ def _template(settings: JobSettings, component: str, pool: str) -> Object:
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(settings, component)],
+        "containers": [_container(settings, component, grpc_probes)],
         "volumes": _volumes(settings, component),
         "tolerations": [
             {
@@ -217,7 +221,7 @@ def _template(settings: JobSettings, component: str, pool: str) -> Object:
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
-def _container(settings: JobSettings, component: str) -> dict[str, Any]:
+def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict[str, Any]:
     job = settings.job_name
     env: list[dict[str, Any]] = [
         {"name": "EDL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -234,6 +238,7 @@ def _container(settings: JobSettings, component: str) -> dict[str, Any]:
         {"name": "health", "containerPort": HEALTH_PORT},
         {"name": "metrics", "containerPort": METRICS_PORT},
     ]
+    probe = {"grpc" if grpc_probes else "tcpSocket": {"port": HEALTH_PORT}}
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image_name,
@@ -247,12 +252,12 @@ def _container(settings: JobSettings, component: str) -> dict[str, Any]:
         },
         # It listens as soon as it serves; a server that restores a large shard may take minutes.
         "startupProbe": {
-            "tcpSocket": {"port": "health"},
+            **probe,
             "periodSeconds": 2,
             "failureThreshold": 150,
         },
         "livenessProbe": {
-            "tcpSocket": {"port": "health"},
+            **probe,
             "periodSeconds": 20,
             "failureThreshold": 6,
         },

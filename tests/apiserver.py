@@ -50,6 +50,7 @@ class ApiServer:
         self.hold_watches = False  # events are not sent
         self.cut_watches = 0  # a count that every watch compares
         self.budget_versions = ["v1", "v1beta1"]  # of policy/...
+        self.git_version = "v1.20.2"
         self.unknown: set[str] = set()  # resources that this cluster lacks: 404
         self.forbidden: set[tuple[str, str]] = set()  # (verb, resource): 403
         self.of_others: set[tuple[str, str]] = set()  # what a review says that others may not
@@ -168,7 +169,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if url.path in [f"/apis/policy/{version}" for version in api.budget_versions]:
             return self._send(200, {"kind": "APIResourceList"})
         if url.path == "/version":
-            return self._send(200, {"gitVersion": "v1.20.2"})
+            return self._send(200, {"gitVersion": api.git_version})
         found = _ITEM.fullmatch(url.path)
         if found is None:
             return self._refuse(404, "NotFound", "no such path")

@@ -184,6 +184,22 @@ def pod(name: str, *command: str, cpu: str = "100m", **spec: Any) -> Object:
     }
 
 
+def deployment(name: str, replicas: int, *command: str, **pod_spec: Any) -> Object:
+    """A service: so many of `pod`, which are always started again."""
+    made = pod(name, *command, **{"restartPolicy": "Always", **pod_spec})
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": made["spec"]},
+        },
+    }
+
+
 class Cluster:
     """`with Cluster() as cluster: ...`"""
 

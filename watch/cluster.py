@@ -163,13 +163,12 @@ class ClusterJob:
     def cancel(self, reason: str) -> None:
         """End it at once, without a checkpoint; what is known of it stays."""
         top = self._going_on()
-        if top["kind"] == names.KIND:
-            raise UsageError(
-                f"Job {self.name!r} is an EdlJob: `edl stop` ends it with a checkpoint, `edl delete` "
-                "at once, with all that is known of it."
-            )
+        of_controller = top["kind"] == names.KIND
         status = self.status()
-        self._pause({})
+        if of_controller:
+            self.api.patch(names.KIND, self.name, {"spec": {"suspend": True}})
+        else:
+            self._pause({})
         self._delete_pods(_CANCEL_GRACE_S)
         self._await_master_gone()  # it would write another status over this one
         self._delete_pods(_CANCEL_GRACE_S)  # which it made meanwhile
@@ -182,6 +181,8 @@ class ClusterJob:
             self.api.create("ConfigMap", body)
         else:
             self.api.patch("ConfigMap", name, {"data": body["data"]})
+        if of_controller and not _is_suspended(top):
+            self.api.patch(names.KIND, self.name, {"spec": {"suspend": False}})
 
     def delete(self) -> None:
         """It and all that is of it."""

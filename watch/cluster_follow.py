@@ -178,9 +178,6 @@ class _Follower:
                 "again to end it at once"
             )
             self._act(lambda: self._job.stop("Ctrl-C"))
-        elif self._top["kind"] == names.KIND:
-            self._screen.note("deleting the job; Ctrl-C again to leave")
-            self._act(self._job.delete)
         else:
             self._screen.note("ending the job now; Ctrl-C again to leave")
             self._act(lambda: self._job.cancel("killed"))

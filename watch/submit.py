@@ -36,13 +36,13 @@ _LABELS = ("edl.dev/", "app.kubernetes.io/")
 Templates = dict[str, Object]
 
 
-def plan(settings: JobSettings, kind: str = "job") -> list[Object]:
+def plan(settings: JobSettings, kind: str = "job", grpc_probes: bool = True) -> list[Object]:
     """All that a submission makes, in order, without what only the moment gives (token, owner).
 
-    Raises UsageError. `kind` is job or edljob.
+    Raises UsageError. `kind` is job or edljob; `grpc_probes`: see pods.templates.
     """
     settings = dataclasses.replace(settings, port=names.GRPC_PORT)
-    base, changed, with_service = _templates(settings)
+    base, changed, with_service = _templates(settings, grpc_probes)
     if kind == "edljob":
         return [edl_job(settings, base, changed)]
     job = settings.job_name
@@ -113,7 +113,7 @@ def submit(api: Api, settings: JobSettings, kind: str = "auto") -> ClusterJob:
     """Make the job. Raises UsageError where one of its name is there."""
     job = settings.job_name
     kind = choose(api) if kind == "auto" else kind
-    top, *others = plan(settings, kind)
+    top, *others = plan(settings, kind, api.grpc_probes())
     if kind == "job":
         top["spec"]["parallelism"] = 0  # until all that its pod needs is there
     owner = _create_top(api, top, job)
@@ -158,15 +158,18 @@ def _create_top(api: Api, top: Object, job: str) -> Object:
 # -- --cluster_spec
 
 
-def _templates(settings: JobSettings) -> tuple[Templates, Templates, Callable[[Object], Object]]:
+def _templates(
+    settings: JobSettings, grpc_probes: bool
+) -> tuple[Templates, Templates, Callable[[Object], Object]]:
     """The pods' templates as the settings give them; as --cluster_spec changes them; its
     with_service."""
-    base = pods.templates(settings)
+    base = pods.templates(settings, grpc_probes=grpc_probes)
     path = settings.cluster_spec
     if not path:
         return base, base, lambda service: service
     if not path.endswith(".py"):
-        return base, pods.templates(settings, _overlays(path)), lambda service: service
+        changed = pods.templates(settings, _overlays(path), grpc_probes=grpc_probes)
+        return base, changed, lambda service: service
     functions = _functions(path)
     changed = {}
     for role, template in base.items():

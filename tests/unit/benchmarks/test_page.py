@@ -26,6 +26,19 @@ def test_a_block_that_is_not_there_is_named(tmp_path):
         refresh("a", "new", page)
 
 
+def test_what_changes_in_time_is_drawn_as_stairs():
+    panel = Panel("title", "seconds", {"one": [(0, 2.0), (30, 4.0), (40, 4.0)]}, steps=True)
+
+    drawn = ET.fromstring(picture([panel]))
+
+    (line,) = drawn.iter(f"{SVG}polyline")
+    points = [tuple(map(float, p.split(","))) for p in line.get("points").split()]
+    (left, low), before, after, _, (right, high) = points
+    assert before == pytest.approx((left + 0.75 * (right - left), low))
+    assert after == (before[0], high)
+    assert {"0", "10", "20", "30", "40"} <= {text.text for text in drawn.iter(f"{SVG}text")}
+
+
 def test_lines_are_drawn_by_the_logarithm_of_x_and_from_0():
     panel = Panel("title", "rows", {"one": [(1, 0.0), (10, 50.0), (100, 100.0)]})
 

@@ -564,10 +564,30 @@ def test_suspend_and_resume_of_an_edljob_change_its_spec(run: Run, edljob: dict[
     assert ((True, "suspended"), False) == (first, edljob["suspend"])
 
 
-def test_cancel_of_an_edljob_says_what_does_it(run: Run, edljob: dict[str, Any]) -> None:
-    code, _, err = run("cancel", *AT)
+def test_cancel_of_an_edljob_ends_it_and_keeps_the_record(
+    run: Run, edljob: dict[str, Any], server: ApiServer, status: dict[str, Any], meanwhile: Any
+) -> None:
+    """Its controller makes no master while it is suspended; when it no longer is, it is over."""
+    say(server, status)
+    add_pod(server, "master", 0)
+    suspended = []
 
-    assert (2, True) == (code, "`edl stop` ends it with a checkpoint, `edl delete` at once" in err)
+    def kubelet() -> None:
+        def told() -> bool:
+            about = server.objects["pods", "edl-demo-master-0-abc"]["metadata"]
+            return about.get("deletionGracePeriodSeconds") == 1
+
+        server.wait_until(told)
+        suspended.append(edljob["suspend"])
+        server.remove("edl-demo-master-0-abc")
+
+    meanwhile(kubelet)
+    code, out, _ = run("cancel", *AT)
+
+    said = json.loads(server.objects["configmaps", "edl-demo-status"]["data"]["status.json"])
+    assert (0, "demo is cancelled\n", [True]) == (code, out, suspended)
+    assert ("failed", 130, "edl cancel") == (said["state"], said["exit_code"], said["message"])
+    assert not edljob["suspend"]
 
 
 def test_delete_of_an_edljob_deletes_it(

@@ -14,7 +14,7 @@ import pytest
 from apiserver import ApiServer
 
 from edl.common.identity import Identity
-from edl.k8s import decide, objects
+from edl.k8s import decide, names, objects, pods
 from edl.k8s import keys as keys_module
 from edl.k8s import reflector as reflector_module
 from edl.k8s.api import Api
@@ -147,6 +147,24 @@ def test_an_edljob_gets_all_its_objects_and_a_master(controller, api, server):
     assert Identity.from_variable(identity).token == token != ""
     assert Identity.from_variable(identity).certificate_pem
     assert token not in json.dumps([v for k, v in made.items() if k[0] != "secrets"])
+
+
+@pytest.mark.parametrize(
+    ("version", "probe"),
+    [("v1.20.2", "tcpSocket"), ("v1.23.17", "tcpSocket"), ("v1.24.0-gke.1", "grpc"), ("?", "grpc")],
+)
+def test_health_is_asked_by_grpc_where_kubelets_can(controller, api, server, version, probe):
+    server.git_version = version
+    submit(api)
+
+    master_is(server, 0)
+
+    templates = json.loads(server.objects[CONFIG]["data"][objects.TEMPLATES])
+    for template in [server.objects["pods", "edl-demo-master-0"], *templates.values()]:
+        container = pods.container_of(template)
+        for kind in ("startupProbe", "livenessProbe"):
+            assert container[kind].keys() & {"grpc", "tcpSocket"} == {probe}
+            assert container[kind][probe] == {"port": names.HEALTH_PORT}
 
 
 def test_an_older_api_server_gets_an_older_budget(controller, api, server):
