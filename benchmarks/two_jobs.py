@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,10 @@ PAUSE_S = 0.2  # of a minibatch
 DELAY_S = 15.0
 DEADLINE_S = 600.0
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def ended(status: dict) -> bool:
+    return status["exit_code"] is not None
 
 
 class Watch:
@@ -62,21 +67,16 @@ class Watch:
         for each in self._reflectors:
             each.close()
 
-    def wait(self, job: str) -> dict:
-        def ended() -> bool:
-            return self._statuses.get(job, {}).get("exit_code") is not None
+    def wait(self, job: str, until: Callable[[dict], object] = ended) -> dict:
+        """The first status that is so; from now on."""
+
+        def look() -> bool:
+            return job in self._statuses and bool(until(self._statuses[job]))
 
         with self._changed:
-            if not self._changed.wait_for(ended, DEADLINE_S):
-                raise TimeoutError(
-                    f"{job} is not done in {DEADLINE_S:g} s: {self._statuses.get(job)}"
-                )
+            if not self._changed.wait_for(look, DEADLINE_S):
+                raise TimeoutError(f"{job}, for {DEADLINE_S:g} s: {self._statuses.get(job)}")
             return self._statuses[job]
-
-    def records(self, job: str) -> int:
-        """Done so far."""
-        with self._changed:
-            return int(self._statuses[job]["records_done"])
 
     def wait_for_cores(self, name: str, cores: float) -> None:
         """So many are asked for by pods of this name that run."""

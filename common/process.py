@@ -1,11 +1,22 @@
-"""The end of a process that has daemon threads in native code."""
+"""The end of a process: of one that has daemon threads in native code, of one that is starting."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from typing import NoReturn
+
+
+def end_at_sigterm() -> None:
+    """From now on, and until there is another handler, SIGTERM ends this process, if it is process 1.
+
+    The first process of a container gets no signal that it has no handler for, so that a worker that
+    is preempted while it imports torch would keep its room until its grace is over.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 
 def leave(code: int) -> NoReturn:

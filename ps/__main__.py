@@ -7,6 +7,11 @@ way.
 
 from __future__ import annotations
 
+from ..common.process import end_at_sigterm, leave
+
+if __name__ == "__main__":
+    end_at_sigterm()  # what is imported now takes a second
+
 import argparse
 import logging
 import signal
@@ -16,7 +21,6 @@ from ..common import notice, rpc
 from ..common.errors import EdlError, Unreachable
 from ..common.identity import job_identity
 from ..common.malloc import keep_freed_memory
-from ..common.process import leave
 from ..common.settings import JobSettings
 from .server import Server
 

@@ -6,6 +6,11 @@ lease, say), it drops its leases and registers as a new incarnation.
 
 from __future__ import annotations
 
+from ..common.process import end_at_sigterm, leave
+
+if __name__ == "__main__":
+    end_at_sigterm()  # what is imported now takes seconds
+
 import argparse
 import logging
 import os
@@ -27,7 +32,6 @@ from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
 from ..common.identity import job_identity
 from ..common.malloc import keep_freed_memory
-from ..common.process import leave
 from ..common.settings import JobSettings
 from ..master.client import MasterClient
 from ..nn.optimizers import SGD
@@ -95,15 +99,15 @@ class _Process:
         _, self._metrics_address = listen.serve_metrics()
         self._records = Counter("edl_records_processed", "Records used.", ["role"])
         self._loss = Gauge("edl_train_loss", "Loss of the last minibatch.")
-        self._drain = threading.Event()
         self._notice: threading.Thread | None = None
         self._worker: Worker | None = None
         self._ps: PsClient | None = None
         self._patience_s = 120.0
 
     def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        self._drain.set()
-        if self._worker is not None:
+        if self._worker is None:
+            os._exit(0)  # it holds nothing yet, or nothing any more
+        else:
             # Not from the handler itself: it may have interrupted the holder of the stream's lock.
             threading.Thread(target=self._worker.drain, daemon=True).start()
 
@@ -134,12 +138,7 @@ class _Process:
         beat = _Heartbeat(master, interval_s=min(1.0, settings.lease_s / 5))
         beat.start()
         try:
-            worker = self._build(master, settings, incarnation)
-            if worker is None:
-                return
-            self._worker = worker
-            if self._drain.is_set():
-                worker.drain()
+            worker = self._worker = self._build(master, settings, incarnation)
             beat.attach(worker, self._ps)
             worker.run()
             faults.point("worker.shutdown")
@@ -149,10 +148,8 @@ class _Process:
             if self._ps is not None:
                 self._ps.close()  # a push that still waits for its servers is given up
 
-    def _build(
-        self, master: MasterClient, settings: JobSettings, incarnation: str
-    ) -> Worker | None:
-        """Load the definition and connect to the servers; None where it was drained meanwhile."""
+    def _build(self, master: MasterClient, settings: JobSettings, incarnation: str) -> Worker:
+        """Load the definition and connect to the servers."""
         threads = settings.worker_threads or max(
             1, (os.cpu_count() or 1) // max(1, settings.num_workers)
         )
@@ -164,10 +161,8 @@ class _Process:
         readers = open_readers(definition, settings)
         make_model = model_maker(definition, settings)
         servers = master.get_servers(0, 10.0)
-        while not servers.slot_map_version and not self._drain.is_set():
+        while not servers.slot_map_version:
             servers = master.get_servers(0, 10.0)
-        if self._drain.is_set():
-            return None
         # Servers that restore a checkpoint to evaluate or predict keep its model, optimizer included.
         optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
         spec = model_spec(make_model(), optimizer, settings.seed)

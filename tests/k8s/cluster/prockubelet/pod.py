@@ -251,10 +251,11 @@ class Pod(threading.Thread):
     def service_env(self):
         """NAME_SERVICE_HOST and NAME_SERVICE_PORT, of the API itself at least."""
         services = []
-        if self.spec.get("enableServiceLinks", True):
+        linked = self.spec.get("enableServiceLinks", True)
+        if linked:
             listing = self.api.call("GET", f"/api/v1/namespaces/{self.namespace}/services")
             services += listing["items"]
-        if self.namespace != "default":
+        if not (linked and self.namespace == "default"):
             services.append(self.api.call("GET", "/api/v1/namespaces/default/services/kubernetes"))
         env = {}
         for service in services:

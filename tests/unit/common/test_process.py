@@ -1,0 +1,37 @@
+"""A process that is told to end before it can hand anything back."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+INSIDE = ["unshare", "--pid", "--fork", "--kill-child"]
+
+
+@pytest.mark.skipif(
+    subprocess.run([*INSIDE, "true"], check=False, capture_output=True).returncode != 0,
+    reason="process 1 needs the right to make a namespace of processes",
+)
+@pytest.mark.parametrize("role", ["worker", "ps"])
+def test_a_replica_that_is_process_1_ends_at_sigterm_while_it_imports(role):
+    """Nobody is at that address; it would try for two minutes."""
+    command = ["-X", "importtime", "-m", f"edl.{role}", "--index=0", "--incarnation=a"]
+    outer = subprocess.Popen(
+        [*INSIDE, sys.executable, *command, "--master=127.0.0.1:1"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert outer.stderr is not None
+    try:
+        next(line for line in outer.stderr if line.rstrip().endswith("numpy"))
+        children = f"/proc/{outer.pid}/task/{outer.pid}/children"
+        with open(children) as file:
+            os.kill(int(file.read()), signal.SIGTERM)
+        outer.communicate(timeout=20)
+    finally:
+        outer.kill()
+        outer.communicate()
+
+    assert outer.returncode == 128 + signal.SIGTERM
