@@ -89,7 +89,9 @@ class Watch:
     ) -> tuple[list[tuple[float, float]], float]:
         """Cores in time from `began` on, and how many on average."""
         with self._changed:
-            series = [(max(t, began), cores) for t, cores in self.series[name] if t < ended]
+            told = [(t, cores) for t, cores in self.series[name] if t < ended]
+        first = [(began, cores) for t, cores in told if t <= began][-1:]
+        series = [*first, *((t, cores) for t, cores in told if t > began)]
         series.append((ended, series[-1][1]))
         area = sum(cores * (later - t) for (t, cores), (later, _) in itertools.pairwise(series))
         return [(t - began, cores) for t, cores in series], area / (ended - began)

@@ -17,6 +17,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -74,6 +75,17 @@ class ApiError(PeerError):
         self.message = message
 
 
+@dataclass(frozen=True)
+class Features:
+    """What depends on a cluster's age."""
+
+    grpc_probes: bool = True  # kubelets ask a health service: since 1.24, without a switch
+    budgets: str = "v1"  # version of policy/..., since 1.21; 1.25 has left older ones alone
+
+
+NEWEST = Features()
+
+
 class Api:
     """One cluster, one namespace ("": all, to list and watch). Any thread may call; `close` ends the
     waiting of all."""
@@ -88,7 +100,7 @@ class Api:
         self._configuration = configuration
         self._pool = RESTClientObject(configuration).pool_manager
         self._closed = threading.Event()
-        self._learned: dict[str, Any] = {}  # what does not change while the cluster is there
+        self._features: list[Features] = []  # once they are known; of all namespaces
 
     @classmethod
     def connect(cls, namespace: str = "", patience_s: float = _PATIENCE_S) -> Api:
@@ -247,32 +259,27 @@ class Api:
     def path(self, kind: str, name: str = "") -> str:
         root, plural = PATHS[kind]
         if kind == "PodDisruptionBudget":
-            root = f"apis/policy/{self.budget_version()}"
+            root = f"apis/policy/{self.features().budgets}"
         everywhere = kind in _CLUSTER_WIDE or not self.namespace
         space = "" if everywhere else f"/namespaces/{self.namespace}"
         return f"/{root}{space}/{plural}" + (f"/{name}" if name else "")
 
-    def budget_version(self) -> str:
-        """Of policy/...: v1 since 1.21, which 1.25 has left alone."""
-        if "budgets" not in self._learned:
-            try:
-                self.request("GET", "/apis/policy/v1")
-                self._learned["budgets"] = "v1"
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                self._learned["budgets"] = "v1beta1"
-        return str(self._learned["budgets"])
-
-    def grpc_probes(self) -> bool:
-        """Whether kubelets can ask a health service by gRPC: since 1.24, without a switch."""
-        if "grpc_probes" not in self._learned:
+    def features(self) -> Features:
+        """Asked once."""
+        if not self._features:
             found = _VERSION.match(self.request("GET", "/version")["gitVersion"])
-            self._learned["grpc_probes"] = found is None or tuple(map(int, found.groups())) >= (
-                1,
-                24,
-            )
-        return bool(self._learned["grpc_probes"])
+            probes = found is None or tuple(map(int, found.groups())) >= (1, 24)
+            self._features.append(Features(probes, self._budgets()))
+        return self._features[0]
+
+    def _budgets(self) -> str:
+        try:
+            self.request("GET", "/apis/policy/v1")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return "v1beta1"
+        return "v1"
 
     def request(
         self,

@@ -356,8 +356,7 @@ def _read(api: Api, name: str) -> Seen | None:
             )
             for kind in OTHERS
         },
-        budget_version=api.budget_version(),
-        grpc_probes=api.grpc_probes(),
+        features=api.features(),
     )
 
 

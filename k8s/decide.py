@@ -29,7 +29,7 @@ from ..common.identity import Identity
 from ..common.settings import JobSettings
 from . import job as edljob
 from . import names, objects, observe
-from .api import Object
+from .api import NEWEST, Features, Object
 from .job import Problem, Situation, Wanted
 
 GOES_S = 10.0  # a master that is told to go takes a second, unless its node is lost
@@ -64,8 +64,7 @@ class Seen:
     config: Object | None
     status: Object | None
     others: Mapping[str, Object | None] | None = None
-    budget_version: str = "v1"
-    grpc_probes: bool = True
+    features: Features = NEWEST
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ class _Decision:
 
     def _wanted(self) -> Wanted | None:
         try:
-            return edljob.wanted(self._job, self._seen.grpc_probes)
+            return edljob.wanted(self._job, self._seen.features.grpc_probes)
         except UsageError as error:
             self._problem = Problem("InvalidSpec", str(error))
             return None
@@ -251,7 +250,7 @@ class _Decision:
             "Service": objects.service(self._name),
             "NetworkPolicy": objects.network_policy(self._name),
             "PodDisruptionBudget": objects.disruption_budget(
-                self._name, servers, self._seen.budget_version
+                self._name, servers, self._seen.features.budgets
             ),
         }
         if there["Secret"] is None:

@@ -47,7 +47,7 @@ def templates(
     """A complete pod template (metadata, spec) for each of ROLES. Raises UsageError.
 
     `overlays` (of --cluster_spec) are merged over them: `pod` over all, then the one of the role.
-    `grpc_probes`: the cluster knows them (Api.grpc_probes); else a probe only connects.
+    `grpc_probes`: the cluster knows them (api.Features); else a probe only connects.
     """
     overlays = overlays or {}
     if unknown := overlays.keys() - {"pod", *ROLES}:

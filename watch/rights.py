@@ -66,6 +66,7 @@ NEEDED: dict[str, dict[tuple[str, str], str]] = {
         ("", "configmaps"): f"{_READ} create update",
         ("", "services"): "create",
         ("networking.k8s.io", "networkpolicies"): "create",
+        ("policy", "poddisruptionbudgets"): "create",
         ("", "pods"): f"{_READ} delete",
     },
 }

@@ -22,7 +22,7 @@ from ..common.errors import UsageError
 from ..common.identity import Identity
 from ..common.settings import JobSettings, knobs
 from ..k8s import names, objects, pods
-from ..k8s.api import Api, ApiError, Object
+from ..k8s.api import NEWEST, Api, ApiError, Features, Object
 from .cluster import ClusterJob
 
 KINDS = ("auto", "job", "edljob")
@@ -36,13 +36,13 @@ _LABELS = ("edl.dev/", "app.kubernetes.io/")
 Templates = dict[str, Object]
 
 
-def plan(settings: JobSettings, kind: str = "job", grpc_probes: bool = True) -> list[Object]:
+def plan(settings: JobSettings, kind: str = "job", features: Features = NEWEST) -> list[Object]:
     """All that a submission makes, in order, without what only the moment gives (token, owner).
 
-    Raises UsageError. `kind` is job or edljob; `grpc_probes`: see pods.templates.
+    Raises UsageError. `kind` is job or edljob.
     """
     settings = dataclasses.replace(settings, port=names.GRPC_PORT)
-    base, changed, with_service = _templates(settings, grpc_probes)
+    base, changed, with_service = _templates(settings, features.grpc_probes)
     if kind == "edljob":
         return [edl_job(settings, base, changed)]
     job = settings.job_name
@@ -52,6 +52,7 @@ def plan(settings: JobSettings, kind: str = "job", grpc_probes: bool = True) -> 
         objects.config(settings, changed),
         with_service(objects.service(job)),
         objects.network_policy(job),
+        objects.disruption_budget(job, settings.num_ps, features.budgets),
     ]
 
 
@@ -113,7 +114,7 @@ def submit(api: Api, settings: JobSettings, kind: str = "auto") -> ClusterJob:
     """Make the job. Raises UsageError where one of its name is there."""
     job = settings.job_name
     kind = choose(api) if kind == "auto" else kind
-    top, *others = plan(settings, kind, api.grpc_probes())
+    top, *others = plan(settings, kind, api.features())
     if kind == "job":
         top["spec"]["parallelism"] = 0  # until all that its pod needs is there
     owner = _create_top(api, top, job)

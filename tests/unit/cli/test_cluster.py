@@ -28,7 +28,14 @@ def test_submit_makes_all_of_a_job_and_lets_it_run_last(submitted: Run, server: 
     made = [path.rpartition("/")[2] for method, path in server.requests if method == "POST"]
     assert (0, "") == (code, err)
     assert out == "demo is submitted: `edl status demo -n lab`, `edl logs -f demo -n lab`\n"
-    assert ["jobs", "secrets", "configmaps", "services", "networkpolicies"] == made
+    assert [
+        "jobs",
+        "secrets",
+        "configmaps",
+        "services",
+        "networkpolicies",
+        "poddisruptionbudgets",
+    ] == made
     runs = [each["spec"]["parallelism"] for _, plural, _, each in server.log if plural == "jobs"]
     assert [0, 1] == runs
     owners = server.objects["secrets", "edl-demo"]["metadata"]["ownerReferences"]
@@ -125,7 +132,14 @@ def test_yaml_creates_nothing(submitted: Run, server: ApiServer) -> None:
 
     kinds = [each["kind"] for each in yaml.safe_load_all(out)]
     assert (0, []) == (code, server.requests)
-    assert ["Job", "Secret", "ConfigMap", "Service", "NetworkPolicy"] == kinds
+    assert [
+        "Job",
+        "Secret",
+        "ConfigMap",
+        "Service",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+    ] == kinds
     assert {"other"} == {each["metadata"]["namespace"] for each in yaml.safe_load_all(out)}
 
 
