@@ -26,7 +26,7 @@ from edl.k8s import names, pods
 from edl.k8s.api import Api, Object
 from edl.k8s.reflector import Change, Reflector
 from edl.k8s.runtime import KubernetesRuntime
-from edl.runtime.base import Report, Running
+from edl.runtime.base import Exit, Report, Running
 
 DEADLINE_S = 300.0
 CHANGES = 50
@@ -35,8 +35,8 @@ CHANGES = 50
 class Counted(Api):
     """Counts its requests by method."""
 
-    def __init__(self, configuration: Any, namespace: str) -> None:
-        super().__init__(configuration, namespace)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.calls: Counter[str] = Counter()
 
     def _send(self, method: str, path: str, query: Any, *rest: Any) -> Any:
@@ -56,7 +56,8 @@ def many_pods(count: int, namespace: str) -> str:
     api = Counted.connect(namespace)
     assert isinstance(api, Counted)
     job = f"many-{secrets.token_hex(3)}"
-    template = pods.templates(JobSettings(job_name=job, image_name="edl:test"))["worker"]
+    settings = JobSettings(job_name=job, image_name="edl:test")
+    template = pods.templates(settings, grpc_probes=api.features().grpc_probes)["worker"]
     template["spec"].pop("serviceAccountName")
     container = pods.container_of(template)
     container["command"], container["env"] = ["sleep", "600"], []
@@ -85,6 +86,7 @@ def many_pods(count: int, namespace: str) -> str:
         running = 0
         while running < count:
             report = reports.get(timeout=DEADLINE_S)
+            assert not isinstance(report, Exit), report
             running += isinstance(report, Running)
             if running == 1:
                 first_s = time.monotonic() - began

@@ -3,10 +3,11 @@
     python tests/kube.py --nodes 3 --cpu 8          # in another shell: the cluster, 24 cores
     python -m benchmarks.two_jobs [--rounds N]      # docs/two-jobs.svg and a table
 
-Each job asks for 13 of 24 cores: a master, a server, 4 workers of 3. The second one comes DELAY_S after the
+Each job asks for 13 of 24 cores: a master, a server, 6 workers of 2. The second one comes DELAY_S after the
 first. *Gang*: it begins when the first has ended, since there is no room for all of it before. *Elastic*: as many
-of its workers as there is room for begin at once, the others when the first has ended. The cores are asked
-for, not used: a minibatch of the counting model sleeps, so a job's speed is that of its workers.
+of its workers as there is room for begin at once, the others when the first has ended. *Filling*: each may have 11
+workers, of which the first 6 have the higher priority, so that a job takes what nobody else wants and gives it back.
+The cores are asked for, not used: a minibatch of the counting model sleeps, so a job's speed is that of its workers.
 
 *Makespan*: from the first submission until both are done. *Occupancy*: cores asked for by pods that run, of all, on
 average over it. *Goodput*: unique records a second over it; each record's count is exact or this fails.
@@ -35,10 +36,15 @@ from edl.k8s import names, observe
 from edl.k8s.api import Api, Object
 from edl.k8s.reflector import Change, Reflector
 
-RECORDS, EPOCHS, BATCH = 8192, 2, 16
+RECORDS, EPOCHS, BATCH = 8192, 4, 16
 PAUSE_S = 0.2  # of a minibatch
 DELAY_S = 15.0
 DEADLINE_S = 600.0
+KINDS: dict[str, dict[str, object]] = {
+    "gang": {},
+    "elastic": {},
+    "filling": {"num_workers": 11, "worker_pod_priority": "0.5", "ps_pod_priority": "high"},
+}
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -125,18 +131,18 @@ def _cores(pod: Object) -> float:
     return sum(float(names.quantity(c["resources"]["requests"]["cpu"], "cpu")) for c in containers)
 
 
-def experiment(api: Api, total: float, elastic: bool, folder: Path) -> dict:
+def experiment(api: Api, total: float, kind: str, folder: Path) -> dict:
     """One makespan: seconds, occupancy, records/s, and cores over time."""
     watch = Watch(api)
     jobs = [f"job-{secrets.token_hex(3)}" for _ in range(2)]
     began = time.monotonic()
     try:
-        submit(api, jobs[0], folder)
-        if elastic:
-            threading.Event().wait(DELAY_S)  # the second user comes
-        else:
+        submit(api, jobs[0], folder, **KINDS[kind])
+        if kind == "gang":
             watch.wait(jobs[0])
-        submit(api, jobs[1], folder)
+        else:
+            threading.Event().wait(DELAY_S)  # the second user comes
+        submit(api, jobs[1], folder, **KINDS[kind])
         for job in jobs:
             status = watch.wait(job)
             assert status["state"] == "done", status
@@ -170,7 +176,7 @@ def submit(api: Api, job: str, folder: Path, **more: object) -> None:
         "minibatch_size": BATCH,
         "num_minibatches_per_task": 4,
         "num_epochs": EPOCHS,
-        "num_workers": 4,
+        "num_workers": 6,
         "num_ps": 1,
         "use_async": "true",
         "checkpoint_dir": folder / job,
@@ -178,7 +184,7 @@ def submit(api: Api, job: str, folder: Path, **more: object) -> None:
         "job_volume": f"host_path={folder / 'volume'},type=DirectoryOrCreate",
         "master_resource_request": "cpu=0.5,memory=512Mi",
         "ps_resource_request": "cpu=0.5,memory=512Mi",
-        "worker_resource_request": "cpu=3,memory=512Mi",
+        "worker_resource_request": "cpu=2,memory=512Mi",
         **more,
     }
     arguments = [f"--{name}={value}" for name, value in flags.items()]
@@ -193,13 +199,14 @@ def main() -> None:
     given = parser.parse_args()
     api = Api.connect(given.namespace)
     total = cores_of(api)
-    found: dict[str, list[dict]] = {"gang": [], "elastic": []}
+    found: dict[str, list[dict]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory(dir=os.environ.get("EDL_SHARED", "/var/tmp")) as text:
         folder = Path(text)
         folder.chmod(0o777)
         for number in range(given.rounds):
-            for name in ("gang", "elastic") if number % 2 == 0 else ("elastic", "gang"):
-                found[name].append(experiment(api, total, name == "elastic", folder))
+            turn = number % len(KINDS)
+            for name in (*list(KINDS)[turn:], *list(KINDS)[:turn]):
+                found[name].append(experiment(api, total, name, folder))
                 made = found[name][-1]
                 print(f"  {number} {name}: {made['s']:.1f} s", file=sys.stderr, flush=True)
     print(report(found, total))

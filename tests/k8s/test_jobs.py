@@ -200,7 +200,7 @@ def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder
 def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, ready, folder):
     """2 servers and 4 low workers on 16 cores; a high deployment comes and takes the room; it goes, and
     the workers come back; then a machine is lost. The job never restarts."""
-    cluster.linger(5)
+    cluster.linger(10)
     job = Run(
         cluster,
         ready,
