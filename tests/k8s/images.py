@@ -1,0 +1,101 @@
+"""Images without a registry: buildah with a store of its own, Debian's smallest system as a base.
+
+Nothing here knows where this machine has its packages from: what pip is told here (`pip config list`),
+it is told in builds, too, and the folders and files that are named in it are mounted there. None of
+that gets into an image.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+# Builds run as root of this machine in a chroot: neither a registry nor a daemon is asked, and a
+# sandbox in which cgroups cannot be made does as well.
+_ISOLATION = "chroot"
+
+
+class Store:
+    """`buildah` and all that it keeps, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True)
+        storage, containers = folder / "storage.conf", folder / "containers.conf"
+        storage.write_text(
+            f'[storage]\ndriver = "overlay"\n'
+            f'graphroot = "{folder / "images"}"\nrunroot = "{folder / "run"}"\n'
+        )
+        mounts = [f"{source}:{target}:ro" for source, target in self._pip().items()]
+        listed = ", ".join(f'"{mount}"' for mount in mounts)
+        containers.write_text(f'[containers]\nnetns = "host"\nvolumes = [{listed}]\n')
+        self.env = {
+            **os.environ,
+            "BUILDAH_ISOLATION": _ISOLATION,
+            "CONTAINERS_STORAGE_CONF": str(storage),
+            "CONTAINERS_CONF": str(containers),
+            "TMPDIR": str(folder),  # layers in the making
+        }
+
+    def _pip(self) -> dict[Path, Path]:
+        """What is mounted in builds for pip, from here to there."""
+        settings = pip_settings()
+        config = configparser.RawConfigParser()
+        config["global"] = {k: v.replace("\n", "\n  ") for k, v in settings.items()}
+        file = self._folder / "pip.conf"
+        with open(file, "w") as out:
+            config.write(out)
+        return {file: Path("/etc/pip.conf"), **{path: path for path in named_paths(settings)}}
+
+    def run(self, *arguments: str | Path) -> str:
+        """`buildah ...`; AssertionError with its last words where it fails."""
+        return told(["buildah", *map(str, arguments)], self.env)
+
+    def remove(self) -> None:
+        with contextlib.suppress(AssertionError):
+            self.run("rm", "--all")
+        for mount in sorted(mounts_below(self._folder), reverse=True):
+            subprocess.run(["umount", "--lazy", mount], check=False)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def told(command: list[str], env: Mapping[str, str]) -> str:
+    """Its standard output. Raises AssertionError with its last words."""
+    done = subprocess.run(
+        command, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True
+    )
+    said = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+    assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{said}"
+    return done.stdout
+
+
+def pip_settings() -> dict[str, str]:
+    """What pip is told on this machine; the environment wins over files."""
+    lines = told([sys.executable, "-m", "pip", "config", "list"], os.environ).splitlines()
+    found: dict[str, str] = {}
+    for line in sorted(lines, key=lambda line: line.startswith(":env:")):
+        name, _, value = line.partition("=")
+        found[name.rpartition(".")[2]] = str(ast.literal_eval(value))
+    return found
+
+
+def named_paths(settings: Mapping[str, str]) -> list[Path]:
+    """The files and folders of this machine that are named in values."""
+    words = [word.removeprefix("file://") for value in settings.values() for word in value.split()]
+    paths = {Path(urllib.parse.unquote(word)) for word in words if word.startswith("/")}
+    return sorted(path for path in paths if path.exists())
+
+
+def mounts_below(folder: Path) -> Iterator[str]:
+    for line in Path("/proc/mounts").read_text().splitlines():
+        target = line.split()[1]
+        if Path(target).is_relative_to(folder):
+            yield target
