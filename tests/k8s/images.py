@@ -1,8 +1,8 @@
 """Images without a registry: buildah with a store of its own, Debian's smallest system as a base.
 
 Nothing here knows where this machine has its packages from: what pip is told here (`pip config list`),
-it is told in builds, too, and the folders and files that are named in it are mounted there. None of
-that gets into an image.
+it is told in builds, too, and the folders and files that are named in it are mounted there, apart from
+where a package might write. None of that gets into an image.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import os
 import shutil
 import subprocess
 import sys
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 # Builds run as root of this machine in a chroot: neither a registry nor a daemon is asked, and a
 # sandbox in which cgroups cannot be made does as well.
 _ISOLATION = "chroot"
+_MOUNTS = Path("/mnt/pip")
 
 
 class Store:
@@ -48,12 +48,13 @@ class Store:
     def _pip(self) -> dict[Path, Path]:
         """What is mounted in builds for pip, from here to there."""
         settings = pip_settings()
+        mounts = {path: _MOUNTS / str(n) for n, path in enumerate(named_paths(settings))}
         config = configparser.RawConfigParser()
-        config["global"] = {k: v.replace("\n", "\n  ") for k, v in settings.items()}
+        config["global"] = {key: _there(value, mounts) for key, value in settings.items()}
         file = self._folder / "pip.conf"
         with open(file, "w") as out:
             config.write(out)
-        return {file: Path("/etc/pip.conf"), **{path: path for path in named_paths(settings)}}
+        return {file: Path("/etc/pip.conf"), **mounts}
 
     def run(self, *arguments: str | Path) -> str:
         """`buildah ...`; AssertionError with its last words where it fails."""
@@ -88,10 +89,26 @@ def pip_settings() -> dict[str, str]:
 
 
 def named_paths(settings: Mapping[str, str]) -> list[Path]:
-    """The files and folders of this machine that are named in values."""
-    words = [word.removeprefix("file://") for value in settings.values() for word in value.split()]
-    paths = {Path(urllib.parse.unquote(word)) for word in words if word.startswith("/")}
-    return sorted(path for path in paths if path.exists())
+    """The files and folders of this machine that values speak of."""
+    words = {word for value in settings.values() for word in value.split()}
+    return sorted({path for word in words if (path := _mounted(word)) and path.exists()})
+
+
+def _there(value: str, mounts: Mapping[Path, Path]) -> str:
+    """`value` with the paths that it has in a build, one word a line as pip's files have it."""
+    words = []
+    for word in value.split():
+        if (path := _mounted(word)) is not None and path in mounts:
+            word = word.replace(str(path), str(mounts[path]), 1)
+        words.append(word)
+    return "\n  ".join(words)
+
+
+def _mounted(word: str) -> Path | None:
+    """Of "/a/folder" itself, of "file:///an/index" what is around it: its files may lie beside it."""
+    if word.startswith("file:///"):
+        return Path(word.removeprefix("file://")).parent
+    return Path(word) if word.startswith("/") else None
 
 
 def mounts_below(folder: Path) -> Iterator[str]:
