@@ -26,7 +26,7 @@ class Store:
     """`buildah` and all that it keeps, in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir(parents=True)
         storage, containers = folder / "storage.conf", folder / "containers.conf"
         storage.write_text(
@@ -50,7 +50,7 @@ class Store:
         mounts = {path: _MOUNTS / str(n) for n, path in enumerate(named_paths(settings))}
         config = configparser.RawConfigParser()
         config["global"] = {key: _there(value, mounts) for key, value in settings.items()}
-        file = self._folder / "pip.conf"
+        file = self.folder / "pip.conf"
         with open(file, "w") as out:
             config.write(out)
         return {file: Path("/etc/pip.conf"), **mounts}
@@ -61,9 +61,9 @@ class Store:
 
     def remove(self) -> None:
         """All of it; a build that failed leaves mounts behind, which are not to be emptied."""
-        for mount in sorted(mounts_below(self._folder), reverse=True):
+        for mount in sorted(mounts_below(self.folder), reverse=True):
             subprocess.run(["umount", mount], check=True)
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self.folder)
 
 
 def told(command: list[str], env: Mapping[str, str]) -> str:
