@@ -6,6 +6,7 @@ templates, and what is wanted now. What it says goes to the ConfigMap of the sta
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 _STATUS_S = 2.0  # between two writes of the status
 _CALL_S = 5.0
 _LAST_S = 15.0  # the last one
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)  # to every master after this one, too
 
 
 class Home:
@@ -75,8 +77,20 @@ class Home:
 
     def acquire(self, job_dir: Path) -> None:
         """Be the one master of the job. What an earlier job of this name has left in the volume is
-        put aside."""
+        put aside. Raises UsageError where the volume is not for this user to write."""
         self._lease.acquire()
+        try:
+            self._settle(job_dir)
+        except OSError as error:
+            if error.errno not in _FORBIDDEN:
+                raise  # of the moment: the next master may find it well
+            raise UsageError(
+                f"--job_volume: user {os.getuid()} may not write there ({error.strerror}: "
+                f"{error.filename}). Give that user, or its group, the volume's folder and what "
+                "is in it, and submit the job again."
+            ) from error
+
+    def _settle(self, job_dir: Path) -> None:
         job_dir.mkdir(parents=True, exist_ok=True)
         mark = job_dir / "owner"
         if not mark.exists() or mark.read_text() != self._owner["uid"]:

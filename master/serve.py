@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
-from ..common.errors import EdlError, Fenced, JobError, PeerError
+from ..common.errors import EdlError, Fenced, JobError, PeerError, UsageError
 from ..common.identity import job_identity
 from ..common.listen import own_host
 from ..common.settings import JobSettings
@@ -76,7 +76,11 @@ def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str) -> int:
 
     home = Home(settings)
     try:
-        home.acquire(job_dir)
+        try:
+            home.acquire(job_dir)
+        except UsageError as error:  # nowhere to write the result: only told
+            home.decided(_failed(settings, error.exit_code, str(error)))
+            raise
         result = job_dir / "result.json"
         if not result.exists():
             code, message = 0, ""
@@ -88,14 +92,19 @@ def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str) -> int:
                 code, message = error.exit_code, str(error)
             if not result.exists():  # it could not even begin
                 message = message or _last_words(job_dir / "logs" / "describe.log")
-                ended: dict[str, Any] = {"job_name": settings.job_name, "state": "failed"}
-                ended |= {"exit_code": code, "message": message, "resume": None}
+                ended = _failed(settings, code, message)
                 storage.write_file(result, json.dumps(ended).encode())
         status = json.loads(result.read_bytes())
         home.decided(status)
         return int(status["exit_code"])
     finally:
         home.close()
+
+
+def _failed(settings: JobSettings, code: int, message: str) -> dict[str, Any]:
+    """The status of a job that could not begin."""
+    ended = {"job_name": settings.job_name, "state": "failed", "exit_code": code}
+    return {**ended, "message": message, "resume": None}
 
 
 def _last_words(log: Path) -> str:

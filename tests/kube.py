@@ -43,6 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(__file__).parent / "k8s" / "cluster"
 CLUSTERS = Path("/var/tmp/edl-clusters")  # /tmp may be an overlay or a tmpfs; this lasts a reboot
 CACHE = "~/.cache/edl"  # of programs that were built, as cluster/common.sh has it
+REAL_LOGS = Path("/var/log/pods")  # a kubelet of 1.20 knows no other place
 IMAGE = "edl:test"
 START_S = 120.0  # about 15 on two idle cores
 OTHERS_END_S = 90  # how long the keeper of an earlier run may take to bring its cluster down
@@ -310,9 +311,18 @@ class Cluster:
         self._script("realnode.sh", "up", timeout_s=None)
         self.wait("nodes", lambda nodes: "node1" in nodes and _is_usable(nodes["node1"]))
 
+    def remove_real_node(self) -> None:
+        """Its containers with it, so that nobody else's pod is put there."""
+        self._script("realnode.sh", "down", timeout_s=OTHERS_END_S)
+        self.api.call("DELETE", path_of("nodes", name="node1"))
+
+    def smallest_system(self) -> Path:
+        """A docker-archive of Debian with Python and little else; add_real_node comes first."""
+        return Path(self._script("realnode.sh", "system", timeout_s=None).strip())
+
     def import_image(self, archive: Path) -> None:
         """For the real node: a docker-archive, as `docker save` and mkimage.py write it."""
-        self._script("realnode.sh", "import", str(archive), timeout_s=300)
+        self._script("realnode.sh", "import", str(archive), timeout_s=600)
 
     def _script(self, name: str, *arguments: str, timeout_s: float | None, **variables: str) -> str:
         done = subprocess.run(
@@ -577,14 +587,16 @@ class Namespace:
     # -- telling
 
     def logs(self, lines: int = LOG_LINES) -> dict[str, str]:
-        """Of all pods that ever ran on process nodes here, the deleted ones too, by pod and file."""
-        folder = self.cluster.state / "nodes" / "logs"
+        """Of all pods that ever ran on process nodes here, the deleted ones too, by pod and file;
+        and of those that a real node still knows."""
+        places = (self.cluster.state / "nodes" / "logs", REAL_LOGS)
+        pods = [pod for place in places for pod in place.glob(f"{self.name}_*")]
+        files = [(file, pod) for pod in pods for file in pod.rglob("*.log")]
         found = {}
-        files = [file for pod in folder.glob(f"{self.name}_*") for file in pod.iterdir()]
-        for file in sorted(files, key=lambda file: file.stat().st_mtime):
-            _, pod, _uid = file.parent.name.split("_")
+        for file, pod in sorted(files, key=lambda found: found[0].stat().st_mtime):
+            _, name, _uid = pod.name.split("_")
             tail = file.read_text(errors="replace").splitlines()[-lines:]
-            found[f"{pod} {file.stem}"] = "\n".join(tail)
+            found[f"{name} {file.relative_to(pod).with_suffix('')}"] = "\n".join(tail)
         return found
 
     def report(self) -> str:

@@ -3,7 +3,7 @@
 # Packages by apt-get; kube-apiserver, kube-controller-manager, kube-scheduler and kube-proxy of
 # Kubernetes 1.20.2 out of $KUBERNETES_BINARIES (a .tar.zst of them) or, without it, built from
 # Debian's source package (about 5 minutes on two cores), into $CACHE/bin.
-# REAL=1: also kubelet, and what else realnode.sh needs.
+# REAL=1: also kubelet, what else realnode.sh needs, and buildah, which makes images without a daemon.
 set -eu
 . "$(dirname "$0")/common.sh"
 VERSION=1.20.5+really1.20.2-1.1+deb12u1
@@ -13,7 +13,7 @@ BUILD="golang-1.19-go golang-1.19-src golang-github-modern-go-reflect2-dev dpkg-
 command -v kubectl >/dev/null || RUN="$RUN kubernetes-client"
 if [ "${REAL:-0}" = 1 ]; then
   PROGRAMS="$PROGRAMS kubelet"
-  RUN="$RUN containerd runc containernetworking-plugins debootstrap gcc libc6-dev"
+  RUN="$RUN containerd runc containernetworking-plugins debootstrap gcc libc6-dev buildah"
 fi
 mkdir -p "$BIN" "$CACHE/logs"
 

@@ -1,8 +1,9 @@
 #!/bin/bash
-# realnode.sh images | up | import FILE.tar | down
+# realnode.sh images | system | up | import FILE.tar | down
 # A real node (containerd, runc, a CNI bridge and kubelet 1.20) beside the process nodes, in the
 # network namespace of a cluster that `cluster.sh up` started. Its label is type=real. First:
-# REAL=1 ./build.sh. Images come by `import`, a docker-archive such as mkimage.py makes.
+# REAL=1 ./build.sh. Images come by `import`, a docker-archive such as mkimage.py makes; `system` says
+# where one of a small Debian is, on which others can be built.
 set -u
 . "$(dirname "$0")/common.sh"
 IMAGES=$CACHE/images SOCKET=$STATE/containerd.sock NODE=node1
@@ -31,6 +32,8 @@ X
     python3 "$HERE/mkimage.py" docker.io/local/python:1 python.tar rootfs --cmd '["python3"]'
   fi
 }
+
+system() { images && echo "$IMAGES/python.tar"; }
 
 configure() {
   mkdir -p "$STATE/cni" "$STATE/kubelet" "$STATE/containerd"
@@ -121,6 +124,6 @@ down() {
 }
 
 case ${1:-} in
-  images | up | import | down) "$@" ;;
+  images | system | up | import | down) "$@" ;;
   *) sed -n 2p "$0" >&2; exit 2 ;;
 esac

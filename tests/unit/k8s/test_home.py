@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
 
 import pytest
 
-from edl.common.errors import Fenced
+from edl.common.errors import Fenced, UsageError
 from edl.common.settings import JobSettings
 from edl.k8s import objects, pods
 from edl.k8s.api import Api
@@ -70,3 +72,17 @@ def test_the_end_is_told_to_a_batch_job_and_not_to_an_edljob(home, api, server):
     assert json.loads(written["data"][objects.STATUS])["exit_code"] == 1
     assert written["metadata"]["ownerReferences"][0]["uid"] == "u"
     assert not any(method == "PATCH" and "/jobs/" in path for method, path in server.requests)
+
+
+def test_a_volume_that_is_not_for_this_user_is_told_once(home, tmp_path, monkeypatch):
+    """A kubelet makes the folder of a sub path as root; root itself writes everywhere."""
+    folder = tmp_path / "job"
+
+    def forbidden(path, *arguments, **more):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    here = home(OWNER)
+
+    with pytest.raises(UsageError, match=rf"--job_volume: .*Permission denied: {folder}"):
+        here.acquire(folder)

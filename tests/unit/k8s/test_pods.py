@@ -144,6 +144,15 @@ def test_the_job_volume_is_mounted_where_the_books_are():
     assert "job" not in {v["name"] for v in found["worker"]["spec"]["volumes"]}
 
 
+def test_a_servers_kernels_outlive_it_where_there_is_a_job_volume():
+    def cache(role, **more):
+        env = pods.container_of(pods.templates(settings(**more))[role])["env"]
+        return [each["value"] for each in env if each["name"] == "NUMBA_CACHE_DIR"]
+
+    assert [f"{pods.JOB_DIR}/kernels"] == cache("ps", job_volume="claim_name=books")
+    assert [] == cache("ps") == cache("worker", job_volume="claim_name=books")
+
+
 def test_names_of_variables_are_those_that_the_processes_read():
     from edl.common import rpc
 
