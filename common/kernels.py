@@ -41,11 +41,23 @@ BOOLEAN = types.boolean
 INTEGER = types.int64
 UINT64 = types.uint64
 
+CACHE_VARIABLE = "EDL_KERNEL_CACHE"
 _PATIENCE_S = 60.0  # with one who compiles, or was stopped while it did
 _PAUSE_S = 0.02
 
 intrinsic: Any = extending.intrinsic  # numba types it as if the typing context were an argument
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # IEEE division, no exceptions
+
+
+def keep_elsewhere(package: Path) -> None:
+    """Keep machine code in the folder that EDL_KERNEL_CACHE names where `package` cannot be written, as
+    in an image; else numba keeps it beside the sources, where it is found warm."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    if folder and not os.access(package, os.W_OK):
+        numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]
+
+
+keep_elsewhere(Path(__file__).parent)
 
 
 def prepare() -> None:

@@ -233,7 +233,7 @@ def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict
     ]
     if component == "ps" and settings.job_volume:
         # The next incarnation has its kernels at once: to compile them takes a server half a minute.
-        env.append({"name": "NUMBA_CACHE_DIR", "value": f"{JOB_DIR}/kernels"})
+        env.append({"name": "EDL_KERNEL_CACHE", "value": f"{JOB_DIR}/kernels"})
     for variable, key in SECRETS.items():
         reference = {"name": names.object_name(job), "key": key}
         env.append({"name": variable, "valueFrom": {"secretKeyRef": reference}})

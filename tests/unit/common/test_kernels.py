@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 
+import numba
+import pytest
 from numba.core import caching
 
+from edl.common import kernels
 from edl.common.kernels import INTEGER, compiled
 
 SOURCES = {
@@ -87,3 +90,21 @@ def _adder(n):
         return x + n
 
     return add
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_machine_code_goes_where_the_job_says_if_the_package_cannot_be_written(
+    writable, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(kernels.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setattr(kernels.os, "access", lambda path, mode: writable)
+
+    def triple(x):
+        return 3 * x
+
+    kernels.keep_elsewhere(tmp_path)
+    code = compiled(triple, INTEGER)
+
+    assert code(2) == 6
+    assert bool(list(tmp_path.rglob("*triple*.nbi"))) is not writable

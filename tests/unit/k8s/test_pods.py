@@ -147,7 +147,7 @@ def test_the_job_volume_is_mounted_where_the_books_are():
 def test_a_servers_kernels_outlive_it_where_there_is_a_job_volume():
     def cache(role, **more):
         env = pods.container_of(pods.templates(settings(**more))[role])["env"]
-        return [each["value"] for each in env if each["name"] == "NUMBA_CACHE_DIR"]
+        return [each["value"] for each in env if each["name"] == "EDL_KERNEL_CACHE"]
 
     assert [f"{pods.JOB_DIR}/kernels"] == cache("ps", job_volume="claim_name=books")
     assert [] == cache("ps") == cache("worker", job_volume="claim_name=books")
