@@ -231,7 +231,7 @@ def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict
         {"name": "EDL_JOB_DIR", "value": JOB_DIR},
         {"name": "HOME", "value": "/tmp"},  # numba and torch keep caches there
     ]
-    if component == "ps" and settings.job_volume:
+    if component == "ps":
         # The next incarnation has its kernels at once: to compile them takes a server half a minute.
         env.append({"name": "EDL_KERNEL_CACHE", "value": f"{JOB_DIR}/kernels"})
     for variable, key in SECRETS.items():
