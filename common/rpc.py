@@ -240,6 +240,8 @@ def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:
         return method(request, timeout=timeout_s)
     except grpc.RpcError as error:
         raise translate(error) from error
+    except ValueError as error:  # the channel was closed meanwhile: its server was replaced
+        raise Unreachable(f"the connection was closed: {error}") from error
 
 
 def translate(error: grpc.RpcError) -> EdlError:

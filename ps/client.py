@@ -847,8 +847,8 @@ class _Shard:
     known_version: int | None = None  # of the chunks that the caller's arrays hold
 
     def close(self) -> None:
+        self.channel.close()  # first: whoever asks it where the connection leads stops waiting
         self.connection.close()
-        self.channel.close()
 
 
 def _begun(
