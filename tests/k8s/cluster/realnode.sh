@@ -106,20 +106,25 @@ up() {
     --register-node=true --node-labels=type=real --cert-dir="$STATE/kubelet/pki" --v=2
 }
 
+forget_logs() {  # of this node's pods; a kubelet would have removed them some time later
+  local folder
+  for folder in /var/log/pods/*_*; do
+    grep -q "${folder##*_}" "$LOGS/kubelet.log" 2>/dev/null && rm -rf "$folder"
+  done
+  find /var/log/containers -xtype l -delete 2>/dev/null
+}
+
 down() {
   stop kubelet
   alive containerd || return 0
   for task in $(ctr_ task ls -q 2>/dev/null); do ctr_ task kill -s KILL "$task" 2>/dev/null; done
   sleep 1
-  local uid
   for container in $(ctr_ containers ls -q 2>/dev/null); do
-    uid=$(ctr_ containers info "$container" | sed -n 's/.*"io.kubernetes.pod.uid": "\([^"]*\)".*/\1/p' | head -n 1)
-    [ -n "$uid" ] && rm -rf /var/log/pods/*_"$uid"  # what kubelet would have removed later
     ctr_ task rm -f "$container" >/dev/null 2>&1
     ctr_ containers rm "$container" >/dev/null 2>&1
   done
-  find /var/log/containers -xtype l -delete 2>/dev/null
   stop containerd
+  forget_logs
   for file in "$STATE"/containerd/state/io.containerd.runtime.v2.task/k8s.io/*/init.pid; do
     [ -f "$file" ] && kill -KILL "$(cat "$file")" 2>/dev/null
   done
