@@ -164,6 +164,7 @@ def test_a_job_of_a_built_image_on_a_real_kubelet_is_exact(submitted, image, nam
     print(f"\n{times}")
 
     assert {f"{USER} {USER} 0 2 1 True"} == may
+    assert list((job.folder / "job").rglob("kernels/**/*.nbi"))  # for the server's successor
     assert [("node1", image, True)] * 5 == [
         (pod["spec"]["nodeName"], each["image"], each["started"])
         for pod in pods

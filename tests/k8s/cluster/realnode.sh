@@ -106,6 +106,14 @@ up() {
     --register-node=true --node-labels=type=real --cert-dir="$STATE/kubelet/pki" --v=2
 }
 
+forget_logs() {  # of this node's pods; a kubelet would have removed them some time later
+  local folder
+  for folder in /var/log/pods/*_*; do
+    grep -q "${folder##*_}" "$LOGS/kubelet.log" 2>/dev/null && rm -rf "$folder"
+  done
+  find /var/log/containers -xtype l -delete 2>/dev/null
+}
+
 down() {
   stop kubelet
   alive containerd || return 0
@@ -116,6 +124,7 @@ down() {
     ctr_ containers rm "$container" >/dev/null 2>&1
   done
   stop containerd
+  forget_logs
   for file in "$STATE"/containerd/state/io.containerd.runtime.v2.task/k8s.io/*/init.pid; do
     [ -f "$file" ] && kill -KILL "$(cat "$file")" 2>/dev/null
   done
