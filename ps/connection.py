@@ -203,7 +203,8 @@ class PlaneShardConnection:
 
     def _tcp(self, deadline: float) -> Stream:
         where = (self._endpoint.host, self._endpoint.tcp_port)
-        left_s = max(0.001, deadline - time.monotonic())
+        # A way on which packets vanish, as to a pod that is gone, is silent like any other.
+        left_s = min(self._stall_s, max(0.001, deadline - time.monotonic()))
         sock = socket.create_connection(where, left_s)
         tls = self._transport == "tls" or not is_loopback(sock.getpeername()[0])
         return self._greeted(sock, None, tls, deadline)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -137,42 +139,17 @@ def test_calls_reach_the_replacement_at_another_address(line):
     replacement.close()
 
 
-class Silent(ParameterServerServicer):
-    """It does not say where its tensor plane listens, before `spoken`."""
+def test_a_replacement_is_known_at_once_while_a_call_waits_for_a_silent_server(line):
+    """A worker's heartbeat tells its client so: it must not wait with the call and be taken for lost."""
+    line.client().close()
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        client = PsClient([address], token=servers.TOKEN, spec=SPEC)
+        pulled = pool.submit(client.pull, {"t": IDS}, timeout_s=FAR_S)
+        there, _ = silent.accept()  # it says nothing; gRPC gives up after 20 s
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(0, store)
-        self.asked, self.spoken = threading.Event(), threading.Event()
+        pool.submit(client.update, [line.address], 2).result(timeout=10.0)
 
-    def Plane(self, request, context):
-        self.asked.set()
-        self.spoken.wait(FAR_S)
-        return super().Plane(request, context)
-
-
-def test_who_waits_for_a_server_that_is_silent_holds_up_nobody_who_knows_its_replacement():
-    """As of a pod whose address is gone: what is sent there is never answered. Broken once: `update`
-    (of the heartbeats) waits behind the call, and the worker is taken for dead."""
-    store = Store(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
-    silent = Silent(store)
-    old = Listeners(silent, Identity(servers.TOKEN))
-    replacement = Listeners(ParameterServerServicer(0, store), Identity(servers.TOKEN))
-    client = PsClient([old.address], token=servers.TOKEN, spec=SPEC, transport="tcp")
-    client.init(SPEC, {"w": np.zeros(300_000, np.float32)}, timeout_s=FAR_S)
-    found = []
-    pulling = threading.Thread(target=lambda: found.append(rows(client)))
-    updating = threading.Thread(target=client.update, args=([replacement.address], 2))
-    pulling.start()
-    silent.asked.wait(FAR_S)
-    updating.start()
-    pulling.join(20.0)
-    waited = [pulling.is_alive(), updating.is_alive()]
-    silent.spoken.set()
-    pulling.join(FAR_S)
-    updating.join(FAR_S)
-    client.close()
-    old.close()
-    replacement.close()
-
-    assert [False, False] == waited
-    assert [[0.0]] == found
+        assert pulled.result(timeout=FAR_S).initialized
+        client.close()
+        there.close()
