@@ -185,6 +185,42 @@ class MasterClient:
         reply: pb.GetServersReply = self._call("GetServers", request, wait_s, patience_s=patience_s)
         return reply
 
+    # -- members of an all-reduce group
+
+    def get_task_of_round(self, round_: int, number: int, wait_s: float = 10.0) -> pb.GetTaskReply:
+        """The task of this number of the round, or one for this member alone."""
+        request_id = f"{self.replica.incarnation if self.replica else ''}/{next(self._numbers)}"
+        request = pb.GetTaskRequest(
+            replica=self.replica, request_id=request_id, wait_s=wait_s, round=round_, number=number
+        )
+        reply: pb.GetTaskReply = self._call("GetTask", request, wait_s)
+        return reply
+
+    def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """Wait for a round with this member; `replica` is filled in."""
+        request.replica.CopyFrom(self.replica or pb.Replica())
+        reply: pb.JoinReply = self._call("Join", request, request.wait_s)
+        return reply
+
+    def watch_round(self, request: pb.WatchRoundRequest) -> pb.WatchRoundReply:
+        """Wait for something that a member must know; `replica` is filled in."""
+        request.replica.CopyFrom(self.replica or pb.Replica())
+        reply: pb.WatchRoundReply = self._call("WatchRound", request, request.wait_s)
+        return reply
+
+    def put_key(self, round_: int, key: str, value: bytes) -> None:
+        self._call("PutKey", pb.PutKeyRequest(round=round_, key=key, value=value))
+
+    def get_key(self, round_: int, key: str, wait_s: float) -> pb.GetKeyReply:
+        request = pb.GetKeyRequest(round=round_, key=key, wait_s=wait_s)
+        reply: pb.GetKeyReply = self._call("GetKey", request, wait_s)
+        return reply
+
+    def report_order(self, report: pb.ReportOrderRequest) -> None:
+        """What became of an order; `replica` is filled in."""
+        report.replica.CopyFrom(self.replica or pb.Replica())
+        self._call("ReportOrder", report)
+
     # -- command line
 
     def status(self, known_revision: int = 0, wait_s: float = 0.0) -> tuple[int, dict[str, Any]]:

@@ -56,7 +56,7 @@ class Core:
         self.evaluations = Evaluations()
         self.replicas = Replicas(
             settings.num_workers,
-            settings.num_ps,
+            0 if settings.strategy == "allreduce" else settings.num_ps,
             relaunches=settings.relaunch_on_worker_failure,
             name=lambda: uuid.uuid4().hex[:12],
         )

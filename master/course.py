@@ -12,6 +12,7 @@ from typing import Any
 
 from ..common import faults, storage
 from ..common.errors import EdlError
+from .collective import Collective
 from .core import EXIT_DONE, EXIT_QUARANTINED, Core
 from .evaluation import Round, pack
 from .loop import Script
@@ -28,7 +29,9 @@ _ROUND_END = "-end"  # of the group of an evaluation's last task
 class Course:
     """See the module. `validation`: the pieces of evaluations while training."""
 
-    def __init__(self, core: Core, group: ServerGroup, validation: Sequence[Piece]) -> None:
+    def __init__(
+        self, core: Core, group: ServerGroup | Collective, validation: Sequence[Piece]
+    ) -> None:
         self._core = core
         self._group = group
         self._settings, self._queue, self._loop = core.settings, core.queue, core.loop
@@ -37,6 +40,11 @@ class Course:
         self._due: list[int] = []  # epochs of the evaluations that run, their cuts included
         self._checkpointing = False
         self._kept: tuple[int, dict[str, Any]] | None = None  # what the last checkpoint holds
+
+    @property
+    def evaluating(self) -> bool:
+        """An evaluation while training is under way."""
+        return bool(self._due)
 
     def memory(self) -> dict[str, Any]:
         """What a successor must know of it."""
@@ -71,7 +79,7 @@ class Course:
 
     def _train(self) -> Script[None]:
         queue, plan = self._queue, self._queue.plan
-        self._core.version = yield from self._core.insist(lambda: self._group.shards.version())
+        self._core.version = yield from self._group.steps()
         self._loop.spawn(
             self._periodically(self._settings.evaluation_steps, self._evaluate_between)
         )
@@ -96,7 +104,7 @@ class Course:
             self._core.save()
             faults.point("master.epoch_end", epoch=epoch)
             if self._validation:
-                cut, _ = yield from self._group.cut()
+                cut = yield from self._group.now()
                 self._loop.spawn(self._evaluate(cut, epoch))
             epoch += 1
         yield lambda: not self._due
@@ -144,7 +152,7 @@ class Course:
     def _evaluate_now(self, epoch: int) -> Script[None]:
         self._due.append(epoch)
         self._core.save()
-        cut, _ = yield from self._group.cut()
+        cut = yield from self._group.now()
         yield from self._evaluate(cut, epoch)
 
     def _evaluate_plan(self) -> Script[None]:
@@ -153,7 +161,7 @@ class Course:
             return
         round_ = next(iter(self._core.evaluations.running.values()), None)
         if round_ is None:
-            self._core.version = yield from self._core.insist(lambda: self._group.shards.version())
+            self._core.version = yield from self._group.steps()
             round_ = self._core.evaluations.begin(self._core.version, 0, "")
             self._core.save()
         if not self._queue.opened:
@@ -181,7 +189,7 @@ class Course:
             yield from self._core.insist(lambda: self._group.shards.unpin(cut.name))  # noqa: B023
             if whole:
                 return
-            cut, _ = yield from self._group.cut()
+            cut = yield from self._group.now()
 
     def _evaluation(self, round_: Round, version: int) -> Script[bool]:
         """Its tasks to their end. False: given up, with the servers of `version` gone."""

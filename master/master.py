@@ -31,6 +31,7 @@ from ..common.identity import Identity
 from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Note, OnReport, Replica, Report, Runtime
+from .collective import Collective
 from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core, go_on_with
 from .course import Course
 from .journal import Journal
@@ -93,7 +94,12 @@ class Master:
             memory=self._memory,
         )
         self.core = core
-        self.group = ServerGroup(core, connect, restore)
+        self.collective: Collective | None = None
+        self.group: ServerGroup | Collective
+        if settings.strategy == "allreduce":
+            self.group = self.collective = Collective(core, restore)
+        else:
+            self.group = ServerGroup(core, connect, restore)
         self.course = Course(core, self.group, validation)
         self.settings, self.queue, self.loop, self.status = settings, queue, core.loop, core.status
         self.members, self.replicas = core.members, core.replicas
@@ -282,11 +288,71 @@ class Master:
         )
 
     def get_servers(self, request: pb.GetServersRequest) -> Future[pb.GetServersReply]:
+        def there() -> pb.GetServersReply:
+            group = self.group
+            return group.reply() if isinstance(group, ServerGroup) else pb.GetServersReply()
+
         def newer() -> pb.GetServersReply | None:
-            reply = self.group.reply()
+            reply = there()
             return reply if reply.slot_map_version > request.known_slot_map_version else None
 
-        return self._ask_and_wait(newer, self.group.reply, request.wait_s)
+        return self._ask_and_wait(newer, there, request.wait_s)
+
+    # of all-reduce
+
+    def join(self, request: pb.JoinRequest) -> Future[pb.JoinReply]:
+        self.loop.post(lambda: self._heard(request.replica.incarnation))
+
+        def answer() -> pb.JoinReply | None:
+            assert self.collective is not None
+            replica = request.replica
+            if self.members.get(replica.incarnation) is None:
+                return pb.JoinReply(outcome=pb.JoinReply.FENCED)
+            if self.status.state == "done" or self._must_leave(WORKER, replica.index):
+                return pb.JoinReply(outcome=pb.JoinReply.LEAVE)
+            return self.collective.joined(request)
+
+        def ask() -> pb.JoinReply | None:
+            assert self.collective is not None
+            reply = answer()
+            if reply is None:
+                self.collective.join(request)
+            return reply
+
+        return self._ask_and_wait(
+            answer, lambda: pb.JoinReply(outcome=pb.JoinReply.WAIT), request.wait_s, ask
+        )
+
+    def watch_round(self, request: pb.WatchRoundRequest) -> Future[pb.WatchRoundReply]:
+        def answer() -> pb.WatchRoundReply | None:
+            assert self.collective is not None
+            leaving = self._must_leave(WORKER, request.replica.index)
+            return self.collective.watched(request, leaving)
+
+        return self._ask_and_wait(answer, pb.WatchRoundReply, request.wait_s)
+
+    def put_key(self, request: pb.PutKeyRequest) -> Future[pb.PutKeyReply]:
+        def put() -> pb.PutKeyReply:
+            assert self.collective is not None
+            self.collective.put_key(request)
+            return pb.PutKeyReply()
+
+        return self._ask(put)
+
+    def get_key(self, request: pb.GetKeyRequest) -> Future[pb.GetKeyReply]:
+        def answer() -> pb.GetKeyReply | None:
+            assert self.collective is not None
+            return self.collective.get_key(request)
+
+        return self._ask_and_wait(answer, pb.GetKeyReply, request.wait_s)
+
+    def report_order(self, request: pb.ReportOrderRequest) -> Future[pb.ReportOrderReply]:
+        def report() -> pb.ReportOrderReply:
+            assert self.collective is not None
+            self.collective.reported(request)
+            return pb.ReportOrderReply()
+
+        return self._ask(report)
 
     def get_status(self, request: pb.StatusRequest) -> Future[pb.StatusReply]:
         future: Future[pb.StatusReply] = Future()
@@ -330,11 +396,17 @@ class Master:
         return self._post(event, future)
 
     def _ask_and_wait(
-        self, answer: Callable[[], Answer | None], otherwise: Callable[[], Answer], wait_s: float
+        self,
+        answer: Callable[[], Answer | None],
+        otherwise: Callable[[], Answer],
+        wait_s: float,
+        first: Callable[[], Any] = lambda: None,
     ) -> Future[Answer]:
+        """`first` happens once, when the request comes."""
         future: Future[Answer] = Future()
 
         def park() -> None:
+            first()
             self._parked.append(_Parked(answer, otherwise, self.core.clock.now() + wait_s, future))
 
         return self._post(park, future)
@@ -371,7 +443,9 @@ class Master:
             self.core.tell(f"{role} {replica.index}: {request.note}")
         self.core.save()
         return pb.RegisterReply(
-            settings_json=self.settings.to_json(), job_dir=str(self.core.job_dir)
+            settings_json=self.settings.to_json(),
+            job_dir=str(self.core.job_dir),
+            restore=self.collective.restore if self.collective is not None else "",
         )
 
     def _heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
@@ -387,19 +461,23 @@ class Master:
             return pb.HeartbeatReply(fenced=True)
         if replica.role == pb.SERVER:
             self.core.version = max(self.core.version, request.version)
-            if request.HasField("coverage"):
+            if request.HasField("coverage") and isinstance(self.group, ServerGroup):
                 self.group.covered(replica.index, request.coverage)
         for note in request.notes:
             self.core.tell(f"{_ROLES[replica.role]} {replica.index}: {note}")
+        lessee = replica.incarnation
+        if self.collective is not None and self.collective.is_member(lessee, request.round):
+            lessee = self.collective.lessee
+            self.core.version = max(self.core.version, request.version)
         proven = set(self.queue.proven)
         for told in request.progress:
-            self.queue.progress(replica.incarnation, told.task, told.attempt, told.position)
+            self.queue.progress(lessee, told.task, told.attempt, told.position)
         for kind in self.queue.proven - proven:
             self.core.journal.append("prove", {"kind": int(kind)})
         return pb.HeartbeatReply(
             drain=self._must_leave(_ROLES[replica.role], replica.index),
             low_water=self.queue.low_water,
-            slot_map_version=self.group.version,
+            slot_map_version=self.group.version if self.collective is None else 0,
         )
 
     def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:
@@ -412,12 +490,34 @@ class Master:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.DRAIN)
         if len(self.members.of(WORKER)) < min(self.settings.min_workers, self.replicas.wanted):
             return None
-        task: Task | None = self.queue.lease(replica.incarnation, request.request_id)
+        if self.collective is not None:
+            return self._get_task_of_round(self.collective, request)
+        return self._lease(request, {"worker": replica.incarnation, "request": request.request_id})
+
+    def _get_task_of_round(
+        self, group: Collective, request: pb.GetTaskRequest
+    ) -> pb.GetTaskReply | None:
+        """What comes next in the round: the same for all its members, or a task that one does alone
+        on the state that all have by then."""
+        if not group.is_member(request.replica.incarnation, request.round):
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.ROUND_OVER)
+        together = {"worker": group.lessee, "request": str(request.number)}
+        if self.queue.knows(**together):
+            return self._lease(request, together)
+        alone = {"worker": request.replica.incarnation, "request": request.request_id}
+        reply = self._lease(request, {**alone, "planned": False})
+        if reply is None and not self.course.evaluating:
+            return self._lease(request, {**together, "planned": True})
+        if reply is not None:
+            reply.alone = True
+        return reply
+
+    def _lease(self, request: pb.GetTaskRequest, terms: dict[str, Any]) -> pb.GetTaskReply | None:
+        replica = request.replica
+        task: Task | None = self.queue.lease(**terms)
         if task is None:
             return None
-        self.core.journal.append(
-            "lease", {"worker": replica.incarnation, "request": request.request_id}
-        )
+        self.core.journal.append("lease", terms)
         faults.point("master.lease", task=task.id)
         log.debug("task=%d attempt=%d worker=%d -> leased", task.id, task.attempt, replica.index)
         return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self._task_message(task))
@@ -428,10 +528,18 @@ class Master:
     def _report(self, request: pb.ReportTaskRequest) -> bool:
         worker = request.replica.incarnation
         self._heard(worker)
+        version = self.group.version
+        if self.collective is not None:
+            if request.round and self.collective.is_member(worker, request.round):
+                worker = self.collective.lessee
+                self.core.version = max(self.core.version, request.version)
+                if request.WhichOneof("outcome") == "failed":
+                    self.collective.failed()
+            version = 0
         about = {"worker": worker, "task": request.task, "attempt": request.attempt}
         outcome = request.WhichOneof("outcome")
         if outcome == "done":
-            doubtful = request.slot_map_version < self.group.version
+            doubtful = request.slot_map_version < version
             return bool(self.core.do("done", **about, result=request.result, doubtful=doubtful))
         if outcome == "handed_back":
             return bool(self.core.do("hand_back", **about))
@@ -491,6 +599,8 @@ class Master:
         if member.role != WORKER or self.core.ended:
             return
         fences = self.core.do("lost", worker=member.incarnation)
+        if self.collective is not None:
+            self.collective.lost(member.incarnation)
         log.info("worker=%d -> lost reason=%r tasks=%d", member.index, why, len(fences))
         faults.point("master.requeue", tasks=len(fences))
 
@@ -523,6 +633,9 @@ class Master:
             self._expire(now)
             self._start_replicas(now)
             self.group.settle()
+            if self.collective is not None:
+                while self.collective.gave_up:
+                    self._stop_process(WORKER, self.collective.gave_up.pop(), 0)
             self._check()
             self.course.settle()
             if self.core.ended and not self._leaving:
@@ -582,7 +695,9 @@ class Master:
             "EDL_INDEX": str(start.index),
             "EDL_INCARNATION": start.incarnation,
         }
-        arguments = self.group.arguments(start.index) if start.role == SERVER else ()
+        arguments: tuple[str, ...] = ()
+        if isinstance(self.group, ServerGroup) and start.role == SERVER:
+            arguments = self.group.arguments(start.index)
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._processes[start.role, start.index] = replica
         self.core.save()

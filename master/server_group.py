@@ -257,6 +257,15 @@ class ServerGroup:
         name = f"cut-{self._core.journal.epoch}-{next(self._cut_numbers)}"
         return self.shards.cut(name, hold_s)
 
+    def now(self) -> Script[Cut]:
+        """What an evaluation reads: a cut."""
+        cut, _ = yield from self.cut()
+        return cut
+
+    def steps(self) -> Script[int]:
+        """Their steps so far."""
+        return (yield from self._core.insist(lambda: self.shards.version()))
+
     def flush(self) -> Script[None]:
         """Sync mode: step with the pushes that wait; not while a cut is taken, which would have
         the step on some shards and lack it on others."""

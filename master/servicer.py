@@ -51,6 +51,36 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return _wait(self._master.get_servers(request), context, request.wait_s)
 
+    def Join(self, request: pb.JoinRequest, context: Any) -> pb.JoinReply:
+        _check_replica(request.replica, context, worker=True)
+        self._must_reduce(context)
+        request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
+        return _wait(self._master.join(request), context, request.wait_s)
+
+    def WatchRound(self, request: pb.WatchRoundRequest, context: Any) -> pb.WatchRoundReply:
+        _check_replica(request.replica, context, worker=True)
+        self._must_reduce(context)
+        request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
+        return _wait(self._master.watch_round(request), context, request.wait_s)
+
+    def PutKey(self, request: pb.PutKeyRequest, context: Any) -> pb.PutKeyReply:
+        self._must_reduce(context)
+        return _wait(self._master.put_key(request), context)
+
+    def GetKey(self, request: pb.GetKeyRequest, context: Any) -> pb.GetKeyReply:
+        self._must_reduce(context)
+        request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
+        return _wait(self._master.get_key(request), context, request.wait_s)
+
+    def ReportOrder(self, request: pb.ReportOrderRequest, context: Any) -> pb.ReportOrderReply:
+        _check_replica(request.replica, context, worker=True)
+        self._must_reduce(context)
+        return _wait(self._master.report_order(request), context)
+
+    def _must_reduce(self, context: Any) -> None:
+        if self._master.collective is None:
+            _refuse(context, "this job keeps its parameters on servers: there are no rounds")
+
     def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return _wait(self._master.get_status(request), context, request.wait_s)

@@ -197,12 +197,17 @@ class TaskQueue:
 
     # -- events of workers
 
-    def lease(self, worker: str, request: str) -> Task | None:
-        """The task for a worker's request; None: none now. Asked again, the same lease again."""
+    def lease(self, worker: str, request: str, planned: bool | None = None) -> Task | None:
+        """The task for a worker's request; None: none now. Asked again, the same lease again.
+
+        planned: only one of the plan, where none outside of it comes first; or only one outside.
+        """
         known = self._requests.setdefault(worker, OrderedDict())
         if request in known:  # a repeat, however late, never leases another task
             return self._current(worker, *known[request])
         if not self._todo:
+            return None
+        if planned is not None and planned != (self._todo[0][-1] < UNPLANNED_IDS):
             return None
         task = self.tasks[heapq.heappop(self._todo)[-1]]
         self._must(task, State.TODO, "lease")
@@ -215,6 +220,10 @@ class TaskQueue:
         while len(known) > _REPORTS_KEPT:
             known.popitem(last=False)
         return task
+
+    def knows(self, worker: str, request: str) -> bool:
+        """The request was given a task."""
+        return request in self._requests.get(worker, ())
 
     def progress(self, worker: str, task: int, attempt: int, position: int) -> None:
         """The worker says how far all shards have acknowledged its lease. For the eye only."""

@@ -58,14 +58,16 @@ class RegisterRequest(_message.Message):
     def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("fenced", "settings_json", "job_dir")
+    __slots__ = ("fenced", "settings_json", "job_dir", "restore")
     FENCED_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
     JOB_DIR_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
     fenced: bool
     settings_json: str
     job_dir: str
-    def __init__(self, fenced: bool = ..., settings_json: _Optional[str] = ..., job_dir: _Optional[str] = ...) -> None: ...
+    restore: str
+    def __init__(self, fenced: bool = ..., settings_json: _Optional[str] = ..., job_dir: _Optional[str] = ..., restore: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("id", "attempt", "kind", "source", "start", "end", "epoch", "position", "boundaries", "skips", "cut", "payload", "lease_s")
@@ -98,17 +100,21 @@ class Task(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., kind: _Optional[_Union[TaskKind, str]] = ..., source: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., boundaries: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., cut: _Optional[str] = ..., payload: _Optional[bytes] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
-    __slots__ = ("replica", "request_id", "wait_s")
+    __slots__ = ("replica", "request_id", "wait_s", "round", "number")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     request_id: str
     wait_s: float
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., request_id: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    round: int
+    number: int
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., request_id: _Optional[str] = ..., wait_s: _Optional[float] = ..., round: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class GetTaskReply(_message.Message):
-    __slots__ = ("outcome", "task")
+    __slots__ = ("outcome", "task", "alone")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         TASK: _ClassVar[GetTaskReply.Outcome]
@@ -116,16 +122,20 @@ class GetTaskReply(_message.Message):
         FINISHED: _ClassVar[GetTaskReply.Outcome]
         FENCED: _ClassVar[GetTaskReply.Outcome]
         DRAIN: _ClassVar[GetTaskReply.Outcome]
+        ROUND_OVER: _ClassVar[GetTaskReply.Outcome]
     TASK: GetTaskReply.Outcome
     WAIT: GetTaskReply.Outcome
     FINISHED: GetTaskReply.Outcome
     FENCED: GetTaskReply.Outcome
     DRAIN: GetTaskReply.Outcome
+    ROUND_OVER: GetTaskReply.Outcome
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     outcome: GetTaskReply.Outcome
     task: Task
-    def __init__(self, outcome: _Optional[_Union[GetTaskReply.Outcome, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ...) -> None: ...
+    alone: bool
+    def __init__(self, outcome: _Optional[_Union[GetTaskReply.Outcome, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., alone: bool = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("start", "end", "source", "record", "error", "traceback")
@@ -144,7 +154,7 @@ class Failure(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., source: _Optional[str] = ..., record: _Optional[int] = ..., error: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class ReportTaskRequest(_message.Message):
-    __slots__ = ("replica", "task", "attempt", "done", "failed", "handed_back", "result", "records", "slot_map_version")
+    __slots__ = ("replica", "task", "attempt", "done", "failed", "handed_back", "result", "records", "round", "version", "slot_map_version")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +163,8 @@ class ReportTaskRequest(_message.Message):
     HANDED_BACK_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     SLOT_MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     task: int
@@ -162,8 +174,10 @@ class ReportTaskRequest(_message.Message):
     handed_back: int
     result: bytes
     records: int
+    round: int
+    version: int
     slot_map_version: int
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., done: bool = ..., failed: _Optional[_Union[Failure, _Mapping]] = ..., handed_back: _Optional[int] = ..., result: _Optional[bytes] = ..., records: _Optional[int] = ..., slot_map_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., done: bool = ..., failed: _Optional[_Union[Failure, _Mapping]] = ..., handed_back: _Optional[int] = ..., result: _Optional[bytes] = ..., records: _Optional[int] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., slot_map_version: _Optional[int] = ...) -> None: ...
 
 class ReportTaskReply(_message.Message):
     __slots__ = ("accepted",)
@@ -199,7 +213,7 @@ class Coverage(_message.Message):
     def __init__(self, snapshot: _Optional[int] = ..., low_water: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[Coverage.Task, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("replica", "progress", "version", "scalars", "state", "coverage", "notes")
+    __slots__ = ("replica", "progress", "version", "scalars", "state", "coverage", "notes", "round")
     class ScalarsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +228,7 @@ class HeartbeatRequest(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
     version: int
@@ -221,7 +236,8 @@ class HeartbeatRequest(_message.Message):
     state: str
     coverage: Coverage
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    round: int
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("fenced", "drain", "low_water", "slot_map_version")
@@ -252,6 +268,187 @@ class GetServersReply(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     num_slots: int
     def __init__(self, slot_map_version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., num_slots: _Optional[int] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("replica", "wait_s", "address", "version", "applied", "round", "broken")
+    class AppliedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    replica: Replica
+    wait_s: float
+    address: str
+    version: int
+    applied: _containers.ScalarMap[int, int]
+    round: int
+    broken: bool
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., wait_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[int] = ..., applied: _Optional[_Mapping[int, int]] = ..., round: _Optional[int] = ..., broken: bool = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("index", "address", "version")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    address: str
+    version: int
+    def __init__(self, index: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("outcome", "round", "rank", "peers", "low_water")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ROUND: _ClassVar[JoinReply.Outcome]
+        WAIT: _ClassVar[JoinReply.Outcome]
+        FENCED: _ClassVar[JoinReply.Outcome]
+        LEAVE: _ClassVar[JoinReply.Outcome]
+    ROUND: JoinReply.Outcome
+    WAIT: JoinReply.Outcome
+    FENCED: JoinReply.Outcome
+    LEAVE: JoinReply.Outcome
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATER_FIELD_NUMBER: _ClassVar[int]
+    outcome: JoinReply.Outcome
+    round: int
+    rank: int
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    low_water: int
+    def __init__(self, outcome: _Optional[_Union[JoinReply.Outcome, str]] = ..., round: _Optional[int] = ..., rank: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., low_water: _Optional[int] = ...) -> None: ...
+
+class WatchRoundRequest(_message.Message):
+    __slots__ = ("replica", "round", "told_to_change", "orders", "wait_s")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TOLD_TO_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    replica: Replica
+    round: int
+    told_to_change: bool
+    orders: int
+    wait_s: float
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., round: _Optional[int] = ..., told_to_change: bool = ..., orders: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class WatchRoundReply(_message.Message):
+    __slots__ = ("signal", "orders")
+    class Signal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NOTHING: _ClassVar[WatchRoundReply.Signal]
+        CHANGE: _ClassVar[WatchRoundReply.Signal]
+        BROKEN: _ClassVar[WatchRoundReply.Signal]
+    NOTHING: WatchRoundReply.Signal
+    CHANGE: WatchRoundReply.Signal
+    BROKEN: WatchRoundReply.Signal
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    signal: WatchRoundReply.Signal
+    orders: _containers.RepeatedCompositeFieldContainer[Order]
+    def __init__(self, signal: _Optional[_Union[WatchRoundReply.Signal, str]] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("id", "kind", "cut", "directory")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        TAKE: _ClassVar[Order.Kind]
+        WRITE: _ClassVar[Order.Kind]
+        DROP: _ClassVar[Order.Kind]
+    TAKE: Order.Kind
+    WRITE: Order.Kind
+    DROP: Order.Kind
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    kind: Order.Kind
+    cut: str
+    directory: str
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[_Union[Order.Kind, str]] = ..., cut: _Optional[str] = ..., directory: _Optional[str] = ...) -> None: ...
+
+class ReportOrderRequest(_message.Message):
+    __slots__ = ("replica", "id", "error", "version", "applied", "files", "model_json")
+    class File(_message.Message):
+        __slots__ = ("name", "nbytes", "sha256")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        NBYTES_FIELD_NUMBER: _ClassVar[int]
+        SHA256_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        nbytes: int
+        sha256: str
+        def __init__(self, name: _Optional[str] = ..., nbytes: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
+    class AppliedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_JSON_FIELD_NUMBER: _ClassVar[int]
+    replica: Replica
+    id: int
+    error: str
+    version: int
+    applied: _containers.ScalarMap[int, int]
+    files: _containers.RepeatedCompositeFieldContainer[ReportOrderRequest.File]
+    model_json: str
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., id: _Optional[int] = ..., error: _Optional[str] = ..., version: _Optional[int] = ..., applied: _Optional[_Mapping[int, int]] = ..., files: _Optional[_Iterable[_Union[ReportOrderRequest.File, _Mapping]]] = ..., model_json: _Optional[str] = ...) -> None: ...
+
+class ReportOrderReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PutKeyRequest(_message.Message):
+    __slots__ = ("round", "key", "value")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    key: str
+    value: bytes
+    def __init__(self, round: _Optional[int] = ..., key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class PutKeyReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetKeyRequest(_message.Message):
+    __slots__ = ("round", "key", "wait_s")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    key: str
+    wait_s: float
+    def __init__(self, round: _Optional[int] = ..., key: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class GetKeyReply(_message.Message):
+    __slots__ = ("found", "value", "round_over")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_OVER_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    value: bytes
+    round_over: bool
+    def __init__(self, found: bool = ..., value: _Optional[bytes] = ..., round_over: bool = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("known_revision", "wait_s")

@@ -69,6 +69,31 @@ class MasterStub(object):
                 request_serializer=edl_dot_proto_dot_master__pb2.ScaleRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_master__pb2.ScaleReply.FromString,
                 _registered_method=True)
+        self.Join = channel.unary_unary(
+                '/edl.v1.Master/Join',
+                request_serializer=edl_dot_proto_dot_master__pb2.JoinRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_master__pb2.JoinReply.FromString,
+                _registered_method=True)
+        self.WatchRound = channel.unary_unary(
+                '/edl.v1.Master/WatchRound',
+                request_serializer=edl_dot_proto_dot_master__pb2.WatchRoundRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_master__pb2.WatchRoundReply.FromString,
+                _registered_method=True)
+        self.PutKey = channel.unary_unary(
+                '/edl.v1.Master/PutKey',
+                request_serializer=edl_dot_proto_dot_master__pb2.PutKeyRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_master__pb2.PutKeyReply.FromString,
+                _registered_method=True)
+        self.GetKey = channel.unary_unary(
+                '/edl.v1.Master/GetKey',
+                request_serializer=edl_dot_proto_dot_master__pb2.GetKeyRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_master__pb2.GetKeyReply.FromString,
+                _registered_method=True)
+        self.ReportOrder = channel.unary_unary(
+                '/edl.v1.Master/ReportOrder',
+                request_serializer=edl_dot_proto_dot_master__pb2.ReportOrderRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_master__pb2.ReportOrderReply.FromString,
+                _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/edl.v1.Master/Stop',
                 request_serializer=edl_dot_proto_dot_master__pb2.StopRequest.SerializeToString,
@@ -129,6 +154,41 @@ class MasterServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Join(self, request, context):
+        """Elastic all-reduce (master/rounds.py). Be in the next round of the group. Held open up to wait_s
+        until it is formed; the state that the caller holds goes with it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchRound(self, request, context):
+        """What a member must know while it trains. Held open up to wait_s until there is something new.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutKey(self, request, context):
+        """Where torch's process groups find each other: keys of one round. Get is held open up to wait_s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetKey(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportOrder(self, request, context):
+        """What became of an order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stop(self, request, context):
         """Drain the workers, write a checkpoint if the job has a place for one, end.
         """
@@ -173,6 +233,31 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Scale,
                     request_deserializer=edl_dot_proto_dot_master__pb2.ScaleRequest.FromString,
                     response_serializer=edl_dot_proto_dot_master__pb2.ScaleReply.SerializeToString,
+            ),
+            'Join': grpc.unary_unary_rpc_method_handler(
+                    servicer.Join,
+                    request_deserializer=edl_dot_proto_dot_master__pb2.JoinRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_master__pb2.JoinReply.SerializeToString,
+            ),
+            'WatchRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.WatchRound,
+                    request_deserializer=edl_dot_proto_dot_master__pb2.WatchRoundRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_master__pb2.WatchRoundReply.SerializeToString,
+            ),
+            'PutKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutKey,
+                    request_deserializer=edl_dot_proto_dot_master__pb2.PutKeyRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_master__pb2.PutKeyReply.SerializeToString,
+            ),
+            'GetKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetKey,
+                    request_deserializer=edl_dot_proto_dot_master__pb2.GetKeyRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_master__pb2.GetKeyReply.SerializeToString,
+            ),
+            'ReportOrder': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportOrder,
+                    request_deserializer=edl_dot_proto_dot_master__pb2.ReportOrderRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_master__pb2.ReportOrderReply.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
@@ -369,6 +454,141 @@ class Master(object):
             '/edl.v1.Master/Scale',
             edl_dot_proto_dot_master__pb2.ScaleRequest.SerializeToString,
             edl_dot_proto_dot_master__pb2.ScaleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Join(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.v1.Master/Join',
+            edl_dot_proto_dot_master__pb2.JoinRequest.SerializeToString,
+            edl_dot_proto_dot_master__pb2.JoinReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.v1.Master/WatchRound',
+            edl_dot_proto_dot_master__pb2.WatchRoundRequest.SerializeToString,
+            edl_dot_proto_dot_master__pb2.WatchRoundReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.v1.Master/PutKey',
+            edl_dot_proto_dot_master__pb2.PutKeyRequest.SerializeToString,
+            edl_dot_proto_dot_master__pb2.PutKeyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.v1.Master/GetKey',
+            edl_dot_proto_dot_master__pb2.GetKeyRequest.SerializeToString,
+            edl_dot_proto_dot_master__pb2.GetKeyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportOrder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.v1.Master/ReportOrder',
+            edl_dot_proto_dot_master__pb2.ReportOrderRequest.SerializeToString,
+            edl_dot_proto_dot_master__pb2.ReportOrderReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,369 @@
+"""The group of an all-reduce job: its rounds, its state as the one shard that it is, its snapshots.
+
+To the books the group is one shard, whose ledger each member carries beside the parameters. A round
+holds the leases of train tasks: its members ask for them by number and all get the same ones. When a
+round ends they come back and are fenced at once, at the positions of the state that the next round
+begins with, so the same queue as with parameter servers keeps every record's count.
+
+A cut is a copy that one member takes of its state between two steps and writes beside training.
+Snapshots are such cuts: what the group begins from should all its members be lost at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..common import faults, storage
+from ..common.errors import EdlError, Unreachable
+from ..proto import master_pb2 as pb
+from .core import Core
+from .loop import Script
+from .membership import WORKER
+from .plan import Kind
+from .rounds import Peer, Rounds
+from .servers import NUM_SLOTS, Cut, Snapshot
+
+log = logging.getLogger(__name__)
+
+_LAST_CALL_S = 10.0  # for workers that are to come, when a job or all of its group starts; a guess
+_WRITE_S = 1800.0  # a member writes all it holds
+_SHARDS = "group"  # the folder of snapshots, in the job's
+
+
+@dataclass
+class _Ordered:
+    """Work that a member was given."""
+
+    order: pb.Order
+    member: str
+    future: Future[pb.ReportOrderRequest]
+
+
+class Collective:
+    """What the job's course needs of the group, as ServerGroup is for servers. See the module.
+
+    `restore`: the checkpoint that it begins from.
+    """
+
+    def __init__(self, core: Core, restore: str) -> None:
+        self.restore = restore
+        self.gave_up: list[int] = []  # workers that did not come back: the master ends them
+        self._core = core
+        self._rounds = Rounds(last_call_s=_LAST_CALL_S, patience_s=3 * core.settings.lease_s)
+        self._keys: dict[str, bytes] = {}
+        self._orders: dict[int, _Ordered] = {}
+        self._order_numbers = itertools.count(1)
+        self._holders: dict[str, str] = {}  # by cut: the incarnation that has it
+        self._cut_numbers = itertools.count(1)
+        self._durable: Mapping[int, int] = {}  # by task: what the newest snapshot has
+        self._newly_durable = self._snapshotting = False
+
+    def memory(self) -> dict[str, Any]:
+        """What a successor must know."""
+        members = [[m.incarnation, m.index, m.address, m.version] for m in self._rounds.members]
+        return {
+            "restore": self.restore,
+            "servers_version": self._rounds.number,
+            "members_of_round": members,
+        }
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Go on where the master before ended."""
+        self.restore = memory["restore"]
+        members = tuple(Peer(*each) for each in memory["members_of_round"])
+        there = {member.incarnation for member in self._core.members.of(WORKER)}
+        self._rounds.remember(memory["servers_version"], members)
+        for member in members:
+            if member.incarnation not in there:
+                self.lost(member.incarnation)
+
+    # -- as the job's course sees it
+
+    @property
+    def version(self) -> int:
+        """Of what it is asked; with another one, what was asked may be void."""
+        return self._rounds.number
+
+    @property
+    def connected(self) -> bool:
+        return self._rounds.number > 0
+
+    @property
+    def shards(self) -> Collective:
+        """What is called in the background."""
+        return self
+
+    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+        """Have the member that took the cut write it. Blocks; raises EdlError."""
+        future: Future[pb.ReportOrderRequest] = Future()
+        if not self._core.loop.post(
+            lambda: self._order(pb.Order.WRITE, cut, future, str(directory))
+        ):
+            raise Unreachable("the job is over")
+        try:
+            done = future.result(_WRITE_S)
+        except FutureTimeout:
+            raise EdlError(f"a member has not written {directory} in {_WRITE_S:g} s") from None
+        files = [storage.FileRecord(f.name, f.nbytes, f.sha256) for f in done.files]
+        return Snapshot(tuple(files), json.loads(done.model_json), 1)
+
+    def unpin(self, cut: str) -> None:
+        """Forget a cut."""
+        if cut:
+            self._core.loop.post(lambda: self._drop(cut))
+
+    def steps(self) -> Script[int]:
+        """Its steps so far."""
+        yield lambda: self.connected
+        return self._core.version
+
+    def flush(self) -> Script[None]:
+        """Nothing waits for others: a step has them all."""
+        yield lambda: True
+
+    def now(self) -> Script[Cut]:
+        """What an evaluation reads: the state of now, since nothing is leased to train meanwhile."""
+        yield lambda: self._rounds.running
+        return Cut("", self._core.version, {})
+
+    def cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
+        """A copy of the state between two steps, and the books of that very state."""
+        core = self._core
+        while True:
+            yield lambda: self._rounds.running
+            name = f"cut-{core.journal.epoch}-{next(self._cut_numbers)}"
+            future: Future[pb.ReportOrderRequest] = Future()
+            self._order(pb.Order.TAKE, name, future)
+            try:
+                taken = yield future
+            except Unreachable as error:  # its member is gone: another one
+                log.info("cut=%s -> lost error=%r", name, str(error))
+                continue
+            faults.point("master.cut", cut=name)
+            applied = dict(taken.applied)
+            return Cut(name, taken.version, applied), core.queue.books(applied)
+
+    def settle(self) -> None:
+        """Do what the state calls for: form rounds, retire, begin snapshots."""
+        core = self._core
+        if core.ended:
+            return
+        now = core.clock.now()
+        for peer in self._rounds.overdue(now):
+            core.tell(f"worker {peer.index} did not come back to the group: killed")
+            self.gave_up.append(peer.index)
+        if self._rounds.ready(core.replicas.wanted, now):
+            self._form()
+        elif not self._rounds.running:
+            core.loop.wake_at(self._rounds.last_call)
+        if not self._snapshotting and self.connected and core.settings.snapshot_s > 0:
+            self._snapshotting = True
+            core.loop.spawn(self._snapshots())
+        self._retire()
+
+    def close(self) -> None:
+        """Whoever waits for a member need not wait any longer."""
+        for ordered in self._orders.values():
+            ordered.future.set_exception(Unreachable("the job is over"))
+        self._orders.clear()
+
+    # -- rounds
+
+    @property
+    def lessee(self) -> str:
+        """Who holds the leases of train tasks, in the queue's books."""
+        return f"round-{self._rounds.number}"
+
+    def is_member(self, incarnation: str, round_: int) -> bool:
+        """It trains in this round, which is not over."""
+        return round_ == self._rounds.number and self._rounds.is_running(incarnation)
+
+    def join(self, request: pb.JoinRequest) -> None:
+        """A worker wants to be in the next round."""
+        replica = request.replica
+        peer = Peer(
+            replica.incarnation,
+            replica.index,
+            request.address,
+            request.version,
+            dict(request.applied),
+        )
+        was = self._rounds.running
+        self._rounds.join(peer, request.round, request.broken, self._core.clock.now())
+        if was and not self._rounds.running:
+            log.info("round=%d -> over worker=%d", self._rounds.number, replica.index)
+
+    def joined(self, request: pb.JoinRequest) -> pb.JoinReply | None:
+        """The round that a worker was asked into; None while there is none."""
+        me, rounds = request.replica.incarnation, self._rounds
+        if not rounds.is_running(me) or request.round == rounds.number:
+            return None
+        ranks = [peer.incarnation for peer in rounds.members]
+        peers = [
+            pb.Peer(index=p.index, address=p.address, version=p.version) for p in rounds.members
+        ]
+        return pb.JoinReply(
+            round=rounds.number,
+            rank=ranks.index(me),
+            peers=peers,
+            low_water=self._core.queue.low_water,
+        )
+
+    def watched(self, request: pb.WatchRoundRequest, is_leaving: bool) -> pb.WatchRoundReply | None:
+        """What a member must know now; None: nothing new."""
+        me = request.replica.incarnation
+        signal = pb.WatchRoundReply.NOTHING
+        if not self.is_member(me, request.round):
+            signal = pb.WatchRoundReply.BROKEN
+            if self._rounds.number == request.round and not self._rounds.broken:
+                return None  # it ends in order
+        elif not request.told_to_change and (is_leaving or self._rounds.newcomers):
+            signal = pb.WatchRoundReply.CHANGE
+        orders = [
+            o.order
+            for o in self._orders.values()
+            if o.member == me and o.order.id > request.orders
+        ]
+        if signal == pb.WatchRoundReply.NOTHING and not orders:
+            return None
+        return pb.WatchRoundReply(signal=signal, orders=orders)
+
+    def lost(self, incarnation: str) -> None:
+        """A worker is gone."""
+        self._rounds.lost(incarnation, self._core.clock.now())
+        for number, ordered in [*self._orders.items()]:
+            if ordered.member == incarnation:
+                del self._orders[number]
+                ordered.future.set_exception(Unreachable("the worker that had it is gone"))
+        for cut in [name for name, holder in self._holders.items() if holder == incarnation]:
+            del self._holders[cut]
+
+    def failed(self) -> None:
+        """A member cannot finish the step under way: its content fails."""
+        self._rounds.break_(self._core.clock.now())
+
+    def put_key(self, request: pb.PutKeyRequest) -> None:
+        if request.round == self._rounds.number:
+            self._keys[request.key] = request.value
+
+    def get_key(self, request: pb.GetKeyRequest) -> pb.GetKeyReply | None:
+        """None: not there yet."""
+        if request.round != self._rounds.number or not self._rounds.running:
+            return pb.GetKeyReply(round_over=True)
+        value = self._keys.get(request.key)
+        return None if value is None else pb.GetKeyReply(found=True, value=value)
+
+    def _form(self) -> None:
+        """Begin the next round where the furthest of its members stands."""
+        core, queue = self._core, self._core.queue
+        core.do("lost", worker=self.lessee)
+        formed = self._rounds.form()
+        self._keys.clear()
+        applied = {task: formed.top.applied.get(task, 0) for task in queue.unretired}
+        before = queue.records_done
+        core.do("recovered", applied=applied)
+        for fence in queue.fencing:
+            at = [applied[fence.task]]
+            core.do("fenced", task=fence.task, attempt=fence.attempt, applied=at)
+        core.version = formed.top.version
+        text = f"round {formed.number}: {len(formed.members)} workers, from step {core.version}"
+        if formed.restarted and formed.number > 1:
+            text += f"; nobody had the state: {before - queue.records_done} records are done again"
+        core.tell(text)
+        if core.status.state == "starting":
+            core.status.state = "running"
+        core.save()
+        faults.point("master.round", round=formed.number)
+
+    # -- orders
+
+    def _order(
+        self, kind: Any, cut: str, future: Future[pb.ReportOrderRequest], directory: str = ""
+    ) -> None:
+        holder = self._rounds.members[0].incarnation
+        if kind == pb.Order.TAKE:
+            self._holders[cut] = holder
+        elif cut not in self._holders:
+            future.set_exception(Unreachable("the worker that had it is gone"))
+            return
+        number = next(self._order_numbers)
+        order = pb.Order(id=number, kind=kind, cut=cut, directory=directory)
+        self._orders[number] = _Ordered(order, self._holders[cut], future)
+
+    def _drop(self, cut: str) -> None:
+        if cut in self._holders:
+            self._order(pb.Order.DROP, cut, Future())
+            del self._holders[cut]
+
+    def reported(self, report: pb.ReportOrderRequest) -> None:
+        """What became of an order. May come twice."""
+        ordered = self._orders.pop(report.id, None)
+        if ordered is not None:
+            if report.error:
+                ordered.future.set_exception(EdlError(report.error))
+            else:
+                ordered.future.set_result(report)
+
+    # -- snapshots, and what they make superfluous
+
+    def _snapshots(self) -> Script[None]:
+        """One now and then, for as long as there is training."""
+        core = self._core
+        kept = core.version
+        while not core.ended:
+            yield from core.loop.sleep(core.settings.snapshot_s)
+            if core.version == kept or core.status.state != "running":
+                continue
+            cut, _ = yield from self.cut()
+            try:
+                written = yield core.loop.background(lambda: self._write(cut))  # noqa: B023
+            except (OSError, EdlError) as error:
+                core.tell(f"snapshot of step {cut.version} cannot be written: {error}")
+            else:
+                kept, self._durable, self._newly_durable = cut.version, cut.applied, True
+                older, self.restore = self.restore, str(written)
+                core.save()
+                if Path(older).parent == self._folder:
+                    shutil.rmtree(older, ignore_errors=True)
+            self._drop(cut.name)
+
+    @property
+    def _folder(self) -> Path:
+        return self._core.job_dir / _SHARDS
+
+    def _write(self, cut: Cut) -> Path:
+        """In the background."""
+        directory = storage.free_directory(self._folder, cut.version)
+        directory.mkdir(parents=True, exist_ok=True)
+        written = self.snapshot(cut.name, directory)
+        storage.write_manifest(
+            directory,
+            version=cut.version,
+            num_shards=1,
+            num_slots=NUM_SLOTS,
+            files=written.files,
+            model=written.model,
+        )
+        return directory
+
+    def _retire(self) -> None:
+        """Forget what is done, and what the newest snapshot has."""
+        queue, running = self._core.queue, self._core.evaluations.running
+        gone = [n for n in queue.done_results if queue.tasks[n].group not in running]
+        if self._newly_durable:
+            self._newly_durable = False
+            done = (queue.tasks[n] for n in queue.done_tasks)
+            gone += [
+                t.id for t in done if t.kind == Kind.TRAIN and self._durable.get(t.id) == t.size
+            ]
+        if gone:
+            self._core.do("durable", tasks=gone)

@@ -1,0 +1,143 @@
+"""Who trains together in elastic all-reduce: the rounds of the group. Pure.
+
+    gathering --form--> running --a step after which all stop--> gathering
+                           |------- a member is lost ------------^
+
+Each member holds the whole state. All apply the same step or none: a step is applied by whoever got
+its gradients complete, so two members of a round are at most one step apart when it ends, and what
+the furthest of them has applied counts. Whoever is behind gets that state from a member that has it
+while the round trains on. Where no member of the last round is left, all begin from a snapshot.
+
+A round ends in order when somebody waits to come in, or is to leave: its members are told, agree by
+the all-reduce itself on the step after which they stop, and come back here. It breaks when one of
+them is lost, or says that it failed: the others are told to give up the step under way. Either way
+the next one is formed once all who are left are here, so that nobody is left behind in the old one;
+whoever does not come back within `patience_s` is `overdue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One who trains, or waits to. `version`: steps that its state has; `applied`: its ledger, the
+    position by task; `address`: where its state can be fetched."""
+
+    incarnation: str
+    index: int
+    address: str
+    version: int = 0
+    applied: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Formed:
+    """A round: its members by rank, the first of which has what the furthest has.
+
+    `restarted`: nobody of the round before brought its state.
+    """
+
+    number: int
+    members: tuple[Peer, ...]
+    restarted: bool
+
+    @property
+    def top(self) -> Peer:
+        return self.members[0]
+
+
+class Rounds:
+    """`last_call_s`: how long a round that nobody continues waits for workers that are still to come."""
+
+    def __init__(self, *, last_call_s: float, patience_s: float) -> None:
+        self._last_call_s = last_call_s
+        self._patience_s = patience_s
+        self.number = 0
+        self.members: tuple[Peer, ...] = ()  # of the newest round, by rank
+        self.running = False
+        self.broken = False
+        self._missing: dict[str, Peer] = {}  # of a round that is over: not back, not lost
+        self._here: dict[str, Peer] = {}
+        self._since = 0.0  # when the round ended, or the first one came
+
+    def remember(self, number: int, members: tuple[Peer, ...]) -> None:
+        """Be as after that round was formed: nobody knows yet that it is not running any more."""
+        self.number, self.members, self.running = number, members, bool(members)
+
+    def join(self, member: Peer, round_: int, broken: bool, now: float) -> None:
+        """It is out of round `round_` (0: of none) and wants to be in the next one. May come twice."""
+        if self.is_running(member.incarnation):
+            if round_ != self.number:
+                return  # a repeat: it is in already, and has not heard so
+            self._end(broken, now)
+        if not self.running and not self._here and not self._missing:
+            self._since = now
+        self._missing.pop(member.incarnation, None)
+        self._here[member.incarnation] = member
+
+    def lost(self, incarnation: str, now: float) -> None:
+        """It is gone for good."""
+        self._here.pop(incarnation, None)
+        if self.is_running(incarnation):
+            self._end(True, now)
+        self._missing.pop(incarnation, None)
+
+    def break_(self, now: float) -> None:
+        """The step under way cannot be finished."""
+        if self.running:
+            self._end(True, now)
+
+    def is_running(self, incarnation: str) -> bool:
+        """It is a member of a round that is not over."""
+        return self.running and incarnation in (m.incarnation for m in self.members)
+
+    @property
+    def newcomers(self) -> bool:
+        """Somebody waits while the round is running."""
+        return self.running and bool(self._here)
+
+    def ready(self, expected: int, now: float) -> bool:
+        """The next round can be formed. `expected`: workers that are wanted."""
+        if self.running or self._missing or not self._here:
+            return False
+        return self._goes_on or len(self._here) >= expected or now >= self.last_call
+
+    @property
+    def last_call(self) -> float:
+        return self._since + self._last_call_s
+
+    def form(self) -> Formed:
+        """Form it of all who are here. Ranks: who has the newest state first, then by index."""
+        restarted = not self._goes_on
+        newest = max(member.version for member in self._here.values())
+        members = sorted(self._here.values(), key=lambda m: (m.version < newest, m.index))
+        self.number += 1
+        self.members = tuple(members)
+        self.running, self.broken = True, False
+        self._here.clear()
+        return Formed(self.number, self.members, restarted)
+
+    def overdue(self, now: float) -> list[Peer]:
+        """Members that did not come back in time; named once."""
+        if now - self._since <= self._patience_s:
+            return []
+        overdue = list(self._missing.values())
+        self._missing.clear()
+        return overdue
+
+    @property
+    def _goes_on(self) -> bool:
+        """Somebody is here who has what the last round began with."""
+        began = self.members[0].version if self.members else 0
+        known = {member.incarnation for member in self.members}
+        return any(m.incarnation in known and m.version >= began for m in self._here.values())
+
+    def _end(self, broken: bool, now: float) -> None:
+        self.running, self.broken = False, broken
+        self._since = now
+        self._missing = {m.incarnation: m for m in self.members}
+        for incarnation in self._here:
+            self._missing.pop(incarnation, None)
