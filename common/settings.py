@@ -86,7 +86,12 @@ class JobSettings:
     command: str = knob("train", "train, evaluate or predict", "internal")
     job_name: str = knob("", "Name of the job; made up if not given.", "Job")
     strategy: str = knob(
-        "ps", "Where parameters live.", "Job", "distribution_strategy", choices=("ps",)
+        "ps",
+        "Where parameters live: on servers, or with every worker, whose gradients are all-reduced: "
+        "then a minibatch is that of all workers together.",
+        "Job",
+        "distribution_strategy",
+        choices=("ps", "allreduce"),
     )
     output: str = knob(
         "", "Folder for the exported model, predictions and TensorBoard.", "Job", path=True
@@ -118,6 +123,12 @@ class JobSettings:
         metadata=about("Arguments of the reader: k=v,k2=v2 (e.g. format=csv).", "Data"),
     )
     minibatch_size: int = knob(64, "Records of a minibatch.", "Data", "batch_size", minimum=1)
+    local_batch_size: int = knob(
+        0,
+        "All-reduce: records of one forward and backward pass; a worker whose slice of the minibatch "
+        "is larger adds up several. 0: all of the slice.",
+        "Data",
+    )
     num_minibatches_per_task: int = knob(8, "Minibatches of a task.", "Data", minimum=1)
     num_epochs: int = knob(1, "Passes over the training data.", "Data", "epochs")
     max_steps: int = knob(0, "Stop after so many versions; 0: no limit.", "Data", "max_step")

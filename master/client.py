@@ -154,6 +154,7 @@ class MasterClient:
         version: int = 0,
         scalars: Mapping[str, float] | None = None,
         state: str = "",
+        round_: int = 0,
         patience_s: float | None = None,
     ) -> pb.HeartbeatReply:
         """Say that this replica lives; renews all leases of a worker."""
@@ -162,6 +163,7 @@ class MasterClient:
             version=version,
             scalars=scalars or {},
             state=state,
+            round=round_,
         )
         return self.heartbeat_with(request, patience_s)
 

@@ -187,6 +187,11 @@ class Collective:
         """It trains in this round, which is not over."""
         return round_ == self._rounds.number and self._rounds.is_running(incarnation)
 
+    @property
+    def changing(self) -> bool:
+        """The round is to end, in order: somebody waits to come in."""
+        return self._rounds.newcomers
+
     def join(self, request: pb.JoinRequest) -> None:
         """A worker wants to be in the next round."""
         replica = request.replica
@@ -226,12 +231,10 @@ class Collective:
             signal = pb.WatchRoundReply.BROKEN
             if self._rounds.number == request.round and not self._rounds.broken:
                 return None  # it ends in order
-        elif not request.told_to_change and (is_leaving or self._rounds.newcomers):
+        elif not request.told_to_change and (is_leaving or self.changing):
             signal = pb.WatchRoundReply.CHANGE
         orders = [
-            o.order
-            for o in self._orders.values()
-            if o.member == me and o.order.id > request.orders
+            o.order for o in self._orders.values() if o.member == me and o.order.id > request.orders
         ]
         if signal == pb.WatchRoundReply.NOTHING and not orders:
             return None

@@ -504,12 +504,13 @@ class Master:
         together = {"worker": group.lessee, "request": str(request.number)}
         if self.queue.knows(**together):
             return self._lease(request, together)
+        if group.changing or self._must_leave(WORKER, request.replica.index):
+            # The others get the same answer: none of them has this one.
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.ROUND_OVER)
         alone = {"worker": request.replica.incarnation, "request": request.request_id}
         reply = self._lease(request, {**alone, "planned": False})
         if reply is None and not self.course.evaluating:
-            return self._lease(request, {**together, "planned": True})
-        if reply is not None:
-            reply.alone = True
+            reply = self._lease(request, {**together, "planned": True})
         return reply
 
     def _lease(self, request: pb.GetTaskRequest, terms: dict[str, Any]) -> pb.GetTaskReply | None:

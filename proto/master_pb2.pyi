@@ -114,7 +114,7 @@ class GetTaskRequest(_message.Message):
     def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., request_id: _Optional[str] = ..., wait_s: _Optional[float] = ..., round: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class GetTaskReply(_message.Message):
-    __slots__ = ("outcome", "task", "alone")
+    __slots__ = ("outcome", "task")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         TASK: _ClassVar[GetTaskReply.Outcome]
@@ -131,11 +131,9 @@ class GetTaskReply(_message.Message):
     ROUND_OVER: GetTaskReply.Outcome
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
-    ALONE_FIELD_NUMBER: _ClassVar[int]
     outcome: GetTaskReply.Outcome
     task: Task
-    alone: bool
-    def __init__(self, outcome: _Optional[_Union[GetTaskReply.Outcome, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., alone: bool = ...) -> None: ...
+    def __init__(self, outcome: _Optional[_Union[GetTaskReply.Outcome, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("start", "end", "source", "record", "error", "traceback")

@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-import grpc
 import torch
 from prometheus_client import Counter, Gauge
 
@@ -36,10 +35,15 @@ from ..common.settings import JobSettings
 from ..master.client import MasterClient
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
+from ..proto import worker_pb2_grpc
 from ..ps.client import PsClient
 from . import nursery
+from .allreduce_trainer import AllReduceTrainer
 from .describe import be_deterministic, describe, load, model_maker, open_readers
+from .group_worker import GroupWorker
+from .peers import StateServicer
 from .ps_trainer import PsTrainer, model_spec
+from .slices import RoundLeases, SliceStream
 from .task_stream import TaskStream
 from .tasks import DefinitionTasks
 from .trace import TracedClient, WorkerTrace, ignore
@@ -95,12 +99,17 @@ class _Process:
         self._master_address = master_address
         self._index = index
         self._health = rpc.serve_health()
-        self._server = rpc.Server(_no_services, token=rpc.job_token(), threads=2)
+        self._states = StateServicer()
+        self._server = rpc.Server(
+            lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(self._states, server),
+            token=rpc.job_token(),
+            threads=2,
+        )
         _, self._metrics_address = listen.serve_metrics()
         self._records = Counter("edl_records_processed", "Records used.", ["role"])
         self._loss = Gauge("edl_train_loss", "Loss of the last minibatch.")
         self._notice: threading.Thread | None = None
-        self._worker: Worker | None = None
+        self._worker: Worker | GroupWorker | None = None
         self._ps: PsClient | None = None
         self._patience_s = 120.0
 
@@ -130,15 +139,22 @@ class _Process:
             logs.configure(settings.log_level, settings.log_format, "worker", self._index)
             if self._notice is None:
                 self._notice = notice.watch(settings.preemption_notice)
-            self._run(master, settings, incarnation)
+            self._run(master, settings, incarnation, reply.restore)
         finally:
             master.close()
 
-    def _run(self, master: MasterClient, settings: JobSettings, incarnation: str) -> None:
+    def _run(
+        self, master: MasterClient, settings: JobSettings, incarnation: str, restore: str
+    ) -> None:
         beat = _Heartbeat(master, interval_s=min(1.0, settings.lease_s / 5))
         beat.start()
         try:
-            worker = self._worker = self._build(master, settings, incarnation)
+            worker: Worker | GroupWorker
+            if settings.strategy == "allreduce":
+                worker = self._build_member(master, settings, restore)
+            else:
+                worker = self._build(master, settings, incarnation)
+            self._worker = worker
             beat.attach(worker, self._ps)
             worker.run()
             faults.point("worker.shutdown")
@@ -150,10 +166,7 @@ class _Process:
 
     def _build(self, master: MasterClient, settings: JobSettings, incarnation: str) -> Worker:
         """Load the definition and connect to the servers."""
-        threads = settings.worker_threads or max(
-            1, (os.cpu_count() or 1) // max(1, settings.num_workers)
-        )
-        torch.set_num_threads(threads)
+        _set_threads(settings)
         recorded = settings.deterministic and settings.command == "train"
         if recorded:
             be_deterministic()
@@ -202,10 +215,6 @@ class _Process:
         if settings.command == "train":
             tasks.train_begin(trainer.model)
 
-        def on_step(loss: float, records: int) -> None:
-            self._loss.set(loss)
-            self._records.labels("worker").inc(records)
-
         return Worker(
             master,
             stream,
@@ -215,10 +224,62 @@ class _Process:
             pull_ahead=settings.pull_ahead,
             push_window=settings.push_window,
             log_loss_steps=settings.log_loss_steps,
-            on_step=on_step,
+            on_step=self._on_step,
             on_gradients=self._trace(incarnation) if recorded else ignore,
             definition_file=definition.file,
         )
+
+    def _build_member(
+        self, master: MasterClient, settings: JobSettings, restore: str
+    ) -> GroupWorker:
+        """Load the definition, and the state that the group begins from where nobody has a newer one."""
+        _set_threads(settings)
+        definition = load(settings)
+        readers = open_readers(definition, settings)
+        make_model = model_maker(definition, settings)
+        device = choose_device(settings.device)
+        trainer = AllReduceTrainer(
+            make_model,
+            definition.loss,
+            model_spec(make_model(), definition.optimizer(), settings.seed),
+            device=device,
+            compile=settings.compile,
+        )
+        if restore or settings.checkpoint_dir_for_init:
+            trainer.state.read(restore or settings.checkpoint_dir_for_init, ledger=bool(restore))
+        tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
+        tasks.train_begin(trainer.model)
+
+        def make_stream(leases: RoundLeases, rank: int, world: int) -> SliceStream:
+            return SliceStream(
+                leases,
+                readers,
+                definition.feed,
+                rank=rank,
+                world=world,
+                most=settings.local_batch_size,
+                minibatch=settings.minibatch_size,
+                seed=settings.seed,
+                shuffle=settings.shuffle,
+            )
+
+        return GroupWorker(
+            master,
+            trainer,
+            tasks,
+            make_stream,
+            address=self._server.address,
+            states=self._states,
+            token=rpc.job_token(),
+            backend="nccl" if device.type == "cuda" else "gloo",
+            clock=MonotonicClock(),
+            log_loss_steps=settings.log_loss_steps,
+            on_step=self._on_step,
+        )
+
+    def _on_step(self, loss: float, records: int) -> None:
+        self._loss.set(loss)
+        self._records.labels("worker").inc(records)
 
     def _trace(self, incarnation: str) -> WorkerTrace:
         assert isinstance(self._ps, TracedClient)
@@ -250,10 +311,10 @@ class _Heartbeat(threading.Thread):
         self._master = master
         self._interval_s = interval_s
         self._ended = threading.Event()  # not _stop: that name is the Thread's own
-        self._worker: Worker | None = None
+        self._worker: Worker | GroupWorker | None = None
         self._ps: PsClient | None = None
 
-    def attach(self, worker: Worker, ps: PsClient | None) -> None:
+    def attach(self, worker: Worker | GroupWorker, ps: PsClient | None) -> None:
         self._worker, self._ps = worker, ps
 
     def _follow(self, servers_version: int) -> None:
@@ -275,6 +336,7 @@ class _Heartbeat(threading.Thread):
                         version=worker.version,
                         scalars=worker.scalars(),
                         state=worker.state,
+                        round_=worker.number,
                     )
                 else:
                     reply = self._master.heartbeat(state="starting")
@@ -300,8 +362,9 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device("cuda" if there and wanted != "cpu" else "cpu")
 
 
-def _no_services(server: grpc.Server) -> None:
-    """A worker serves health only."""
+def _set_threads(settings: JobSettings) -> None:
+    workers = max(1, settings.num_workers)
+    torch.set_num_threads(settings.worker_threads or max(1, (os.cpu_count() or 1) // workers))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,7 +68,11 @@ class BadSpan:
     error: SpanError
 
 
-Item = Batch | EndOfTask | BadSpan
+class Woken:
+    """`wake` was called: there is something else to do."""
+
+
+Item = Batch | EndOfTask | BadSpan | Woken
 
 
 class LeaseSource(Protocol):
@@ -151,6 +155,12 @@ class TaskStream:
                 raise self._error
             return None
 
+    def wake(self) -> None:
+        """Have `next` return at once."""
+        with self._changed:
+            self._items.append(Woken())
+            self._changed.notify_all()
+
     def peek(self) -> Item | None:
         """The item that `next` would return, if there is one now."""
         with self._changed:
@@ -162,9 +172,7 @@ class TaskStream:
         with self._changed:
             return self._ended and not self._items
 
-    def read(
-        self, lease: Lease, position: int, boundaries: tuple[int, ...] = ()
-    ) -> Iterator[Batch]:
+    def read(self, lease: Lease, position: int, boundaries: Sequence[int] = ()) -> Iterator[Batch]:
         """The minibatches of a lease from `position` on. Raises SpanError."""
         task = lease.task
         offsets = order(
@@ -228,7 +236,7 @@ class TaskStream:
                 return
         self._put(EndOfTask(lease))
 
-    def _put(self, item: Item) -> bool:
+    def _put(self, item: Batch | EndOfTask | BadSpan) -> bool:
         """Wait for room; False where the lease is void or the stream closed."""
         with self._changed:
             self._changed.wait_for(

@@ -118,6 +118,7 @@ class Worker:
         self._rate = _Rate(clock)
         self.loss: float | None = None
         self.state = "starting"
+        self.number = 0  # of no round: a worker of servers is in none
 
     # -- for the heartbeat thread and signal handlers
 
