@@ -1,0 +1,188 @@
+"""Forward, backward and step of one member of an all-reduce group, by torch's DistributedDataParallel.
+
+The gradient of a minibatch is the mean over its N records: each member weighs its slice's loss by
+n / N, and DDP adds up. Beside the gradients travel two numbers, as those of a parameter of DDP's own
+module: whether a member wants the round to end after this step, and the loss of the whole minibatch.
+So all members agree on both without another message. What a step changes of running statistics is
+averaged with the same weights.
+
+A step is applied by `commit`, once all of it is here; until then nothing of the state has changed.
+A member whose state is still on its way keeps what was reduced (`Reduced`), and applies it later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..common.errors import DefinitionError
+from ..nn.embedding import tables
+from ..nn.model_spec import ModelSpec
+from ..nn.optimizers import learning_rate
+from .device import to_device
+from .group_state import GroupState
+from .ps_trainer import NonFinite, _seed_of, compiled
+from .slices import Slice
+
+
+@dataclass
+class Reduced:
+    """What a step of the group came to: gradients by parameter, changes by buffer."""
+
+    gradients: list[Tensor | None]
+    changes: list[Tensor]
+    task: int
+    end: int
+    loss: float
+    ends_round: bool
+
+
+class _Weighted(nn.Module):
+    """The model and its loss, as DDP has them."""
+
+    def __init__(self, model: nn.Module, forward: Callable[..., Any], loss: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.said = nn.Parameter(torch.zeros(2, device=next(model.parameters()).device))
+        self._forward, self._loss = forward, loss
+
+    def forward(self, features: Any, labels: Any, weight: float, wish: float) -> Tensor:
+        loss: Tensor = self._loss(self._forward(features), labels)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise NonFinite(f"the loss is {value}")
+        words = torch.tensor([wish, value * weight], device=loss.device)
+        return loss * weight + (self.said * words).sum()
+
+
+class AllReduceTrainer:
+    """One member's model. `enter` before the steps of a round, `leave` after them."""
+
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module],
+        loss: Callable[[Any, Any], Tensor],
+        spec: ModelSpec,
+        *,
+        device: torch.device,
+        compile: bool = False,
+    ) -> None:
+        """Raises DefinitionError for a model with tables, which only servers hold."""
+        self.model = make_model().to(device)
+        if tables(self.model):
+            raise DefinitionError(
+                f"the model has tables ({', '.join(tables(self.model))}), which grow with their ids "
+                "and live on parameter servers: use --strategy ps"
+            )
+        self.state = GroupState(self.model, spec)
+        self._spec = spec
+        self._device = device
+        self._forward = compiled(self.model) if compile else self.model
+        self._loss = loss
+        self._buffers = list(self.model.buffers())
+        self._ddp: DistributedDataParallel | None = None
+        self._world = 1
+
+    def enter(self, world: int) -> None:
+        """Train with so many members, in torch's default process group."""
+        self._world = world
+        # Which parameters a step uses may depend on its records, and none is left out unseen.
+        self._ddp = DistributedDataParallel(
+            _Weighted(self.model, self._forward, self._loss),
+            broadcast_buffers=False,
+            init_sync=False,
+            find_unused_parameters=True,
+            gradient_as_bucket_view=True,
+        )
+
+    def leave(self) -> None:
+        """The round is over."""
+        self._ddp = None
+        for parameter in self.model.parameters():
+            parameter.grad = None
+
+    def reduce(self, piece: Slice, *, counts: bool, wish: bool) -> Reduced:
+        """A step's gradients, of all members. Raises NonFinite, torch's errors, or the user's.
+
+        counts: False where the state is not there yet. wish: the round shall end after this step.
+        """
+        assert self._ddp is not None, "a step needs its round"
+        task = piece.lease.task
+        torch.manual_seed(_seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used))
+        self.model.train()
+        self._ddp.zero_grad(set_to_none=True)
+        before = [buffer.clone() for buffer in self._buffers]
+        share = 0.0
+        try:
+            for number, (features, labels, count) in enumerate(piece.parts):
+                weight = count / piece.total if counts else 0.0
+                share += weight
+                last = number + 1 == len(piece.parts)
+                self._ddp.require_backward_grad_sync = last
+                inputs = to_device(features, self._device), to_device(labels, self._device)
+                loss = self._ddp(*inputs, weight * self._world, float(wish and last))
+                loss.backward()  # type: ignore[no-untyped-call]
+            changes = self._changes_of_buffers(before, share)
+        finally:
+            with torch.no_grad():
+                for buffer, values in zip(self._buffers, before, strict=True):
+                    buffer.copy_(values)
+        wishes, mean = self._ddp.module.said.grad.tolist()
+        gradients = [parameter.grad for parameter in self.state.parameters]
+        there = [gradient for gradient in gradients if gradient is not None]
+        if there and not math.isfinite(float(nn.utils.get_total_norm(there))):
+            raise NonFinite(f"the gradient of the minibatch is not finite (the loss is {mean:g})")
+        return Reduced(gradients, changes, task.id, piece.end, mean, wishes > 0)
+
+    def _changes_of_buffers(self, before: list[Tensor], share: float) -> list[Tensor]:
+        """What the forward passes changed of them: the members' mean, of counters one's own."""
+        changes = [now.detach() - was for now, was in zip(self._buffers, before, strict=True)]
+        floats = [i for i, change in enumerate(changes) if change.is_floating_point()]
+        if floats:
+            flat = torch.cat([changes[i].reshape(-1) for i in floats]) * share
+            dist.all_reduce(flat)
+            parts = flat.split([changes[i].numel() for i in floats])
+            for i, part in zip(floats, parts, strict=True):
+                changes[i] = part.view_as(changes[i])
+        return changes
+
+    @torch.no_grad()
+    def commit(self, step: Reduced) -> None:
+        """Apply a step."""
+        state = self.state
+        for parameter, gradient in zip(state.parameters, step.gradients, strict=True):
+            parameter.grad = gradient
+        for group in state.optimizer.param_groups:
+            group["lr"] = learning_rate(self._spec.optimizer, state.version)
+        state.optimizer.step()
+        for buffer, change in zip(self._buffers, step.changes, strict=True):
+            buffer += change
+        state.version += 1
+        state.applied[step.task] = step.end
+
+    def keep(self, step: Reduced) -> Reduced:
+        """The same, untouched by the steps that follow."""
+        step.gradients = [None if g is None else g.clone() for g in step.gradients]
+        return step
+
+    # -- what is done alone
+
+    @torch.no_grad()
+    def outputs(self, features: Any) -> Any:
+        """The model's outputs in evaluation mode, on the CPU."""
+        self.model.eval()
+        return to_device(self.model(to_device(features, self._device)), torch.device("cpu"))
+
+    def refresh(self) -> None:
+        """The values are those of now already."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The model's values, on the CPU."""
+        return {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}

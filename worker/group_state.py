@@ -1,0 +1,180 @@
+"""What each member of an all-reduce group holds: parameters, buffers, optimizer, ledger, steps.
+
+It is the group's one shard (ps/ledger.py has the same books on a server): `applied` says how far it
+has applied each task, and moves with the parameters. `pack` makes one blob of it, for a member that
+lacks it; `write` and `read` are checkpoints, in the format of the servers' (ps/snapshot.py), so that
+a job may go on with another strategy.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from ..common.errors import CheckpointError
+from ..common.storage import FileRecord, load, read_checked, write_file
+from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
+from . import optimizers
+from .ps_trainer import dense_tensors
+
+_SHARD = "shard-00000-of-00001"
+_STATE = "state."
+
+
+class GroupState:
+    """See the module. `spec` is what the model and its optimizer are."""
+
+    def __init__(self, model: nn.Module, spec: ModelSpec) -> None:
+        self.model = model
+        self.spec = spec
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = optimizers.make(spec.optimizer, self.parameters)
+        self.version = 0
+        self.applied: dict[int, int] = {}  # by task
+
+    def copy(self) -> GroupState:
+        """The state of now, which training does not touch."""
+        with torch.no_grad():
+            twin = GroupState(copy.deepcopy(self.model), self.spec)
+        ours = dict(zip(twin.parameters, self.parameters, strict=True))
+        for theirs, mine in ours.items():
+            steps, state = optimizers.get_state(self.optimizer, mine)
+            clones = {name: value.clone() for name, value in state.items()}
+            optimizers.set_state(twin.optimizer, theirs, steps, clones)
+        twin.version, twin.applied = self.version, dict(self.applied)
+        return twin
+
+    def retire(self, low_water: int) -> None:
+        """Tasks below it are asked for no more."""
+        self.applied = {task: at for task, at in self.applied.items() if task >= low_water}
+
+    # -- for a member that lacks it
+
+    def pack(self) -> bytes:
+        """All of it."""
+        tensors = {f"model.{n}": t.contiguous() for n, t in self.model.state_dict().items()}
+        steps = []
+        for number, weight in enumerate(self.parameters):
+            count, state = optimizers.get_state(self.optimizer, weight)
+            steps.append(count)
+            tensors |= {f"{_STATE}{number}.{n}": t.contiguous() for n, t in state.items()}
+        applied = list(self.applied.items())
+        books = json.dumps({"version": self.version, "applied": applied, "steps": steps})
+        return safetensors.torch.save(tensors, {"edl": books})
+
+    def unpack(self, blob: bytes) -> None:
+        """Become what `pack` made a blob of. Raises CheckpointError where it is of another model."""
+        try:
+            header_nbytes = int.from_bytes(blob[:8], "little")
+            books = json.loads(json.loads(blob[8 : 8 + header_nbytes])["__metadata__"]["edl"])
+            tensors = safetensors.torch.load(blob)
+            names = [name for name in tensors if name.startswith("model.")]
+            values = {n.removeprefix("model."): tensors.pop(n) for n in names}
+            self.model.load_state_dict(values)
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise CheckpointError(f"a member's state is not of this model: {error}") from error
+        states: list[dict[str, Tensor]] = [{} for _ in self.parameters]
+        for name, tensor in tensors.items():
+            number, _, state = name.removeprefix(_STATE).partition(".")
+            states[int(number)][state] = tensor
+        for weight, steps, found in zip(self.parameters, books["steps"], states, strict=True):
+            on_device = {name: tensor.to(weight.device) for name, tensor in found.items()}
+            optimizers.set_state(self.optimizer, weight, steps, on_device)
+        self.version = books["version"]
+        self.applied = {task: position for task, position in books["applied"]}
+
+    # -- checkpoints
+
+    def write(self, directory: Path) -> list[FileRecord]:
+        """Write it, as one shard. The files."""
+        names = optimizers.state_names(self.spec.optimizer)
+        by_weight = dict(self._weights())
+        tensors: dict[str, Tensor] = {}
+        about = []
+        number = 0
+        for name, (tensor, kind) in dense_tensors(self.model).items():
+            steps, state = 0, dict[str, Tensor]()
+            if kind == "parameter" and name in by_weight:
+                steps, state = optimizers.get_state(self.optimizer, by_weight[name])
+            for chunk, value in enumerate(_chunks(tensor)):
+                tensors[f"{number}.value"] = value
+                if kind == "parameter":
+                    for theirs, ours in names.items():
+                        there = state[ours] if ours in state else self._fresh(ours, tensor)
+                        tensors[f"{number}.{_STATE}{theirs}"] = _chunks(there)[chunk]
+                about.append([name, chunk, steps, self.version])
+                number += 1
+        directory.mkdir(parents=True, exist_ok=True)
+        blob = safetensors.torch.save(tensors, {"edl": json.dumps({"chunks": about})})
+        books = {
+            "model": json.loads(self.spec.to_json()),
+            "version": self.version,
+            "low_water": 0,
+            "ledger": [[task, 0, position] for task, position in self.applied.items()],
+            "pushes": 0,
+        }
+        return [
+            write_file(directory / f"{_SHARD}.dense-00000.safetensors", blob),
+            write_file(directory / f"{_SHARD}.json", json.dumps(books).encode()),
+        ]
+
+    def read(self, path: str, *, ledger: bool) -> None:
+        """Become a checkpoint, of any strategy; with its ledger where the same job goes on.
+
+        Raises CheckpointError where a file is damaged or it is another model's.
+        """
+        manifest = load(path)
+        theirs = ModelSpec.from_json(json.dumps(manifest.model))
+        if (theirs.dense, theirs.tables) != (self.spec.dense, self.spec.tables):
+            raise CheckpointError(f"{manifest.directory} is a checkpoint of another model")
+        same = type(theirs.optimizer) is type(self.spec.optimizer)
+        names = optimizers.state_names(self.spec.optimizer) if same else {}
+        tensors = {name: tensor for name, (tensor, _) in dense_tensors(self.model).items()}
+        states: dict[str, dict[str, Tensor]] = {name: {} for name in tensors}
+        steps = dict.fromkeys(tensors, 0)
+        for record in manifest.files:
+            data = read_checked(manifest, record)
+            if record.name.endswith(".json"):
+                books = json.loads(data)
+                self.version = max(self.version, books["version"])
+                if ledger:
+                    self.applied |= {task: position for task, _, position in books["ledger"]}
+                continue
+            header_nbytes = int.from_bytes(data[:8], "little")
+            header = json.loads(data[8 : 8 + header_nbytes])["__metadata__"]["edl"]
+            parts = safetensors.torch.load(data)
+            for number, (name, chunk, count, _) in enumerate(json.loads(header).get("chunks", ())):
+                _put(tensors[name], chunk, parts[f"{number}.value"])
+                steps[name] = max(steps[name], count)
+                for told, ours in names.items():
+                    if (found := parts.get(f"{number}.{_STATE}{told}")) is not None:
+                        place = states[name].setdefault(ours, torch.empty_like(tensors[name]))
+                        _put(place, chunk, found)
+        for name, weight in self._weights():
+            optimizers.set_state(self.optimizer, weight, steps[name], states[name])
+
+    def _weights(self) -> Sequence[tuple[str, Tensor]]:
+        return [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
+
+    def _fresh(self, state: str, weight: Tensor) -> Tensor:
+        """The state of a weight that had no gradient yet."""
+        initial = getattr(self.spec.optimizer, "initial_accumulator_value", 0.0)
+        return torch.full_like(weight, initial if state == "sum" else 0.0)
+
+
+def _chunks(tensor: Tensor) -> list[Tensor]:
+    """The servers' chunks of a dense tensor: copies, float32, on the CPU."""
+    flat = tensor.detach().to("cpu", torch.float32).reshape(-1)
+    return [part.clone() for part in flat.split(CHUNK_ELEMENTS)]
+
+
+@torch.no_grad()
+def _put(tensor: Tensor, chunk: int, values: Tensor) -> None:
+    place = tensor.detach().reshape(-1)[chunk * CHUNK_ELEMENTS : (chunk + 1) * CHUNK_ELEMENTS]
+    place.copy_(values)

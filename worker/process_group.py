@@ -1,0 +1,131 @@
+"""torch's process group of one round: made through the master, given up at once where a member is lost.
+
+The members find each other by a store whose keys live at the master, under the job's identity, so no
+member of the group has to outlive the others. gloo's operations end only with their timeout, or with
+their connections: `cut` shuts those down, so whoever waits in an all-reduce is free in a moment. nccl
+has an abort of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from ..common.errors import EdlError
+from ..master.client import MasterClient
+
+log = logging.getLogger(__name__)
+
+_KEY_WAIT_S = 30.0  # for a member to tell its address
+_MAKE_S = 30.0
+_OPERATION_S = 1800.0
+
+
+class RoundOver(EdlError):
+    """The round ended while its process group was being made, or used."""
+
+
+class MasterStore(dist.Store):
+    """torch's store on the master, for one round. Raises RoundOver once that is over."""
+
+    def __init__(self, master: MasterClient, round_: int) -> None:
+        super().__init__()
+        self._master = master
+        self._round = round_
+
+    def set(self, key: str, value: Any) -> None:
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        self._master.put_key(self._round, key, data)
+
+    def get(self, key: str) -> bytes:
+        reply = self._master.get_key(self._round, key, _KEY_WAIT_S)
+        if reply.round_over:
+            raise RoundOver(f"round {self._round} is over")
+        if not reply.found:
+            raise EdlError(f"no member of round {self._round} told {key!r} in {_KEY_WAIT_S:g} s")
+        return bytes(reply.value)
+
+    def wait(self, keys: Any, timeout: Any = None) -> None:
+        for key in keys:
+            self.get(key)
+
+    def check(self, keys: Any) -> bool:
+        return all(self._master.get_key(self._round, key, 0.0).found for key in keys)
+
+    def set_timeout(self, timeout: Any) -> None:
+        """Each wait has its own."""
+
+
+class ProcessGroup:
+    """torch's default process group, for as long as a round lasts. `cut` may come from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._before = _connections()
+        self._made: dict[str, int] | None = None
+        self._is_cut = False
+
+    def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
+        """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost meanwhile."""
+        dist.init_process_group(
+            backend,
+            store=MasterStore(master, round_),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=_MAKE_S),
+        )
+        # of operations: a member that computes slowly is no failure, one that is lost is told of
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_OPERATION_S))
+        with self._lock:
+            self._made = _new(self._before)
+
+    def cut(self) -> None:
+        """Whoever waits in an operation of the group gets an error now."""
+        with self._lock:
+            if self._is_cut:
+                return
+            self._is_cut = True
+            for name, fd in (_new(self._before) if self._made is None else self._made).items():
+                _shut_down(name, fd)
+            if self._made is not None and dist.get_backend() == "nccl":
+                dist.distributed_c10d._abort_process_group()
+
+    def close(self) -> None:
+        """Forget it."""
+        with self._lock:
+            self._is_cut = True
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _new(before: dict[str, int]) -> dict[str, int]:
+    return {name: fd for name, fd in _connections().items() if name not in before}
+
+
+def _connections() -> dict[str, int]:
+    """This process's sockets, by what the kernel calls them."""
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if (name := os.readlink(f"/proc/self/fd/{fd}")).startswith("socket:"):
+                found[name] = int(fd)
+    return found
+
+
+def _shut_down(name: str, fd: int) -> None:
+    """Shut the connection down, if that is still what the descriptor is. gloo's listener stays: it
+    ends the process where accept fails. A connection of gRPC that was opened at the same time only
+    has to be made anew."""
+    with contextlib.suppress(OSError):
+        copy = socket.socket(fileno=os.dup(fd))
+        with copy:
+            if os.readlink(f"/proc/self/fd/{copy.fileno()}") == name:
+                copy.getpeername()
+                copy.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,116 @@
+"""A member's slices of its round's minibatches.
+
+All members of a round are given the same tasks, and cut the same minibatches out of them; of the N
+records of a minibatch that are used, rank r of R takes the positions [r * N // R, (r + 1) * N // R).
+So the minibatch is the same whoever trains, and each record is in one slice. A member whose slice is
+empty, or whose state is not there yet, computes on the first records with the weight 0: it must take
+part in the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..common.errors import EdlError
+from ..common.order import order
+from ..data.reader import RecordReader, take
+from ..master.client import MasterClient
+from ..proto import master_pb2 as pb
+from . import batches
+from .batches import SpanError
+from .task_stream import Batch, Lease, TaskStream
+
+_STAND_IN = 2  # records of a slice that counts nothing: batch normalisation needs two
+
+
+@dataclass
+class Slice(Batch):
+    """A member's part of a minibatch: `used` records of the `total` that are used in all.
+
+    `parts`: features, labels and how many records count, of one forward and backward pass each.
+    """
+
+    total: int = 0
+    parts: Sequence[tuple[Any, Any, int]] = ()
+
+
+class RoundLeases:
+    """The tasks of a round by number, and those that a member does alone."""
+
+    def __init__(self, master: MasterClient, round_: int) -> None:
+        self._master = master
+        self._round = round_
+        self._number = 1
+
+    def get_task(self, wait_s: float) -> pb.GetTaskReply:
+        reply = self._master.get_task_of_round(self._round, self._number, wait_s)
+        if reply.outcome == pb.GetTaskReply.TASK and reply.task.kind == pb.TRAIN:
+            self._number += 1
+        return reply
+
+
+class SliceStream(TaskStream):
+    """The stream of one round: train tasks come as slices, others whole."""
+
+    def __init__(
+        self,
+        leases: RoundLeases,
+        readers: Mapping[int, RecordReader],
+        feed: Callable[[Any, str], tuple[Any, Any]],
+        *,
+        rank: int,
+        world: int,
+        most: int,
+        **settings: Any,
+    ) -> None:
+        """`most`: records of one forward and backward pass; 0: all of the slice."""
+        super().__init__(leases, readers, feed, **settings)
+        self._rank, self._world, self._most = rank, world, most
+
+    def read(self, lease: Lease, position: int, boundaries: Sequence[int] = ()) -> Iterator[Batch]:
+        if lease.task.kind != pb.TRAIN:
+            yield from super().read(lease, position, boundaries)
+            return
+        task = lease.task
+        reader = self._readers[task.kind]
+        offsets = order(self._seed, task.epoch, task.id, lease.size, self._shuffle)
+        stops = (*task.boundaries, *boundaries)
+        skips = set(task.skips)
+        pieces = []
+        for start, end in batches.cuts(position, lease.size, self._minibatch, stops):
+            used = [p for p in range(start, end) if p not in skips]
+            mine = range(*(r * len(used) // self._world for r in (self._rank, self._rank + 1)))
+            pieces.append((start, end, len(used), [used[i] for i in mine], used[:_STAND_IN]))
+        kept = {p for *_, mine, stand_in in pieces for p in (mine or stand_in)}
+        spans = batches.spans(
+            reader,
+            task.source,
+            task.start,
+            task.end,
+            offsets=offsets,
+            minibatch=self._minibatch,
+            position=position,
+            boundaries=stops,
+            skips=set(range(lease.size)) - kept,
+        )
+        for span, (start, end, total, mine, _) in zip(spans, pieces, strict=True):
+            piece = Slice(lease, start, end, len(mine), total=total)
+            try:
+                piece.parts = list(self._parts(span.records, bool(mine)))
+            except EdlError:
+                raise
+            except Exception as error:  # the user's code: whatever it raises is about this span
+                raise SpanError(start, end, task.source, error) from error
+            yield piece
+
+    def _parts(self, records: Any, counts: bool) -> Iterator[tuple[Any, Any, int]]:
+        count = len(records)
+        size = self._most or max(count, 1)
+        for start in range(0, count, size):
+            part = take(records, np.arange(start, min(start + size, count)))
+            features, labels = self._feed(part, "train")
+            yield features, labels, len(part) if counts else 0
