@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _LAST_CALL_S = 10.0  # for workers that are to come, when a job or all of its group starts; a guess
 _WRITE_S = 1800.0  # a member writes all it holds
-_SHARDS = "group"  # the folder of snapshots, in the job's
+_FOLDER = "group"  # of snapshots, in the job's
 
 
 @dataclass
@@ -48,14 +48,29 @@ class _Ordered:
     future: Future[pb.ReportOrderRequest]
 
 
+@dataclass
+class _Base:
+    """A checkpoint or snapshot ("": the first values of the model), its steps and its ledger."""
+
+    path: str
+    version: int
+    applied: Mapping[int, int]
+
+
 class Collective:
     """What the job's course needs of the group, as ServerGroup is for servers. See the module.
 
-    `restore`: the checkpoint that it begins from.
+    `restore`: the checkpoint that it begins from, whose books the queue goes on with.
     """
 
     def __init__(self, core: Core, restore: str) -> None:
-        self.restore = restore
+        # What the group begins from where nobody has its state: a checkpoint, its steps, its ledger.
+        self._base = _Base(
+            restore, 0, {n: core.queue.tasks[n].position for n in core.queue.unretired}
+        )
+        if restore:
+            self._base.version = storage.load(restore).version
+        self._afresh = False  # the newest round began from there
         self.gave_up: list[int] = []  # workers that did not come back: the master ends them
         self._core = core
         self._rounds = Rounds(last_call_s=_LAST_CALL_S, patience_s=3 * core.settings.lease_s)
@@ -64,21 +79,23 @@ class Collective:
         self._order_numbers = itertools.count(1)
         self._holders: dict[str, str] = {}  # by cut: the incarnation that has it
         self._cut_numbers = itertools.count(1)
-        self._durable: Mapping[int, int] = {}  # by task: what the newest snapshot has
         self._newly_durable = self._snapshotting = False
 
     def memory(self) -> dict[str, Any]:
         """What a successor must know."""
         members = [[m.incarnation, m.index, m.address, m.version] for m in self._rounds.members]
         return {
-            "restore": self.restore,
+            "base": [self._base.path, self._base.version, list(self._base.applied.items())],
+            "afresh": self._afresh,
             "servers_version": self._rounds.number,
             "members_of_round": members,
         }
 
     def remember(self, memory: dict[str, Any]) -> None:
         """Go on where the master before ended."""
-        self.restore = memory["restore"]
+        path, version, applied = memory["base"]
+        self._base = _Base(path, version, dict(applied))
+        self._afresh = memory["afresh"]
         members = tuple(Peer(*each) for each in memory["members_of_round"])
         there = {member.incarnation for member in self._core.members.of(WORKER)}
         self._rounds.remember(memory["servers_version"], members)
@@ -221,6 +238,8 @@ class Collective:
             rank=ranks.index(me),
             peers=peers,
             low_water=self._core.queue.low_water,
+            afresh=self._afresh,
+            restore=self._base.path,
         )
 
     def watched(self, request: pb.WatchRoundRequest, is_leaving: bool) -> pb.WatchRoundReply | None:
@@ -271,15 +290,19 @@ class Collective:
         core.do("lost", worker=self.lessee)
         formed = self._rounds.form()
         self._keys.clear()
-        applied = {task: formed.top.applied.get(task, 0) for task in queue.unretired}
+        self._afresh = formed.afresh
+        version, there = formed.top.version, formed.top.applied
+        if formed.afresh:
+            version, there = self._base.version, self._base.applied
+        applied = {task: there.get(task, 0) for task in queue.unretired}
         before = queue.records_done
         core.do("recovered", applied=applied)
         for fence in queue.fencing:
             at = [applied[fence.task]]
             core.do("fenced", task=fence.task, attempt=fence.attempt, applied=at)
-        core.version = formed.top.version
+        core.version = version
         text = f"round {formed.number}: {len(formed.members)} workers, from step {core.version}"
-        if formed.restarted and formed.number > 1:
+        if formed.afresh and formed.number > 1:
             text += f"; nobody had the state: {before - queue.records_done} records are done again"
         core.tell(text)
         if core.status.state == "starting":
@@ -332,16 +355,16 @@ class Collective:
             except (OSError, EdlError) as error:
                 core.tell(f"snapshot of step {cut.version} cannot be written: {error}")
             else:
-                kept, self._durable, self._newly_durable = cut.version, cut.applied, True
-                older, self.restore = self.restore, str(written)
+                kept, older = cut.version, Path(self._base.path)
+                self._base, self._newly_durable = _Base(str(written), kept, cut.applied), True
                 core.save()
-                if Path(older).parent == self._folder:
+                if older.parent == self._folder:
                     shutil.rmtree(older, ignore_errors=True)
             self._drop(cut.name)
 
     @property
     def _folder(self) -> Path:
-        return self._core.job_dir / _SHARDS
+        return self._core.job_dir / _FOLDER
 
     def _write(self, cut: Cut) -> Path:
         """In the background."""
@@ -366,7 +389,9 @@ class Collective:
             self._newly_durable = False
             done = (queue.tasks[n] for n in queue.done_tasks)
             gone += [
-                t.id for t in done if t.kind == Kind.TRAIN and self._durable.get(t.id) == t.size
+                t.id
+                for t in done
+                if t.kind == Kind.TRAIN and self._base.applied.get(t.id) == t.size
             ]
         if gone:
             self._core.do("durable", tasks=gone)

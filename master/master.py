@@ -443,9 +443,7 @@ class Master:
             self.core.tell(f"{role} {replica.index}: {request.note}")
         self.core.save()
         return pb.RegisterReply(
-            settings_json=self.settings.to_json(),
-            job_dir=str(self.core.job_dir),
-            restore=self.collective.restore if self.collective is not None else "",
+            settings_json=self.settings.to_json(), job_dir=str(self.core.job_dir)
         )
 
     def _heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:

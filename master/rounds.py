@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Peer:
-    """One who trains, or waits to. `version`: steps that its state has; `applied`: its ledger, the
+    """One who trains, or waits to. `version`: steps that its state has, -1 without one; `applied`: its ledger, the
     position by task; `address`: where its state can be fetched."""
 
     incarnation: str
     index: int
     address: str
-    version: int = 0
+    version: int = -1
     applied: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -37,12 +37,12 @@ class Peer:
 class Formed:
     """A round: its members by rank, the first of which has what the furthest has.
 
-    `restarted`: nobody of the round before brought its state.
+    `afresh`: nobody brought the state of the round before.
     """
 
     number: int
     members: tuple[Peer, ...]
-    restarted: bool
+    afresh: bool
 
     @property
     def top(self) -> Peer:
@@ -111,14 +111,14 @@ class Rounds:
 
     def form(self) -> Formed:
         """Form it of all who are here. Ranks: who has the newest state first, then by index."""
-        restarted = not self._goes_on
+        afresh = not self._goes_on
         newest = max(member.version for member in self._here.values())
         members = sorted(self._here.values(), key=lambda m: (m.version < newest, m.index))
         self.number += 1
         self.members = tuple(members)
         self.running, self.broken = True, False
         self._here.clear()
-        return Formed(self.number, self.members, restarted)
+        return Formed(self.number, self.members, afresh)
 
     def overdue(self, now: float) -> list[Peer]:
         """Members that did not come back in time; named once."""
@@ -133,7 +133,8 @@ class Rounds:
         """Somebody is here who has what the last round began with."""
         began = self.members[0].version if self.members else 0
         known = {member.incarnation for member in self.members}
-        return any(m.incarnation in known and m.version >= began for m in self._here.values())
+        there = [m for m in self._here.values() if m.incarnation in known]
+        return any(m.version >= max(began, 0) for m in there)
 
     def _end(self, broken: bool, now: float) -> None:
         self.running, self.broken = False, broken

@@ -121,7 +121,7 @@ def run(
     health = rpc.serve_health()
     # Imports torch while the definition is checked, so that workers start at once from then on.
     nursery = Nursery(
-        (sys.executable, "-m", "edl.worker", "--nursery"),
+        (sys.executable, "-m", "edl.worker", "--nursery", settings.strategy),
         job_dir / "logs" / "nursery.log",
         settings.envs,
     )

@@ -58,16 +58,14 @@ class RegisterRequest(_message.Message):
     def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("fenced", "settings_json", "job_dir", "restore")
+    __slots__ = ("fenced", "settings_json", "job_dir")
     FENCED_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
     JOB_DIR_FIELD_NUMBER: _ClassVar[int]
-    RESTORE_FIELD_NUMBER: _ClassVar[int]
     fenced: bool
     settings_json: str
     job_dir: str
-    restore: str
-    def __init__(self, fenced: bool = ..., settings_json: _Optional[str] = ..., job_dir: _Optional[str] = ..., restore: _Optional[str] = ...) -> None: ...
+    def __init__(self, fenced: bool = ..., settings_json: _Optional[str] = ..., job_dir: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("id", "attempt", "kind", "source", "start", "end", "epoch", "position", "boundaries", "skips", "cut", "payload", "lease_s")
@@ -303,7 +301,7 @@ class Peer(_message.Message):
     def __init__(self, index: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("outcome", "round", "rank", "peers", "low_water")
+    __slots__ = ("outcome", "round", "rank", "peers", "low_water", "afresh", "restore")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ROUND: _ClassVar[JoinReply.Outcome]
@@ -319,12 +317,16 @@ class JoinReply(_message.Message):
     RANK_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     LOW_WATER_FIELD_NUMBER: _ClassVar[int]
+    AFRESH_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
     outcome: JoinReply.Outcome
     round: int
     rank: int
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
     low_water: int
-    def __init__(self, outcome: _Optional[_Union[JoinReply.Outcome, str]] = ..., round: _Optional[int] = ..., rank: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., low_water: _Optional[int] = ...) -> None: ...
+    afresh: bool
+    restore: str
+    def __init__(self, outcome: _Optional[_Union[JoinReply.Outcome, str]] = ..., round: _Optional[int] = ..., rank: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., low_water: _Optional[int] = ..., afresh: bool = ..., restore: _Optional[str] = ...) -> None: ...
 
 class WatchRoundRequest(_message.Message):
     __slots__ = ("replica", "round", "told_to_change", "orders", "wait_s")

@@ -56,14 +56,14 @@ def main() -> int:
     """Run; returns the exit code: 0 done or drained, 1 failed, 2 the definition is at fault."""
     parser = argparse.ArgumentParser(prog="python -m edl.worker")
     parser.add_argument("--describe", action="store_true")
-    parser.add_argument("--nursery", action="store_true")
+    parser.add_argument("--nursery", metavar="STRATEGY")
     parser.add_argument("--job-dir", default=os.environ.get("EDL_JOB_DIR", ""))
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--incarnation", default="")
     parser.add_argument("--master", default="")
     given = parser.parse_args()
     if given.nursery:
-        return nursery.run(main)
+        return nursery.run(main, given.nursery)
     try:
         if given.describe:
             job_dir = Path(given.job_dir)
@@ -139,19 +139,17 @@ class _Process:
             logs.configure(settings.log_level, settings.log_format, "worker", self._index)
             if self._notice is None:
                 self._notice = notice.watch(settings.preemption_notice)
-            self._run(master, settings, incarnation, reply.restore)
+            self._run(master, settings, incarnation)
         finally:
             master.close()
 
-    def _run(
-        self, master: MasterClient, settings: JobSettings, incarnation: str, restore: str
-    ) -> None:
+    def _run(self, master: MasterClient, settings: JobSettings, incarnation: str) -> None:
         beat = _Heartbeat(master, interval_s=min(1.0, settings.lease_s / 5))
         beat.start()
         try:
             worker: Worker | GroupWorker
             if settings.strategy == "allreduce":
-                worker = self._build_member(master, settings, restore)
+                worker = self._build_member(master, settings)
             else:
                 worker = self._build(master, settings, incarnation)
             self._worker = worker
@@ -229,10 +227,8 @@ class _Process:
             definition_file=definition.file,
         )
 
-    def _build_member(
-        self, master: MasterClient, settings: JobSettings, restore: str
-    ) -> GroupWorker:
-        """Load the definition, and the state that the group begins from where nobody has a newer one."""
+    def _build_member(self, master: MasterClient, settings: JobSettings) -> GroupWorker:
+        """Load the definition; the state comes with the first round."""
         _set_threads(settings)
         definition = load(settings)
         readers = open_readers(definition, settings)
@@ -245,18 +241,16 @@ class _Process:
             device=device,
             compile=settings.compile,
         )
-        if restore or settings.checkpoint_dir_for_init:
-            trainer.state.read(restore or settings.checkpoint_dir_for_init, ledger=bool(restore))
         tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
         tasks.train_begin(trainer.model)
 
-        def make_stream(leases: RoundLeases, rank: int, world: int) -> SliceStream:
+        def make_stream(leases: RoundLeases, rank: int, shares: int) -> SliceStream:
             return SliceStream(
                 leases,
                 readers,
                 definition.feed,
                 rank=rank,
-                world=world,
+                shares=shares,
                 most=settings.local_batch_size,
                 minibatch=settings.minibatch_size,
                 seed=settings.seed,
@@ -268,6 +262,7 @@ class _Process:
             trainer,
             tasks,
             make_stream,
+            first_values=settings.checkpoint_dir_for_init,
             address=self._server.address,
             states=self._states,
             token=rpc.job_token(),

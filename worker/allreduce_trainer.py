@@ -108,10 +108,10 @@ class AllReduceTrainer:
         for parameter in self.model.parameters():
             parameter.grad = None
 
-    def reduce(self, piece: Slice, *, counts: bool, wish: bool) -> Reduced:
+    def reduce(self, piece: Slice, wish: bool) -> Reduced:
         """A step's gradients, of all members. Raises NonFinite, torch's errors, or the user's.
 
-        counts: False where the state is not there yet. wish: the round shall end after this step.
+        wish: the round shall end after this step.
         """
         assert self._ddp is not None, "a step needs its round"
         task = piece.lease.task
@@ -122,13 +122,13 @@ class AllReduceTrainer:
         share = 0.0
         try:
             for number, (features, labels, count) in enumerate(piece.parts):
-                weight = count / piece.total if counts else 0.0
+                weight = count / piece.total
                 share += weight
                 last = number + 1 == len(piece.parts)
                 self._ddp.require_backward_grad_sync = last
                 inputs = to_device(features, self._device), to_device(labels, self._device)
                 loss = self._ddp(*inputs, weight * self._world, float(wish and last))
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             changes = self._changes_of_buffers(before, share)
         finally:
             with torch.no_grad():
@@ -148,7 +148,7 @@ class AllReduceTrainer:
         if floats:
             flat = torch.cat([changes[i].reshape(-1) for i in floats]) * share
             dist.all_reduce(flat)
-            parts = flat.split([changes[i].numel() for i in floats])
+            parts = torch.split(flat, [changes[i].numel() for i in floats])
             for i, part in zip(floats, parts, strict=True):
                 changes[i] = part.view_as(changes[i])
         return changes

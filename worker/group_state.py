@@ -35,7 +35,7 @@ class GroupState:
         self.spec = spec
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = optimizers.make(spec.optimizer, self.parameters)
-        self.version = 0
+        self.version = -1  # it has none yet
         self.applied: dict[int, int] = {}  # by task
 
     def copy(self) -> GroupState:
@@ -49,6 +49,10 @@ class GroupState:
             optimizers.set_state(twin.optimizer, theirs, steps, clones)
         twin.version, twin.applied = self.version, dict(self.applied)
         return twin
+
+    def begin(self) -> None:
+        """Be the first of all states."""
+        self.version, self.applied = 0, {}
 
     def retire(self, low_water: int) -> None:
         """Tasks below it are asked for no more."""
@@ -87,7 +91,7 @@ class GroupState:
             on_device = {name: tensor.to(weight.device) for name, tensor in found.items()}
             optimizers.set_state(self.optimizer, weight, steps, on_device)
         self.version = books["version"]
-        self.applied = {task: position for task, position in books["applied"]}
+        self.applied = dict(books["applied"])
 
     # -- checkpoints
 
@@ -142,8 +146,8 @@ class GroupState:
             data = read_checked(manifest, record)
             if record.name.endswith(".json"):
                 books = json.loads(data)
-                self.version = max(self.version, books["version"])
                 if ledger:
+                    self.version = books["version"]
                     self.applied |= {task: position for task, _, position in books["ledger"]}
                 continue
             header_nbytes = int.from_bytes(data[:8], "little")
@@ -171,7 +175,7 @@ class GroupState:
 def _chunks(tensor: Tensor) -> list[Tensor]:
     """The servers' chunks of a dense tensor: copies, float32, on the CPU."""
     flat = tensor.detach().to("cpu", torch.float32).reshape(-1)
-    return [part.clone() for part in flat.split(CHUNK_ELEMENTS)]
+    return [part.clone() for part in torch.split(flat, CHUNK_ELEMENTS)]
 
 
 @torch.no_grad()

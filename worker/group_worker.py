@@ -12,8 +12,9 @@ What ends a round here:
                      that this member has not, it gets as a latecomer does.
   failure            the content of this member's slice fails: reported, and as above.
 
-A latecomer takes part with the weight 0 while its state is on its way, keeps what the steps came to,
-and applies them to the state when it is here: nobody waits for it.
+A latecomer has no slice of the minibatches of its first round: it takes part with the weight 0, keeps
+what the steps came to while the state is on its way, and applies them to it when it is here. Nobody
+waits for it. Then it wishes for a round in which it counts.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class GroupWorker:
         tasks: Tasks,
         make_stream: Callable[..., SliceStream],
         *,
+        first_values: str,
         address: str,
         states: StateServicer,
         token: str,
@@ -73,11 +75,13 @@ class GroupWorker:
         log_loss_steps: int,
         on_step: Callable[[float, int], None] = lambda loss, records: None,
     ) -> None:
-        """`address`: where `states` is served. `make_stream(leases, rank, world)`."""
+        """`first_values`: the checkpoint that gives them to a new job, if one does. `address`: where
+        `states` is served. `make_stream(leases, rank, shares)`."""
         self._master = master
         self._trainer = trainer
         self._tasks = tasks
         self._make_stream = make_stream
+        self._first_values = first_values
         self._address = address
         self._states = states
         self._token = token
@@ -166,13 +170,16 @@ class GroupWorker:
         faults.point("worker.round", round=reply.round)
         group = ProcessGroup()
         world = len(reply.peers)
+        shares = sum(peer.version == reply.peers[0].version for peer in reply.peers)
         stream = self._make_stream(
-            RoundLeases(self._master, reply.round), rank=reply.rank, world=world
+            RoundLeases(self._master, reply.round), rank=reply.rank, shares=shares
         )
         round_ = self._round = _Round(self._master, reply, group, stream, self._orders)
         log.info("round=%d rank=%d of %d -> begun", reply.round, reply.rank, world)
         round_.start()
         try:
+            if reply.afresh:
+                self._begin(reply.restore)
             self._offer_state(reply)
             group.open(self._master, reply.round, reply.rank, world, self._backend)
             self._trainer.enter(world)
@@ -195,6 +202,12 @@ class GroupWorker:
         if self._fenced.is_set():
             raise Fenced("the master has declared this worker lost")
         return broken
+
+    def _begin(self, restore: str) -> None:
+        """The state that all begin with, where nobody has one."""
+        self._trainer.state.begin()
+        if restore or self._first_values:
+            self._trainer.state.read(restore or self._first_values, ledger=bool(restore))
 
     def _offer_state(self, reply: pb.JoinReply) -> None:
         """Where somebody lacks what this member has: hand out a copy of it, as it is now."""
@@ -361,7 +374,7 @@ class _Steps:
             wish = self._round.is_to_change or worker._draining.is_set()
             faults.point("worker.compute", task=lease.task.id, start=piece.start)
             try:
-                step = self._trainer.reduce(piece, counts=self._fetch is None, wish=wish)
+                step = self._trainer.reduce(piece, wish)
             except Exception as error:
                 self._unless_broken(lease, piece, error)
                 raise
@@ -453,6 +466,7 @@ class _Steps:
             raise _Broken from fetch.error
         self._trainer.state.unpack(fetch.blob)
         self._fetch = None
+        self._round.is_to_change = True
         kept = len(self._kept)
         while self._kept:
             self._trainer.commit(self._kept.popleft())

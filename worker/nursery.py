@@ -24,7 +24,7 @@ from typing import Any
 _IDLE_S = 0.05
 
 
-def run(main: Callable[[], int]) -> int:
+def run(main: Callable[[], int], strategy: str) -> int:
     """Serve until standard input ends. `main` is what a forked worker runs, with its own sys.argv;
     whose first argument is "edl.ps" is a parameter server.
     """
@@ -44,7 +44,10 @@ def run(main: Callable[[], int]) -> int:
         events = selector.select(_IDLE_S if server_main is None else None)
         if not events:  # the first process has begun: now there is time for what the next will need
             server_main = importlib.import_module("edl.ps.__main__").main
-            importlib.import_module("edl.common.kernels").prepare()
+            if strategy == "allreduce":
+                importlib.import_module("torch._dynamo")  # which torch.optim wants: 2 s
+            else:
+                importlib.import_module("edl.common.kernels").prepare()
         for key, _ in events:
             if key.fileobj is not requests:
                 os.read(wake_read, 4096)

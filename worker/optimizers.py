@@ -24,7 +24,7 @@ class FTRL(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "beta": beta, "l1": l1, "l2": l2})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step; none where the rate is 0, by which the formula would divide."""
         for group in self.param_groups:
             lr, beta, l1, l2 = (group[name] for name in ("lr", "beta", "l1", "l2"))

@@ -55,7 +55,7 @@ class Fetch(threading.Thread):
     def run(self) -> None:
         channel = rpc.Channel(self._address, self._token)
         try:
-            self.blob = self._fetch(worker_pb2_grpc.WorkerStub(channel))  # type: ignore[no-untyped-call]
+            self.blob = self._fetch(worker_pb2_grpc.WorkerStub(channel))
         except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the state
             self.error = error
         finally:

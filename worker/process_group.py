@@ -32,7 +32,7 @@ class RoundOver(EdlError):
     """The round ended while its process group was being made, or used."""
 
 
-class MasterStore(dist.Store):
+class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
     """torch's store on the master, for one round. Raises RoundOver once that is over."""
 
     def __init__(self, master: MasterClient, round_: int) -> None:

@@ -3,8 +3,8 @@
 All members of a round are given the same tasks, and cut the same minibatches out of them; of the N
 records of a minibatch that are used, rank r of R takes the positions [r * N // R, (r + 1) * N // R).
 So the minibatch is the same whoever trains, and each record is in one slice. A member whose slice is
-empty, or whose state is not there yet, computes on the first records with the weight 0: it must take
-part in the step.
+empty computes on the first records with the weight 0, since it must take part in the step; so do those
+of the ranks from R on, whose state is not there yet.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class SliceStream(TaskStream):
         feed: Callable[[Any, str], tuple[Any, Any]],
         *,
         rank: int,
-        world: int,
+        shares: int,
         most: int,
         **settings: Any,
     ) -> None:
-        """`most`: records of one forward and backward pass; 0: all of the slice."""
+        """`shares`: R, the ranks that have slices. `most`: records of one forward and backward pass; 0: all of the slice."""
         super().__init__(leases, readers, feed, **settings)
-        self._rank, self._world, self._most = rank, world, most
+        self._rank, self._shares, self._most = rank, shares, most
 
     def read(self, lease: Lease, position: int, boundaries: Sequence[int] = ()) -> Iterator[Batch]:
         if lease.task.kind != pb.TRAIN:
@@ -83,8 +83,8 @@ class SliceStream(TaskStream):
         pieces = []
         for start, end in batches.cuts(position, lease.size, self._minibatch, stops):
             used = [p for p in range(start, end) if p not in skips]
-            mine = range(*(r * len(used) // self._world for r in (self._rank, self._rank + 1)))
-            pieces.append((start, end, len(used), [used[i] for i in mine], used[:_STAND_IN]))
+            first, last = (r * len(used) // self._shares for r in (self._rank, self._rank + 1))
+            pieces.append((start, end, len(used), used[first:last], used[:_STAND_IN]))
         kept = {p for *_, mine, stand_in in pieces for p in (mine or stand_in)}
         spans = batches.spans(
             reader,

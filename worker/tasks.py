@@ -9,17 +9,29 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from ..common.errors import DefinitionError, JobError
 from ..model_zoo.spec import Definition
 from ..nn import metrics as streamed
 from ..proto import master_pb2 as pb
-from .ps_trainer import PsTrainer
 from .task_stream import Lease
+
+
+class Trained(Protocol):
+    """The model of a trainer."""
+
+    model: nn.Module
+
+    def refresh(self) -> None:
+        """Make the values of now the model's."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]: ...
 
 
 class DefinitionTasks:
@@ -74,7 +86,7 @@ class DefinitionTasks:
         except OSError as error:
             raise JobError(f"cannot write predictions into {folder}: {error}") from error
 
-    def train_end(self, trainer: PsTrainer) -> None:
+    def train_end(self, trainer: Trained) -> None:
         """Export the dense model and call on_train_end, both with the final values."""
         trainer.refresh()
         if self._output is not None:

@@ -42,6 +42,7 @@ from ..ps.client import PushOutcome, PushResult
 from .batches import SpanError
 from .ps_trainer import Gradients, PsTrainer
 from .task_stream import BadSpan, Batch, EndOfTask, Lease, TaskStream
+from .tasks import Trained
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -62,7 +63,7 @@ class Tasks(Protocol):
 
     def predicted(self, lease: Lease) -> None: ...
 
-    def train_end(self, trainer: PsTrainer) -> None: ...
+    def train_end(self, trainer: Trained) -> None: ...
 
     def task_end(self, lease: Lease) -> None: ...
 
