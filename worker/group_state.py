@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from ..common.errors import CheckpointError
 from ..common.storage import FileRecord, load, read_checked, write_file
+from ..nn.local import torch_optimizer
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
-from . import optimizers
+from . import optimizer_state
 from .ps_trainer import dense_tensors
 
 _SHARD = "shard-00000-of-00001"
@@ -34,7 +35,7 @@ class GroupState:
         self.model = model
         self.spec = spec
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = optimizers.make(spec.optimizer, self.parameters)
+        self.optimizer = torch_optimizer(spec.optimizer, self.parameters)
         self.version = -1  # it has none yet
         self.applied: dict[int, int] = {}  # by task
 
@@ -44,9 +45,9 @@ class GroupState:
             twin = GroupState(copy.deepcopy(self.model), self.spec)
         ours = dict(zip(twin.parameters, self.parameters, strict=True))
         for theirs, mine in ours.items():
-            steps, state = optimizers.get_state(self.optimizer, mine)
+            steps, state = optimizer_state.get_state(self.optimizer, mine)
             clones = {name: value.clone() for name, value in state.items()}
-            optimizers.set_state(twin.optimizer, theirs, steps, clones)
+            optimizer_state.set_state(twin.optimizer, theirs, steps, clones)
         twin.version, twin.applied = self.version, dict(self.applied)
         return twin
 
@@ -65,7 +66,7 @@ class GroupState:
         tensors = {f"model.{n}": t.contiguous() for n, t in self.model.state_dict().items()}
         steps = []
         for number, weight in enumerate(self.parameters):
-            count, state = optimizers.get_state(self.optimizer, weight)
+            count, state = optimizer_state.get_state(self.optimizer, weight)
             steps.append(count)
             tensors |= {f"{_STATE}{number}.{n}": t.contiguous() for n, t in state.items()}
         applied = list(self.applied.items())
@@ -89,7 +90,7 @@ class GroupState:
             states[int(number)][state] = tensor
         for weight, steps, found in zip(self.parameters, books["steps"], states, strict=True):
             on_device = {name: tensor.to(weight.device) for name, tensor in found.items()}
-            optimizers.set_state(self.optimizer, weight, steps, on_device)
+            optimizer_state.set_state(self.optimizer, weight, steps, on_device)
         self.version = books["version"]
         self.applied = dict(books["applied"])
 
@@ -97,7 +98,7 @@ class GroupState:
 
     def write(self, directory: Path) -> list[FileRecord]:
         """Write it, as one shard. The files."""
-        names = optimizers.state_names(self.spec.optimizer)
+        names = optimizer_state.state_names(self.spec.optimizer)
         by_weight = dict(self._weights())
         tensors: dict[str, Tensor] = {}
         about = []
@@ -105,7 +106,7 @@ class GroupState:
         for name, (tensor, kind) in dense_tensors(self.model).items():
             steps, state = 0, dict[str, Tensor]()
             if kind == "parameter" and name in by_weight:
-                steps, state = optimizers.get_state(self.optimizer, by_weight[name])
+                steps, state = optimizer_state.get_state(self.optimizer, by_weight[name])
             for chunk, value in enumerate(_chunks(tensor)):
                 tensors[f"{number}.value"] = value
                 if kind == "parameter":
@@ -138,7 +139,7 @@ class GroupState:
         if (theirs.dense, theirs.tables) != (self.spec.dense, self.spec.tables):
             raise CheckpointError(f"{manifest.directory} is a checkpoint of another model")
         same = type(theirs.optimizer) is type(self.spec.optimizer)
-        names = optimizers.state_names(self.spec.optimizer) if same else {}
+        names = optimizer_state.state_names(self.spec.optimizer) if same else {}
         tensors = {name: tensor for name, (tensor, _) in dense_tensors(self.model).items()}
         states: dict[str, dict[str, Tensor]] = {name: {} for name in tensors}
         steps = dict.fromkeys(tensors, 0)
@@ -161,7 +162,7 @@ class GroupState:
                         place = states[name].setdefault(ours, torch.empty_like(tensors[name]))
                         _put(place, chunk, found)
         for name, weight in self._weights():
-            optimizers.set_state(self.optimizer, weight, steps[name], states[name])
+            optimizer_state.set_state(self.optimizer, weight, steps[name], states[name])
 
     def _weights(self) -> Sequence[tuple[str, Tensor]]:
         return [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]

@@ -30,7 +30,7 @@ def storm(seed):
     ]
 
 
-def run_storm(folder, seed):
+def run_storm(folder, seed, strategy="ps"):
     sync = seed % 2 == 1
     rng = random.Random(-seed)
     settings = {"use_async": True}
@@ -40,10 +40,18 @@ def run_storm(folder, seed):
     on_the_way = random.Random(f"on the way {seed}")
     settings["transport"] = on_the_way.choice(["auto", "tcp"])
     settings["pull_ahead"], settings["push_window"] = on_the_way.choice([(0, 1), (1, 1), (1, 2)])
+    settings |= {"model_def": "counting", "model_params": {"delay_s": 0.004}}
+    if strategy == "allreduce":
+        settings = {
+            "strategy": strategy,
+            "model_def": "tally",
+            "model_params": {"records": RECORDS, "delay_s": 0.008},
+            "envs": {"MINIBATCH": "16"},
+            "local_batch_size": on_the_way.choice([0, 0, 3]),
+            "snapshot_s": 0.5,
+        }
     job = Job(
         folder,
-        model_def="counting",
-        model_params={"delay_s": 0.004},
         training_data=str(write_records(folder.parent / "records.npz", RECORDS)),
         minibatch_size=16,
         num_minibatches_per_task=8,
@@ -92,6 +100,14 @@ def run_storm(folder, seed):
     return job, code, done
 
 
+def check_tally(job, code):
+    """Of all-reduce."""
+    assert code == 0, job.logs()
+    counts = np.round(dense(job.checkpoint(), "counts"), 3)
+    wrong = {i: float(count) for i, count in enumerate(counts) if count != EPOCHS}
+    assert wrong == {}
+
+
 def check_books(job, code):
     assert code == 0, job.logs()
     ids, counts = table(job.checkpoint(), "counts")
@@ -105,6 +121,12 @@ def check_books(job, code):
 def test_each_record_is_applied_once_an_epoch_through_a_storm(seed, tmp_path):
     job, code, _ = run_storm(tmp_path / f"storm-{seed}", seed)
     check_books(job, code)
+
+
+@pytest.mark.parametrize("seed", CI_SEEDS)
+def test_each_record_is_applied_once_an_epoch_by_all_reduce(seed, tmp_path):
+    job, code, _ = run_storm(tmp_path / f"storm-{seed}", seed, "allreduce")
+    check_tally(job, code)
 
 
 @pytest.mark.slow

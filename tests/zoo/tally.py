@@ -1,8 +1,8 @@
 """The counting model without tables, for all-reduce.
 
-The gradient of a minibatch of N records is 1 / N in the place of each, and the learning rate is -N
+The gradient of a minibatch of N records is -1 / N in the place of each, and the learning rate is N
 (MINIBATCH, which must divide the tasks): place r ends as the number of times that record r was
-applied. `moved` keeps a momentum, so that a step too many or too few shows in it for ever.
+applied. `steps`, a running statistic, ends as the number of steps.
 """
 
 import os
@@ -33,11 +33,11 @@ def model(records=64, delay_s=0.0):
 
 
 def loss(outputs, labels):
-    return outputs.mean()
+    return -outputs.mean()
 
 
 def optimizer():
-    return SGD(lr=-float(os.environ["MINIBATCH"]))
+    return SGD(lr=float(os.environ["MINIBATCH"]))
 
 
 def feed(records, mode):
