@@ -209,12 +209,46 @@ def _check_names(settings: JobSettings, say: Say) -> None:
             raise UsageError(f"{say('envs')}: {name!r} is no name of an environment variable.")
 
 
+def _check_allreduce(settings: JobSettings, say: Say) -> None:
+    """What has no meaning where each step is that of all workers."""
+    if settings.command != "train":
+        raise UsageError(
+            f"{say('strategy')} allreduce is a way to train; a checkpoint of it is evaluated and "
+            "predicted with by servers, as any other: leave it out."
+        )
+    default = JobSettings()
+    for name in (
+        "use_async",
+        "grads_to_wait",
+        "staleness",
+        "lr_staleness_modulation",
+        "get_model_steps",
+        "pull_ahead",
+        "push_window",
+        "overlap_epochs",
+        "gradient_wire",
+        "deterministic",
+    ):
+        if getattr(settings, name) != getattr(default, name):
+            raise UsageError(
+                f"{say(name)} is about pushes to servers, which {say('strategy')} allreduce has not: "
+                "leave out one of them."
+            )
+
+
 def _check_consistency(settings: JobSettings, say: Say) -> None:
     """Contradictions about who keeps the parameters and when they change."""
     if settings.strategy == "ps" and settings.num_ps < 1:
         raise UsageError(
             f"{say('strategy')} ps keeps the parameters on servers, but {say('num_ps')} is 0: "
             "give --num_ps 1 or more."
+        )
+    if settings.strategy == "allreduce":
+        _check_allreduce(settings, say)
+    elif settings.local_batch_size:
+        raise UsageError(
+            f"{say('local_batch_size')} cuts a worker's slice of a minibatch, and with "
+            f"{say('strategy')} ps a worker has all of it: leave it out, or lower --minibatch_size."
         )
     if settings.use_async and settings.grads_to_wait > 1:
         raise UsageError(

@@ -205,6 +205,11 @@ class Collective:
         return round_ == self._rounds.number and self._rounds.is_running(incarnation)
 
     @property
+    def running(self) -> bool:
+        """There is a round, and it is not over."""
+        return self._rounds.running
+
+    @property
     def changing(self) -> bool:
         """The round is to end, in order: somebody waits to come in."""
         return self._rounds.newcomers

@@ -163,9 +163,10 @@ class Master:
         self.core.version = memory["version"]
         self.group.remember(memory)
         self.course.remember(memory)
-        for worker in {t.worker for t in self.queue.leased_tasks} - {
-            m.incarnation for m in members
-        }:
+        there = {m.incarnation for m in members}
+        if self.collective is not None:
+            there.add(self.collective.lessee)
+        for worker in {t.worker for t in self.queue.leased_tasks} - there:
             self.core.do("lost", worker=worker)  # its loss was half told when the master was killed
         self.core.tell(
             f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})"
@@ -753,6 +754,16 @@ class Master:
 
     def _stopping(self, reason: str) -> Script[None]:
         """Somebody wants the job to stop: hand everything back, keep what was learnt."""
+        if self.collective is not None:
+            resume = yield from self._stop_members(self.collective)
+        else:
+            resume = yield from self._stop_workers()
+        if not self.core.ended:
+            text = f"stopped ({reason or 'asked to'}) at record {self.queue.records_done}"
+            self.core.end("failed", EXIT_INTERRUPTED, f"{text}; {go_on_with(resume)}", resume)
+
+    def _stop_workers(self) -> Script[str | None]:
+        """What goes on: a checkpoint of the servers, once the workers have left."""
         queue, running = self.queue, self.replicas.running
         grace_s = self.settings.drain_grace_s
         trains = self.settings.command == "train"
@@ -765,19 +776,35 @@ class Master:
         self.replicas.scale(0)
         self._stop_all(WORKER, grace_s)
         yield lambda: not running(WORKER) and not queue.fencing
-        resume = self.core.resume
         if trains and not saves:  # nothing was done that what it began from has not
-            resume = self.status.checkpoint
+            return self.status.checkpoint
         # Not `version`: the servers' heartbeats tell it up to a second late.
         if saves and queue.records_done:
             if queue.uneven:
                 self.core.tell("no checkpoint: a worker was killed in the midst of a push")
             elif not self.core.ended:
                 yield from self.course.checkpoint(last=True)
-                resume = self.status.checkpoint
-        if not self.core.ended:
-            text = f"stopped ({reason or 'asked to'}) at record {self.queue.records_done}"
-            self.core.end("failed", EXIT_INTERRUPTED, f"{text}; {go_on_with(resume)}", resume)
+                return self.status.checkpoint
+        return self.core.resume
+
+    def _stop_members(self, group: Collective) -> Script[str | None]:
+        """What goes on: a checkpoint of the workers, which have the state, before they leave."""
+        grace_s = self.settings.drain_grace_s
+        saved: list[str | None] = [] if self.queue.records_done else [self.status.checkpoint]
+
+        def save() -> Script[None]:
+            yield from self.course.checkpoint(last=True)
+            saved.append(self.status.checkpoint)
+
+        if not saved:
+            until = self.core.clock.now() + grace_s
+            self.loop.spawn(save())
+            self.loop.wake_at(until)
+            yield lambda: bool(saved) or (not group.running and self.core.clock.now() >= until)
+        self.replicas.scale(0)
+        self._stop_all(WORKER, grace_s)
+        yield lambda: not self.replicas.running(WORKER)
+        return saved[0] if saved else self.core.resume
 
     def _leave(self) -> Script[None]:
         """Workers first, so that none sees its servers vanish; whoever does not go is killed."""

@@ -16,9 +16,11 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import torch.distributed as dist
 
 from ..common.errors import EdlError
+from ..common.listen import own_host
 from ..master.client import MasterClient
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class ProcessGroup:
 
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
         """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost meanwhile."""
+        _choose_interface()
         dist.init_process_group(
             backend,
             store=MasterStore(master, round_),
@@ -103,6 +106,15 @@ class ProcessGroup:
             self._is_cut = True
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _choose_interface() -> None:
+    """Have gloo and nccl listen where this process does, not where the host's name leads."""
+    host = own_host()
+    for name, addresses in psutil.net_if_addrs().items():
+        if host in (each.address for each in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 def _new(before: dict[str, int]) -> dict[str, int]:
