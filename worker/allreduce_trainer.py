@@ -12,6 +12,7 @@ A member whose state is still on its way keeps what was reduced (`Reduced`), and
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,14 @@ from .device import to_device
 from .group_state import GroupState
 from .ps_trainer import NonFinite, _seed_of, compiled
 from .slices import Slice
+
+# Buffers are averaged here; torch calls that option by another name from 2.12 on.
+_SYNCS = inspect.signature(DistributedDataParallel).parameters
+_NO_BROADCAST: dict[str, Any] = (
+    {"forward_sync_buffers": False}
+    if "forward_sync_buffers" in _SYNCS
+    else {"broadcast_buffers": False}
+)
 
 
 @dataclass
@@ -96,7 +105,7 @@ class AllReduceTrainer:
         # Which parameters a step uses may depend on its records, and none is left out unseen.
         self._ddp = DistributedDataParallel(
             _Weighted(self.model, self._forward, self._loss),
-            broadcast_buffers=False,
+            **_NO_BROADCAST,
             init_sync=False,
             find_unused_parameters=True,
             gradient_as_bucket_view=True,

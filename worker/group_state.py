@@ -156,7 +156,7 @@ class GroupState:
             parts = safetensors.torch.load(data)
             for number, (name, chunk, count, _) in enumerate(json.loads(header).get("chunks", ())):
                 _put(tensors[name], chunk, parts[f"{number}.value"])
-                steps[name] = max(steps[name], count)
+                steps[name] = max(steps[name], count) if same else 0
                 for told, ours in names.items():
                     if (found := parts.get(f"{number}.{_STATE}{told}")) is not None:
                         place = states[name].setdefault(ours, torch.empty_like(tensors[name]))

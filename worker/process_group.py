@@ -19,13 +19,15 @@ from typing import Any
 import psutil
 import torch.distributed as dist
 
+from ..common.clock import MonotonicClock
 from ..common.errors import EdlError
 from ..common.listen import own_host
 from ..master.client import MasterClient
 
 log = logging.getLogger(__name__)
 
-_KEY_WAIT_S = 30.0  # for a member to tell its address
+_KEY_WAIT_S = 10.0  # of one question
+_MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
 _MAKE_S = 30.0
 _OPERATION_S = 1800.0
 
@@ -41,18 +43,21 @@ class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
         super().__init__()
         self._master = master
         self._round = round_
+        self._clock = MonotonicClock()
 
     def set(self, key: str, value: Any) -> None:
         data = value.encode() if isinstance(value, str) else bytes(value)
         self._master.put_key(self._round, key, data)
 
     def get(self, key: str) -> bytes:
-        reply = self._master.get_key(self._round, key, _KEY_WAIT_S)
-        if reply.round_over:
-            raise RoundOver(f"round {self._round} is over")
-        if not reply.found:
-            raise EdlError(f"no member of round {self._round} told {key!r} in {_KEY_WAIT_S:g} s")
-        return bytes(reply.value)
+        until = self._clock.now() + _MEMBER_S
+        while self._clock.now() < until:
+            reply = self._master.get_key(self._round, key, _KEY_WAIT_S)
+            if reply.round_over:
+                raise RoundOver(f"round {self._round} is over")
+            if reply.found:
+                return bytes(reply.value)
+        raise RoundOver(f"no member of round {self._round} told {key!r} in {_MEMBER_S:g} s")
 
     def wait(self, keys: Any, timeout: Any = None) -> None:
         for key in keys:
@@ -106,6 +111,8 @@ class ProcessGroup:
             self._is_cut = True
         if dist.is_initialized():
             dist.destroy_process_group()
+        else:  # its making failed: the next one is called as those of the others are
+            dist.distributed_c10d._world.group_count = 0
 
 
 def _choose_interface() -> None:

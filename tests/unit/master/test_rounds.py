@@ -131,7 +131,7 @@ def test_who_does_not_come_back_is_named_once():
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, unique=True))
 def test_ranks_follow_the_indexes_of_equals(order):
-    group, formed = formed_of(*(f"w{ord(letter)}" for letter in order))
+    _, formed = formed_of(*(f"w{ord(letter)}" for letter in order))
 
     assert [m.index for m in formed.members] == sorted(m.index for m in formed.members)
 

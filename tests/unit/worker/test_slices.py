@@ -1,0 +1,105 @@
+"""The members' slices of a minibatch: together all of it, once."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.proto import master_pb2 as pb
+from edl.worker.slices import SliceStream
+from edl.worker.task_stream import Lease
+
+
+class Numbers:
+    """Records that are their own numbers; remembers what was read."""
+
+    def __init__(self):
+        self.read_records = []
+
+    def read(self, source, start, end, skip=frozenset()):
+        records = [r for r in range(start, end) if r not in skip]
+        self.read_records += records
+        return records
+
+
+def feed(records, mode):
+    return np.array(records), mode
+
+
+def slices(task, rank, shares, *, minibatch=8, most=0):
+    reader = Numbers()
+    stream = SliceStream(
+        None,
+        {pb.TRAIN: reader},
+        feed,
+        rank=rank,
+        shares=shares,
+        most=most,
+        minibatch=minibatch,
+        seed=3,
+        shuffle=True,
+    )
+    return list(stream.read(Lease(task, task.position), task.position)), reader
+
+
+def task_of(size, position=0, skips=(), boundaries=()):
+    return pb.Task(
+        id=5, kind=pb.TRAIN, start=100, end=100 + size, position=position, skips=skips,
+        boundaries=boundaries, epoch=1,
+    )  # fmt: skip
+
+
+def counted(piece):
+    return [int(r) for features, _, count in piece.parts if count for r in features]
+
+
+@given(
+    size=st.integers(1, 40),
+    shares=st.integers(1, 6),
+    most=st.integers(0, 4),
+    data=st.data(),
+)
+def test_all_slices_are_the_minibatch_whoever_trains(size, shares, most, data):
+    position = data.draw(st.integers(0, size - 1))
+    skips = data.draw(st.sets(st.integers(0, size - 1), max_size=5))
+    boundaries = data.draw(st.lists(st.integers(0, size), max_size=2))
+    task = task_of(size, position, sorted(skips), boundaries)
+
+    alone, _ = slices(task, 0, 1)
+    members = [slices(task, rank, shares, most=most)[0] for rank in range(shares)]
+
+    for number, whole in enumerate(alone):
+        pieces = [pieces[number] for pieces in members]
+        assert {(p.start, p.end, p.total) for p in pieces} == {(whole.start, whole.end, whole.used)}
+        assert [r for piece in pieces for r in counted(piece)] == counted(whole)
+        assert sum(piece.used for piece in pieces) == whole.total
+        sizes = [piece.used for piece in pieces]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@given(size=st.integers(1, 40), shares=st.integers(1, 6))
+def test_a_latecomer_has_no_slice_but_something_to_compute_on(size, shares):
+    pieces, _ = slices(task_of(size), shares, shares)
+
+    for piece in pieces:
+        assert piece.used == 0 and piece.total > 0
+        assert [count for _, _, count in piece.parts] == [0]
+        assert 1 <= len(piece.parts[0][0]) <= 2
+
+
+def test_a_member_reads_its_own_slices_only():
+    read = [slices(task_of(32), rank, 2)[1].read_records for rank in range(2)]
+
+    assert [16, 16] == [len(records) for records in read]
+    assert set(range(100, 132)) == set(read[0]) | set(read[1])
+
+
+def test_a_large_slice_comes_in_parts():
+    pieces, _ = slices(task_of(16), 0, 1, minibatch=16, most=6)
+
+    assert [6, 6, 4] == [count for _, _, count in pieces[0].parts]
+
+
+def test_a_minibatch_whose_records_are_all_quarantined_has_no_parts():
+    pieces, _ = slices(task_of(8, skips=range(8)), 0, 2)
+
+    assert [(0, [])] == [(piece.total, piece.parts) for piece in pieces]
