@@ -78,7 +78,7 @@ class LocalRuntime:
             child: Child | None
             try:
                 self._logs.mkdir(parents=True, exist_ok=True)
-                child = self._fork(role, command, env, log) or _spawn(command, env, log)
+                child = self._fork(command, env, log) or _spawn(command, env, log)
             except OSError as error:
                 raise EdlError(f"{role} {index} cannot be started: {error}") from error
             replica = Replica(role, index, incarnation, child.pid, start_time(child.pid))
@@ -99,13 +99,14 @@ class LocalRuntime:
         waiter.start()
 
     def _fork(
-        self, role: str, arguments: Sequence[str], env: Mapping[str, str], log: Path
+        self, arguments: Sequence[str], env: Mapping[str, str], log: Path
     ) -> ForkedReplica | None:
         """Out of the nursery, where it is ready: it has its imports behind it.
 
-        A worker waits for it, since it would have to import the same; a server does not.
+        Nobody waits for it to be: the master has others to answer meanwhile. A job's first replicas
+        find it ready, since it has checked the definition; those of a restarted master may not.
         """
-        if self._nursery is None or (role == "server" and not self._nursery.ready):
+        if self._nursery is None or not self._nursery.ready:
             return None
         return self._nursery.start(arguments[2:], {**os.environ, **env}, log)
 

@@ -186,12 +186,13 @@ class GroupWorker:
             stream.start()
             _Steps(self, round_).run()
             return False
-        except (_Broken, RoundOver):
+        except (_Broken, RoundOver) as error:
+            log.info("round=%d -> broken reason=%r", reply.round, _line(error.__cause__ or error))
             broken = True
         except RuntimeError as error:  # torch's for a member that is gone, among others
             if not (round_.is_broken or _is_of_group(error)):
                 raise
-            log.info("round=%d -> broken error=%r", reply.round, str(error).splitlines()[0][:200])
+            log.info("round=%d -> broken reason=%r", reply.round, _line(error))
             broken = True
         finally:
             self._round = None
@@ -527,6 +528,10 @@ class _Steps:
         )
         self._master.report_task(report)
         self._stream.forget(lease)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0][:200]
 
 
 def _is_of_group(error: BaseException) -> bool:
