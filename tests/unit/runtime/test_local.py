@@ -267,7 +267,7 @@ def test_a_command_that_cannot_be_run_is_an_error(tmp_path):
         runtime.start("worker", 0, "x", {})
 
 
-def test_workers_wait_for_the_nursery_and_servers_come_out_of_it_once_it_is_ready(tmp_path):
+def test_replicas_come_out_of_the_nursery_once_it_is_ready_and_nobody_waits_for_it(tmp_path):
     asked: list[list[str]] = []
 
     class Full:
@@ -288,14 +288,14 @@ def test_workers_wait_for_the_nursery_and_servers_come_out_of_it_once_it_is_read
     )
 
     for number, (role, Full.ready) in enumerate(
-        [("worker", False), ("server", False), ("server", True)]
+        [("worker", False), ("server", False), ("server", True), ("worker", True)]
     ):
         runtime.start(role, 0, f"{role} {number}", {"COLOUR": "red"})
 
-    assert [0, 0, 0] == [exits.get(timeout=WAIT_S).code for _ in range(3)]
+    assert [0, 0, 0, 0] == [exits.get(timeout=WAIT_S).code for _ in range(4)]
     assert [
         ["import sys", "--index", "0", "--incarnation", name, "--master", "host:1"]
-        for name in ("worker 0", "server 2")
+        for name in ("server 2", "worker 3")
     ] == asked
 
 
@@ -303,6 +303,8 @@ def test_a_fork_that_does_not_lead_a_group_yet_is_killed_all_the_same(tmp_path):
     child = subprocess.Popen((sys.executable, "-c", "import signal; signal.pause()"))
 
     class Nursery:
+        ready = True
+
         def start(self, argv, env, log):
             return child  # in our group, as a fork is before its setsid
 

@@ -16,7 +16,7 @@ def main():
     if sys.argv[1] == "sleep":
         signal.pause()
     return int(sys.argv[1])
-nursery.run(main)
+nursery.run(main, "ps")
 """
 
 
