@@ -126,7 +126,7 @@ class GoodputFunction:
 
         Raises ValueError for a batch below the initial size, of which the model says nothing.
         """
-        return plain(self._efficiency(self._total(np.asarray(batch_size, float))))
+        return plain(self._efficiency(self._total(floats(batch_size))))
 
     def optimize(
         self,
@@ -204,17 +204,14 @@ class GoodputFunction:
     def _throughput(self, nodes: Floats, replicas: Floats, atomic: Floats, accum: Floats) -> Floats:
         perf = self._perf
         gradient_s = perf.alpha_c + perf.beta_c * atomic
-        several = nodes > 1
         more = np.maximum(replicas - 2, 0)
-        sync_s = np.where(
-            several, perf.alpha_n + perf.beta_n * more, perf.alpha_r + perf.beta_r * more
-        )
-        sync_s = np.where(replicas > 1, sync_s, 0.0)
+        on_one_s = (nodes == 1) * (replicas > 1) * (perf.alpha_r + perf.beta_r * more)
+        sync_s = on_one_s + (nodes > 1) * (perf.alpha_n + perf.beta_n * more)
         # (gradient^gamma + sync^gamma)^(1 / gamma), which would underflow or overflow as it stands
         longer, shorter = np.maximum(gradient_s, sync_s), np.minimum(gradient_s, sync_s)
         last_s = longer * (1 + (shorter / longer) ** perf.gamma) ** (1 / perf.gamma)
-        step_s = accum * gradient_s + last_s
-        return np.asarray(replicas * atomic * (accum + 1) / step_s)
+        step_s: Floats = accum * gradient_s + last_s
+        return replicas * atomic * (accum + 1) / step_s
 
     def _total(self, batch_size: Floats) -> Floats:
         check(
@@ -228,14 +225,14 @@ class GoodputFunction:
         sqr, var = self._grad
         scale = batch_size / self._init
         if sqr + var == 0:  # a gradient of nothing gains nothing by a larger batch
-            return np.asarray(1 / scale)
+            return 1 / scale
         # gain / scale with gain = (var + sqr) / (var / scale + sqr), so that it falls in floats too
-        return np.asarray((var + sqr) / (var + sqr * scale))
+        return (var + sqr) / (var + sqr * scale)
 
 
 def allocation(num_nodes: ArrayLike, num_replicas: ArrayLike) -> tuple[Floats, Floats]:
     """Both as float64. Raises ValueError where not 1 <= N <= R."""
-    nodes, replicas = np.asarray(num_nodes, float), np.asarray(num_replicas, float)
+    nodes, replicas = floats(num_nodes), floats(num_replicas)
     check(
         (nodes >= 1) & (nodes <= replicas) & (replicas < np.inf),
         "a job runs on at least one node, and has at least one replica on each",
@@ -247,7 +244,7 @@ def allocation(num_nodes: ArrayLike, num_replicas: ArrayLike) -> tuple[Floats, F
 
 def check(holds: Any, rule: str, **values: ArrayLike) -> None:
     """Raises ValueError, with the first of the values for which the rule does not hold."""
-    if not np.all(holds):
+    if not (holds.all() if isinstance(holds, np.ndarray) else holds):
         first = np.argmin(holds)
         each = (
             f"{n}={np.broadcast_to(v, np.shape(holds)).flat[first]:g}" for n, v in values.items()
@@ -256,7 +253,7 @@ def check(holds: Any, rule: str, **values: ArrayLike) -> None:
 
 
 def _batch(atomic_bsz: ArrayLike, accum_steps: ArrayLike) -> tuple[Floats, Floats]:
-    atomic, accum = np.asarray(atomic_bsz, float), np.asarray(accum_steps, float)
+    atomic, accum = floats(atomic_bsz), floats(accum_steps)
     check((accum >= 0) & (accum < np.inf), "accumulation steps are at least 0", accum_steps=accum)
     return atomic_sizes(atomic), accum
 
@@ -267,6 +264,11 @@ def atomic_sizes(atomic: Floats) -> Floats:
         (atomic >= 1) & (atomic < np.inf), "an atomic batch size is at least 1", atomic_bsz=atomic
     )
     return atomic
+
+
+def floats(values: ArrayLike) -> Any:
+    """float64; of a number a numpy scalar, with which numpy is three times as fast as with an array."""
+    return np.asarray(values, float)[()]
 
 
 def plain(values: Any) -> Any:

@@ -46,7 +46,7 @@ class SpeedupFunction:
 
         Raises ValueError where the two are not whole numbers with 0 < N <= R or N = R = 0.
         """
-        nodes, replicas = np.asarray(num_nodes), np.asarray(num_replicas)
+        nodes, replicas = np.asarray(num_nodes)[()], np.asarray(num_replicas)[()]
         check(
             nodes.dtype.kind in "iu" and replicas.dtype.kind in "iu",
             f"nodes and replicas are whole numbers, not {nodes.dtype} and {replicas.dtype}",
@@ -57,10 +57,12 @@ class SpeedupFunction:
             num_nodes=nodes,
             num_replicas=replicas,
         )
-        most = int(replicas.max(initial=0))
-        if most >= self._table_NR.shape[1]:
-            self._table_NR = self._made(1 << most.bit_length())
-        return plain(self._table_NR[(nodes > 1).astype(np.intp), replicas])
+        row = (nodes > 1) * 1
+        try:
+            return plain(self._table_NR[row, replicas])
+        except IndexError:
+            self._table_NR = self._made(1 << int(replicas.max()).bit_length())
+            return plain(self._table_NR[row, replicas])
 
     def _made(self, size: int) -> Floats:
         replicas = np.arange(1, size)
