@@ -1,4 +1,4 @@
-"""How fast a job makes progress on an allocation, and with which batch size. Needs numpy and scipy only.
+"""How fast a job makes progress on an allocation, and with which batch size.
 
 from edl.goodput import GoodputFunction, GradParams, fit_perf_params
 """

@@ -142,7 +142,7 @@ def test_one_row_is_fitted_as_by_the_predecessor(golden):
 
 
 def test_one_batch_size_is_half_constant(oracle):
-    """2.4 of the formulas: only one distinct m, then alpha_c = mean(a) / 2."""
+    """One size says nothing of T_grad = alpha + beta * m but its sum: alpha_c = mean(a) / 2."""
     columns = measured(oracle, PLANTED, sizes=(64,))
 
     found = fit_perf_params(*columns)
