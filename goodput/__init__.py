@@ -1,6 +1,6 @@
 """How fast a job makes progress on an allocation, and with which batch size.
 
-from edl.goodput import GoodputFunction, GradParams, fit_perf_params
+    from edl.goodput import GoodputFunction, GradParams, fit_perf_params
 """
 
 from .fit import fit_perf_params
