@@ -143,8 +143,8 @@ class GoodputFunction:
         passes, as few as the upper end of `atomic_bsz_range` (each end may be None) lets it, and
         rounded up: the total may exceed `max_batch_size` by less than one example a pass. Where the
         lower end forbids every such total, the batch is as large as the lower end makes it. Without
-        `accumulation` one replica keeps the initial size: its gradients' noise can be measured only
-        between passes of the same step.
+        `accumulation` one replica keeps the initial size: the noise of its gradients, measured between
+        steps instead of passes, is biased.
 
         Raises ValueError for bounds that contradict each other, and where the upper end keeps the
         total batch below the initial size.

@@ -189,7 +189,7 @@ def test_best_batch_size_is_that_of_brute_force(
 
 @pytest.mark.parametrize("most", [128, 1000, 12800])
 def test_one_replica_without_accumulation_keeps_the_initial_batch_size(most):
-    """Its noise can be measured only between the passes of a step, of which it has one."""
+    """Section 4.3, and AdaptDL: noise is measured without bias between passes only."""
     goodput = GoodputFunction(PERF, NOISY, 128)
 
     assert (128, 0) == goodput.optimize(1, 1, most, (1, 12800))[1:]
