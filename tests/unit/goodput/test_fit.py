@@ -99,7 +99,7 @@ def test_planted_parameters_are_recovered_within_10_percent(oracle, planted):
 
 
 def test_measurements_with_noise_are_predicted_within_10_percent(oracle):
-    """Section 5.2: the fitted model is within 10 % of what is measured."""
+    """Pollux reports an error of its throughput model of at most 10 %."""
     columns = measured(oracle, PLANTED, noise=0.05)
 
     found = fit_perf_params(*columns)

@@ -34,7 +34,7 @@ def test_speedup_is_best_goodput_over_best_goodput_of_one_replica(goodput, bound
 
 
 def test_speedup_over_the_fair_share_is_1_there(goodput, bounds):
-    """Section 4.2, eqn 14: SPEEDUP(A) = max GOODPUT(A) / max GOODPUT(a_f), a_f the fair share."""
+    """Section 4.2: SPEEDUP(A) = max GOODPUT(A) / max GOODPUT(a_f), a_f the fair share."""
     fair = fair_replicas({"gpu": 1}, {"gpu": 64}, num_jobs=16)
     speedup = SpeedupFunction(goodput, *bounds, base=(1, fair))
     over_one = SpeedupFunction(goodput, *bounds)
