@@ -11,6 +11,7 @@ FOLDERS = [
     "chaos",
     "common",
     "data",
+    "goodput",
     "k8s",
     "master",
     "model_zoo",
