@@ -27,7 +27,7 @@ from .values import convert
 # A DNS label, short enough that a replica's name, which begins with it, is one as well.
 _JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 # What ElasticDL called them.
-_FORMER_CHOICES = {"parameterserverstrategy": "ps"}
+_FORMER_CHOICES = {"parameterserverstrategy": "ps", "allreducestrategy": "allreduce"}
 
 _ANYWHERE = {"runtime", "min_workers"}  # of the group Cluster, but not only there
 

@@ -293,10 +293,15 @@ def _number(amount: str) -> Decimal:
     return names.quantity(amount, "resource")
 
 
+def _has_job_volume(settings: JobSettings, component: str) -> bool:
+    """Who writes snapshots there; the journal is the master's."""
+    return component in ("master", "worker" if settings.strategy == "allreduce" else "ps")
+
+
 def _volumes(settings: JobSettings, component: str) -> list[dict[str, Any]]:
     found, _ = names.volumes(settings.volume, "--volume")
     found.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    if component in ("master", "ps"):
+    if _has_job_volume(settings, component):
         source: dict[str, Any] = {"emptyDir": {}}
         if settings.job_volume:
             source = names.volume(settings.job_volume, "--job_volume")
@@ -310,7 +315,7 @@ def _volumes(settings: JobSettings, component: str) -> list[dict[str, Any]]:
 def _mounts(settings: JobSettings, component: str) -> list[dict[str, Any]]:
     _, found = names.volumes(settings.volume, "--volume")
     found.append({"name": "shm", "mountPath": "/dev/shm"})
-    if component in ("master", "ps"):
+    if _has_job_volume(settings, component):
         mount: dict[str, Any] = {"name": "job", "mountPath": JOB_DIR}
         if settings.job_volume:
             mount["subPath"] = names.object_name(settings.job_name)
