@@ -245,11 +245,13 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
         )
     if settings.strategy == "allreduce":
         _check_allreduce(settings, say)
-    elif settings.local_batch_size:
-        raise UsageError(
-            f"{say('local_batch_size')} cuts a worker's slice of a minibatch, and with "
-            f"{say('strategy')} ps a worker has all of it: leave it out, or lower --minibatch_size."
-        )
+    else:
+        for name in ("local_batch_size", "batch_rule", "lr_warmup_steps"):
+            if getattr(settings, name) != getattr(JobSettings(), name):
+                raise UsageError(
+                    f"{say(name)} is about minibatches of all workers together; with "
+                    f"{say('strategy')} ps each has its own: leave it out."
+                )
     if settings.use_async and settings.grads_to_wait > 1:
         raise UsageError(
             f"{say('use_async')} applies each push on arrival, but {say('grads_to_wait')} "

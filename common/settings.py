@@ -129,6 +129,16 @@ class JobSettings:
         "is larger adds up several. 0: all of the slice.",
         "Data",
     )
+    batch_rule: str = knob(
+        "constant",
+        "All-reduce: what becomes of the minibatch when the number of workers changes; linear: it and "
+        "the learning rate grow and shrink with them. A definition's own batch_rule goes before.",
+        "Data",
+        choices=("constant", "linear"),
+    )
+    lr_warmup_steps: int = knob(
+        0, "All-reduce: steps over which the learning rate follows the batch rule.", "Data"
+    )
     num_minibatches_per_task: int = knob(8, "Minibatches of a task.", "Data", minimum=1)
     num_epochs: int = knob(1, "Passes over the training data.", "Data", "epochs")
     max_steps: int = knob(0, "Stop after so many versions; 0: no limit.", "Data", "max_step")

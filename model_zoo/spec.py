@@ -10,6 +10,7 @@ A definition is a plain Python module (docs/model-zoo.md):
     def reader(path, **params) -> RecordReader    optional
     class Callbacks                               optional
     def process_predictions(outputs, worker)      optional
+    def batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)    optional
 
 What the module defines is called only through `Definition`, which checks what comes back.
 Nothing here imports torch; the definition does. catalogue.py finds definitions, check.py tries one
@@ -45,6 +46,7 @@ SIGNATURES = {
     "reader": "def reader(path, **params) -> RecordReader",
     "Callbacks": "class Callbacks, made without arguments",
     "process_predictions": "def process_predictions(outputs, worker)",
+    "batch_rule": "def batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)",
 }
 # Positional arguments that each function is called with (model: by name, from --model_params).
 _ARGUMENTS = {
@@ -55,6 +57,7 @@ _ARGUMENTS = {
     "reader": ("path",),
     "Callbacks": (),
     "process_predictions": ("outputs", "worker"),
+    "batch_rule": ("workers", "wanted", "minibatch_size"),
 }
 # What Callbacks may define, and what each is called with.
 CALLBACKS = {
@@ -93,7 +96,7 @@ class Definition:
         """The optional parts that it has."""
         return tuple(
             name
-            for name in ("metrics", "reader", "Callbacks", "process_predictions")
+            for name in ("metrics", "reader", "Callbacks", "process_predictions", "batch_rule")
             if self.has(name)
         )
 
@@ -154,6 +157,21 @@ class Definition:
     @property
     def process_predictions(self) -> Callable[[Any, Any], Any] | None:
         return getattr(self.module, "process_predictions", None)
+
+    def batch_rule(self, workers: int, wanted: int, minibatch_size: int) -> tuple[int, float]:
+        """All-reduce: records of a minibatch of so many workers, and the factor of the learning rate.
+
+        `wanted`: workers that the job began with.
+        """
+        made = self._function("batch_rule")(workers, wanted, minibatch_size)
+        match made:
+            case (int(records), float() | int() as factor) if records > 0 and factor > 0:
+                return records, float(factor)
+        raise self._wrong(
+            "batch_rule",
+            f"returned {made!r} instead of (records of a minibatch, factor of the learning rate), "
+            "both above 0",
+        )
 
     def _function(self, name: str) -> Callable[..., Any]:
         function = getattr(self.module, name, None)

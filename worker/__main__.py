@@ -39,6 +39,7 @@ from ..proto import worker_pb2_grpc
 from ..ps.client import PsClient
 from . import nursery
 from .allreduce_trainer import AllReduceTrainer
+from .batch_rule import make_rule
 from .describe import be_deterministic, describe, load, model_maker, open_readers
 from .group_worker import GroupWorker
 from .peers import StateServicer
@@ -240,11 +241,12 @@ class _Process:
             model_spec(make_model(), definition.optimizer(), settings.seed),
             device=device,
             compile=settings.compile,
+            warmup_steps=settings.lr_warmup_steps,
         )
         tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
         tasks.train_begin(trainer.model)
 
-        def make_stream(leases: RoundLeases, rank: int, shares: int) -> SliceStream:
+        def make_stream(leases: RoundLeases, rank: int, shares: int, minibatch: int) -> SliceStream:
             return SliceStream(
                 leases,
                 readers,
@@ -252,7 +254,7 @@ class _Process:
                 rank=rank,
                 shares=shares,
                 most=settings.local_batch_size,
-                minibatch=settings.minibatch_size,
+                minibatch=minibatch,
                 seed=settings.seed,
                 shuffle=settings.shuffle,
             )
@@ -262,6 +264,7 @@ class _Process:
             trainer,
             tasks,
             make_stream,
+            make_rule(definition, settings),
             first_values=settings.checkpoint_dir_for_init,
             address=self._server.address,
             states=self._states,

@@ -82,8 +82,11 @@ class AllReduceTrainer:
         *,
         device: torch.device,
         compile: bool = False,
+        warmup_steps: int = 0,
     ) -> None:
-        """Raises DefinitionError for a model with tables, which only servers hold."""
+        """`warmup_steps`: over which the learning rate goes where `follow` says.
+
+        Raises DefinitionError for a model with tables, which only servers hold."""
         self.model = make_model().to(device)
         if tables(self.model):
             raise DefinitionError(
@@ -95,9 +98,14 @@ class AllReduceTrainer:
         self._device = device
         self._forward = compiled(self.model) if compile else self.model
         self._loss = loss
+        self._warmup_steps = warmup_steps
         self._buffers = list(self.model.buffers())
         self._ddp: DistributedDataParallel | None = None
         self._world = 1
+
+    def follow(self, factor: float) -> None:
+        """The learning rate goes to so many times what the optimizer says."""
+        self.state.follow(factor, self._warmup_steps)
 
     def enter(self, world: int) -> None:
         """Train with so many members, in torch's default process group."""
@@ -168,8 +176,10 @@ class AllReduceTrainer:
         state = self.state
         for parameter, gradient in zip(state.parameters, step.gradients, strict=True):
             parameter.grad = gradient
+        rate = learning_rate(self._spec.optimizer, state.version)
+        rate *= state.lr_factor(self._warmup_steps)
         for group in state.optimizer.param_groups:
-            group["lr"] = learning_rate(self._spec.optimizer, state.version)
+            group["lr"] = rate
         state.optimizer.step()
         for buffer, change in zip(self._buffers, step.changes, strict=True):
             buffer += change

@@ -38,6 +38,7 @@ class GroupState:
         self.optimizer = torch_optimizer(spec.optimizer, self.parameters)
         self.version = -1  # it has none yet
         self.applied: dict[int, int] = {}  # by task
+        self._factors = (1.0, 1.0, 0)  # of the learning rate: from, to, since which step
 
     def copy(self) -> GroupState:
         """The state of now, which training does not touch."""
@@ -49,7 +50,20 @@ class GroupState:
             clones = {name: value.clone() for name, value in state.items()}
             optimizer_state.set_state(twin.optimizer, theirs, steps, clones)
         twin.version, twin.applied = self.version, dict(self.applied)
+        twin._factors = self._factors
         return twin
+
+    def lr_factor(self, warmup_steps: int) -> float:
+        """That of the next step."""
+        old, new, since = self._factors
+        done = min(1.0, (self.version - since + 1) / max(1, warmup_steps))
+        return old + (new - old) * done
+
+    def follow(self, factor: float, warmup_steps: int) -> None:
+        """From now on the learning rate goes to so many times what the optimizer says."""
+        if factor != self._factors[1]:
+            old = self.lr_factor(warmup_steps) if self.version else factor
+            self._factors = (old, factor, self.version)
 
     def begin(self) -> None:
         """Be the first of all states."""
@@ -70,7 +84,14 @@ class GroupState:
             steps.append(count)
             tensors |= {f"{_STATE}{number}.{n}": t.contiguous() for n, t in state.items()}
         applied = list(self.applied.items())
-        books = json.dumps({"version": self.version, "applied": applied, "steps": steps})
+        books = json.dumps(
+            {
+                "version": self.version,
+                "applied": applied,
+                "steps": steps,
+                "factors": self._factors,
+            }
+        )
         return safetensors.torch.save(tensors, {"edl": books})
 
     def unpack(self, blob: bytes) -> None:
@@ -93,6 +114,7 @@ class GroupState:
             optimizer_state.set_state(self.optimizer, weight, steps, on_device)
         self.version = books["version"]
         self.applied = dict(books["applied"])
+        self._factors = tuple(books["factors"])
 
     # -- checkpoints
 

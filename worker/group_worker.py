@@ -37,6 +37,7 @@ from ..common.errors import EdlError, Fenced
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
 from .allreduce_trainer import AllReduceTrainer, Reduced
+from .batch_rule import BatchRule
 from .batches import SpanError
 from .group_state import GroupState
 from .peers import Fetch, StateServicer
@@ -64,7 +65,8 @@ class GroupWorker:
         master: MasterClient,
         trainer: AllReduceTrainer,
         tasks: Tasks,
-        make_stream: Callable[..., SliceStream],
+        make_stream: Callable[[RoundLeases, int, int, int], SliceStream],
+        batch_rule: BatchRule,
         *,
         first_values: str,
         address: str,
@@ -76,11 +78,12 @@ class GroupWorker:
         on_step: Callable[[float, int], None] = lambda loss, records: None,
     ) -> None:
         """`first_values`: the checkpoint that gives them to a new job, if one does. `address`: where
-        `states` is served. `make_stream(leases, rank, shares)`."""
+        `states` is served. `make_stream(leases, rank, shares, minibatch)`."""
         self._master = master
         self._trainer = trainer
         self._tasks = tasks
         self._make_stream = make_stream
+        self._batch_rule = batch_rule
         self._first_values = first_values
         self._address = address
         self._states = states
@@ -171,15 +174,24 @@ class GroupWorker:
         group = ProcessGroup()
         world = len(reply.peers)
         shares = sum(peer.version == reply.peers[0].version for peer in reply.peers)
+        minibatch, factor = self._batch_rule(shares)
         stream = self._make_stream(
-            RoundLeases(self._master, reply.round), rank=reply.rank, shares=shares
+            RoundLeases(self._master, reply.round), reply.rank, shares, minibatch
         )
         round_ = self._round = _Round(self._master, reply, group, stream, self._orders)
-        log.info("round=%d rank=%d of %d -> begun", reply.round, reply.rank, world)
+        log.info(
+            "round=%d rank=%d of %d minibatch=%d -> begun",
+            reply.round,
+            reply.rank,
+            world,
+            minibatch,
+        )
         round_.start()
         try:
             if reply.afresh:
                 self._begin(reply.restore)
+            if reply.rank < shares:  # a latecomer gets it with the state
+                self._trainer.follow(factor)
             self._offer_state(reply)
             group.open(self._master, reply.round, reply.rank, world, self._backend)
             self._trainer.enter(world)
