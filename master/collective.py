@@ -80,6 +80,7 @@ class Collective:
         self._holders: dict[str, str] = {}  # by cut: the incarnation that has it
         self._cut_numbers = itertools.count(1)
         self._newly_durable = self._snapshotting = False
+        self._last = ""  # the incarnation that was asked to leave its state
 
     def memory(self) -> dict[str, Any]:
         """What a successor must know."""
@@ -247,6 +248,35 @@ class Collective:
             restore=self._base.path,
         )
 
+    def leave(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """A member goes, in order. The last one saves the state first. May come twice."""
+        me = request.replica.incarnation
+        last = self._rounds.leave(me, self._core.clock.now()) and request.version >= 0
+        if last and self._core.status.state == "running":
+            self._last = me
+        reply = pb.JoinReply(outcome=pb.JoinReply.LEAVE)
+        if self._last == me:
+            reply.save = str(self._folder / f"left-{request.version}-{me}")
+        return reply
+
+    def _left(self, report: pb.ReportOrderRequest) -> None:
+        """The last member has saved the state."""
+        if self._rounds.running or report.version < self._base.version:
+            return
+        files = [storage.FileRecord(f.name, f.nbytes, f.sha256) for f in report.files]
+        storage.write_manifest(
+            report.directory,
+            version=report.version,
+            num_shards=1,
+            num_slots=NUM_SLOTS,
+            files=files,
+            model=json.loads(report.model_json),
+        )
+        self._base = _Base(report.directory, report.version, dict(report.applied))
+        self._newly_durable = True
+        self._core.tell(f"the last worker has left its state, of step {report.version}")
+        self._core.save()
+
     def watched(self, request: pb.WatchRoundRequest, is_leaving: bool) -> pb.WatchRoundReply | None:
         """What a member must know now; None: nothing new."""
         me = request.replica.incarnation
@@ -308,7 +338,8 @@ class Collective:
         core.version = version
         text = f"round {formed.number}: {len(formed.members)} workers, from step {core.version}"
         if formed.afresh and formed.number > 1:
-            text += f"; nobody had the state: {before - queue.records_done} records are done again"
+            again = max(0, before - queue.records_done)
+            text += f", which was saved; {again} records that were done are computed again"
         core.tell(text)
         if core.status.state == "starting":
             core.status.state = "running"
@@ -336,7 +367,10 @@ class Collective:
             del self._holders[cut]
 
     def reported(self, report: pb.ReportOrderRequest) -> None:
-        """What became of an order. May come twice."""
+        """What became of an order, or the state of the last member. May come twice."""
+        if not report.id:
+            self._left(report)
+            return
         ordered = self._orders.pop(report.id, None)
         if ordered is not None:
             if report.error:

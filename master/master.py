@@ -309,6 +309,8 @@ class Master:
             replica = request.replica
             if self.members.get(replica.incarnation) is None:
                 return pb.JoinReply(outcome=pb.JoinReply.FENCED)
+            if request.leaves:
+                return self.collective.leave(request)
             if self.status.state == "done" or self._must_leave(WORKER, replica.index):
                 return pb.JoinReply(outcome=pb.JoinReply.LEAVE)
             return self.collective.joined(request)

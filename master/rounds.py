@@ -85,6 +85,14 @@ class Rounds:
             self._end(True, now)
         self._missing.pop(incarnation, None)
 
+    def leave(self, incarnation: str, now: float) -> bool:
+        """It is out of its round, in order, and wants no other. Whether nobody else has the state."""
+        if self.is_running(incarnation):
+            self._end(False, now)
+        had = self._here.pop(incarnation, None), self._missing.pop(incarnation, None)
+        others = {*self._here, *self._missing} & {m.incarnation for m in self.members}
+        return any(had) and not others
+
     def break_(self, now: float) -> None:
         """The step under way cannot be finished."""
         if self.running:

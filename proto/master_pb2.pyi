@@ -266,7 +266,7 @@ class GetServersReply(_message.Message):
     def __init__(self, slot_map_version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., num_slots: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("replica", "wait_s", "address", "version", "applied", "round", "broken")
+    __slots__ = ("replica", "wait_s", "address", "version", "applied", "round", "broken", "leaves")
     class AppliedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -281,6 +281,7 @@ class JoinRequest(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     wait_s: float
     address: str
@@ -288,7 +289,8 @@ class JoinRequest(_message.Message):
     applied: _containers.ScalarMap[int, int]
     round: int
     broken: bool
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., wait_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[int] = ..., applied: _Optional[_Mapping[int, int]] = ..., round: _Optional[int] = ..., broken: bool = ...) -> None: ...
+    leaves: bool
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., wait_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[int] = ..., applied: _Optional[_Mapping[int, int]] = ..., round: _Optional[int] = ..., broken: bool = ..., leaves: bool = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("index", "address", "version")
@@ -301,7 +303,7 @@ class Peer(_message.Message):
     def __init__(self, index: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("outcome", "round", "rank", "peers", "low_water", "afresh", "restore")
+    __slots__ = ("outcome", "round", "rank", "peers", "low_water", "afresh", "restore", "save")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ROUND: _ClassVar[JoinReply.Outcome]
@@ -319,6 +321,7 @@ class JoinReply(_message.Message):
     LOW_WATER_FIELD_NUMBER: _ClassVar[int]
     AFRESH_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
     outcome: JoinReply.Outcome
     round: int
     rank: int
@@ -326,7 +329,8 @@ class JoinReply(_message.Message):
     low_water: int
     afresh: bool
     restore: str
-    def __init__(self, outcome: _Optional[_Union[JoinReply.Outcome, str]] = ..., round: _Optional[int] = ..., rank: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., low_water: _Optional[int] = ..., afresh: bool = ..., restore: _Optional[str] = ...) -> None: ...
+    save: str
+    def __init__(self, outcome: _Optional[_Union[JoinReply.Outcome, str]] = ..., round: _Optional[int] = ..., rank: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., low_water: _Optional[int] = ..., afresh: bool = ..., restore: _Optional[str] = ..., save: _Optional[str] = ...) -> None: ...
 
 class WatchRoundRequest(_message.Message):
     __slots__ = ("replica", "round", "told_to_change", "orders", "wait_s")
@@ -379,7 +383,7 @@ class Order(_message.Message):
     def __init__(self, id: _Optional[int] = ..., kind: _Optional[_Union[Order.Kind, str]] = ..., cut: _Optional[str] = ..., directory: _Optional[str] = ...) -> None: ...
 
 class ReportOrderRequest(_message.Message):
-    __slots__ = ("replica", "id", "error", "version", "applied", "files", "model_json")
+    __slots__ = ("replica", "id", "error", "version", "applied", "files", "model_json", "directory")
     class File(_message.Message):
         __slots__ = ("name", "nbytes", "sha256")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +407,7 @@ class ReportOrderRequest(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     MODEL_JSON_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     id: int
     error: str
@@ -410,7 +415,8 @@ class ReportOrderRequest(_message.Message):
     applied: _containers.ScalarMap[int, int]
     files: _containers.RepeatedCompositeFieldContainer[ReportOrderRequest.File]
     model_json: str
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., id: _Optional[int] = ..., error: _Optional[str] = ..., version: _Optional[int] = ..., applied: _Optional[_Mapping[int, int]] = ..., files: _Optional[_Iterable[_Union[ReportOrderRequest.File, _Mapping]]] = ..., model_json: _Optional[str] = ...) -> None: ...
+    directory: str
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., id: _Optional[int] = ..., error: _Optional[str] = ..., version: _Optional[int] = ..., applied: _Optional[_Mapping[int, int]] = ..., files: _Optional[_Iterable[_Union[ReportOrderRequest.File, _Mapping]]] = ..., model_json: _Optional[str] = ..., directory: _Optional[str] = ...) -> None: ...
 
 class ReportOrderReply(_message.Message):
     __slots__ = ()

@@ -34,6 +34,7 @@ import torch
 from ..common import faults
 from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced
+from ..common.storage import FileRecord
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
 from .allreduce_trainer import AllReduceTrainer, Reduced
@@ -143,6 +144,23 @@ class GroupWorker:
             self.number = reply.round
             self._trainer.state.retire(reply.low_water)
             broken = self._train(reply)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Go, and leave the state to the next ones where nobody else has it."""
+        state = self._trainer.state
+        asked = pb.JoinRequest(version=state.version, round=self.number, leaves=True)
+        directory = self._master.join(asked).save
+        if directory:
+            files = state.write(Path(directory))
+            saved = pb.ReportOrderRequest(
+                directory=directory,
+                version=state.version,
+                applied=state.applied,
+                files=_told(files),
+                model_json=state.spec.to_json(),
+            )
+            self._master.report_order(saved)
         self._states.offer(self.number + 1, None)
 
     def _join(self, broken: bool) -> pb.JoinReply | None:
@@ -251,10 +269,7 @@ class GroupWorker:
             cut = self._cuts[order.cut]
             files = cut.write(Path(order.directory))
             report.model_json = cut.spec.to_json()
-            report.files.extend(
-                pb.ReportOrderRequest.File(name=f.name, nbytes=f.nbytes, sha256=f.sha256)
-                for f in files
-            )
+            report.files.extend(_told(files))
         except (OSError, KeyError) as error:
             report.error = f"{order.directory}: {error}"
         with contextlib.suppress(EdlError):  # the job is over, or the loop meets the same silence
@@ -540,6 +555,12 @@ class _Steps:
         )
         self._master.report_task(report)
         self._stream.forget(lease)
+
+
+def _told(files: list[FileRecord]) -> list[pb.ReportOrderRequest.File]:
+    return [
+        pb.ReportOrderRequest.File(name=f.name, nbytes=f.nbytes, sha256=f.sha256) for f in files
+    ]
 
 
 def _line(error: BaseException) -> str:

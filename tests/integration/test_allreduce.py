@@ -138,7 +138,7 @@ def test_all_members_are_killed_at_once(tmp_path):
 
     assert counts(job) == [2.0] * RECORDS
     told = [event["text"] for event in job.result()["events"]]
-    again = [t for t in told if "nobody had the state" in t]
+    again = [t for t in told if "computed again" in t]
     assert len(again) == 1 and "from step 0" not in again[0], again
 
 
@@ -185,6 +185,21 @@ def test_servers_go_on_with_what_a_group_has_begun(tmp_path):
         assert job.wait() == 0, job.logs()
 
     assert counts(job) == [2.0] * RECORDS
+
+
+def test_the_last_worker_leaves_its_state_to_the_next(tmp_path):
+    """Preempted with a notice (SIGTERM), and no snapshot: no step is computed again."""
+    with job_of(tmp_path / "job", "tally", delay_s=0.02, num_workers=1, snapshot_s=0) as job:
+        status = job.watch(lambda s: s["records_done"] >= 200)
+        send(status["workers"][0]["pid"], signal.SIGTERM)
+        assert job.wait() == 0, job.logs()
+
+    assert counts(job) == [2.0] * RECORDS
+    told = [event["text"] for event in job.result()["events"]]
+    (left,) = [t for t in told if "has left its state" in t]
+    step = left.rpartition(" ")[2]
+    saved = f"round 2: 1 workers, from step {step}, which was saved; 0 records that were done are"
+    assert [t for t in told if t.startswith(saved)], told
 
 
 def test_evaluations_see_the_state_between_two_steps(tmp_path):

@@ -119,6 +119,23 @@ def test_a_latecomer_that_never_got_the_state_does_not_count_as_having_it():
     assert group.ready(1, 20.0) and group.form().afresh
 
 
+def test_the_last_one_that_leaves_is_asked_for_the_state():
+    """Broken once: two that leave at the same time each counted on the other."""
+    group, _ = formed_of("w0", "w1")
+
+    assert not group.leave("w0", 1.0) and not group.broken
+    assert group.leave("w1", 1.0)
+    assert not group.leave("w1", 1.0)
+
+
+def test_one_that_leaves_others_behind_is_not():
+    group, _ = formed_of("w0", "w1")
+    group.join(peer("w1", 4), 1, False, 1.0)
+
+    assert not group.leave("w0", 1.0)
+    assert group.ready(1, 1.0) and not group.form().afresh
+
+
 def test_who_does_not_come_back_is_named_once():
     group, _ = formed_of("w0", "w1")
     group.break_(5.0)
