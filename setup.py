@@ -12,6 +12,7 @@ FOLDERS = [
     "common",
     "data",
     "k8s",
+    "launch",
     "master",
     "model_zoo",
     "nn",
