@@ -227,7 +227,7 @@ class Coordinator:
             state = {DONE: "done"}.get(ended, "failed") if self._gone else "stopping"
         found, report = machine.round, machine.report
         left_s = None
-        if report is not None and report.remaining_s is not None:
+        if not ended and report is not None and report.remaining_s is not None:
             left_s = max(0.0, report.remaining_s - (now - report.at))
         return {
             "job_name": self.settings.job_name,

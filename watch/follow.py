@@ -90,7 +90,8 @@ class _Follower:
 
     def _start(self) -> int | None:
         """Until the master serves (None) or is gone (the exit code)."""
-        self._screen.note("starting: checking the definition, counting the data")
+        if self._job.address() is None:
+            self._screen.note("starting: checking the definition, counting the data")
         deadline = time.monotonic() + START_DEADLINE_S
         while self._job.address() is None:
             kind, value = self._next(_LOOK_S)
