@@ -226,9 +226,6 @@ class Coordinator:
         if ended:
             state = {DONE: "done"}.get(ended, "failed") if self._gone else "stopping"
         found, report = machine.round, machine.report
-        left_s = None
-        if not ended and report is not None and report.remaining_s is not None:
-            left_s = max(0.0, report.remaining_s - (now - report.at))
         return {
             "job_name": self.settings.job_name,
             "command": "launch",
@@ -246,7 +243,7 @@ class Coordinator:
             "num_restarts": found.restarts if found else 0,
             "failures": machine.restarts_used,
             "throughput": report.throughput if report else None,
-            "remaining_s": left_s,
+            "remaining_s": None if ended else machine.left_s(now),
             "checkpoint_dir": self.settings.checkpoint_dir,
             "nodes": [self._node(node, now) for node in machine.nodes],
             "events": self._events,

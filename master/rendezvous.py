@@ -269,6 +269,13 @@ class Rendezvous:
     def began_at(self) -> float:
         return self._state.began_at
 
+    def left_s(self, now: float) -> float | None:
+        """What remains by the last report. None: unknown, as where it said less and was wrong."""
+        report = self._state.report
+        if report is None or report.remaining_s is None or now >= self._outdated_at(report):
+            return None
+        return max(0.0, report.remaining_s - (now - report.at))
+
     def runs_in(self, name: str) -> int | None:
         """The number of the running round, if this node is a member of it."""
         state = self._state
@@ -287,7 +294,7 @@ class Rendezvous:
             return f"all {self.policy.max_nodes} places are taken"
         if state.succeeded:
             return "the job is ending"
-        left_s = self._left_s(now)
+        left_s = self.left_s(now)
         if left_s is not None and left_s < self.policy.nearly_done_s:
             return f"nearly done: {left_s:.0f} s are left"
         frozen_s = state.round.formed_at + self.policy.freeze_s - now
@@ -304,6 +311,8 @@ class Rendezvous:
                 times.append(state.enough_since + policy.last_call_s)
         elif state.round is not None:
             times.append(state.round.formed_at + policy.freeze_s)
+            if state.report is not None:
+                times.append(self._outdated_at(state.report))
         return min((time for time in times if time > now), default=now + policy.lease_s)
 
     # -- to disk and back
@@ -368,11 +377,8 @@ class Rendezvous:
         node = self._state.nodes[name]
         return f"node-{node.arrival}" + (f" ({node.host})" if node.host else "")
 
-    def _left_s(self, now: float) -> float | None:
-        report = self._state.report
-        if report is None or report.remaining_s is None:
-            return None
-        return max(0.0, report.remaining_s - (now - report.at))
+    def _outdated_at(self, report: Report) -> float:
+        return report.at + (report.remaining_s or 0.0) + max(self.policy.nearly_done_s, 60.0)
 
     def _break(self, why: str, now: float) -> None:
         state = self._state

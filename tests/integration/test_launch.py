@@ -173,7 +173,9 @@ def test_at_ctrl_c_all_ranks_save_after_the_same_step(launched, tmp_path, monkey
 
 def test_a_failing_script_ends_the_job_with_its_rank_its_node_and_its_words(launched, tmp_path):
     script = tmp_path / "fails.py"
-    script.write_text("import os\nprint('so far', os.environ['RANK'])\nraise ValueError('too hot')\n")
+    script.write_text(
+        "import os\nprint('so far', os.environ['RANK'])\nraise ValueError('too hot')\n"
+    )
 
     job = launched("--nodes", "1", "--max_restarts", "1").start(str(script))
 
