@@ -242,7 +242,7 @@ class Coordinator:
             "world_size": found.world_size if found and machine.running else 0,
             "num_restarts": found.restarts if found else 0,
             "failures": machine.restarts_used,
-            "throughput": report.throughput if report else None,
+            "throughput": report.throughput if report and not ended else None,
             "remaining_s": None if ended else machine.left_s(now),
             "checkpoint_dir": self.settings.checkpoint_dir,
             "nodes": [self._node(node, now) for node in machine.nodes],

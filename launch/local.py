@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import threading
@@ -117,7 +118,7 @@ def _how_to_join(job: jobs.Job, nproc: int, script: Sequence[str]) -> str:
     more = f" --nproc_per_node {nproc}" if nproc > 1 else ""
     return (
         f"{job.name} serves at {found[0]}; one more node: edl launch --join {found[0]} "
-        f"--token_file {kept}{more} {script[0]} ..."
+        f"--token_file {kept}{more} {shlex.join(script)}"
     )
 
 

@@ -165,7 +165,7 @@ def jobs_table(statuses: Sequence[Status], wide: bool = False) -> Table:
             _epoch(status) or "-",
             f"{rate:,.0f}" if rate else "-",
             _figure(status["loss"]) if status.get("loss") is not None else "-",
-            _counted(status.get("workers")),
+            _counted(status.get("nodes" if status.get("command") == "launch" else "workers")),
             duration(status.get("started_s_ago")),
             *(_more(status) if wide else ()),
         )

@@ -146,12 +146,15 @@ def test_every_record_counts_once_whoever_joins_or_is_killed(launched):
     job.counting(round=3, world=2)
     os.kill(job.job.address()[1], signal.SIGKILL)  # the coordinator
     job.watch(lambda status: any("goes on" in event["text"] for event in status["events"]))
-    os.kill(alone["nodes"][0]["pid"], signal.SIGKILL)  # the agent of rank 0
+    agent = alone["nodes"][0]["pid"]  # of rank 0
+    (orphan,) = workers(agent)
+    os.kill(agent, signal.SIGKILL)
     ended = job.counting(round=4, world=1)
 
     assert 0 == job.finish(), job.said()
     assert 0 == joined.wait(DEADLINE_S)
     assert ["1 1", "2 2", "2 2", "1 1"] == job.seen()
+    assert not psutil.pid_exists(orphan)
     assert job.counted_once_per_pass()
     assert 1 == ended["failures"]  # the killed worker; the lost node is none
 
