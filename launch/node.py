@@ -21,7 +21,7 @@ from .settings import LaunchSettings
 
 log = logging.getLogger("edl.launch")
 
-_HELLO_PATIENCE_S = 20.0  # a coordinator that runs answers in milliseconds
+_HELLO_PATIENCE_S = 10.0  # a coordinator that runs answers in milliseconds
 _QUICK_S = 0.1  # no two beats are closer
 
 

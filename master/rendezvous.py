@@ -39,6 +39,7 @@ class Policy:
     last_call_s: float = 3.0  # after enough nodes are there, for more
     lease_s: float = 15.0  # a node silent for longer is lost
     dropped_s: float = 2.0  # so long after its connection broke
+    reconnect_s: float = 6.0  # for a node to find a coordinator that was started anew
     rejoin_s: float = 120.0  # for a node to stop its workers, or to import, and join
     wait_for_nodes_s: float = 600.0  # below min_nodes for so long: the job fails
     freeze_s: float = 0.0  # no node is let in so soon after a round began
@@ -323,12 +324,13 @@ class Rendezvous:
 
     @classmethod
     def restored(cls, policy: Policy, dumped: Mapping[str, Any], now: float) -> Rendezvous:
-        """As another was. Nobody could be heard meanwhile, so that every lease begins anew."""
+        """As another was. Nobody could be heard meanwhile: whoever lives will be soon."""
         made = cls(policy, now)
         values = dict(dumped)
         nodes = {name: Node(**node) for name, node in values.pop("nodes").items()}
         for node in nodes.values():
-            node.last_heard = node.since = now
+            node.last_heard = now - max(0.0, policy.lease_s - policy.reconnect_s)
+            node.since = now
         told, report = values.pop("round"), values.pop("report")
         if told is not None:
             told["members"] = tuple(Member(**member) for member in told["members"])
@@ -384,7 +386,6 @@ class Rendezvous:
         state = self._state
         assert state.round is not None
         state.running, state.forming_since, state.enough_since = False, now, None
-        state.succeeded = []
         for member in state.round.members:
             if (node := state.nodes.get(member.name)) is not None:
                 node.since = now
@@ -438,8 +439,8 @@ class Rendezvous:
             node.store = ""
         state.running, state.enough_since, state.succeeded = True, None, []
         self.news.append(
-            f"round {state.round.number} begins: {len(chosen)} nodes, "
-            f"{state.round.world_size} workers"
+            f"round {state.round.number} begins: {_count(len(chosen), 'node')}, "
+            f"{_count(state.round.world_size, 'worker')}"
         )
 
     def _judge(self) -> None:
@@ -462,6 +463,10 @@ class Rendezvous:
             FAILED,
             f"rank {failure.rank} on {self._told(name)} {_how(failure.exit_code)}{tried}.{words}",
         )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _how(exit_code: int) -> str:

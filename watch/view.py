@@ -307,7 +307,7 @@ def _launched(status: Status) -> list[tuple[str, str]]:
     running = sum(node["state"] in ("running", "finished") for node in status.get("nodes") or ())
     now = [f"round {status['round']}"] if status.get("round") else []
     if status.get("world_size"):
-        now.append(f"{running} nodes, {status['world_size']} workers")
+        now.append(f"nodes {running} · workers {status['world_size']}")
     if status.get("throughput") is not None:
         now.append(f"{status['throughput']:,.1f} /s")
     if status.get("remaining_s") is not None:

@@ -21,6 +21,15 @@ from edl.watch.jobs import Job, kill
 
 SCRIPT = Path(__file__).parents[1] / "launched" / "counting.py"
 DEADLINE_S = 120.0
+# What a script is told: by torchrun too, and by us.
+_TOLD = """
+    RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE
+    ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS
+    TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_ERROR_FILE
+    TORCH_NCCL_ASYNC_ERROR_HANDLING
+    EDL_NUM_NODES EDL_NUM_REPLICAS EDL_REPLICA_RANK EDL_NUM_RESTARTS EDL_CHECKPOINT_PATH
+"""
+TOLD = set(_TOLD.split())
 
 
 class Launched:
@@ -177,7 +186,10 @@ def test_at_ctrl_c_all_ranks_save_after_the_same_step(launched, tmp_path, monkey
 def test_a_failing_script_ends_the_job_with_its_rank_its_node_and_its_words(launched, tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(
-        "import os\nprint('so far', os.environ['RANK'])\nraise ValueError('too hot')\n"
+        "import os\n"
+        f"print('told', sorted({TOLD} & set(os.environ)))\n"
+        "print('tries', os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        "raise ValueError('too hot')\n"
     )
 
     job = launched("--nodes", "1", "--max_restarts", "1").start(str(script))
@@ -186,3 +198,5 @@ def test_a_failing_script_ends_the_job_with_its_rank_its_node_and_its_words(laun
     said = (job.folder / "launch.out").read_text()
     assert "rank 0 on node-0 (127.0.0.1) ended with exit code 1, after 1 restarts." in said
     assert "ValueError: too hot" in said
+    assert f"rank-0.round-2 | told {sorted(TOLD)}" in said
+    assert "rank-0.round-2 | tries 1" in said

@@ -125,6 +125,17 @@ def test_a_node_waits_while_all_places_are_taken_and_takes_the_first_that_is_fre
     assert ["b", "spare"] == ranks(made)
 
 
+def test_those_who_run_keep_their_places_before_those_who_wait():
+    made = running("a", "b", most=2)
+    join(made, "c", 1.0)
+    join(made, "d", 1.0)
+
+    join(made, "a", 2.0, failure=CRASH)
+    join(made, "b", 2.0)
+
+    assert ["a", "b"] == ranks(made)
+
+
 def test_no_node_is_let_in_when_the_job_is_nearly_done():
     made = running("a", nearly_done_s=30.0)
     made.reported("a", 1.0, 10.0, 40.0)
@@ -316,6 +327,18 @@ def test_a_range_that_is_none_is_refused():
 LEASE_S = 15.0
 
 
+def test_after_a_restart_of_the_coordinator_a_node_that_is_gone_is_lost_soon():
+    before = running("a", "b", lease_s=15.0, reconnect_s=6.0)
+    made = Rendezvous.restored(before.policy, json.loads(json.dumps(before.dump())), 100.0)
+    made.heard("a", 101.0)
+
+    made.tick(105.9)
+    assert ["a", "b"] == ranks(made)
+    made.tick(106.0)
+
+    assert ["a"] == [node.name for node in made.nodes]
+
+
 class Storm(RuleBasedStateMachine):
     """Any order of joins, kills, silence, failures, ends, and restarts of the coordinator."""
 
@@ -347,9 +370,9 @@ class Storm(RuleBasedStateMachine):
         if name := self.pick(number):
             join(self.made, name, self.now, nproc=nproc, failure=CRASH if fails else None)
 
-    @rule()
-    def all_that_are_told_join(self) -> None:
-        for name in self.alive():
+    @rule(backwards=st.booleans())
+    def all_that_are_told_join(self, backwards: bool) -> None:
+        for name in self.alive()[:: -1 if backwards else 1]:
             if self.made.runs_in(name) is None and not self.made.outcome[0]:
                 join(self.made, name, self.now)
 
