@@ -47,6 +47,8 @@ def _node(given: argparse.Namespace) -> int:
     from .reach import host_towards
 
     logs.configure(role="node")
+    if given.nproc > 1:  # as torchrun does: else each worker takes all cores
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     folder = os.environ.get("EDL_JOB_DIR")
     try:
         client = RendezvousClient(

@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from own import free_port
 
 from edl import cli
 from edl.common.errors import UsageError
-from edl.launch import script
+from edl.launch import load, script
 from edl.launch.reach import host_towards
 from edl.launch.settings import LaunchSettings, parse_nodes
 
@@ -107,3 +109,28 @@ def test_a_worker_whose_agent_has_died_does_not_start():
     )
 
     assert (1, b"") == (done.returncode, done.stdout)
+
+
+def test_the_example_of_the_documentation_goes_on_where_it_stood(tmp_path, monkeypatch):
+    page = (Path(cli.__file__).parent / "docs" / "launch.md").read_text()
+    (tmp_path / "train.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, **told, "EDL_CHECKPOINT_PATH": str(tmp_path / "state")}
+
+    def loss_after(epochs: int) -> float:
+        done = subprocess.run(
+            [sys.executable, "train.py", str(epochs)],
+            cwd=tmp_path,
+            env={**env, "MASTER_PORT": str(free_port())},
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=60,
+        )
+        return float(done.stdout.removeprefix("rank 0 of 1: loss "))
+
+    losses = [loss_after(2), loss_after(8)]
+
+    assert losses[1] < losses[0]
+    monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / "state"))
+    assert {"epoch": 8, "world_size": 1} == load().progress
