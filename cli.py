@@ -217,7 +217,7 @@ _TIME: dict[str, Any] = {"metavar": "TIME", "show_default": True}
 )
 @click.option("--keep_checkpoint_max", default=3, type=click.IntRange(1), help="States kept.")
 @click.option("--max_restarts", default=3, type=click.IntRange(0), help="Failures tried again.")
-@click.option("--last_call", default="3s", **_TIME, help="Wait for more than MIN nodes.")
+@click.option("--last_call", default="3s", **_TIME, help="For more than MIN nodes at first.")
 @click.option("--freeze", default="0s", **_TIME, help="After a round began: no node is let in.")
 @click.option("--nearly_done", default="30s", **_TIME, help="Nor when the script needs no longer.")
 @click.option("--wait_for_nodes", default="10m", **_TIME, help="Below MIN for so long: failed.")

@@ -7,9 +7,9 @@ who stay, and the oldest has rank 0.
 
 A running round is *broken* by a member that joins anew (its workers failed), leaves or is lost, and by
 a node that waits for room, unless the job is nearly done or has changed just now. The members of a
-broken round stop their workers and join; the next round forms when all that live have, and when the
-last call is over or all places are taken. It waits also for nodes that are heard and have not joined
-yet, so that a node which is still importing costs no round of its own.
+broken round stop their workers and join; the next round forms when all that live have. The first one
+forms when the last call is over or all places are taken. Nodes that are heard and have not joined yet
+are waited for, so that one which is still importing costs no round of its own.
 
 A failure counts only if nothing else had broken the round and no member of it was lost: preemption is
 no failure, and what the peers of a lost node die of is none either. The job is *done* when all members
@@ -36,7 +36,7 @@ class Policy:
 
     min_nodes: int
     max_nodes: int
-    last_call_s: float = 3.0  # after enough nodes are there, for more
+    last_call_s: float = 3.0  # for more than min_nodes in the first round
     lease_s: float = 15.0  # a node silent for longer is lost
     dropped_s: float = 2.0  # so long after its connection broke
     reconnect_s: float = 6.0  # for a node to find a coordinator that was started anew
@@ -299,7 +299,10 @@ class Rendezvous:
         if left_s is not None and left_s < self.policy.nearly_done_s:
             return f"nearly done: {left_s:.0f} s are left"
         frozen_s = state.round.formed_at + self.policy.freeze_s - now
-        return f"frozen for {frozen_s:.0f} s after the last change" if frozen_s > 0 else ""
+        if frozen_s > 0:
+            return f"frozen for {frozen_s:.0f} s after the last change"
+        starting = [self._told(node.name) for node in self.nodes if self._is_awaited(node)]
+        return f"for {', '.join(starting)}, to come in together" if starting else ""
 
     def next_tick(self, now: float) -> float:
         """When `tick` is due at the latest, if nothing else happens."""
@@ -423,7 +426,7 @@ class Rendezvous:
             return
         if state.enough_since is None:
             state.enough_since = now
-        called = now - state.enough_since >= policy.last_call_s
+        called = before is not None or now - state.enough_since >= policy.last_call_s
         if len(joined) < policy.max_nodes and (coming or not called):
             return
         chosen = joined[: policy.max_nodes]

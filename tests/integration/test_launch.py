@@ -109,6 +109,9 @@ class Launched:
         path = self.folder / "seen"
         return path.read_text().splitlines() if path.exists() else []
 
+    def steps(self) -> list[int]:
+        return [int(line) for line in (self.folder / "steps").read_text().splitlines()]
+
     def finish(self) -> int:
         (self.folder / "finish").touch()
         return self.wait()
@@ -166,6 +169,25 @@ def test_every_record_counts_once_whoever_joins_or_is_killed(launched):
     assert not psutil.pid_exists(orphan)
     assert job.counted_once_per_pass()
     assert 1 == ended["failures"]  # the killed worker; the lost node is none
+
+
+@pytest.mark.slow
+def test_a_planned_change_neither_loses_nor_repeats_a_step(launched, tmp_path):
+    job = launched("--nodes", "1:2", "--local_nodes", "1")
+    job.start(str(SCRIPT), str(tmp_path), "drain")
+    job.counting(round=1, world=1)
+    joined = job.join()
+    job.counting(round=2, world=2)
+    before = job.steps()
+    job.watch(lambda status: len(job.steps()) > len(before) + 2)  # it listens
+
+    joined.send_signal(signal.SIGTERM)
+    job.counting(round=3, world=1)
+
+    assert 0 == job.finish(), job.said()
+    assert 130 == joined.wait(DEADLINE_S)
+    assert list(range(1, len(job.steps()) + 1)) == job.steps()
+    assert ["1 1", "2 2", "1 1"] == job.seen()
 
 
 def test_at_ctrl_c_all_ranks_save_after_the_same_step(launched, tmp_path, monkeypatch):

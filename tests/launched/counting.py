@@ -1,6 +1,7 @@
 """Counts each record once per pass until the file `finish` is there; then to the end of the pass.
 
-Run by `edl launch`. FOLDER gets a line in `seen` for each start, and `counts` at the end.
+Run by `edl launch`. FOLDER gets a line in `seen` for each start, one in `steps` for each batch, and
+`counts` at the end. With `drain` it saves only when it must.
 """
 
 import os
@@ -38,6 +39,9 @@ while not (ends and position == 0):
     position = (position + BATCH) % RECORDS
     passes += position == 0
     progress = {"position": position, "passes": passes, "ends": ends}
+    if dist.get_rank() == 0:
+        with open(folder / "steps", "a") as steps:
+            print(int(counts.sum()) // BATCH, file=steps)
     if drains:
         edl.launch.drain({"counts": counts}, **progress)
     else:

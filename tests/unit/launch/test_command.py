@@ -100,6 +100,23 @@ def test_a_worker_gets_its_arguments_and_one_log(tmp_path):
     assert ("['--a', 'b']\nerror\n", "") == (done.stdout, done.stderr)
 
 
+def test_a_worker_dies_with_its_agent():
+    agent = (
+        "import os, subprocess, sys; subprocess.Popen([sys.executable, '-I', '-S', sys.argv[1], "
+        "str(os.getpid()), '-c', 'import time; print(\"trains\"); time.sleep(20); print(\"outlived\")']).wait()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", agent, script.__file__], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert b"trains\n" == process.stdout.readline()
+
+    process.kill()
+
+    assert b"" == process.stdout.read()  # ends when nobody is left to write
+    assert -9 == process.wait(10)
+
+
 def test_a_worker_whose_agent_has_died_does_not_start():
     done = subprocess.run(
         [sys.executable, "-I", "-S", script.__file__, "1", "-c", "print('trained')"],

@@ -114,6 +114,30 @@ def test_a_node_that_waits_ends_the_round_of_those_who_run():
     assert (["a", "b"], 2) == (ranks(made), made.round.number)
 
 
+def test_nodes_that_start_at_the_same_time_cost_one_round():
+    made = running("a", freeze_s=0.0)
+    made.heard("slow", 1.0)
+    join(made, "b", 2.0)
+    assert (["a"], "for node-1, to come in together") == (ranks(made), made.held_back(2.0))
+
+    join(made, "slow", 3.0)
+    join(made, "a", 4.0)
+
+    assert (["a", "slow", "b"], 2) == (ranks(made), made.round.number)
+
+
+def test_only_the_first_round_has_a_last_call():
+    made = machine(1, 4, last_call_s=3.0)
+    join(made, "a", 0.0)
+    join(made, "b", 0.0)
+    made.tick(3.0)
+    made.leave("b", 4.0)
+
+    join(made, "a", 5.0)
+
+    assert ["a"] == ranks(made)
+
+
 def test_a_node_waits_while_all_places_are_taken_and_takes_the_first_that_is_free():
     made = running("a", "b", most=2)
     join(made, "spare", 1.0)
