@@ -53,7 +53,6 @@ def run(node: Node, arguments: Sequence[str], *, nproc: int, logs: Path, tee: bo
             local_addr=node.host,
         ),
         files,
-        shutdown_timeout=node.settings.stop_timeout_s,
         log_line_prefix_template="[rank ${rank}] ",
     )
     agent.node, agent.files = node, files
@@ -89,6 +88,14 @@ class _Agent(LocalElasticAgent):
         if result.is_failed():
             self.node.failure = self._failure(result.failures)
         return result
+
+    def _shutdown(
+        self, death_sig: signal.Signals = signal.SIGTERM, timeout: float | None = None
+    ) -> None:
+        # torch's own waits 30 s between two rounds, whatever was asked for.
+        if self._pcontext is not None:
+            self._pcontext.close(death_sig, self.node.settings.stop_timeout_s)
+        super()._shutdown(death_sig)
 
     def _exit_barrier(self) -> None:
         """`run` asks the coordinator."""

@@ -50,7 +50,8 @@ def launch(
     for index, node in enumerate(nodes):
         threading.Thread(target=_watch, args=(job, index, node, say), daemon=True).start()
     try:
-        return follow.follow(job, child, screen)
+        told = f"the scripts get SIGTERM, and SIGKILL after {settings.stop_timeout_s} s"
+        return follow.follow(job, child, screen, told)
     finally:
         for node in nodes:
             try:
