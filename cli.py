@@ -199,6 +199,49 @@ def submit_job(command: str, follow: bool, **given: Any) -> int:
     return _run_job(command, not follow, submits=True, **given)
 
 
+_TIME: dict[str, Any] = {"metavar": "TIME", "show_default": True}
+
+
+@cli.command(
+    context_settings={**NAMES, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.option("--nodes", metavar="MIN:MAX", help="How many nodes; one number for both.")
+@click.option("--nproc_per_node", default=1, metavar="N", type=int, help="Workers of each node.")
+@click.option("--local_nodes", metavar="N", type=int, help="Nodes started here; default: MAX.")
+@click.option("--join", default="", metavar="HOST:PORT", help="Be one more node; or a job's name.")
+@click.option("--token_file", default="", metavar="FILE", help="What --join is let in by.")
+@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in `python -m`.")
+@click.option("--job_name", default="", metavar="NAME", help="Default: launch and the time.")
+@click.option(
+    "--checkpoint_dir", default="", metavar="DIR", help="Of the state; default: the job's."
+)
+@click.option("--keep_checkpoint_max", default=3, type=click.IntRange(1), help="States kept.")
+@click.option("--max_restarts", default=3, type=click.IntRange(0), help="Failures tried again.")
+@click.option("--last_call", default="3s", **_TIME, help="For more than MIN nodes at first.")
+@click.option("--freeze", default="0s", **_TIME, help="After a round began: no node is let in.")
+@click.option("--nearly_done", default="30s", **_TIME, help="Nor when the script needs no longer.")
+@click.option("--wait_for_nodes", default="10m", **_TIME, help="Below MIN for so long: failed.")
+@click.option("--lease", default="15s", **_TIME, help="A node silent for longer is lost.")
+@click.option("--stop_timeout", default="30s", **_TIME, help="From SIGTERM to SIGKILL of a script.")
+@click.option("--port", default=0, type=int, help="Of the coordinator; 0: any.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+def launch(
+    script: str, arguments: tuple[str, ...], join: str, token_file: str, **given: Any
+) -> int:
+    """Run a torch.distributed script on a changing number of nodes.
+
+    A node that comes, goes or dies ends the round: the workers are stopped, and started again as a
+    world of what is there. The script loads its state and goes on: edl.launch.load() and save(), see
+    docs/launch.md.
+    """
+    from .launch import command
+
+    if join:
+        command.join(script, arguments, join, token_file, **given)  # becomes the agent
+    return command.launch(script, arguments, click.echo, **given)
+
+
 for _each in commands.COMMANDS:
     cli.add_command(_each)
 

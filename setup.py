@@ -13,6 +13,7 @@ FOLDERS = [
     "data",
     "goodput",
     "k8s",
+    "launch",
     "master",
     "model_zoo",
     "nn",

@@ -33,11 +33,18 @@ _STATUS_WAIT_S = 10.0
 _STATUS_PAUSE_S = 0.25  # between two status: no eye is faster, and the master has other work
 _TICK_S = 1.0
 
+_STOPPING = (
+    "the workers hand back what they have, a checkpoint is written, and the command that goes on from "
+    "it printed"
+)
+
 Event = tuple[str, Any]
 
 
-def follow(job: Job, child: subprocess.Popen[bytes], screen: Screen) -> int:
-    """Show the job until it ends; the exit code of the command.
+def follow(
+    job: Job, child: subprocess.Popen[bytes], screen: Screen, stopping: str = _STOPPING
+) -> int:
+    """Show the job until it ends; the exit code of the command. `stopping`: what Ctrl-C does, told then.
 
     Raises JobError where the master died without a result, or what it said before it served.
     """
@@ -52,7 +59,7 @@ def follow(job: Job, child: subprocess.Popen[bytes], screen: Screen) -> int:
 
     threading.Thread(target=wait, daemon=True).start()
     with interrupts(lambda: events.put(("interrupt", None))), screen:
-        return _Follower(job, child, screen, events).run()
+        return _Follower(job, child, screen, events, stopping).run()
 
 
 def wait_until_serving(job: Job, child: subprocess.Popen[bytes]) -> None:
@@ -72,7 +79,9 @@ class _Follower:
         child: subprocess.Popen[bytes],
         screen: Screen,
         events: SimpleQueue[Event],
+        stopping: str,
     ) -> None:
+        self._stopping = stopping
         self._job = job
         self._child = child
         self._screen = screen
@@ -90,7 +99,8 @@ class _Follower:
 
     def _start(self) -> int | None:
         """Until the master serves (None) or is gone (the exit code)."""
-        self._screen.note("starting: checking the definition, counting the data")
+        if self._job.address() is None:
+            self._screen.note("starting: checking the definition, counting the data")
         deadline = time.monotonic() + START_DEADLINE_S
         while self._job.address() is None:
             kind, value = self._next(_LOOK_S)
@@ -156,10 +166,7 @@ class _Follower:
             self._screen.note("ending; Ctrl-C again to kill")
             self._child.terminate()
         else:
-            self._screen.note(
-                "stopping: the workers hand back what they have, a checkpoint is written, and "
-                "the command that goes on from it printed; Ctrl-C again to kill everything now"
-            )
+            self._screen.note(f"stopping: {self._stopping}; Ctrl-C again to kill everything now")
             threading.Thread(target=self._stop, name="stop", daemon=True).start()
 
     def _stop(self) -> None:

@@ -16,12 +16,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..common import paths, storage
 from ..common.errors import EdlError, JobError, Unreachable, UsageError
 from ..common.identity import Identity, given_identity
-from ..common.settings import JobSettings
 
 if TYPE_CHECKING:
     from ..master.client import MasterClient
@@ -119,13 +118,24 @@ class Job:
             return ""
 
 
+class Settings(Protocol):
+    """Of a job, whatever it does."""
+
+    @property
+    def job_name(self) -> str: ...
+    def to_json(self) -> str: ...
+
+
 def start(
-    settings: JobSettings, master: Sequence[str] = (sys.executable, "-m", "edl.master")
+    settings: Settings,
+    master: Sequence[str] = (sys.executable, "-m", "edl.master"),
+    identity: Identity | None = None,
 ) -> tuple[Job, subprocess.Popen[bytes]]:
-    """Make the job's folder and start its master. `master`: what runs it; a test gives another."""
+    """Make the job's folder and start its master. `master`: what runs it. `identity`: by default the
+    one in the environment, or a new one for this host."""
     folder, lock = paths.claim(settings.job_name)
     try:
-        (given_identity() or Identity(secrets.token_hex(16))).save(folder)
+        (identity or given_identity() or Identity(secrets.token_hex(16))).save(folder)
         storage.write_file(folder / "settings.json", settings.to_json().encode())
     except BaseException:
         os.close(lock)

@@ -42,15 +42,21 @@ def panel(status: Status) -> RenderableType:
     top = Table.grid(padding=(0, 1), expand=True)
     top.add_column(no_wrap=True, style="dim")
     top.add_column(ratio=1)
-    top.add_row("records", _bar(status))
-    top.add_row("now", " · ".join(_figures(status)) or "-")
-    top.add_row("tasks", _tasks(status))
-    top.add_row("restarts", _restarts(status))
+    if status.get("command") == "launch":
+        for name, value in _launched(status):
+            top.add_row(name, value)
+    else:
+        top.add_row("records", _bar(status))
+        top.add_row("now", " · ".join(_figures(status)) or "-")
+        top.add_row("tasks", _tasks(status))
+        top.add_row("restarts", _restarts(status))
     parts: list[RenderableType] = [top]
     if message := status.get("message"):
         parts.append(Text(str(message), style="yellow"))
     if status.get("workers") or status.get("servers"):
         parts += [Text(""), _replicas(status)]
+    if status.get("nodes"):
+        parts += [Text(""), _nodes(status)]
     if quarantined := status.get("quarantined"):
         parts += [Text(""), *(Text(f"! {line}", style="red") for line in _quarantined(quarantined))]
     if events := status.get("events"):
@@ -81,6 +87,10 @@ def line(status: Status) -> str:
 
 def summary(status: Status, next_command: str = "") -> list[str]:
     """What a job that ended has to tell."""
+    if status.get("command") == "launch":
+        rows = [("state", _end(status)), ("time", duration(status.get("started_s_ago")))]
+        rows += [*_launched(status), ("next", next_command)]
+        return [f"{name:<12} {value}" for name, value in rows if value]
     rows = [("state", _end(status)), ("records", _progress(status))]
     rows.append(("time", f"{duration(status.get('started_s_ago'))}{_mean_rate(status)}"))
     if metrics := status.get("metrics"):
@@ -155,7 +165,7 @@ def jobs_table(statuses: Sequence[Status], wide: bool = False) -> Table:
             _epoch(status) or "-",
             f"{rate:,.0f}" if rate else "-",
             _figure(status["loss"]) if status.get("loss") is not None else "-",
-            _counted(status.get("workers")),
+            _counted(status.get("nodes" if status.get("command") == "launch" else "workers")),
             duration(status.get("started_s_ago")),
             *(_more(status) if wide else ()),
         )
@@ -288,6 +298,55 @@ def _replicas(status: Status) -> Table:
         )
     if len(rows) > _MOST_REPLICAS:
         made.add_row(f"… {len(rows) - _MOST_REPLICAS} more")
+    return made
+
+
+def _launched(status: Status) -> list[tuple[str, str]]:
+    """What there is to say of a launched job, whose records are its script's own."""
+    least, most = status.get("min_nodes"), status.get("max_nodes")
+    running = sum(node["state"] in ("running", "finished") for node in status.get("nodes") or ())
+    now = [f"round {status['round']}"] if status.get("round") else []
+    if status.get("world_size"):
+        now.append(f"nodes {running} · workers {status['world_size']}")
+    if status.get("throughput") is not None:
+        now.append(f"{status['throughput']:,.1f} /s")
+    if status.get("remaining_s") is not None:
+        now.append(f"{duration(status['remaining_s'])} left")
+    restarts = f"{status.get('num_restarts') or 0}, failures {status.get('failures') or 0}"
+    return [
+        ("script", str(status.get("script") or "")),
+        ("nodes", f"{least} to {most}" if least != most else str(least)),
+        ("now", " · ".join(now)),
+        ("restarts", restarts),
+        ("state in", str(status.get("checkpoint_dir") or "")),
+    ]
+
+
+def _nodes(status: Status) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in ("node", "state"):
+        made.add_column(name, no_wrap=True)
+    for name in ("rank", "workers", "pid", "heard of"):
+        made.add_column(name, justify="right", no_wrap=True)
+    for name in ("host", "why it waits"):
+        made.add_column(name)
+    for node in status["nodes"][:_MOST_REPLICAS]:
+        state = str(node["state"])
+        made.add_row(
+            f"node-{node['index']}",
+            Text(state, style=_STYLES.get(state, "green")),
+            _or_dash(node["rank"]),
+            _or_dash(node["nproc"]),
+            _or_dash(node["pid"]),
+            f"{node['heartbeat_age_s']:.1f} s ago",
+            node["host"],
+            node["held_back"],
+        )
+    if len(status["nodes"]) > _MOST_REPLICAS:
+        made.add_row(f"… {len(status['nodes']) - _MOST_REPLICAS} more")
     return made
 
 

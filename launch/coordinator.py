@@ -1,0 +1,276 @@
+"""The coordinator of a launched job: the rounds (master/rendezvous.py) behind one lock, and on disk.
+
+Every event is applied under the lock, written to the journal before it is answered, and wakes all held
+calls. A thread lets time pass. Killed and started again, the coordinator finds its state and serves
+where it did; the nodes repeat their calls and the round that runs goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..common.clock import Clock
+from ..common.errors import EdlError
+from ..master.journal import Journal
+from ..master.rendezvous import DONE, FAILED, STOPPED, Failure, Node, Rendezvous, Round
+from .settings import LaunchSettings
+
+log = logging.getLogger("edl.launch")
+
+STATE = "rendezvous"  # in the journal
+INTERRUPTED = 130
+_CODES = {DONE: 0, FAILED: 1, STOPPED: INTERRUPTED}
+_MOST_EVENTS = 200
+_PARK_S = 60.0
+
+Answer = TypeVar("Answer")
+
+
+class Coordinator:
+    """Any thread may call; `run` is the main one's. Calls are held up to their `wait_s`."""
+
+    def __init__(self, settings: LaunchSettings, journal: Journal, clock: Clock) -> None:
+        self.settings = settings
+        self._journal = journal
+        self._clock = clock
+        self._changed = threading.Condition()
+        now = clock.now()
+        found = journal.get(STATE)
+        self._events: list[dict[str, Any]] = found["events"] if found else []
+        self._rendezvous = (
+            Rendezvous.restored(settings.policy, found["rendezvous"], now)
+            if found
+            else Rendezvous(settings.policy, now)
+        )
+        self._written = ""
+        self._revision = 1
+        self._error: EdlError | None = None
+        self._gone = False
+        if found:
+            self._tell("the coordinator was killed and goes on")
+            log.info("resuming epoch=%d", journal.epoch)
+
+    # -- of nodes
+
+    def beat(
+        self,
+        node: str,
+        *,
+        host: str,
+        pid: int,
+        round: int,
+        report: tuple[float | None, float | None] | None,
+        wait_s: float,
+    ) -> tuple[bool, str]:
+        """(whether its workers must be stopped, how the job ended or "")."""
+
+        def event(machine: Rendezvous, now: float) -> None:
+            machine.heard(node, now, host=host, pid=pid)
+            if report is not None:
+                machine.reported(node, now, *report)
+
+        def news(machine: Rendezvous) -> tuple[bool, str] | None:
+            now_in, closed = machine.runs_in(node), machine.outcome[0]
+            restart = round > 0 and now_in != round
+            began = round == 0 and now_in is not None  # it will want to hear of that round's end
+            return (restart, closed) if restart or closed or began else None
+
+        return self._apply(event, news, wait_s) or (False, "")
+
+    def dropped(self, node: str) -> None:
+        """Its connection broke."""
+        with self._changed:
+            self._settle(lambda machine, now: machine.dropped(node, now))
+            self._changed.notify_all()  # its lease ends sooner than `run` knows
+
+    def join(
+        self,
+        node: str,
+        *,
+        request: str,
+        nproc: int,
+        store: str,
+        newest: int,
+        failure: Failure | None,
+        wait_s: float,
+    ) -> tuple[Round | None, str]:
+        """(the round that it is a member of, if there is one yet, how the job ended or "")."""
+
+        def event(machine: Rendezvous, now: float) -> None:
+            machine.join(
+                node,
+                now,
+                request=request,
+                nproc=nproc,
+                store=store,
+                newest=newest,
+                failure=failure,
+            )
+
+        def formed(machine: Rendezvous) -> tuple[Round | None, str] | None:
+            if closed := machine.outcome[0]:
+                return None, closed
+            return (machine.round, "") if machine.runs_in(node) is not None else None
+
+        return self._apply(event, formed, wait_s) or (None, "")
+
+    def finish(self, node: str, round: int, wait_s: float) -> tuple[bool, str]:
+        """(whether the round is over before all have finished, how the job ended or "")."""
+
+        def over(machine: Rendezvous) -> tuple[bool, str] | None:
+            if closed := machine.outcome[0]:
+                return False, closed
+            return (True, "") if machine.runs_in(node) != round else None
+
+        return self._apply(
+            lambda machine, now: machine.succeed(node, round, now), over, wait_s
+        ) or (False, "")
+
+    def leave(self, node: str) -> None:
+        self._apply(lambda machine, now: machine.leave(node, now), lambda _: True, 0.0)
+
+    # -- of the command line
+
+    def stop(self, reason: str) -> None:
+        self._apply(lambda machine, _: machine.end(STOPPED, reason), lambda _: True, 0.0)
+
+    def status(self, known_revision: int, wait_s: float) -> tuple[int, dict[str, Any]]:
+        """Revision and status, held until it is newer than `known_revision`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._revision > known_revision, wait_s)
+            return self._revision, self._status()
+
+    # -- the process
+
+    def run(self, goodbye_s: float) -> int:
+        """Until the job is over and its nodes are gone, `goodbye_s` at most; the exit code.
+
+        Raises Fenced where another coordinator has taken the job over, JobError where the journal
+        cannot be written.
+        """
+        give_up: float | None = None
+        with self._changed:
+            while True:
+                now = self._clock.now()
+                self._settle(lambda machine, now: machine.tick(now))
+                if self._error is not None:
+                    raise self._error
+                ended = self._rendezvous.outcome[0]
+                if ended:
+                    give_up = give_up if give_up is not None else now + goodbye_s
+                    if not self._rendezvous.nodes or now >= give_up:
+                        self._gone = True
+                        self._bump()
+                        return _CODES[ended]
+                due = self._rendezvous.next_tick(now) if give_up is None else give_up
+                self._changed.wait(min(max(due - now, 0.01), _PARK_S))
+
+    def final_status(self) -> dict[str, Any]:
+        with self._changed:
+            return self._status()
+
+    # -- inside
+
+    def _apply(
+        self,
+        event: Callable[[Rendezvous, float], None],
+        answer: Callable[[Rendezvous], Answer | None],
+        wait_s: float,
+    ) -> Answer | None:
+        """What `answer` gives once it is not None; None after `wait_s`."""
+        with self._changed:
+            self._settle(event)
+            self._changed.wait_for(
+                lambda: self._error is not None or answer(self._rendezvous) is not None, wait_s
+            )
+            if self._error is not None:
+                raise self._error
+            return answer(self._rendezvous)
+
+    def _settle(self, event: Callable[[Rendezvous, float], None]) -> None:
+        """Apply an event; what it changed is on disk and told when this returns."""
+        if self._error is not None:
+            return
+        event(self._rendezvous, self._clock.now())
+        for text in self._rendezvous.news:
+            self._tell(text)
+        self._rendezvous.news.clear()
+        dumped = self._rendezvous.dump()
+        lasting = json.dumps(_lasting(dumped))
+        if lasting == self._written:
+            return
+        try:
+            self._journal.put(STATE, {"rendezvous": dumped, "events": self._events})
+        except EdlError as error:  # nothing is said any more that is not on disk; `run` raises it
+            self._error = error
+        self._written = lasting
+        self._bump()
+
+    def _bump(self) -> None:
+        self._revision += 1
+        self._changed.notify_all()
+
+    def _tell(self, text: str) -> None:
+        log.info("%s", text)
+        since = round(self._clock.now() - self._rendezvous.began_at, 3)
+        self._events = [*self._events[1 - _MOST_EVENTS :], {"t": since, "text": text}]
+
+    def _status(self) -> dict[str, Any]:
+        machine, now = self._rendezvous, self._clock.now()
+        ended, message = machine.outcome
+        state = "running" if machine.running else "waiting" if machine.round else "starting"
+        if ended:
+            state = {DONE: "done"}.get(ended, "failed") if self._gone else "stopping"
+        found, report = machine.round, machine.report
+        return {
+            "job_name": self.settings.job_name,
+            "command": "launch",
+            "script": self.settings.script,
+            "state": state,
+            "exit_code": _CODES[ended] if ended and self._gone else None,
+            "message": message,
+            "resume": None,
+            "started_s_ago": now - machine.began_at,
+            "min_nodes": self.settings.min_nodes,
+            "max_nodes": self.settings.max_nodes,
+            "round": found.number if found else 0,
+            "round_s": now - found.formed_at if found and machine.running else None,
+            "world_size": found.world_size if found and machine.running else 0,
+            "num_restarts": found.restarts if found else 0,
+            "failures": machine.restarts_used,
+            "throughput": report.throughput if report and not ended else None,
+            "remaining_s": None if ended else machine.left_s(now),
+            "checkpoint_dir": self.settings.checkpoint_dir,
+            "nodes": [self._node(node, now) for node in machine.nodes],
+            "events": self._events,
+        }
+
+    def _node(self, node: Node, now: float) -> dict[str, Any]:
+        machine = self._rendezvous
+        runs = machine.runs_in(node.name) is not None
+        state = "running" if runs else "waiting" if node.joined else "starting"
+        if runs and machine.has_succeeded(node.name):
+            state = "finished"
+        elif not runs and not node.joined and machine.round is not None:
+            state = "stopping" if machine.round.rank(node.name) is not None else state
+        rank = machine.round.rank(node.name) if runs and machine.round else None
+        return {
+            "index": node.arrival,
+            "state": state,
+            "rank": rank,
+            "nproc": node.nproc,
+            "host": node.host,
+            "pid": node.pid,
+            "heartbeat_age_s": now - node.last_heard,
+            "held_back": machine.held_back(now) if state == "waiting" else "",
+        }
+
+
+def _lasting(dumped: dict[str, Any]) -> dict[str, Any]:
+    """What of a state does not change with each heartbeat."""
+    nodes = {name: {**node, "last_heard": 0.0} for name, node in sorted(dumped["nodes"].items())}
+    return {**dumped, "nodes": nodes}

@@ -1,0 +1,196 @@
+"""`edl launch` on this machine: the coordinator, node agents beside it, and the view of both.
+
+All are processes of their own sessions: Ctrl-C reaches this one only, which asks the coordinator to end
+the job in order; killed, it takes nothing with it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn, Self
+
+from ..common import paths
+from ..common.errors import UsageError
+from ..common.identity import Identity, given_identity
+from ..common.listen import is_loopback, own_host
+from ..watch import follow, jobs, logs, view
+from .settings import LaunchSettings
+
+_COMMAND = (sys.executable, "-m", "edl.launch")
+_END_S = 10.0  # a node of a job that is over has nothing to do but to go
+
+
+def launch(
+    settings: LaunchSettings,
+    script: Sequence[str],
+    *,
+    nproc: int,
+    local_nodes: int,
+    say: Callable[[str], None],
+) -> int:
+    """Run the job and show it to its end; the exit code. `script`: what each worker's Python gets."""
+    job, child = jobs.start(settings, _COMMAND, _identity())
+    try:
+        follow.wait_until_serving(job, child)
+    except KeyboardInterrupt:
+        jobs.kill(job, child)
+        job.give_up(follow.INTERRUPTED, "interrupted")
+        raise
+    if settings.max_nodes > local_nodes:
+        say(_how_to_join(job, nproc, script))
+    nodes = [_start_node(job, index, script, nproc) for index in range(local_nodes)]
+    screen = Screen(job, say)
+    for index, node in enumerate(nodes):
+        threading.Thread(target=_watch, args=(job, index, node, say), daemon=True).start()
+    try:
+        told = f"the scripts get SIGTERM, and SIGKILL after {settings.stop_timeout_s} s"
+        return follow.follow(job, child, screen, told)
+    finally:
+        for node in nodes:
+            try:
+                node.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                node.kill()  # its workers go with it
+
+
+def join(
+    address: str, identity: Identity, script: Sequence[str], *, nproc: int, name: str
+) -> NoReturn:
+    """Become a node agent of a coordinator that serves elsewhere, or of another `edl launch` here."""
+    told = ["--node", address, "--nproc", str(nproc), "--tee"]
+    told += ["--logs", str(paths.home() / "nodes" / f"{name}-{os.getpid()}")]
+    os.execve(
+        sys.executable,
+        [*_COMMAND, *told, "--", *script],
+        {**os.environ, **identity.variables()},
+    )
+
+
+def coordinator_of(where: str, token_file: str) -> tuple[str, Identity, str]:
+    """Address, identity and a name for HOST:PORT, or for a job of this machine by its name.
+
+    Raises UsageError where either is missing.
+    """
+    if ":" in where:
+        if not token_file:
+            raise UsageError(
+                f"--join {where} needs --token_file: copy the file that `edl launch` names there."
+            )
+        return where, _read_identity(Path(token_file)), where.replace(":", "-").strip("[]")
+    job = jobs.find(where)
+    found = job.address()
+    if found is None or job.is_over():
+        raise UsageError(f"The job {where!r} does not run: start it with `edl launch`.")
+    return found[0], Identity.of_folder(job.folder), job.name
+
+
+def _read_identity(path: Path) -> Identity:
+    """Of a file `identity` or `token` of a job's folder."""
+    try:
+        text = path.read_text().strip()
+    except OSError as error:
+        raise UsageError(f"--token_file {path}: {error.strerror}.") from error
+    if not text:
+        raise UsageError(f"--token_file {path} is empty.")
+    try:
+        return Identity.from_variable(text)
+    except ValueError:
+        return Identity(text)
+
+
+def _identity() -> Identity | None:
+    """One with a certificate, where other machines can call."""
+    if given_identity() is not None or is_loopback(own_host()):
+        return None
+    return Identity.create(secrets.token_hex(16))
+
+
+def _how_to_join(job: jobs.Job, nproc: int, script: Sequence[str]) -> str:
+    found = job.address()
+    assert found is not None
+    kept = job.folder / ("identity" if (job.folder / "identity").exists() else "token")
+    more = f" --nproc_per_node {nproc}" if nproc > 1 else ""
+    return (
+        f"{job.name} serves at {found[0]}; one more node: edl launch --join {found[0]} "
+        f"--token_file {kept}{more} {shlex.join(script)}"
+    )
+
+
+def _start_node(
+    job: jobs.Job, index: int, script: Sequence[str], nproc: int
+) -> subprocess.Popen[bytes]:
+    found = job.address()
+    assert found is not None
+    folder = job.folder / "logs"
+    told = ["--node", found[0], "--nproc", str(nproc), "--logs", str(folder)]
+    with open(folder / f"node-{index}.log", "ab") as log:
+        return subprocess.Popen(
+            [*_COMMAND, *told, "--", *script],
+            env={
+                **os.environ,
+                **Identity.of_folder(job.folder).variables(),
+                "EDL_JOB_DIR": str(job.folder),
+                "EDL_JOB_NAME": job.name,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _watch(
+    job: jobs.Job, index: int, node: subprocess.Popen[bytes], say: Callable[[str], None]
+) -> None:
+    code = node.wait()
+    if code and not job.is_over():
+        log = job.folder / "logs" / f"node-{index}.log"
+        lines = log.read_text(errors="replace").splitlines()
+        last = f": {lines[-1]}" if lines else ""
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        say(f"a node agent of this machine {how}{last} (see {log})")
+
+
+class Screen:
+    """Events of the job and what its script prints, line by line (watch/screen.py)."""
+
+    def __init__(self, job: jobs.Job, say: Callable[[str], None]) -> None:
+        self._job = job
+        self._say = say
+        self._told: set[tuple[float, str]] = set()
+        self._reader = threading.Thread(target=self._print, name="logs", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Nothing to put back."""
+
+    def _print(self) -> None:
+        for line in logs.lines(self._job, role="rank", follow=True):
+            self._say(line)
+
+    def show(self, status: jobs.Status) -> None:
+        for event in status.get("events") or ():
+            if (event["t"], event["text"]) not in self._told:
+                self._told.add((event["t"], event["text"]))
+                self._say(f"[{view.duration(event['t'])}] {event['text']}")
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def end(self, status: jobs.Status, exit_code: int) -> None:
+        self._reader.join(_END_S)  # the job is over: it reads to the end
+        self.show(status)
+        self._say("")
+        more = "" if exit_code in (0, follow.INTERRUPTED) else f"edl logs {self._job.name}"
+        for line in view.summary(status, more):
+            self._say(line)

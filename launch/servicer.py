@@ -1,0 +1,152 @@
+"""The gRPC faces of the coordinator: of the nodes, and the part of a master that the command line asks.
+
+Nothing is decided here. A beat whose connection breaks tells the coordinator so: a node that is killed
+is known to be within seconds, not after its lease.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from ..common.errors import EdlError
+from ..master.rendezvous import Failure
+from ..proto import master_pb2, master_pb2_grpc, rendezvous_pb2_grpc
+from ..proto import rendezvous_pb2 as pb
+from .coordinator import Coordinator
+
+_LONGEST_WAIT_S = 60.0  # of a held call
+
+Answer = TypeVar("Answer")
+
+
+class RendezvousServicer(rendezvous_pb2_grpc.RendezvousServicer):
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def Beat(self, request: pb.BeatRequest, context: Any) -> pb.BeatReply:
+        _check(request.node, context)
+        answered = False
+
+        def ended() -> None:
+            if not answered:
+                self._coordinator.dropped(request.node)
+
+        if not context.add_callback(ended):
+            ended()
+            return pb.BeatReply()
+        report = None
+        if request.HasField("report"):
+            report = (_number(request.report, "throughput"), _number(request.report, "remaining_s"))
+        restart, closed = _ask(
+            lambda: self._coordinator.beat(
+                request.node,
+                host=request.host,
+                pid=request.pid,
+                round=request.round,
+                report=report,
+                wait_s=_held(request.wait_s),
+            ),
+            context,
+        )
+        answered = True
+        return pb.BeatReply(
+            restart=restart,
+            closed=closed,
+            settings_json=self._coordinator.settings.to_json(),
+        )
+
+    def Join(self, request: pb.JoinRequest, context: Any) -> pb.JoinReply:
+        _check(request.node, context)
+        if request.nproc < 1 or not request.store or not request.request_id:
+            _refuse(context, "a node that joins names its nproc, its store and its request_id")
+        failure = None
+        if request.HasField("failure"):
+            told = request.failure
+            failure = Failure(told.rank, told.exit_code, told.words)
+        round, closed = _ask(
+            lambda: self._coordinator.join(
+                request.node,
+                request=request.request_id,
+                nproc=request.nproc,
+                store=request.store,
+                newest=request.newest,
+                failure=failure,
+                wait_s=_held(request.wait_s),
+            ),
+            context,
+        )
+        if round is None:
+            return pb.JoinReply(closed=closed)
+        return pb.JoinReply(
+            round=round.number,
+            rank=round.rank(request.node) or 0,
+            num_nodes=len(round.members),
+            store=round.store,
+            restarts=round.restarts,
+            identical=len({member.nproc for member in round.members}) == 1,
+        )
+
+    def Finish(self, request: pb.FinishRequest, context: Any) -> pb.FinishReply:
+        _check(request.node, context)
+        restart, closed = _ask(
+            lambda: self._coordinator.finish(request.node, request.round, _held(request.wait_s)),
+            context,
+        )
+        return pb.FinishReply(restart=restart, closed=closed)
+
+    def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveReply:
+        _check(request.node, context)
+        _ask(lambda: self._coordinator.leave(request.node), context)
+        return pb.LeaveReply()
+
+
+class LookServicer(master_pb2_grpc.MasterServicer):
+    """What `edl status`, `wait` and `stop` ask of any job."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def Status(self, request: master_pb2.StatusRequest, context: Any) -> master_pb2.StatusReply:
+        revision, status = self._coordinator.status(request.known_revision, _held(request.wait_s))
+        return master_pb2.StatusReply(revision=revision, status_json=json.dumps(status))
+
+    def Stop(self, request: master_pb2.StopRequest, context: Any) -> master_pb2.StopReply:
+        _ask(lambda: self._coordinator.stop(request.reason), context)
+        return master_pb2.StopReply()
+
+    def Scale(self, request: master_pb2.ScaleRequest, context: Any) -> master_pb2.ScaleReply:
+        context.abort(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "a launched job grows by `edl launch --join` on one more node, and shrinks where a node "
+            "agent is ended",
+        )
+        raise AssertionError("abort raises")
+
+
+def _number(report: pb.NodeReport, name: str) -> float | None:
+    return float(getattr(report, name)) if report.HasField(name) else None
+
+
+def _held(wait_s: float) -> float:
+    return min(max(wait_s, 0.0), _LONGEST_WAIT_S)
+
+
+def _check(node: str, context: Any) -> None:
+    if not node:
+        _refuse(context, "a request must name its node")
+
+
+def _refuse(context: Any, message: str) -> None:
+    context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def _ask(question: Callable[[], Answer], context: Any) -> Answer:
+    try:
+        return question()
+    except EdlError as error:  # its journal cannot be written, or is another's: it ends
+        context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+    raise AssertionError("abort raises")

@@ -1,0 +1,73 @@
+"""What `edl launch` was asked for: the settings of a launched job, in its folder's settings.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common.errors import UsageError
+from ..master.rendezvous import Policy
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """`checkpoint_dir`: absolute, and the same place on every machine. `script`: for the eye only;
+    each node runs the one that it was given."""
+
+    job_name: str
+    min_nodes: int
+    max_nodes: int
+    checkpoint_dir: str
+    script: str = ""
+    keep_checkpoint_max: int = 3
+    max_restarts: int = 3
+    last_call_s: float = 3.0
+    lease_s: float = 15.0
+    wait_for_nodes_s: float = 600.0
+    freeze_s: float = 0.0
+    nearly_done_s: float = 30.0
+    stop_timeout_s: int = 30  # between SIGTERM and SIGKILL of a script
+    coordinator_timeout_s: float = 300.0  # a node goes on so long without the coordinator
+    port: int = 0
+    command: str = "launch"
+
+    @property
+    def policy(self) -> Policy:
+        names = [each.name for each in dataclasses.fields(Policy)]
+        ours = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return Policy(**ours, rejoin_s=2 * self.stop_timeout_s + 60.0)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> LaunchSettings:
+        """The settings that `to_json` wrote. Unknown names raise TypeError."""
+        return cls(**json.loads(text))
+
+    @classmethod
+    def of_job(cls, folder: Path) -> LaunchSettings:
+        """Those in a job's folder. Raises UsageError where there are none of this version."""
+        path = folder / "settings.json"
+        try:
+            return cls.from_json(path.read_text())
+        except OSError as error:
+            raise UsageError(f"{folder} is no job's folder: {error}.") from error
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{path} is not of this version: {error}.") from error
+
+
+def parse_nodes(text: str) -> tuple[int, int]:
+    """MIN:MAX, or one number for both. Raises UsageError."""
+    low, colon, high = text.partition(":")
+    try:
+        least, most = int(low), int(high if colon else low)
+    except ValueError as error:
+        raise UsageError(f"--nodes {text} is no range: say MIN:MAX, 1:4 for example.") from error
+    if least < 1:
+        raise UsageError(f"--nodes {text}: a job needs at least 1 node.")
+    if most < least:
+        raise UsageError(f"--nodes {text}: MIN is above MAX; did you mean {most}:{least}?")
+    return least, most
