@@ -95,8 +95,8 @@ class ElasticSampler(Sampler[int]):
         return order(self._seed, self.epoch, number, self._size, self._shuffle)
 
     def end_of_pass(self, index: int) -> int:
-        """The index itself where a pass ends there, else where the pass that it is in ends."""
-        return -(-index // self._size) * self._size
+        """Where the pass ends that this index is in."""
+        return (index // self._size + 1) * self._size
 
     def steps(self, batch: Batch, start: int | None = None) -> Iterator[Step]:
         """The optimizer steps of the rest of the pass."""
@@ -147,7 +147,7 @@ class AdaptiveDataLoaderHelper:
         self.weight = 1.0
         self.steps_of_loop = 0
         self._keep_index = keep_index
-        self._micro = 0  # the one that is being computed,
+        self.micro = 0  # the micro-batch that is being computed,
         self._micros = 1  # of so many of this step
         self._passes_of_loop = 0
         self._epoch_entered: int | None = None
@@ -199,7 +199,7 @@ class AdaptiveDataLoaderHelper:
 
     def is_sync_step(self) -> bool:
         """Whether the current micro-batch is the last one of its optimizer step."""
-        return self._micro == self._micros - 1
+        return self.micro == self._micros - 1
 
     is_optim_step = is_sync_step
 
@@ -265,7 +265,8 @@ class AdaptiveDataLoaderHelper:
                 if not self._keep_index:
                     self._state.index = 0
                 self._state.end_index = 0
-        if not self._skip:
+        if not self._skip:  # nobody is left waiting for the next loop
+            self.boundary()
             self._act(collective.control().settle())
 
     def skipdone(self) -> bool:
@@ -291,7 +292,7 @@ class AdaptiveDataLoaderHelper:
     @contextmanager
     def profile(self, commit: bool) -> Iterator[None]:
         """Around the body of the loop, one micro-batch. Its time counts if `commit`."""
-        if self._micro == 0:
+        if self.micro == 0:
             self.boundary()
             self._micros = self.batch.accumulation + 1
         with self.micro_batch(commit):
@@ -306,7 +307,7 @@ class AdaptiveDataLoaderHelper:
             self.batch.atomic, sync, lambda: commit and self.training and not first
         ):
             yield
-        self._micro = 0 if sync else self._micro + 1
+        self.micro = 0 if sync else self.micro + 1
         self.steps_of_loop += sync
 
     def _enter(self) -> int:
@@ -319,7 +320,7 @@ class AdaptiveDataLoaderHelper:
         number = self._loops_entered
         self._loops_entered += 1
         self._skip = number < state.loops_done
-        self._micro = self._passes_of_loop = self.steps_of_loop = 0
+        self.micro = self._passes_of_loop = self.steps_of_loop = 0
         if not self._skip:
             collective.preemption().install()
             self._act(collective.control().settle())  # of a loop that was broken off
@@ -490,7 +491,7 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
     def _pass(self) -> Generator[Any, None, bool]:
         """The rest of the pass. Gives (as a generator does) whether the loop is over with it."""
         elastic = self._elastic
-        end = self._order.end_of_pass(elastic.current_index + 1)
+        end = self._order.end_of_pass(elastic.current_index)
         while elastic.current_index < end:
             batch = elastic.batch
             self._order.set_epoch(self._epoch_of_birth, elastic.current_index)

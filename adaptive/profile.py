@@ -40,12 +40,14 @@ class Times:
     accum_s: float = 0.0
     optims: int = 0
     optim_s: float = 0.0
+    syncs: int = 0  # of the optims, those whose synchronisation was measured
     sync_s: float = 0.0
 
     def accum_time_s(self) -> float:
         """Of a pass without synchronisation: those that have none, and the others without theirs."""
-        total_s = self.accum_s + self.optim_s - self.sync_s
-        return max(total_s / (self.accums + self.optims), _LEAST_S)
+        sync_s = self.optims * self.sync_s / max(1, self.syncs)
+        pass_s = (self.accum_s + self.optim_s - sync_s) / (self.accums + self.optims)
+        return max(pass_s, _LEAST_S)
 
     def optim_time_s(self) -> float:
         return max(self.optim_s / self.optims, _LEAST_S)
@@ -70,34 +72,36 @@ class Profile(checkpoint.State):
         self._stopwatch = stopwatch or Stopwatch(self._clock)
         self._perf: PerfParams | None = None
         self._fitted_at: float | None = None
-        self._sync_s = 0.0
+        self._syncs_s: list[float] = []  # that became known in this pass
         checkpoint.load_state(self)
 
     @contextmanager
     def timed(self, atomic_bsz: int, sync: bool, commit: Callable[[], bool]) -> Iterator[None]:
         """The time of one pass; not of one that fails, or of which `commit()` then says no."""
-        self._sync_s = 0.0
+        self._syncs_s.clear()
         begun = self._stopwatch.mark()
         yield
-        key = (min(env.num_nodes(), control().replicas), control().replicas, atomic_bsz)
-        sync_s = self._sync_s
+        replicas = control().replicas
+        times = self.times.setdefault(
+            (min(env.num_nodes(), replicas), replicas, atomic_bsz), Times()
+        )
 
         def add(seconds: float) -> None:
-            times = self.times.setdefault(key, Times())
             if sync:
                 times.optims += 1
                 times.optim_s += seconds
-                times.sync_s += min(sync_s, seconds)
             else:
                 times.accums += 1
                 times.accum_s += seconds
 
         if commit():
+            times.syncs += len(self._syncs_s)
+            times.sync_s += sum(self._syncs_s)
             self._stopwatch.measure(begun, self._stopwatch.mark(), add)
 
     def record_sync(self, seconds: float) -> None:
-        """The pass that is being timed spent so long synchronising."""
-        self._sync_s += seconds
+        """A pass of about now spent so long synchronising: on a device it is known a little late."""
+        self._syncs_s.append(seconds)
 
     def set_gradient_stats(self, sqr: float, var: float) -> None:
         """Squared length of the gradient, and its variance at `init_batch_size`."""
@@ -170,7 +174,7 @@ def current() -> Profile:
 
 
 def record_sync(seconds: float) -> None:
-    """The pass that is being timed spent so long synchronising."""
+    """A pass of about now spent so long synchronising."""
     current().record_sync(seconds)
 
 

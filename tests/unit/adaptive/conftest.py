@@ -1,0 +1,72 @@
+import pytest
+
+from edl.adaptive import collective, session
+
+VARIABLES = (
+    "EDL_NUM_REPLICAS EDL_REPLICA_RANK EDL_NUM_NODES EDL_NUM_RESTARTS EDL_CHECKPOINT_PATH "
+    "EDL_CHECKPOINT_INTERVAL_S WORLD_SIZE RANK GROUP_WORLD_SIZE TORCHELASTIC_RESTART_COUNT "
+    "MASTER_ADDR MASTER_PORT ADAPTDL_NUM_REPLICAS ADAPTDL_REPLICA_RANK ADAPTDL_NUM_NODES "
+    "ADAPTDL_NUM_RESTARTS ADAPTDL_CHECKPOINT_PATH ADAPTDL_MASTER_ADDR ADAPTDL_MASTER_PORT"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def process(monkeypatch):
+    """A training process that begins anew: nobody told it anything, and no signal is taken."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(collective.Preemption, "install", lambda self: None)
+    session.reset()
+    yield
+    session.reset()
+
+
+@pytest.fixture
+def checkpoints(tmp_path, monkeypatch):
+    """A folder that checkpoints go to."""
+    monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path))
+    return tmp_path
+
+
+class Played(collective.Control):
+    """One of several replicas that run one after the other, rank 0 first.
+
+    What rank 0 heard is on the tape, and the others hear it in the same order: so they must make
+    the same calls. What is gathered is rank 0's value for all.
+    """
+
+    def __init__(self, rank, replicas, tape):
+        super().__init__()
+        self.rank, self.replicas = rank, replicas
+        self._tape = tape if rank == 0 else iter(tape)
+
+    def _heard(self, call, value):
+        if self.rank == 0:
+            self._tape.append((call, value))
+            return value
+        then, value = next(self._tape)
+        assert then == call
+        return value
+
+    def broadcast(self, value, source=0):
+        return self._heard("broadcast", value)
+
+    def broadcast_bytes(self, data, source=0):
+        return self._heard("broadcast_bytes", data)
+
+    def gather(self, value):
+        return self._heard("gather", [value] * self.replicas)
+
+
+@pytest.fixture
+def restart(process):
+    """Let the process be replica `rank` of `replicas` from now on, and know nothing else."""
+    tape = []
+
+    def begin(rank=0, replicas=1):
+        if rank == 0:
+            tape.clear()
+        session.reset()
+        session.put(collective._alone, Played(rank, replicas, tape))
+
+    return begin
