@@ -54,7 +54,8 @@ def test_passes_are_summed_up_by_place_and_batch(known, clock, restart, monkeypa
     step(known, clock, 0.5, sync=False)
     step(known, clock, 1.0)
     step(known, clock, 2.0, m=16)
-    session.put(profile.checkpoint.control.__globals__["_alone"], FakeReplicas(4))
+    restart(0, 4)
+    session.put(Profile, known)
     step(known, clock, 3.0, m=16, sync_s=1.0)
 
     assert {
@@ -62,11 +63,6 @@ def test_passes_are_summed_up_by_place_and_batch(known, clock, restart, monkeypa
         (1, 1, 16): Times(0, 0.0, 1, 2.0),
         (2, 4, 16): Times(0, 0.0, 1, 3.0, 1, 1.0),
     } == known.times
-
-
-class FakeReplicas:
-    def __init__(self, replicas):
-        self.replicas = replicas
 
 
 def test_the_time_of_synchronising_is_not_that_of_computing(process):
