@@ -1,13 +1,13 @@
 """Small values between replicas, and the end of all of them at once when one is preempted.
 
-Values travel as JSON in byte tensors over a group of torch.distributed of its own (gloo, on the CPU),
-so nothing is ever unpickled and the group of the gradients is left alone. As with any collective, all
-replicas make the same calls in the same order.
+Values travel as JSON in byte tensors over a group of torch.distributed of its own (gloo, on the
+CPU), so nothing is ever unpickled and the group of the gradients is left alone. As with any
+collective, all replicas make the same calls in the same order.
 
 Preemption: SIGTERM or SIGINT sets a flag and nothing else. Between any two optimizer steps replicas
-`exchange` their flags without waiting: what one call starts, the next one reads, a step later. So all
-of them learn of it between the same two steps, where they save and leave with exit code 143; the
-second SIGINT kills at once.
+`exchange` their flags without waiting: what one call starts, the next one reads, a step later. So
+all of them learn of it between the same two steps, where they save and leave with exit code 143;
+the second SIGINT kills at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Control:
         self._pending: tuple[Tensor, distributed.Work | None] | None = None
 
     def broadcast(self, value: T, source: int = 0) -> T:
-        """The value that replica `source` gave; the others' is ignored. JSON: tuples become lists."""
+        """The value that replica `source` gave, whatever the others give. Tuples become lists."""
         data = _encode(value) if self.rank == source else b""
         return _decode(self.broadcast_bytes(data, source))  # type: ignore[no-any-return]
 

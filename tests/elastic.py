@@ -8,8 +8,8 @@
     generations = elastic(body, tmp_path, replicas=1)
     generations[0][rank].said == [...]
 
-`generation` runs one; its replicas may also be killed or leave with exit code 143. The processes are
-forked from one that has imported torch, once for a test session: an import costs 3 s.
+`generation` runs one; its replicas may also be killed or leave with exit code 143. The processes
+are forked from one that has imported torch, once for a test session: an import costs 3 s.
 """
 
 from __future__ import annotations

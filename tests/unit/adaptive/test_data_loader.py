@@ -1,4 +1,4 @@
-"""The loader's place, its batch and its loops, in a process that is restarted as another replica."""
+"""A loader's place, its batch and its loops, in a process that comes back as another replica."""
 
 import sys
 import types
