@@ -84,11 +84,11 @@ class NoiseEstimator:
         is changed then.
         """
         local, total = np.asarray(local, float), np.asarray(total, float)
+        if not np.isfinite([local, total]).all():
+            return False
         sqr = (count * total - local) / (count - 1)
         var = (local - total) * scale / (count - 1)
         found = np.stack([sqr, var])
-        if not np.isfinite(found).all():
-            return False
         if (self.biased and not biased) or found.shape != self._sums.shape:
             self._sums, self._weight = np.zeros_like(found), 0.0
         theta = _SMOOTHING ** (scale * steps)
@@ -273,7 +273,7 @@ class GradientNoiseScale:
             total,
             count=pending.count,
             scale=pending.scale,
-            steps=max(1, pending.step - self._seen),
+            steps=max(1, pending.step - self._seen) if self._seen else 1,
             biased=pending.biased,
         )
         if observed:
