@@ -47,7 +47,9 @@ def test_a_signal_to_one_replica_stops_all_and_no_record_is_lost_or_repeated(tmp
     codes = [[replica.code for replica in replicas] for replicas in generations]
     said = [one for replicas in generations for replica in replicas for one in replica.said]
     sums = [one for one in said if isinstance(one, dict)]
-    taken = Counter((e, r) for e, records in filter(lambda o: type(o) is tuple, said) for r in records)
+    taken = Counter(
+        (e, r) for e, records in filter(lambda o: type(o) is tuple, said) for r in records
+    )
     assert [[143], [143] * 2, [143] * 4, [0] * 3] == codes
     assert dict.fromkeys([(e, r) for e in range(2) for r in range(RECORDS)], 1) == taken
     assert [{"read": 2 * RECORDS}] * 3 == sums

@@ -40,7 +40,9 @@ def test_all_replicas_get_the_value_of_the_source(replicas):
 
 def test_bytes_of_none_and_of_many_arrive(process):
     sent = [b"", os.urandom(100_000)]
-    values = together(2, lambda c: [c.broadcast_bytes(data if c.rank == 0 else b"") for data in sent])
+    values = together(
+        2, lambda c: [c.broadcast_bytes(data if c.rank == 0 else b"") for data in sent]
+    )
 
     assert [sent, sent] == values
 
