@@ -29,8 +29,9 @@ class Loop:
 
     def micro_batches(self):
         """The micro-batches of one optimizer step, by number."""
-        for self.micro in range(self.accumulation_steps + 1):
-            yield self.micro
+        for micro in range(self.accumulation_steps + 1):
+            self.micro = micro
+            yield micro
 
 
 def squared(vector):
@@ -40,7 +41,8 @@ def squared(vector):
 
 def mean(gradients):
     return [
-        np.mean([np.asarray(part, np.float64) for part in parts], 0) for parts in zip(*gradients)
+        np.mean([np.asarray(part, np.float64) for part in parts], 0)
+        for parts in zip(*gradients, strict=True)
     ]
 
 

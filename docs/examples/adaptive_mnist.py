@@ -3,7 +3,7 @@
     python docs/examples/adaptive_mnist.py --data digits
     torchrun --nproc-per-node 2 docs/examples/adaptive_mnist.py
 
-Fetches the data set as `edl data prepare` does. Expect an accuracy of 0.89 on Fashion-MNIST after
+Fetches the data set as `edl data prepare` does. Expect an accuracy of 0.88 on Fashion-MNIST after
 5 epochs, of 0.98 on digits after 20. A GPU is used where there is one.
 """
 

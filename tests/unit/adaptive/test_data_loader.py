@@ -86,6 +86,27 @@ def test_every_pass_has_another_order_and_restarts_do_not_change_it(restart, che
     assert first == next(iter(again)).tolist()
 
 
+def test_a_signal_in_the_last_step_is_heard_when_the_loop_ends(restart, checkpoints):
+    restart()
+    with pytest.raises(SystemExit):
+        for _ in AdaptiveDataLoader(range(3), batch_size=3):
+            collective.preemption().requested = True
+
+    restart()
+
+    assert [] == list(AdaptiveDataLoader(range(3), batch_size=3))
+
+
+def test_workers_of_different_replicas_have_different_seeds(restart):
+    seeds = []
+    for rank in range(2):
+        restart(rank, 2)
+        generator = AdaptiveDataLoader(range(3), num_workers=2).generator
+        seeds.append(generator.initial_seed())
+
+    assert [2] == [second - first for first, second in zip(seeds, seeds[1:], strict=False)]
+
+
 def test_a_loop_that_was_done_is_skipped_after_a_restart(restart, checkpoints):
     restart()
     for _ in remaining_epochs_until(1):
@@ -212,6 +233,18 @@ def test_the_batch_of_the_best_goodput_is_taken_within_the_bounds(restart, goodp
     assert (1, 2, 64, (4, 32), True) == function.asked
     assert Batch(2, 16, 1, 64) == loader._elastic.batch
     assert (16, 64) == (loader.current_local_bsz, loader.current_batch_size)
+
+
+def test_a_batch_of_other_replicas_is_not_kept(restart, checkpoints, goodput):
+    goodput(b8_0=1.0, b4_0=1.0)
+    for replicas in (1, 2):
+        restart(0, replicas)
+        loader = autoscaled()
+        for _ in loader:
+            break
+        checkpoint.save_all_states()
+
+    assert Batch(2, 8, 0, 16) == loader._elastic.batch
 
 
 def test_rounding_never_exceeds_the_largest_batch(restart, goodput):

@@ -11,9 +11,9 @@ from torch import distributed, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR, OneCycleLR
 
 from edl.adaptive import (
+    AdamScale,
     AdaptiveDataParallel,
     AdaScale,
-    AdamScale,
     LinearScale,
     SqrtScale,
     data_loader,
@@ -115,7 +115,8 @@ def test_the_noise_of_accumulated_gradients_is_the_oracle_s_at_every_step(enter,
 
     thetas = [0.999**micros] * 4
     running = [
-        [smoothed(column[: n + 1], thetas[: n + 1]) for column in zip(*expected)] for n in range(4)
+        [smoothed(column[: n + 1], thetas[: n + 1]) for column in zip(*expected, strict=True)]
+        for n in range(4)
     ]
     assert np.array(running) == pytest.approx(np.array(found))
 
@@ -128,15 +129,15 @@ def test_the_noise_of_single_gradients_is_that_of_two_steps_in_a_row(enter):
 
     pairs = [
         (
-            sum(a @ b for a, b in zip(one, two)),  # g . g'
+            sum(a @ b for a, b in zip(one, two, strict=True)),  # g . g'
             2.0
-            * sum(np.sum((a - b) ** 2) for a, b in zip(one, two))
+            * sum(np.sum((a - b) ** 2) for a, b in zip(one, two, strict=True))
             / 2,  # accum_scale |g - g'|^2 / 2
         )
         for one, two in itertools.pairwise(given)
     ]
     thetas = [0.999**4] * 4
-    expected = [smoothed(column, thetas) for column in zip(*pairs)]
+    expected = [smoothed(column, thetas) for column in zip(*pairs, strict=True)]
     assert net.gns.estimator.biased
     assert expected == pytest.approx([net.gns.raw_sqr_avg[0], net.gns.raw_var_avg[0]])
 
@@ -166,7 +167,7 @@ def test_single_gradients_are_kept_only_before_a_measured_step(enter):
 
 
 def test_adam_s_noise_is_that_of_gradients_divided_by_its_second_moments(enter):
-    net, optimizer = wrap(torch.optim.AdamW, gns_every=1)
+    net, _ = wrap(torch.optim.AdamW, gns_every=1)
     loop = enter(Loop(accumulation_steps=1))
     given = gradients(5, 16, 3)
     expected, moments = [], np.zeros(3)
@@ -217,7 +218,6 @@ def test_planted_noise_is_found_while_a_quadratic_is_minimised(enter):
     plane = Plane(200)
     net = AdaptiveDataParallel(plane, torch.optim.SGD(plane.parameters(), lr=0.0), name="quadratic")
     loop = enter(Loop(accumulation_steps=3, current_local_bsz=8, batch_size=32))
-    (weight,) = plane.weights
     for _ in range(80):
         for _ in loop.micro_batches():
             noise = torch.randn(200, dtype=torch.float64, generator=random)  # 0.5 of M0

@@ -39,7 +39,7 @@ def test_estimates_are_averaged_by_0_999_for_each_initial_batch_without_bias():
     sqr = [3.0, 1.0, 2.0]
     scales = [1.0, 4.0, 2.0]
     estimator = NoiseEstimator()
-    for value, scale in zip(sqr, scales):
+    for value, scale in zip(sqr, scales, strict=True):
         estimator.observe([value + 1], [value + 0.5], count=2, scale=scale)
 
     assert smoothed(sqr, [0.999**s for s in scales]) == pytest.approx(estimator.raw_sqr[0])
