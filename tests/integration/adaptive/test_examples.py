@@ -28,7 +28,7 @@ def run(say, script, *arguments):
 
 
 def linear(say):
-    run(say, ROOT / "docs/examples/adaptive_linear.py", "--epochs", "6", "--autoscale")
+    run(say, ROOT / "docs/examples/adaptive_linear.py", "--epochs", "4", "--autoscale")
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -37,7 +37,7 @@ def test_the_linear_example_finds_the_weights(tmp_path, replicas):
 
     ((*epochs, weights), *others) = [replica.said[0] for replica in ended]
     found = [float(word) for word in weights.split()[1:]]
-    assert 6 == len(epochs)
+    assert 4 == len(epochs)
     assert [3.0, -2.0, 0.5, 1.0] == pytest.approx(found, abs=0.1)
     assert [[]] * (replicas - 1) == others
 

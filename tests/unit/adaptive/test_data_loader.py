@@ -104,7 +104,7 @@ def test_workers_of_different_replicas_have_different_seeds(restart):
         generator = AdaptiveDataLoader(range(3), num_workers=2).generator
         seeds.append(generator.initial_seed())
 
-    assert [2] == [second - first for first, second in zip(seeds, seeds[1:], strict=False)]
+    assert 2 == seeds[1] - seeds[0]  # as many as there are workers
 
 
 def test_a_loop_that_was_done_is_skipped_after_a_restart(restart, checkpoints):
@@ -239,12 +239,11 @@ def test_a_batch_of_other_replicas_is_not_kept(restart, checkpoints, goodput):
     goodput(b8_0=1.0, b4_0=1.0)
     for replicas in (1, 2):
         restart(0, replicas)
-        loader = autoscaled()
-        for _ in loader:
-            break
+        helper = autoscaled()._elastic
+        helper._sync_local_bsz()
         checkpoint.save_all_states()
 
-    assert Batch(2, 8, 0, 16) == loader._elastic.batch
+    assert Batch(2, 8, 0, 16) == helper.batch
 
 
 def test_rounding_never_exceeds_the_largest_batch(restart, goodput):
