@@ -116,6 +116,8 @@ def _replica(body: Body, connection: Connection, environment: dict[str, str]) ->
 @cache
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    # pytest too: a replica imports the module of the test, to find its body.
-    context.set_forkserver_preload(["pytest", "torch", "edl.adaptive.process_group"])
+    # pytest too: a replica imports the module of the test. The first optimizer imports dynamo.
+    context.set_forkserver_preload(
+        ["pytest", "torch", "torch._dynamo", "edl.adaptive.process_group", "edl.goodput.fit"]
+    )
     return context
