@@ -51,7 +51,7 @@ class Control:
         self.rank = rank
         self.replicas = replicas
         self._group = group
-        self._pending: tuple[Tensor, distributed.Work | None] | None = None
+        self._pending: Callable[[], tuple[bool, ...]] | None = None
 
     def broadcast(self, value: T, source: int = 0) -> T:
         """The value that replica `source` gave, whatever the others give. Tuples become lists."""
@@ -96,22 +96,26 @@ class Control:
         Does not wait for the replicas to make this call.
         """
         before = self.settle()
-        tensor = torch.tensor(flags, dtype=torch.int32)
-        work = None
-        if self._group is not None:
-            work = self._group.allreduce(tensor, distributed.ReduceOp.MAX)
-        self._pending = (tensor, work)
+        self._pending = self._any(tuple(flags))
         return before or (False,) * len(flags)
 
     def settle(self) -> tuple[bool, ...]:
         """Which flags any replica gave in the last call of `exchange`; () where that is known."""
-        if self._pending is None:
-            return ()
-        tensor, work = self._pending
-        self._pending = None
-        if work is not None:
+        pending, self._pending = self._pending, None
+        return pending() if pending else ()
+
+    def _any(self, flags: tuple[bool, ...]) -> Callable[[], tuple[bool, ...]]:
+        """What waits for, and gives, the flags that any replica has."""
+        if self._group is None:
+            return lambda: flags
+        tensor = torch.tensor(flags, dtype=torch.int32)
+        work = self._group.allreduce(tensor, distributed.ReduceOp.MAX)
+
+        def result() -> tuple[bool, ...]:
             work.wait()
-        return tuple(map(bool, tensor.tolist()))
+            return tuple(map(bool, tensor.tolist()))
+
+        return result
 
 
 _BYTE = torch.uint8
