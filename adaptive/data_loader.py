@@ -13,6 +13,7 @@ batch would bring it, wherever in a pass that is; the next loop goes on there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from ..common.order import order
 from . import collective
 from .epoch import epochs
-from .loop import AdaptiveDataLoaderHelper, AdaptiveDataLoaderMixin, Batch, current_dataloader
+from .loop import (
+    AdaptiveDataLoaderHelper,
+    AdaptiveDataLoaderMixin,
+    Batch,
+    current_dataloader,
+)
 from .positions import Step, steps
 
 if TYPE_CHECKING:
@@ -144,7 +150,7 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
             if elastic.skipdone() or not self._size:
                 return
             elastic._sync_local_bsz()
-            over = collective.control().broadcast(self._is_reached())
+            over = collective.control().broadcast(self._left() <= 0)
             try:
                 while not over:
                     over = yield from self._pass()
@@ -161,7 +167,8 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
             self._order.set_epoch(self._epoch_of_birth, elastic.current_index)
             batches = super().__iter__()
             for step in self._order.steps(batch):
-                if elastic.boundary(done=self._is_reached()):
+                left = self._left()
+                if elastic.boundary(done=left <= 0, surely=left):
                     return True
                 whole = step.stop - step.start == batch.total
                 for micro in range(step.micros):
@@ -176,13 +183,13 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
                         break
         return self._model() is None
 
-    def _is_reached(self) -> bool:
-        """Whether the optimizer has progressed as far as this epoch is to bring it."""
-        epoch, model = epochs().current, self._model()
-        if epoch is None or model is None:
-            return False
-        target = self._size * (epoch + 1) / self._elastic.batch_size
-        return bool(model.progress >= target)
+    def _left(self) -> float:
+        """At least so many steps are left until progress ends the epoch; one step's is <= M / M0."""
+        epoch, model, elastic = epochs().current, self._model(), self._elastic
+        if epoch is None or model is None or elastic.max_batch_size is None:
+            return math.inf
+        progress = self._size * (epoch + 1) / elastic.batch_size - model.progress
+        return math.ceil(progress / (elastic.max_batch_size / elastic.batch_size))
 
     def _model(self) -> AdaptiveDataParallel | None:
         """Whose progress ends the epoch: of a loop that trains, within an epoch, and autoscales."""

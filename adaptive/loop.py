@@ -5,7 +5,10 @@ between steps only, so it goes with the model's. A loop that was done before a r
 the n-th loop over a loader in an epoch is the same one in each run of that epoch.
 
 Between two steps all replicas learn whether one of them is preempted, whether a checkpoint is due
-and whether one says it is done (collective.Control.exchange: a step late, without waiting).
+and whether one says it is done (collective.Control.exchange: one exchange late, without waiting).
+An exchange costs each about a millisecond of a busy machine, so where steps are that short there is
+one each PACE_S only: with it replicas agree, by the least that one proposes, after how many steps the
+next but one follows.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from ..common.clock import Clock, MonotonicClock
 from . import checkpoint, collective, env, profile
 from .epoch import epochs
 from .positions import Step
@@ -28,6 +32,8 @@ from .session import only
 
 log = logging.getLogger(__name__)
 
+PACE_S = 0.05  # between exchanges: nobody minds leaving a tenth of a second late
+_MOST_STEPS = 100  # between exchanges
 MIN_GAIN = 1.05  # AdaptDL's: less is within the error of the model
 
 
@@ -45,6 +51,42 @@ class Batch:
     atomic: int
     accumulation: int
     total: int
+
+
+class _Pace:
+    """After how many steps the next exchange follows, the same on all replicas."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """The next boundary exchanges, and the one after it."""
+        self._steps = 1  # from the last exchange to the next,
+        self._proposed = 1  # at most so many from that to the one after it
+        self._left = 0
+        self._last_s: float | None = None
+
+    def due(self) -> bool:
+        """At each boundary: whether it exchanges."""
+        self._left -= 1
+        return self._left < 0
+
+    def propose(self, surely: float) -> int:
+        """The steps from the next exchange to the one after it, if this replica is asked.
+
+        That one is then at most `surely` steps from now.
+        """
+        now, before, most = self._clock.now(), self._last_s, surely - self._proposed
+        self._last_s = now
+        if before is not None:
+            step_s = max((now - before) / self._steps, 1e-6)
+            self._proposed = int(max(1, min(PACE_S / step_s, most, _MOST_STEPS)))
+        return self._proposed
+
+    def agree(self, steps: int) -> None:
+        self._steps = steps
+        self._left = steps - 1
 
 
 class AdaptiveDataLoaderHelper:
@@ -76,6 +118,7 @@ class AdaptiveDataLoaderHelper:
         self.training = False
         self.weight = 1.0
         self.steps_of_loop = 0
+        self._pace = _Pace(MonotonicClock())
         self._keep_index = keep_index
         self.micro = 0  # the micro-batch that is being computed,
         self._micros = 1  # of so many of this step
@@ -196,6 +239,7 @@ class AdaptiveDataLoaderHelper:
                     self._state.index = 0
                 self._state.end_index = 0
         if not self._skip:  # nobody is left waiting for the next loop
+            self._pace.reset()
             self.boundary()
             self._act(collective.control().settle())
 
@@ -203,13 +247,16 @@ class AdaptiveDataLoaderHelper:
         """Whether this loop was done before a restart; the body of the loop is then left out."""
         return self._skip
 
-    def boundary(self, done: bool = False) -> bool:
+    def boundary(self, done: bool = False, surely: float = math.inf) -> bool:
         """Between two steps: leave if a replica is preempted, save if that is due.
 
-        Gives whether a replica said `done` at the boundary before.
+        Gives whether a replica said `done` before; it will not within `surely` steps.
         """
+        if not self._pace.due():
+            return False
         flags = (collective.preemption().requested, checkpoint.states().due(), done)
-        verdict = collective.control().exchange(flags)
+        verdict, steps = collective.control().exchange(flags, self._pace.propose(surely))
+        self._pace.agree(steps)
         self._act(verdict)
         return verdict[2]
 
@@ -251,6 +298,7 @@ class AdaptiveDataLoaderHelper:
         self._loops_entered += 1
         self._skip = number < state.loops_done
         self.micro = self._passes_of_loop = self.steps_of_loop = 0
+        self._pace.reset()
         if not self._skip:
             collective.preemption().install()
             self._act(collective.control().settle())  # of a loop that was broken off

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edl.adaptive import checkpoint, collective, data_loader, profile, session
+from edl.adaptive import checkpoint, collective, data_loader, loop, profile, session
 from edl.adaptive.checkpoint import States
 from edl.adaptive.data_loader import (
     AdaptiveDataLoader,
@@ -319,6 +319,33 @@ def test_an_autoscaled_epoch_ends_with_its_progress_one_step_late_and_goes_on_th
     assert [17 * 8, 16 * 8] == [len(taken) for taken in epochs]
     assert [*range(64)] * 2 + [*range(8)] == epochs[0]
     assert [*range(8, 64)] + [*range(64)] + [*range(8)] == epochs[1]
+
+
+@pytest.mark.parametrize("pace_s", [0.0, 1e9])
+def test_an_epoch_ends_as_soon_where_exchanges_are_rare(restart, model, monkeypatch, pace_s):
+    monkeypatch.setattr(loop, "PACE_S", pace_s)
+    restart()
+    loader = autoscaled(size=640)  # an epoch is 80 steps of the initial batch
+
+    steps = [len(train(loader, model, gain=1.0)) // 8 for _ in remaining_epochs_until(2)]
+
+    assert [81, 80] == steps
+
+
+def test_exchanges_keep_their_pace(restart, monkeypatch):
+    clock, steps = FakeClock(), []
+    monkeypatch.setattr(loop, "PACE_S", 1.0)
+    pace = loop._Pace(clock)
+    agreed = 1  # what an exchange gives is what was proposed at the one before
+    for step in range(60):
+        if pace.due():
+            steps.append(step)
+            proposed = pace.propose(surely=1000)
+            pace.agree(agreed)
+            agreed = proposed
+        clock.advance(0.1 if step < 20 else 2.0)
+
+    assert [0, 1, 2, 12, 22, 32, 34, 35] == steps[:8]
 
 
 def test_an_epoch_whose_progress_is_there_already_is_empty(restart, model):
