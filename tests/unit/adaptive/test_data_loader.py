@@ -86,15 +86,19 @@ def test_every_pass_has_another_order_and_restarts_do_not_change_it(restart, che
     assert first == next(iter(again)).tolist()
 
 
-def test_a_signal_in_the_last_step_is_heard_when_the_loop_ends(restart, checkpoints):
+@pytest.mark.parametrize("pace_s", [0.0, 1e9])
+def test_a_signal_in_the_last_step_is_heard_when_the_loop_ends(
+    restart, checkpoints, monkeypatch, pace_s
+):
+    monkeypatch.setattr(loop, "PACE_S", pace_s)
     restart()
     with pytest.raises(SystemExit):
-        for _ in AdaptiveDataLoader(range(3), batch_size=3):
-            collective.preemption().requested = True
+        for number in AdaptiveDataLoader(range(30)):
+            collective.preemption().requested = int(number) == 29
 
     restart()
 
-    assert [] == list(AdaptiveDataLoader(range(3), batch_size=3))
+    assert [] == list(AdaptiveDataLoader(range(30)))
 
 
 def test_workers_of_different_replicas_have_different_seeds(restart):
@@ -332,20 +336,36 @@ def test_an_epoch_ends_as_soon_where_exchanges_are_rare(restart, model, monkeypa
     assert [81, 80] == steps
 
 
-def test_exchanges_keep_their_pace(restart, monkeypatch):
-    clock, steps = FakeClock(), []
-    monkeypatch.setattr(loop, "PACE_S", 1.0)
+def exchanges(steps, step_s, end=10_000):
+    """The steps of a lone replica at which it exchanges; at `end` it says done."""
+    clock, found = FakeClock(), []
     pace = loop._Pace(clock)
     agreed = 1  # what an exchange gives is what was proposed at the one before
-    for step in range(60):
+    for step in range(steps):
         if pace.due():
-            steps.append(step)
-            proposed = pace.propose(surely=1000)
+            found.append(step)
+            proposed = pace.propose(surely=end - step)
             pace.agree(agreed)
             agreed = proposed
-        clock.advance(0.1 if step < 20 else 2.0)
+        clock.advance(step_s(step))
+    return found
 
-    assert [0, 1, 2, 12, 22, 32, 34, 35] == steps[:8]
+
+def test_exchanges_keep_their_pace(process, monkeypatch):
+    monkeypatch.setattr(loop, "PACE_S", 1.0)
+
+    found = exchanges(60, lambda step: 0.1 if step < 20 else 2.0)
+
+    assert [0, 1, 2, 12, 22, 32, 34, 35] == found[:8]
+
+
+@pytest.mark.parametrize("end", [3, 50, 120, 399])
+def test_exchanges_do_not_miss_the_end(process, monkeypatch, end):
+    monkeypatch.setattr(loop, "PACE_S", 1e9)
+
+    found = exchanges(500, lambda step: 0.1, end)
+
+    assert end == next(step for step in found if step >= end)
 
 
 def test_an_epoch_whose_progress_is_there_already_is_empty(restart, model):
