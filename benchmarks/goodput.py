@@ -1,7 +1,6 @@
 """How fast goodput is told, as a scheduler asks for it: one question at a time, and many at once.
 
-A search over allocations of a hundred jobs asks for speedups some hundred thousand times a round; 10,000
-a second is what one may count on. Each figure is of one thread.
+Each figure is of one thread, as a loop over it has it.
 
     python -m benchmarks.goodput     from the repository root
 """

@@ -1,7 +1,4 @@
-"""How fast a job makes progress on an allocation, and with which batch size. Needs numpy and scipy only.
-
-from edl.goodput import GoodputFunction, GradParams, fit_perf_params
-"""
+"""How fast a job makes progress, and with which batch: `from edl.goodput import GoodputFunction`."""
 
 from .fit import fit_perf_params
 from .model import GoodputFunction, GradParams, PerfParams

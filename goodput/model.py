@@ -4,15 +4,15 @@
 
 Throughput is examples a second, out of a model of the time of a step (section 3.2, eqns 8 to 11),
 whose parameters `fit.py` finds. Efficiency is what an example of a batch is worth beside one of a
-batch of the initial size (section 3.1, eqn 6), by the noise of the gradients: 1 at the initial size,
-and never more with a larger batch. So a job may be given more replicas and a larger batch at once,
+batch of the initial size (section 3.1, eqn 6), by the noise of the gradients: 1 at the initial
+size, and never more with a larger batch. So a job may be given more replicas and a larger batch at once,
 and its goodput says whether that pays.
 
 Of nodes the model knows one or several, and no more. Every argument may be a number or an array;
 arrays broadcast, and numbers alone give numbers.
 
-Names: nodes N, replicas R, atomic batch size m (what a replica computes at once), accumulation steps s
-(passes before the one that synchronises), total batch size M = R * m * (s + 1), initial one M0.
+Names: nodes N, replicas R, atomic batch size m (what a replica computes at once), accumulation steps
+s (passes before the one that synchronises), total batch size M = R * m * (s + 1), initial one M0.
 """
 
 from __future__ import annotations
@@ -136,17 +136,18 @@ class GoodputFunction:
         atomic_bsz_range: Range | None = None,
         accumulation: bool = False,
     ) -> tuple[Any, Any, Any]:
-        """(goodput, atomic batch size, accumulation steps) that are best there (section 4.1, eqn 13).
+        """The best goodput there, with which atomic batch size and accumulation steps.
 
-        The best of 50 total batch sizes from the initial one to `max_batch_size` (default: the initial
-        one), in equal ratios. Each is divided among the replicas and their passes, as few as the upper
-        end of `atomic_bsz_range` (each end may be None) lets it, and rounded up: the total may exceed
-        `max_batch_size` by less than one example a pass. Where the lower end forbids every such total, the
-        batch is as large as the lower end makes it. Without `accumulation` one replica keeps the initial size:
-        its gradients' noise can be measured only between passes of the same step.
+        Section 4.1, eqn 13: the best of 50 total batch sizes from the initial one to `max_batch_size`
+        (default: the initial one), in equal ratios. Each is divided among the replicas and their
+        passes, as few as the upper end of `atomic_bsz_range` (each end may be None) lets it, and
+        rounded up: the total may exceed `max_batch_size` by less than one example a pass. Where the
+        lower end forbids every such total, the batch is as large as the lower end makes it. Without
+        `accumulation` one replica keeps the initial size: the noise of its gradients, measured between
+        steps instead of passes, is biased.
 
-        Raises ValueError for bounds that contradict each other, and where the upper end keeps the total
-        batch below the initial size.
+        Raises ValueError for bounds that contradict each other, and where the upper end keeps the
+        total batch below the initial size.
         """
         places = np.broadcast_arrays(*allocation(num_nodes, num_replicas))
         nodes, replicas = (each[..., None] for each in places)
@@ -267,7 +268,7 @@ def atomic_sizes(atomic: Floats) -> Floats:
 
 
 def floats(values: ArrayLike) -> Any:
-    """float64; of a number a numpy scalar, with which numpy is three times as fast as with an array."""
+    """float64; of a number a numpy scalar: arithmetic with an array takes three times as long."""
     return np.asarray(values, float)[()]
 
 

@@ -5,8 +5,8 @@
 with the best batch size on each. AdaptDL's base is one replica; Pollux's is the fair share of the
 cluster (OSDI '21, section 4.2), which `fair_replicas` tells. Nothing on nothing: (0, 0) is 0.
 
-A scheduler asks for the same few allocations many thousand times: the speedups are in a table, which
-is made at once up to a power of two of replicas and again, twice as large, when more are asked for.
+A scheduler asks for the same few allocations many thousand times: the speedups are in a table,
+which is made at once up to a power of two of replicas and again, larger, when more are asked for.
 Two rows suffice, since of nodes the model knows one or several only.
 """
 

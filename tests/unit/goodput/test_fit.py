@@ -99,7 +99,7 @@ def test_planted_parameters_are_recovered_within_10_percent(oracle, planted):
 
 
 def test_measurements_with_noise_are_predicted_within_10_percent(oracle):
-    """Section 5.2: the fitted model is within 10 % of what is measured."""
+    """Pollux reports an error of its throughput model of at most 10 %."""
     columns = measured(oracle, PLANTED, noise=0.05)
 
     found = fit_perf_params(*columns)
@@ -142,7 +142,7 @@ def test_one_row_is_fitted_as_by_the_predecessor(golden):
 
 
 def test_one_batch_size_is_half_constant(oracle):
-    """2.4 of the formulas: only one distinct m, then alpha_c = mean(a) / 2."""
+    """One size says nothing of T_grad = alpha + beta * m but its sum: alpha_c = mean(a) / 2."""
     columns = measured(oracle, PLANTED, sizes=(64,))
 
     found = fit_perf_params(*columns)

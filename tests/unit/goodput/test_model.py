@@ -89,7 +89,7 @@ def test_efficiency_is_1_at_first_and_never_grows_nor_reaches_0(grad, init):
 
 @given(perf=perfs, place=st.sampled_from(PLACES[1:]), atomic=st.integers(1, 4096))
 def test_a_step_lasts_from_the_longer_part_to_the_sum_of_both(oracle, perf, place, atomic):
-    """Section 3.2: gamma = 1 is T_grad + T_sync; towards infinity it goes to max(T_grad, T_sync)."""
+    """Section 3.2: gamma = 1 is T_grad + T_sync; to infinity, max(T_grad, T_sync)."""
     grad_s, sync_s = oracle.pass_s(perf, *place, atomic)[0], oracle.sync_s(perf, *place)
     total = place[1] * atomic
     whole = GoodputFunction((*perf[:6], 1.0), (0, 1), 1).throughput(*place, atomic, 0)
@@ -189,7 +189,7 @@ def test_best_batch_size_is_that_of_brute_force(
 
 @pytest.mark.parametrize("most", [128, 1000, 12800])
 def test_one_replica_without_accumulation_keeps_the_initial_batch_size(most):
-    """Its noise can be measured only between the passes of a step, of which it has one."""
+    """Section 4.3, and AdaptDL: noise is measured without bias between passes only."""
     goodput = GoodputFunction(PERF, NOISY, 128)
 
     assert (128, 0) == goodput.optimize(1, 1, most, (1, 12800))[1:]
@@ -216,7 +216,7 @@ def test_noisier_gradients_never_want_a_smaller_batch():
 
 
 def test_best_goodput_is_that_of_no_batch_size_beyond_the_largest():
-    """65 examples in two passes of at least 60 would be 120, and pay: synchronising is slow here."""
+    """65 examples in two passes of at least 60 would be 120, and pay: T_sync is long here."""
     goodput = GoodputFunction(PERF._replace(alpha_r=100.0), (1e-6, 1.0), 60)
 
     assert (64, 0) == goodput.optimize(1, 2, 130, (60, 64), accumulation=True)[1:]

@@ -34,7 +34,7 @@ def test_speedup_is_best_goodput_over_best_goodput_of_one_replica(goodput, bound
 
 
 def test_speedup_over_the_fair_share_is_1_there(goodput, bounds):
-    """Section 4.2, eqn 14: SPEEDUP(A) = max GOODPUT(A) / max GOODPUT(a_f), a_f the fair share."""
+    """Section 4.2: SPEEDUP(A) = max GOODPUT(A) / max GOODPUT(a_f), a_f the fair share."""
     fair = fair_replicas({"gpu": 1}, {"gpu": 64}, num_jobs=16)
     speedup = SpeedupFunction(goodput, *bounds, base=(1, fair))
     over_one = SpeedupFunction(goodput, *bounds)
@@ -50,11 +50,11 @@ def test_speedup_over_the_fair_share_is_1_there(goodput, bounds):
         ({"gpu": 1}, {"gpu": 64}, 5, 13),
         ({"gpu": 1}, {"gpu": 64}, 160, 1),
         ({"gpu": 1, "cpu": 8}, {"gpu": 64, "cpu": 192}, 2, 12),
-        ({"cpu": 0.1, "gpu": 0}, {"cpu": 1.1}, 1, 11),
+        ({"cpu": 0.7, "gpu": 0}, {"cpu": 2.1}, 1, 3),  # 2.1 / 0.7 is more than 3 in floats
     ],
 )
 def test_fair_share_is_rounded_up_and_the_scarcest_resource_s(requests, totals, num_jobs, expected):
-    """2.8 of the formulas: R_f = ceil(1 / (share * J)), share = max over resources of request / total."""
+    """Section 4.2: a_f is 1 / J of the cluster. R_f = ceil(1 / (J * max of request / total))."""
     assert expected == fair_replicas(requests, totals, num_jobs)
 
 
