@@ -130,8 +130,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
     def lr_factors(self) -> list[float]:
         """By what the learning rate of each group is multiplied at the present batch size."""
         factors = np.asarray(self.scaling_rule.scale_lr(self.gns.scale), float)
-        factors = np.broadcast_to(factors, len(self.optimizer.param_groups))
-        return [float(factor) for factor in factors]
+        groups = len(self.optimizer.param_groups)
+        return [float(factors)] * groups if factors.ndim == 0 else list(map(float, factors))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The model's; with gradients on, it decides whether their averaging follows."""

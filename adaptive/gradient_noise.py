@@ -15,7 +15,7 @@ in between; the first n of the other kind forgets what was found so.
 Estimates are averaged exponentially, by 0.999 for every M0 examples. `NoiseEstimator` is that, on
 numbers alone; `GradientNoiseScale` makes the numbers out of tensors.
 
-What it costs. Squared lengths are float32 dot products of at most 2**20 elements, added up in float64.
+What it costs. Squared lengths are dot products of small parts, added up in float64.
 Not every step is measured, but one for about every `every` x M0 examples (every step while there are
 few estimates): which ones depends on no gradient, so the estimates stay unbiased, and one that is
 missing only leaves the others more weight. The lengths of all replicas are averaged while
@@ -38,28 +38,28 @@ EVERY = 8  # x M0 examples between two measured steps: below 1 % of a step (adap
 _FEW = 64  # estimates, while every step is measured
 _SMOOTHING = 0.999  # for every M0 examples; Pollux's code
 _LEAST_VAR = 1e-6
-_CHUNK = 2**20  # elements: float32 sums of more lose digits
+_PART, _DEVICE_PART = 2**16, 2**24  # elements of a dot product, on the CPU and elsewhere
 _WARM = 5  # steps of Adam before its second moments are taken for a preconditioner
 
 Floats = NDArray[np.float64]
 
 
-def gain(sqr: ArrayLike, var: ArrayLike, scale: float) -> Floats:
-    """How many steps at M0 one step of a batch S times as large is worth: 1 to S.
+def gain(sqr: Floats, var: Floats, scale: float) -> Floats:
+    """How many steps at M0 one step of a batch S times as large is worth: 1 to S, by group.
 
-    (var + sqr) / (var / S + sqr), for numbers or arrays; 1 where both are 0. AdaScale (ICML '20),
+    (var + sqr) / (var / S + sqr), with sqr at least 0 and var at least 1e-6. AdaScale (ICML '20),
     section 3, its gain ratio; gain / S is Pollux's efficiency (section 3.1).
     """
-    sqr, var = np.asarray(sqr, float), np.asarray(var, float)
-    below: Floats = var / scale + sqr
-    gains: Floats = np.divide(var + sqr, below, out=np.ones_like(below), where=below > 0)
+    sqr, var = np.maximum(sqr, 0.0), np.maximum(var, _LEAST_VAR)
+    gains: Floats = (var + sqr) / (var / scale + sqr)
     return gains
 
 
 class NoiseEstimator:
     """The averages, by parameter group. `biased`: they come from the gradients of different steps.
 
-    `raw_sqr` and `raw_var` [G] are as estimated, so the first may be negative.
+    `raw_sqr` and `raw_var` [G] are as estimated, so the first may be negative; `sqr` and `var` are
+    over all groups, and are not. While nothing is known they are 1 and 0 (1e-6).
     """
 
     def __init__(self, groups: int = 1) -> None:
@@ -67,6 +67,7 @@ class NoiseEstimator:
         self.biased = False
         self._sums: Floats = np.zeros((2, groups))  # of sqr and var, by group
         self._weight = 0.0
+        self._publish()
 
     def observe(
         self,
@@ -96,20 +97,8 @@ class NoiseEstimator:
         self._weight = theta * self._weight + (1 - theta)
         self.samples += 1
         self.biased = biased
+        self._publish()
         return True
-
-    @property
-    def raw_sqr(self) -> Floats:
-        return self._sums[0] / self._weight if self._weight else np.ones_like(self._sums[0])
-
-    @property
-    def raw_var(self) -> Floats:
-        return self._sums[1] / self._weight if self._weight else np.zeros_like(self._sums[1])
-
-    def stats(self) -> tuple[float, float]:
-        """(sqr, var) over all groups, neither negative; (1, 1e-6) while nothing is known."""
-        sqr, var = np.maximum(self.raw_sqr, 0.0), np.maximum(self.raw_var, _LEAST_VAR)
-        return float(sqr.sum()), float(var.sum())
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -124,6 +113,15 @@ class NoiseEstimator:
         self._weight = float(state["weight"])
         self.samples = int(state["samples"])
         self.biased = bool(state["biased"])
+        self._publish()
+
+    def _publish(self) -> None:
+        """Divide once, for these are read at every step."""
+        groups = self._sums.shape[1]
+        nothing = np.stack([np.ones(groups), np.zeros(groups)])
+        self.raw_sqr, self.raw_var = self._sums / self._weight if self._weight else nothing
+        self.sqr = float(np.maximum(self.raw_sqr, 0.0).sum())
+        self.var = float(np.maximum(self.raw_var, _LEAST_VAR).sum())
 
 
 def is_due(step: int, samples: int, scale: float, every: int) -> bool:
@@ -139,8 +137,7 @@ class _Step:
     accum_scale: float = 1.0
     micros: int = 1
     groups: dict[Tensor, int] = field(default_factory=dict)  # the group of a parameter
-    local: list[list[Tensor]] = field(default_factory=list)  # squared lengths so far, by group
-    divisors: dict[Tensor, Tensor | None] = field(default_factory=dict)
+    local: list[list[Tensor]] = field(default_factory=list)  # parts of L so far, by group
 
     @property
     def scale(self) -> float:
@@ -189,7 +186,9 @@ class GradientNoiseScale:
         self._seen = 0  # of them, up to the last that is in the estimate
         self._sent: _Pending | None = None  # of the step at hand,
         self._pending: _Pending | None = None  # of one that was made
-        self._previous: tuple[int, dict[Tensor, Tensor]] | None = None  # a step and its gradients
+        self._kept: dict[Tensor, Tensor] = {}  # gradients
+        self._kept_at: int | None = None  # of this step,
+        self._kept_scale = 1.0  # multiplied by this
 
     @property
     def accum_scale(self) -> float:
@@ -218,20 +217,21 @@ class GradientNoiseScale:
 
     def sqr_avg(self) -> float:
         """The squared length of the true gradient."""
-        return self.estimator.stats()[0]
+        return self.estimator.sqr
 
     def var_avg(self) -> float:
         """The variance of a gradient of M0 examples."""
-        return self.estimator.stats()[1]
+        return self.estimator.var
 
     def gain(self, scale: float) -> float:
         """How many steps at M0 a step of scale x M0 examples is worth."""
-        return float(gain(self.sqr_avg(), self.var_avg(), scale))
+        sqr, var = self.estimator.sqr, self.estimator.var
+        return (var + sqr) / (var / scale + sqr)
 
     def start(self, accum_scale: float, micros: int) -> None:
         """An optimizer step begins, of `micros` micro-batches."""
         if accum_scale != self.accum_scale:
-            self._previous = None
+            self._kept_at = None
         self._step, self._sent = _Step(accum_scale, micros), None
         if self._replicas * micros > 1 and self._is_due(self._made):
             self._step.groups = self._groups()
@@ -241,19 +241,19 @@ class GradientNoiseScale:
         """A micro-gradient as autograd hands it over: not averaged, not added to others yet."""
         group = self._step.groups.get(parameter)
         if group is not None:
-            self._step.local[group].append(self._squared(parameter, gradient))
+            self._step.local[group] += self._product(parameter, gradient, gradient)
 
     def finish(self) -> None:
         """The averaged gradients stand in `.grad`."""
-        step = self._step
+        step, count = self._step, self._step.micros * self._replicas
         if step.groups:
-            local = self._sum(step.local) / (step.micros * self._replicas)
-            total = self._lengths(_gradients(step.groups)) / self._replicas
-            lengths = torch.stack([local, total]) / self._gradient_scale() ** 2
-            self._send(lengths, step.micros * self._replicas, step.scale, biased=False)
-        elif step.micros * self._replicas == 1:
+            gradients = _gradients(step.groups)
+            lengths = [self._sum(step.local) / count, self._products(gradients, gradients)]
+            lengths[1] /= self._replicas  # each of them sends the same
+            divisor = self._gradient_scale() ** 2
+            self._send(torch.stack(lengths) / divisor, count, step.scale, biased=False)
+        elif count == 1:
             self._finish_pair()
-        step.divisors.clear()
 
     def advance(self) -> None:
         """The optimizer has made the step."""
@@ -293,7 +293,7 @@ class GradientNoiseScale:
         self.estimator.load_state_dict(state["estimator"])
         self._made, self._seen = int(state["made"]), int(state["seen"])
         self._step = _Step(float(state["accum_scale"]), int(state["accum_count"]))
-        self._sent = self._pending = self._previous = None
+        self._sent = self._pending = self._kept_at = None
 
     def _is_due(self, step: int) -> bool:
         return is_due(step, self.estimator.samples, self.scale, self._every)
@@ -305,45 +305,40 @@ class GradientNoiseScale:
 
     def _finish_pair(self) -> None:
         """One replica without accumulation: this step's gradients and the last one's, if kept."""
-        previous, self._previous = self._previous, None
-        before = previous[1] if previous and previous[0] == self._made - 1 else None
-        measured = before is not None and self._is_due(self._made)
-        kept = self._is_due(self._made + 1)
-        if not measured and not kept:
-            return
-        divisor = self._gradient_scale()  # of this step; it may have been another at the last
-        now = {p: g / divisor for p, g in _gradients(self._groups()).items()}
-        if measured and before is not None:
+        kept, self._kept_at = self._kept_at == self._made - 1, None
+        if kept and self._is_due(self._made):
             self._step.groups = self._groups()
-            both = {p: (before[p] + g) / 2 for p, g in now.items() if p in before}
-            local = (self._lengths(before) + self._lengths(now)) / 2
-            lengths = torch.stack([local, self._lengths(both)])
+            # Each product by the factors of its steps, for a GradScaler's changes.
+            last, this = self._kept_scale, self._gradient_scale()
+            old, new = self._kept, _gradients(self._step.groups)
+            one = self._products(old, old) / last**2
+            two = self._products(new, new) / this**2
+            both = self._products(old, new) / (last * this)
+            lengths = torch.stack([(one + two) / 2, (one + two + 2 * both) / 4])
             self._send(lengths, 2, 2 * self.accum_scale, biased=True)
-        if kept:
-            self._previous = self._made, now
+        if self._is_due(self._made + 1):
+            self._kept_at, self._kept_scale = self._made, self._gradient_scale()
+            for parameter, gradient in _gradients(self._groups()).items():
+                if parameter not in self._kept:
+                    self._kept[parameter] = torch.empty_like(parameter)
+                self._kept[parameter].copy_(gradient)
 
-    def _lengths(self, tensors: Mapping[Tensor, Tensor]) -> Tensor:
-        """The squared lengths [G] of one tensor for each parameter."""
+    def _products(self, one: Mapping[Tensor, Tensor], two: Mapping[Tensor, Tensor]) -> Tensor:
+        """The inner product [G] of gradients, each by parameter."""
         found: list[list[Tensor]] = [[] for _ in self.optimizer.param_groups]
-        for parameter, tensor in tensors.items():
-            found[self._step.groups[parameter]].append(self._squared(parameter, tensor))
+        for parameter, gradient in two.items():
+            if parameter in one:
+                group = self._step.groups[parameter]
+                found[group] += self._product(parameter, one[parameter], gradient)
         return self._sum(found)
 
-    def _squared(self, parameter: Tensor, tensor: Tensor) -> Tensor:
-        divisors = self._step.divisors
-        if parameter not in divisors:
-            divisors[parameter] = self._divisor(parameter)
-        divisor = divisors[parameter]
-        return squared_length(tensor if divisor is None else tensor / divisor)
+    def _product(self, parameter: Tensor, one: Tensor, two: Tensor) -> list[Tensor]:
+        return inner_product(one, two)
 
-    def _divisor(self, parameter: Tensor) -> Tensor | None:
-        """The preconditioner of this step, of the parameter's shape; None for 1."""
-        return None
-
-    def _sum(self, lengths: list[list[Tensor]]) -> Tensor:
+    def _sum(self, parts: list[list[Tensor]]) -> Tensor:
         """[G], in float64."""
         nothing = torch.zeros((), dtype=torch.float64, device=self._device)
-        return torch.stack([torch.stack(g).double().sum() if g else nothing for g in lengths])
+        return torch.stack([torch.stack(of).double().sum() if of else nothing for of in parts])
 
     def _send(self, lengths: Tensor, count: int, scale: float, biased: bool) -> None:
         """Sum over the replicas, and fetch from the device, while training goes on."""
@@ -374,25 +369,46 @@ class AdamGradientNoiseScale(GradientNoiseScale):
             self.optimizer.state.clear()
         super().start(accum_scale, micros)
 
-    def _divisor(self, parameter: Tensor) -> Tensor | None:
+    def _product(self, parameter: Tensor, one: Tensor, two: Tensor) -> list[Tensor]:
         state = self.optimizer.state.get(parameter, {})
         if not state or (steps := float(state["step"])) < _WARM:
-            return None
+            return inner_product(one, two)
         group = self.optimizer.param_groups[self._step.groups[parameter]]
-        moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
-        unbiased: Tensor = moments / (1 - float(group["betas"][1]) ** steps)
-        return unbiased.sqrt_().add_(group["eps"])
+        moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"].reshape(-1)
+        unbiased = 1 - float(group["betas"][1]) ** steps
+
+        def divisor(part: slice) -> Tensor:
+            return (moments[part] / unbiased).sqrt_().add_(group["eps"])
+
+        return inner_product(one, two, divisor)
 
 
-def squared_length(tensor: Tensor) -> Tensor:
-    """A scalar, float32 or float64, on the tensor's device."""
-    flat = (tensor.coalesce().values() if tensor.is_sparse else tensor).reshape(-1)
-    if flat.dtype in (torch.float16, torch.bfloat16):
-        flat = flat.float()
-    if flat.numel() <= _CHUNK:
-        return torch.dot(flat, flat)
-    parts = torch.split(flat, _CHUNK)
-    return torch.stack([torch.dot(part, part) for part in parts]).double().sum()
+def inner_product(
+    one: Tensor, two: Tensor, divisor: Callable[[slice], Tensor] | None = None
+) -> list[Tensor]:
+    """Scalars that add up to the inner product of two tensors of one shape, each divided before.
+
+    `divisor` gives its part of the flattened tensor. Parts are small: their temporaries stay in a
+    core's cache, and a sum of float32 loses no digits.
+    """
+    first, second = _flat(one), _flat(two)
+    size = _PART if first.device.type == "cpu" else _DEVICE_PART
+    products = []
+    for start in range(0, first.numel(), size):
+        part = slice(start, start + size)
+        by = divisor(part) if divisor is not None else None
+        a = first[part] if by is None else first[part] / by
+        if two is one:
+            b = a
+        else:
+            b = second[part] if by is None else second[part] / by
+        products.append(torch.dot(a, b))
+    return products
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    flat = (tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1)
+    return flat.float() if flat.dtype in (torch.float16, torch.bfloat16) else flat
 
 
 def _gradients(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:

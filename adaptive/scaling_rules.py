@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .gradient_noise import _LEAST_VAR, GradientNoiseScale, gain
+from .gradient_noise import GradientNoiseScale, gain
 
 
 class Scaled(Protocol):
@@ -47,9 +47,7 @@ class AdaScale(ScalingRuleBase):
     """The gain of the batch, by group: 1 to S. For SGD. Johnson et al. 2020 (ICML), section 3."""
 
     def scale_lr(self, scale: float) -> ArrayLike:
-        sqr = np.maximum(self.adp.gns.raw_sqr_avg, 0.0)
-        var = np.maximum(self.adp.gns.raw_var_avg, _LEAST_VAR)
-        return gain(sqr, var, scale)
+        return gain(self.adp.gns.raw_sqr_avg, self.adp.gns.raw_var_avg, scale)
 
 
 class AdamScale(AdaScale):
