@@ -8,6 +8,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FOLDERS = [
+    "adaptive",
     "chaos",
     "common",
     "data",

@@ -1,0 +1,249 @@
+"""Checkpoints: the named states of a training process, saved and loaded by all replicas together.
+
+    <checkpoint_path>/checkpoint-000007/    a file for each state, and common/storage.py's manifest
+    <checkpoint_path>/.partial-…/           being written, or left behind by a process that died
+
+To save: every state is brought to one value on all replicas (`sync`), rank 0 writes them into a
+partial folder, with a manifest of sizes and checksums, and renames it; all but the last two go
+afterwards. So whatever happens there is a whole one, and all replicas wait until it stands.
+
+To load: the replica that sees the newest whole checkpoint reads it and sends the states to the
+others, so the folder need not be shared: a machine's own disk will do as long as that machine comes
+back. One that is torn or damaged is named in a warning and the one before it is taken. What a state
+writes is its own affair; those of this package are JSON and tensors, never pickles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ..common.clock import Clock, MonotonicClock
+from ..common.errors import CheckpointError
+from ..common.storage import (
+    Manifest,
+    read_checked,
+    read_manifest,
+    write_file,
+    write_manifest,
+)
+from . import env
+from .collective import Control, control
+from .session import only
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"checkpoint-(\d{6,})")
+_PARTIAL = ".partial-"
+_KEPT = 2  # the newest, and one to fall back on should its disk have lied
+
+
+class State:
+    """Something that outlives a restart, under a name that no other state of the process has.
+
+    Constructing registers it. All replicas construct the same states in the same order.
+    Raises ValueError where there is one of this name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        states().register(self)
+
+    def save(self, fileobj: BinaryIO) -> None:
+        """Write the state. Called on rank 0, after `sync`."""
+
+    def load(self, fileobj: BinaryIO) -> None:
+        """Take over what `save` wrote. Called on every replica."""
+
+    def sync(self) -> None:
+        """Bring the state to one value on all replicas. Called on every replica before `save`."""
+
+
+class States:
+    """All states of the process, and where they are kept."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or MonotonicClock()
+        self._due_from = self._clock.now()
+        self._states: dict[str, State] = {}
+        self._found: tuple[int | None, Manifest | None] | None = None  # who reads, and there what
+
+    def register(self, state: State) -> None:
+        if state.name in self._states:
+            raise ValueError(f"there is a state {state.name!r} already: give this one its own name")
+        self._states[state.name] = state
+
+    def forget(self, state: State) -> None:
+        """Leave this state out from now on."""
+        self._states.pop(state.name, None)
+
+    def due(self) -> bool:
+        """Whether the interval of the environment has passed since the last one. Asks once."""
+        interval_s, now = env.checkpoint_interval_s(), self._clock.now()
+        if interval_s is None or now < self._due_from + interval_s:
+            return False
+        self._due_from = now
+        return True
+
+    def load(self, state: State) -> bool:
+        """Give the state what the newest checkpoint holds for it; False where that is nothing.
+
+        Raises CheckpointError where the bytes are not those that were written.
+        """
+        peers = control()
+        reader, manifest = self._newest(peers)
+        if reader is None:
+            return False
+        data = _read(manifest, state.name) if manifest is not None else None
+        if not peers.broadcast(data is not None, reader):
+            return False
+        state.load(io.BytesIO(peers.broadcast_bytes(data or b"", reader)))
+        return True
+
+    def save(self) -> Path | None:
+        """A checkpoint of all states; where it is, None where no folder was named for it.
+
+        Raises CheckpointError on every replica where rank 0 could not write it.
+        """
+        peers = control()
+        for state in self._states.values():
+            state.sync()
+        root = env.checkpoint_path()
+        path, problem = None, None
+        if peers.rank == 0 and root is not None:
+            try:
+                path = _write(root, list(self._states.values()))
+            except OSError as error:
+                problem = f"cannot write a checkpoint to {root}: {error}"
+        if problem := peers.broadcast(problem):
+            raise CheckpointError(problem)
+        self._found = None
+        self._due_from = self._clock.now()
+        return path
+
+    def _newest(self, peers: Control) -> tuple[int | None, Manifest | None]:
+        """Which replica reads the newest whole checkpoint, and on that one what it is."""
+        if self._found is None:
+            manifest = newest(env.checkpoint_path())
+            versions = peers.gather(manifest.version if manifest else -1)
+            reader = versions.index(max(versions)) if max(versions) >= 0 else None
+            self._found = reader, manifest if peers.rank == reader else None
+        return self._found
+
+
+def states() -> States:
+    """Those of this process."""
+    return only(States)
+
+
+def load_state(state: State) -> bool:
+    """Give the state what the newest checkpoint holds for it; False where that is nothing."""
+    return states().load(state)
+
+
+def save_all_states() -> Path | None:
+    """A checkpoint of all states. Every replica calls it, between the same two steps."""
+    return states().save()
+
+
+def save_state(state: State, directory: str | Path, sync: bool = True) -> None:
+    """One state alone into a file of its name. Every replica calls it; rank 0 writes."""
+    if sync:
+        state.sync()
+    if control().rank == 0:
+        buffer = io.BytesIO()
+        state.save(buffer)
+        write_file(Path(directory) / _file_name(state.name), buffer.getbuffer())
+
+
+def newest(root: Path | None) -> Manifest | None:
+    """The newest whole checkpoint below a folder; those that are not are named in a warning."""
+    for path in reversed(_checkpoints(root)):
+        try:
+            return read_manifest(path)
+        except CheckpointError as error:
+            log.warning("checkpoint skipped: %s", error)
+    return None
+
+
+def _write(root: Path, states: list[State]) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    older = _checkpoints(root)
+    number = _number(older[-1]) + 1 if older else 0
+    for partial in root.glob(f"{_PARTIAL}*"):  # of processes that died: a job has one rank 0
+        shutil.rmtree(partial)
+    with _partial(root) as folder:
+        files, names = [], {}
+        for state in states:
+            buffer = io.BytesIO()
+            state.save(buffer)
+            record = write_file(folder / _file_name(state.name), buffer.getbuffer())
+            files.append(record)
+            names[state.name] = record.name
+        write_manifest(
+            folder,
+            version=number,
+            num_shards=1,
+            num_slots=1,
+            files=files,
+            model={},
+            books={"states": names},
+        )
+        path = root / f"checkpoint-{number:06d}"
+        folder.rename(path)
+    _sync(root)
+    log.info("checkpoint=%d -> saved states=%d path=%s", number, len(states), path)
+    for old in older[: 1 - _KEPT]:
+        shutil.rmtree(old, ignore_errors=True)  # what stays is tried again at the next
+    return path
+
+
+@contextlib.contextmanager
+def _partial(root: Path) -> Iterator[Path]:
+    folder = root / f"{_PARTIAL}{os.getpid()}"
+    folder.mkdir()
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _read(manifest: Manifest, name: str) -> bytes | None:
+    file = manifest.books["states"].get(name)
+    records = {record.name: record for record in manifest.files}
+    return read_checked(manifest, records[file]) if file is not None else None
+
+
+def _file_name(state: str) -> str:
+    """A state's name as that of a file: letters and digits stay, anything else is %XX."""
+    return re.sub(r"[^\w-]", lambda m: "".join(f"%{b:02x}" for b in m[0].encode()), state)
+
+
+def _checkpoints(root: Path | None) -> list[Path]:
+    """Oldest first; nothing is checked."""
+    if root is None or not root.is_dir():
+        return []
+    return sorted((p for p in root.iterdir() if _NAME.fullmatch(p.name)), key=_number)
+
+
+def _number(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, path
+    return int(match[1])
+
+
+def _sync(folder: Path) -> None:
+    """Make the rename in it outlast a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,374 @@
+"""AdaptiveDataParallel: torch's DistributedDataParallel for a batch whose size changes.
+
+    net = AdaptiveDataParallel(net, optimizer, scheduler)
+    for batch in loader:                    # an AdaptiveDataLoader
+        optimizer.zero_grad()
+        loss_function(net(batch)).backward()
+        optimizer.step()
+
+The loop is one of micro-batches, an optimizer step of one or several of them; it says which is the
+last. Until then gradients stay here and add up: `zero_grad` and `step` (and GradScaler's methods) do
+nothing. With the last one replicas average, the sum becomes a mean, its noise is measured
+(gradient_noise.py), and the optimizer makes its step with learning rates of the scaling rule, which
+stand for that step only.
+
+What happens in a backward pass hangs on hooks of the parameters: the first one to fire looks up the loop, all
+of them tell their micro-gradient, and the end of the pass comes after the averaging, for its
+callback is queued by a callback that was queued before DDP's own. Where shares are uneven, a
+micro-gradient is multiplied by the loop's `weight`, so that the mean over replicas is that over records.
+
+What is not supported: several backward passes for one micro-batch (add up the losses instead).
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Adam, AdamW, Optimizer
+
+from ..common.clock import MonotonicClock
+from ..common.errors import CheckpointError, UsageError
+from . import checkpoint, data_loader, profile
+from .gradient_noise import EVERY, AdamGradientNoiseScale, GradientNoiseScale
+from .scaling_rules import AdamScale, AdaScale, ScalingRuleBase
+from .session import only
+from .stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from torch.amp import GradScaler
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from .data_loader import AdaptiveDataLoaderHelper
+
+Moment = float | torch.cuda.Event
+
+
+class Scalars(Protocol):
+    """TensorBoard's SummaryWriter, as far as it is used."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None) -> None: ...
+
+
+class AdaptiveDataParallel(DistributedDataParallel):
+    """A model that trains on any number of replicas with a batch of any size.
+
+    `scaling_rule`: AdamScale for Adam and AdamW, else AdaScale. `name`: of the state in checkpoints;
+    each model needs its own. `gns_every`: gradients are measured once for about so many times the
+    initial batch of examples (1: at every step). All else are DistributedDataParallel's arguments.
+
+    Restores itself from the newest checkpoint: parameters, buffers, optimizer, scheduler, GradScaler,
+    the estimate of the noise, and the progress. A checkpoint is tensors and plain values; nothing in it is
+    executed. Raises UsageError where `lr_scheduler` keeps anything else in its state, ValueError where
+    there is a state of that name, CheckpointError where the checkpoint does not fit the model.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        lr_scheduler: LRScheduler | None = None,
+        mp_scaler: GradScaler | None = None,
+        scaling_rule: ScalingRuleBase | None = None,
+        name: str = "edl-dataparallel",
+        *,
+        gns_every: int = EVERY,
+        **ddp_kwargs: Any,
+    ) -> None:
+        super().__init__(model, **ddp_kwargs)
+        adam = isinstance(optimizer, Adam | AdamW)
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.mp_scaler = mp_scaler
+        self.scaling_rule = scaling_rule or (AdamScale() if adam else AdaScale())
+        self.progress = 0.0
+        self.gns = (AdamGradientNoiseScale if adam else GradientNoiseScale)(
+            optimizer,
+            parameters,
+            self.process_group,
+            mp_scaler.get_scale if mp_scaler else lambda: 1.0,
+            gns_every,
+        )
+        self.scaling_rule.initialize(self)
+        self._backward = _Backward(self.gns, parameters, self.process_group.size())
+        _replace(optimizer, "zero_grad", self._zero_grad)
+        _replace(optimizer, "step", self._optimizer_step)
+        if mp_scaler is not None:
+            for method in ("unscale_", "step", "update"):
+                _replace(mp_scaler, method, self._if_averaged)
+        self._state = _ModelState(name, self)
+        checkpoint.load_state(self._state)
+        only(_Newest).model = weakref.ref(self)
+
+    @property
+    def gain(self) -> float:
+        """How many steps at the initial batch size a step of the present one is worth."""
+        return self.gns.gain(self.gns.scale)
+
+    @property
+    def gradient_stats(self) -> tuple[float, float]:
+        """(squared length of the gradient, its variance at the initial batch size)."""
+        return self.gns.sqr_avg(), self.gns.var_avg()
+
+    @property
+    def init_batch_size(self) -> int:
+        """M0: of the loader that trains; 1 before there is one."""
+        return self._backward.init_batch_size
+
+    @property
+    def lr_factors(self) -> list[float]:
+        """By what the learning rate of each group is multiplied at the present batch size."""
+        factors = np.asarray(self.scaling_rule.scale_lr(self.gns.scale), float)
+        groups = len(self.optimizer.param_groups)
+        return [float(factors)] * groups if factors.ndim == 0 else list(map(float, factors))
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The model's; with gradients on, it decides whether their averaging follows."""
+        loop = data_loader.current_dataloader()
+        self.require_backward_grad_sync = loop is not None and loop.is_sync_step()
+        self._backward.expect()
+        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """The same as the optimizer's: gradients that still add up stay."""
+        if not self._backward.accumulating:
+            super().zero_grad(set_to_none)
+
+    def to_tensorboard(
+        self, writer: Scalars, global_step: int | None = None, tag_prefix: str = ""
+    ) -> None:
+        """Write what is known of the gradients as scalars; `tag_prefix` with or without its slash."""
+        prefix = tag_prefix if not tag_prefix or tag_prefix.endswith("/") else f"{tag_prefix}/"
+        sqr, var = self.gradient_stats
+        scalars = {
+            "Gradient_Norm_Sqr": sqr,
+            "Gradient_Variance": var,
+            "Gain": self.gain,
+            "Learning_Rate_Factor": float(np.mean(self.lr_factors)),
+            "Accum_Scale": self.gns.accum_scale,
+            "Accum_Count": self.gns.accum_count,
+            "Progress": self.progress,
+        }
+        for tag, value in scalars.items():
+            writer.add_scalar(f"{prefix}{tag}", value, global_step)
+
+    def _zero_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if not self._backward.accumulating:
+            original(*args, **kwargs)
+
+    def _optimizer_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not _loop().is_sync_step():
+            return None
+        with _scaled(self.optimizer, self.lr_factors):
+            result = original(*args, **kwargs)
+        self.progress += self.gain
+        self.gns.advance()
+        return result
+
+    def _if_averaged(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) if _loop().is_sync_step() else None
+
+
+class _Backward:
+    """A model's backward passes, as the hooks of its parameters see them.
+
+    `accumulating`: gradients of some micro-batches of a step stand in `.grad`, not of all yet.
+    """
+
+    def __init__(
+        self, gns: GradientNoiseScale, parameters: list[nn.Parameter], replicas: int
+    ) -> None:
+        self.accumulating = False
+        self.init_batch_size = 1
+        self._gns = gns
+        self._parameters = parameters
+        self._replicas = replicas
+        self._stopwatch = Stopwatch(MonotonicClock())
+        self._running = False
+        self._weight = 1.0
+        self._newest: Tensor | None = None  # whose gradient came last,
+        self._last: Tensor | None = None  # and in the pass before
+        self._computed: Moment | None = None  # when the last gradient of this pass came
+        for parameter in parameters:
+            hook = functools.partial(self._gradient, parameter)
+            parameter.register_hook(hook)  # type: ignore[no-untyped-call]
+
+    def expect(self) -> None:
+        """A pass may follow. One that failed in its middle is forgotten."""
+        self._running = False
+
+    def _gradient(self, parameter: Tensor, gradient: Tensor) -> Tensor | None:
+        """A micro-gradient is known; it is not in `.grad` yet."""
+        if not self._running:
+            self._begin(_loop())
+        changed = gradient * self._weight if self._weight != 1.0 else None
+        self._gns.add(parameter, gradient if changed is None else changed)
+        self._newest = parameter
+        if parameter is self._last:
+            self._computed = self._stopwatch.mark()
+        return changed
+
+    def _begin(self, loop: AdaptiveDataLoaderHelper) -> None:
+        loop.train()
+        self._running = True
+        self._weight, self._computed = loop.weight, None
+        if loop.micro == 0 and self.accumulating:  # a loop was left in the middle of a step
+            self.accumulating = False
+            for parameter in self._parameters:
+                parameter.grad = None
+        if not self.accumulating:
+            self.init_batch_size = loop.batch_size
+            micros = loop.accumulation_steps + 1
+            self._gns.start(loop.current_batch_size / loop.batch_size / micros, micros)
+        _after_backward(lambda: _after_backward(lambda: self._end(loop)))
+
+    def _end(self, loop: AdaptiveDataLoaderHelper) -> None:
+        """`.grad` is complete; after the last micro-batch of a step it is the replicas' mean."""
+        self._running = False
+        self._last = self._newest
+        self.accumulating = not loop.is_sync_step()
+        if self.accumulating:
+            return
+        if self._replicas > 1 and self._computed is not None:
+            ended = self._stopwatch.mark()
+            self._stopwatch.measure(self._computed, ended, profile.record_sync)
+        if self._gns.accum_count > 1:
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(self._gns.accum_count)
+        if self._gns.collect():
+            profile.set_gradient_stats(self._gns.sqr_avg(), self._gns.var_avg())
+        self._gns.finish()
+
+
+class _ModelState(checkpoint.State):
+    """Everything about a model that outlives a restart."""
+
+    def __init__(self, name: str, model: AdaptiveDataParallel) -> None:
+        super().__init__(name)
+        self._model = model
+        if model.lr_scheduler is not None:
+            self._check(model.lr_scheduler)
+
+    def save(self, fileobj: BinaryIO) -> None:
+        model = self._model
+        parts = {name: _plain(part.state_dict()) for name, part in self._parts().items()}
+        torch.save(
+            {"model": model.module.state_dict(), "progress": model.progress, **parts}, fileobj
+        )
+
+    def load(self, fileobj: BinaryIO) -> None:
+        model = self._model
+        try:
+            saved = torch.load(fileobj, map_location="cpu", weights_only=True)
+            model.module.load_state_dict(saved["model"])
+            for name, part in self._parts().items():
+                part.load_state_dict(saved[name])
+            model.progress = float(saved["progress"])
+        except (KeyError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            raise CheckpointError(
+                f"the checkpoint of {self.name!r} does not fit the model, its optimizer, scheduler or "
+                f"GradScaler: {error}. Train with those of the checkpoint, or into another folder."
+            ) from error
+
+    def sync(self) -> None:
+        """Replicas hold the same already; what is on its way comes in."""
+        self._model.gns.collect()
+
+    def _parts(self) -> dict[str, Any]:
+        model = self._model
+        parts = {
+            "optimizer": model.optimizer,
+            "lr_scheduler": model.lr_scheduler,
+            "mp_scaler": model.mp_scaler,
+            "gradient_noise": model.gns,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _check(self, scheduler: LRScheduler) -> None:
+        """Find out now, not at the restart."""
+        buffer = io.BytesIO()
+        try:
+            torch.save(_plain(scheduler.state_dict()), buffer)
+            buffer.seek(0)
+            torch.load(buffer, weights_only=True)
+        except (pickle.PickleError, AttributeError, TypeError) as error:
+            raise UsageError(
+                f"the state of {type(scheduler).__name__} cannot be kept in a checkpoint, which holds "
+                "tensors and plain values only: leave the rest out of its state_dict()"
+            ) from error
+
+
+class _Newest:
+    """The model that was made last."""
+
+    model: Callable[[], AdaptiveDataParallel | None] = staticmethod(lambda: None)
+
+
+def current_model() -> AdaptiveDataParallel | None:
+    """The model that was made last, if there is one; its progress is the job's."""
+    return only(_Newest).model()
+
+
+def _loop() -> AdaptiveDataLoaderHelper:
+    loop = data_loader.current_dataloader()
+    if loop is None:
+        raise UsageError(
+            "an AdaptiveDataParallel computes gradients and steps only within a loop over an "
+            "AdaptiveDataLoader, which knows how large the batch is: move it into one"
+        )
+    return loop
+
+
+def _replace(owner: object, name: str, replacement: Callable[..., Any]) -> None:
+    """Let `replacement(original, *args, **kwargs)` stand for a method of an object.
+
+    It is a method again, for LRScheduler takes `step` apart.
+    """
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(_owner: object, *args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    setattr(owner, name, types.MethodType(method, owner))
+
+
+@contextmanager
+def _scaled(optimizer: Optimizer, factors: list[float]) -> Iterator[None]:
+    """Learning rates times the factors of their groups, within."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    try:
+        for group, rate, factor in zip(optimizer.param_groups, rates, factors, strict=True):
+            group["lr"] = rate * factor
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def _after_backward(callback: Callable[[], None]) -> None:
+    """Called from a backward pass or such a callback: at its end, after those queued before."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, which learning rates tend to become, as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {key: _plain(of) for key, of in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    return value

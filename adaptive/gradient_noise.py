@@ -1,0 +1,419 @@
+"""How noisy gradients are: what says how much a larger batch, or a larger learning rate, is worth.
+
+Two numbers for each parameter group: `sqr`, the squared length of the true gradient, and `var`, the
+trace of the covariance of a gradient of the initial batch size M0. Both come out of gradients that
+training computes anyway. Of n of them, equally large, with L the mean of their squared lengths and T
+the squared length of their mean (McCandlish et al. 2018, appendix A.1; AdaScale, ICML '20, section 3;
+Pollux, OSDI '21, section 3.1):
+
+    sqr = (n T - L) / (n - 1)        var = (L - T) S / (n - 1)        S = (batch of all n) / M0
+
+Several replicas, or accumulation, give n micro-gradients of one step: unbiased. One replica without
+accumulation has only the gradients of two steps in a row (n = 2): biased, for the parameters moved
+in between; the first n of the other kind forgets what was found so.
+
+Estimates are averaged exponentially, by 0.999 for every M0 examples. `NoiseEstimator` is that, on
+numbers alone; `GradientNoiseScale` makes the numbers out of tensors.
+
+What it costs. Squared lengths are dot products of small parts, added up in float64.
+Not every step is measured, but one for about every `every` x M0 examples (every step while there are
+few estimates): which ones depends on no gradient, so the estimates stay unbiased, and one that is
+missing only leaves the others more weight. The lengths of all replicas are averaged while
+training goes on and are used from the next step on; so a gradient is never scaled by its own length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, distributed
+from torch.optim import Optimizer
+
+EVERY = 8  # x M0 examples between two measured steps: below 1 % of a step (adaptive_overhead.py)
+_FEW = 64  # estimates, while every step is measured
+_SMOOTHING = 0.999  # for every M0 examples; Pollux's code
+_LEAST_VAR = 1e-6
+_PART, _DEVICE_PART = 2**16, 2**24  # elements of a dot product, on the CPU and elsewhere
+_WARM = 5  # steps of Adam before its second moments are taken for a preconditioner
+
+Floats = NDArray[np.float64]
+
+
+def gain(sqr: Floats, var: Floats, scale: float) -> Floats:
+    """How many steps at M0 one step of a batch S times as large is worth: 1 to S, by group.
+
+    (var + sqr) / (var / S + sqr), with sqr at least 0 and var at least 1e-6. AdaScale (ICML '20),
+    section 3, its gain ratio; gain / S is Pollux's efficiency (section 3.1).
+    """
+    sqr, var = np.maximum(sqr, 0.0), np.maximum(var, _LEAST_VAR)
+    gains: Floats = (var + sqr) / (var / scale + sqr)
+    return gains
+
+
+class NoiseEstimator:
+    """The averages, by parameter group. `biased`: they come from the gradients of different steps.
+
+    `raw_sqr` and `raw_var` [G] are as estimated, so the first may be negative; `sqr` and `var` are
+    over all groups, and are not. While nothing is known they are 1 and 0 (1e-6).
+    """
+
+    def __init__(self, groups: int = 1) -> None:
+        self.samples = 0
+        self.biased = False
+        self._sums: Floats = np.zeros((2, groups))  # of sqr and var, by group
+        self._weight = 0.0
+        self._publish()
+
+    def observe(
+        self,
+        local: ArrayLike,
+        total: ArrayLike,
+        *,
+        count: int,
+        scale: float,
+        steps: int = 1,
+        biased: bool = False,
+    ) -> bool:
+        """Take in L and T [G] of `count` gradients whose sum is of `scale` x M0 examples.
+
+        `steps`: optimizer steps since the last call. False where a number is not finite: nothing
+        is changed then.
+        """
+        local, total = np.asarray(local, float), np.asarray(total, float)
+        if not np.isfinite([local, total]).all():
+            return False
+        sqr = (count * total - local) / (count - 1)
+        var = (local - total) * scale / (count - 1)
+        found = np.stack([sqr, var])
+        if (self.biased and not biased) or found.shape != self._sums.shape:
+            self._sums, self._weight = np.zeros_like(found), 0.0
+        theta = _SMOOTHING ** (scale * steps)
+        self._sums = theta * self._sums + (1 - theta) * found
+        self._weight = theta * self._weight + (1 - theta)
+        self.samples += 1
+        self.biased = biased
+        self._publish()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "sums": self._sums.tolist(),
+            "weight": self._weight,
+            "samples": self.samples,
+            "biased": self.biased,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._sums = np.array(state["sums"], float)
+        self._weight = float(state["weight"])
+        self.samples = int(state["samples"])
+        self.biased = bool(state["biased"])
+        self._publish()
+
+    def _publish(self) -> None:
+        """Divide once, for these are read at every step."""
+        groups = self._sums.shape[1]
+        nothing = np.stack([np.ones(groups), np.zeros(groups)])
+        self.raw_sqr, self.raw_var = self._sums / self._weight if self._weight else nothing
+        self.sqr = float(np.maximum(self.raw_sqr, 0.0).sum())
+        self.var = float(np.maximum(self.raw_var, _LEAST_VAR).sum())
+
+
+def is_due(step: int, samples: int, scale: float, every: int) -> bool:
+    """Whether step number `step` is measured. The same on every replica."""
+    return step % (1 if samples < _FEW else max(1, round(every / scale))) == 0
+
+
+@dataclass
+class _Step:
+    """The optimizer step at hand: `micros` micro-batches of accum_scale x M0 examples each, over all
+    replicas. The rest is filled where the step is measured."""
+
+    accum_scale: float = 1.0
+    micros: int = 1
+    groups: dict[Tensor, int] = field(default_factory=dict)  # the group of a parameter
+    local: list[list[Tensor]] = field(default_factory=list)  # parts of L so far, by group
+
+    @property
+    def scale(self) -> float:
+        return self.accum_scale * self.micros
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """Lengths on their way: L above T [2, G], summed over the replicas, stand in `values` after `wait`."""
+
+    values: Tensor
+    wait: Callable[[], object]
+    count: int
+    scale: float
+    step: int
+    biased: bool
+
+
+class GradientNoiseScale:
+    """Measures the gradients of an optimizer's parameters; all replicas call it alike.
+
+    For each optimizer step: `start`; `add` for every micro-gradient of every parameter; `finish` when
+    the averaged gradients stand in `.grad`; `advance` when the optimizer has made its step, without
+    which nothing was measured. `collect` brings in what an earlier step has measured.
+    `gradient_scale` tells what gradients are multiplied by (GradScaler).
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        parameters: Iterable[Tensor],
+        process_group: distributed.ProcessGroup | None = None,
+        gradient_scale: Callable[[], float] = lambda: 1.0,
+        every: int = EVERY,
+    ) -> None:
+        self.optimizer = optimizer
+        self.estimator = NoiseEstimator(len(optimizer.param_groups))
+        self._parameters = dict.fromkeys(parameters)
+        self._device = next(iter(self._parameters)).device
+        self._process_group = process_group
+        self._replicas = process_group.size() if process_group else 1
+        self._gradient_scale = gradient_scale
+        self._every = every
+        self._step = _Step()
+        self._made = 0  # optimizer steps so far
+        self._seen = 0  # of them, up to the last that is in the estimate
+        self._sent: _Pending | None = None  # of the step at hand,
+        self._pending: _Pending | None = None  # of one that was made
+        self._kept: dict[Tensor, Tensor] = {}  # gradients
+        self._kept_at: int | None = None  # of this step,
+        self._kept_scale = 1.0  # multiplied by this
+
+    @property
+    def accum_scale(self) -> float:
+        """Examples of a micro-batch, over all replicas, by M0."""
+        return self._step.accum_scale
+
+    @property
+    def accum_count(self) -> int:
+        """Micro-batches of an optimizer step."""
+        return self._step.micros
+
+    @property
+    def scale(self) -> float:
+        """S: examples of an optimizer step by M0."""
+        return self._step.scale
+
+    @property
+    def raw_sqr_avg(self) -> Floats:
+        """[G], as estimated."""
+        return self.estimator.raw_sqr
+
+    @property
+    def raw_var_avg(self) -> Floats:
+        """[G], as estimated."""
+        return self.estimator.raw_var
+
+    def sqr_avg(self) -> float:
+        """The squared length of the true gradient."""
+        return self.estimator.sqr
+
+    def var_avg(self) -> float:
+        """The variance of a gradient of M0 examples."""
+        return self.estimator.var
+
+    def gain(self, scale: float) -> float:
+        """How many steps at M0 a step of scale x M0 examples is worth."""
+        sqr, var = self.estimator.sqr, self.estimator.var
+        return (var + sqr) / (var / scale + sqr)
+
+    def start(self, accum_scale: float, micros: int) -> None:
+        """An optimizer step begins, of `micros` micro-batches."""
+        if accum_scale != self.accum_scale:
+            self._kept_at = None
+        self._step, self._sent = _Step(accum_scale, micros), None
+        if self._replicas * micros > 1 and self._is_due(self._made):
+            self._step.groups = self._groups()
+            self._step.local = [[] for _ in self.optimizer.param_groups]
+
+    def add(self, parameter: Tensor, gradient: Tensor) -> None:
+        """A micro-gradient as autograd hands it over: not averaged, not added to others yet."""
+        group = self._step.groups.get(parameter)
+        if group is not None:
+            self._step.local[group] += self._product(parameter, gradient, gradient)
+
+    def finish(self) -> None:
+        """The averaged gradients stand in `.grad`."""
+        step, count = self._step, self._step.micros * self._replicas
+        if step.groups:
+            gradients = _gradients(step.groups)
+            lengths = [self._sum(step.local) / count, self._products(gradients, gradients)]
+            lengths[1] /= self._replicas  # each of them sends the same
+            divisor = self._gradient_scale() ** 2
+            self._send(torch.stack(lengths) / divisor, count, step.scale, biased=False)
+        elif count == 1:
+            self._finish_pair()
+
+    def advance(self) -> None:
+        """The optimizer has made the step."""
+        self._made += 1
+        if self._sent is not None:
+            self._pending, self._sent = self._sent, None
+
+    def collect(self) -> bool:
+        """Bring in what was measured; whether that was anything."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return False
+        pending.wait()
+        local, total = pending.values.tolist()
+        observed = self.estimator.observe(
+            local,
+            total,
+            count=pending.count,
+            scale=pending.scale,
+            steps=max(1, pending.step - self._seen) if self._seen else 1,
+            biased=pending.biased,
+        )
+        if observed:
+            self._seen = pending.step
+        return observed
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "estimator": self.estimator.state_dict(),
+            "made": self._made,
+            "seen": self._seen,
+            "accum_scale": self.accum_scale,
+            "accum_count": self.accum_count,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.estimator.load_state_dict(state["estimator"])
+        self._made, self._seen = int(state["made"]), int(state["seen"])
+        self._step = _Step(float(state["accum_scale"]), int(state["accum_count"]))
+        self._sent = self._pending = self._kept_at = None
+
+    def _is_due(self, step: int) -> bool:
+        return is_due(step, self.estimator.samples, self.scale, self._every)
+
+    def _groups(self) -> dict[Tensor, int]:
+        """The group of each parameter; anew, for an unfrozen layer may have joined."""
+        groups = enumerate(self.optimizer.param_groups)
+        return {p: i for i, group in groups for p in group["params"] if p in self._parameters}
+
+    def _finish_pair(self) -> None:
+        """One replica without accumulation: this step's gradients and the last one's, if kept."""
+        kept, self._kept_at = self._kept_at == self._made - 1, None
+        if kept and self._is_due(self._made):
+            self._step.groups = self._groups()
+            # Each product by the factors of its steps, for a GradScaler's changes.
+            last, this = self._kept_scale, self._gradient_scale()
+            old, new = self._kept, _gradients(self._step.groups)
+            one = self._products(old, old) / last**2
+            two = self._products(new, new) / this**2
+            both = self._products(old, new) / (last * this)
+            lengths = torch.stack([(one + two) / 2, (one + two + 2 * both) / 4])
+            self._send(lengths, 2, 2 * self.accum_scale, biased=True)
+        if self._is_due(self._made + 1):
+            self._kept_at, self._kept_scale = self._made, self._gradient_scale()
+            for parameter, gradient in _gradients(self._groups()).items():
+                if parameter not in self._kept:
+                    self._kept[parameter] = torch.empty_like(parameter)
+                self._kept[parameter].copy_(gradient)
+
+    def _products(self, one: Mapping[Tensor, Tensor], two: Mapping[Tensor, Tensor]) -> Tensor:
+        """The inner product [G] of gradients, each by parameter."""
+        found: list[list[Tensor]] = [[] for _ in self.optimizer.param_groups]
+        for parameter, gradient in two.items():
+            if parameter in one:
+                group = self._step.groups[parameter]
+                found[group] += self._product(parameter, one[parameter], gradient)
+        return self._sum(found)
+
+    def _product(self, parameter: Tensor, one: Tensor, two: Tensor) -> list[Tensor]:
+        return inner_product(one, two)
+
+    def _sum(self, parts: list[list[Tensor]]) -> Tensor:
+        """[G], in float64."""
+        nothing = torch.zeros((), dtype=torch.float64, device=self._device)
+        return torch.stack([torch.stack(of).double().sum() if of else nothing for of in parts])
+
+    def _send(self, lengths: Tensor, count: int, scale: float, biased: bool) -> None:
+        """Sum over the replicas, and fetch from the device, while training goes on."""
+        wait: Callable[[], object] = _at_once
+        if self._replicas > 1:
+            work = distributed.all_reduce(lengths, group=self._process_group, async_op=True)
+            assert work is not None  # this process is in the group
+            wait = work.wait
+        if lengths.is_cuda:
+            wait()  # lets the stream wait, not this thread
+            host = torch.empty(lengths.shape, dtype=lengths.dtype, pin_memory=True)
+            lengths = host.copy_(lengths, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+            wait = copied.synchronize
+        self._sent = _Pending(lengths, wait, count, scale, self._made + 1, biased)
+
+
+class AdamGradientNoiseScale(GradientNoiseScale):
+    """The same in the space in which Adam steps: of gradients divided by sqrt(v_hat) + eps.
+
+    v_hat are the second moments without their bias; they count from the 5th step on. Moments of
+    another batch size are those of another noise: where S changes, Adam begins anew.
+    """
+
+    def start(self, accum_scale: float, micros: int) -> None:
+        if self._made and accum_scale * micros != self.scale:
+            self.optimizer.state.clear()
+        super().start(accum_scale, micros)
+
+    def _product(self, parameter: Tensor, one: Tensor, two: Tensor) -> list[Tensor]:
+        state = self.optimizer.state.get(parameter, {})
+        if not state or (steps := float(state["step"])) < _WARM:
+            return inner_product(one, two)
+        group = self.optimizer.param_groups[self._step.groups[parameter]]
+        moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"].reshape(-1)
+        unbiased = 1 - float(group["betas"][1]) ** steps
+
+        def divisor(part: slice) -> Tensor:
+            return (moments[part] / unbiased).sqrt_().add_(group["eps"])
+
+        return inner_product(one, two, divisor)
+
+
+def inner_product(
+    one: Tensor, two: Tensor, divisor: Callable[[slice], Tensor] | None = None
+) -> list[Tensor]:
+    """Scalars that add up to the inner product of two tensors of one shape, each divided before.
+
+    `divisor` gives its part of the flattened tensor. Parts are small: their temporaries stay in a
+    core's cache, and a sum of float32 loses no digits.
+    """
+    first, second = _flat(one), _flat(two)
+    size = _PART if first.device.type == "cpu" else _DEVICE_PART
+    products = []
+    for start in range(0, first.numel(), size):
+        part = slice(start, start + size)
+        by = divisor(part) if divisor is not None else None
+        a = first[part] if by is None else first[part] / by
+        if two is one:
+            b = a
+        else:
+            b = second[part] if by is None else second[part] / by
+        products.append(torch.dot(a, b))
+    return products
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    flat = (tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1)
+    return flat.float() if flat.dtype in (torch.float16, torch.bfloat16) else flat
+
+
+def _gradients(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
+    return {p: p.grad for p in parameters if p.grad is not None}
+
+
+def _at_once() -> None:
+    """There is nothing to wait for."""

@@ -1,0 +1,91 @@
+"""Scaling rules: by what factor the learning rate grows with the batch.
+
+A rule is asked at each optimizer step for the factor of a batch S times the initial one, one number
+for all parameter groups or one for each. It sees the model as `self.adp`: its gradients' noise (`gns`),
+its `progress` and its `init_batch_size`. One's own rule is a subclass of ScalingRuleBase.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .gradient_noise import GradientNoiseScale, gain
+
+
+class Scaled(Protocol):
+    """What a rule sees of an AdaptiveDataParallel."""
+
+    gns: GradientNoiseScale
+
+    @property
+    def progress(self) -> float:
+        """Steps at the initial batch size that the steps so far were worth."""
+
+    @property
+    def init_batch_size(self) -> int: ...
+
+
+class ScalingRuleBase:
+    """What all rules are."""
+
+    adp: Scaled
+
+    def initialize(self, adp: Scaled) -> None:
+        """Called once, by the model that the rule is given to."""
+        self.adp = adp
+
+    def scale_lr(self, scale: float) -> ArrayLike:
+        """The factor of the learning rate at `scale` x the initial batch size: a number, or [G]."""
+        raise NotImplementedError(f"{type(self).__name__} lacks scale_lr(scale)")
+
+
+class AdaScale(ScalingRuleBase):
+    """The gain of the batch, by group: 1 to S. For SGD. Johnson et al. 2020 (ICML), section 3."""
+
+    def scale_lr(self, scale: float) -> ArrayLike:
+        return gain(self.adp.gns.raw_sqr_avg, self.adp.gns.raw_var_avg, scale)
+
+
+class AdamScale(AdaScale):
+    """The square root of AdaScale's. For Adam and AdamW, whose steps do not grow with gradients."""
+
+    def __init__(self, power: float = 0.5) -> None:
+        self.power = power
+
+    def scale_lr(self, scale: float) -> ArrayLike:
+        return np.power(super().scale_lr(scale), self.power)
+
+
+class LinearScale(ScalingRuleBase):
+    """S. Goyal et al. 2017, section 2.1."""
+
+    def scale_lr(self, scale: float) -> ArrayLike:
+        return scale
+
+
+class SqrtScale(ScalingRuleBase):
+    """The square root of S. Krizhevsky 2014, section 5."""
+
+    def scale_lr(self, scale: float) -> ArrayLike:
+        return math.sqrt(scale)
+
+
+class LEGWScale(ScalingRuleBase):
+    """The square root of S, reached after S times as many warm-up epochs. You et al. 2019 (SC).
+
+    `base_warmup_epochs`: of the initial batch size. `data_size`: records of an epoch.
+    """
+
+    def __init__(self, base_warmup_epochs: float, data_size: int) -> None:
+        self.base_warmup_epochs = base_warmup_epochs
+        self.data_size = data_size
+
+    def scale_lr(self, scale: float) -> ArrayLike:
+        epochs = self.base_warmup_epochs * scale
+        warmup_steps = epochs * self.data_size / self.adp.init_batch_size
+        ramp = min(1.0, self.adp.progress / warmup_steps) if warmup_steps else 1.0
+        return math.sqrt(scale) * ramp
