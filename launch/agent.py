@@ -30,6 +30,7 @@ from .state import DRAINED
 
 log = logging.getLogger("edl.launch")
 
+_SAVED = 143  # of a script of edl.adaptive that was told to go, and has saved
 _UNCOUNTED = 1 << 30  # restarts: the coordinator counts
 _WORDS = 20  # lines of a failed worker's log
 
@@ -102,7 +103,7 @@ class _Agent(LocalElasticAgent):
 
     def _failure(self, failures: Mapping[int, ProcessFailure]) -> pb.WorkerFailure | None:
         """The first of them that nobody asked for."""
-        asked = (DRAINED, -signal.SIGTERM)
+        asked = (DRAINED, _SAVED, -signal.SIGTERM)
         own = [(rank, each) for rank, each in failures.items() if each.exitcode not in asked]
         if not own:
             return None

@@ -24,33 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x65\x64l/proto/rendezvous.proto\x12\x06\x65\x64l.v1\"^\n\nNodeReport\x12\x17\n\nthroughput\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bremaining_s\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\r\n\x0b_throughputB\x0e\n\x0c_remaining_s\"y\n\x0b\x42\x65\x61tRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\r\n\x05round\x18\x04 \x01(\x03\x12\"\n\x06report\x18\x05 \x01(\x0b\x32\x12.edl.v1.NodeReport\x12\x0e\n\x06wait_s\x18\x06 \x01(\x01\"C\n\tBeatReply\x12\x0f\n\x07restart\x18\x01 \x01(\x08\x12\x0e\n\x06\x63losed\x18\x02 \x01(\t\x12\x15\n\rsettings_json\x18\x03 \x01(\t\"?\n\rWorkerFailure\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x11\n\texit_code\x18\x02 \x01(\x05\x12\r\n\x05words\x18\x03 \x01(\t\"\x95\x01\n\x0bJoinRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\r\n\x05nproc\x18\x03 \x01(\x05\x12\r\n\x05store\x18\x04 \x01(\t\x12\x0e\n\x06newest\x18\x05 \x01(\x03\x12&\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x15.edl.v1.WorkerFailure\x12\x0e\n\x06wait_s\x18\x07 \x01(\x01\"\x7f\n\tJoinReply\x12\x0e\n\x06\x63losed\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0c\n\x04rank\x18\x03 \x01(\x05\x12\x11\n\tnum_nodes\x18\x04 \x01(\x05\x12\r\n\x05store\x18\x05 \x01(\t\x12\x10\n\x08restarts\x18\x06 \x01(\x03\x12\x11\n\tidentical\x18\x07 \x01(\x08\"<\n\rFinishRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\".\n\x0b\x46inishReply\x12\x0e\n\x06\x63losed\x18\x01 \x01(\t\x12\x0f\n\x07restart\x18\x02 \x01(\x08\"\x1c\n\x0cLeaveRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"\x0c\n\nLeaveReply2\xd5\x01\n\nRendezvous\x12.\n\x04\x42\x65\x61t\x12\x13.edl.v1.BeatRequest\x1a\x11.edl.v1.BeatReply\x12.\n\x04Join\x12\x13.edl.v1.JoinRequest\x1a\x11.edl.v1.JoinReply\x12\x34\n\x06\x46inish\x12\x15.edl.v1.FinishRequest\x1a\x13.edl.v1.FinishReply\x12\x31\n\x05Leave\x12\x14.edl.v1.LeaveRequest\x1a\x12.edl.v1.LeaveReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x65\x64l/proto/rendezvous.proto\x12\redl.launch.v1\"^\n\nNodeReport\x12\x17\n\nthroughput\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bremaining_s\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\r\n\x0b_throughputB\x0e\n\x0c_remaining_s\"\x80\x01\n\x0b\x42\x65\x61tRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\r\n\x05round\x18\x04 \x01(\x03\x12)\n\x06report\x18\x05 \x01(\x0b\x32\x19.edl.launch.v1.NodeReport\x12\x0e\n\x06wait_s\x18\x06 \x01(\x01\"C\n\tBeatReply\x12\x0f\n\x07restart\x18\x01 \x01(\x08\x12\x0e\n\x06\x63losed\x18\x02 \x01(\t\x12\x15\n\rsettings_json\x18\x03 \x01(\t\"?\n\rWorkerFailure\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x11\n\texit_code\x18\x02 \x01(\x05\x12\r\n\x05words\x18\x03 \x01(\t\"\x9c\x01\n\x0bJoinRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\r\n\x05nproc\x18\x03 \x01(\x05\x12\r\n\x05store\x18\x04 \x01(\t\x12\x0e\n\x06newest\x18\x05 \x01(\x03\x12-\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x1c.edl.launch.v1.WorkerFailure\x12\x0e\n\x06wait_s\x18\x07 \x01(\x01\"\x7f\n\tJoinReply\x12\x0e\n\x06\x63losed\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0c\n\x04rank\x18\x03 \x01(\x05\x12\x11\n\tnum_nodes\x18\x04 \x01(\x05\x12\r\n\x05store\x18\x05 \x01(\t\x12\x10\n\x08restarts\x18\x06 \x01(\x03\x12\x11\n\tidentical\x18\x07 \x01(\x08\"<\n\rFinishRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\".\n\x0b\x46inishReply\x12\x0e\n\x06\x63losed\x18\x01 \x01(\t\x12\x0f\n\x07restart\x18\x02 \x01(\x08\"\x1c\n\x0cLeaveRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"\x0c\n\nLeaveReply2\x8d\x02\n\nRendezvous\x12<\n\x04\x42\x65\x61t\x12\x1a.edl.launch.v1.BeatRequest\x1a\x18.edl.launch.v1.BeatReply\x12<\n\x04Join\x12\x1a.edl.launch.v1.JoinRequest\x1a\x18.edl.launch.v1.JoinReply\x12\x42\n\x06\x46inish\x12\x1c.edl.launch.v1.FinishRequest\x1a\x1a.edl.launch.v1.FinishReply\x12?\n\x05Leave\x12\x1b.edl.launch.v1.LeaveRequest\x1a\x19.edl.launch.v1.LeaveReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edl.proto.rendezvous_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODEREPORT']._serialized_start=38
-  _globals['_NODEREPORT']._serialized_end=132
-  _globals['_BEATREQUEST']._serialized_start=134
-  _globals['_BEATREQUEST']._serialized_end=255
-  _globals['_BEATREPLY']._serialized_start=257
-  _globals['_BEATREPLY']._serialized_end=324
-  _globals['_WORKERFAILURE']._serialized_start=326
-  _globals['_WORKERFAILURE']._serialized_end=389
-  _globals['_JOINREQUEST']._serialized_start=392
-  _globals['_JOINREQUEST']._serialized_end=541
-  _globals['_JOINREPLY']._serialized_start=543
-  _globals['_JOINREPLY']._serialized_end=670
-  _globals['_FINISHREQUEST']._serialized_start=672
-  _globals['_FINISHREQUEST']._serialized_end=732
-  _globals['_FINISHREPLY']._serialized_start=734
-  _globals['_FINISHREPLY']._serialized_end=780
-  _globals['_LEAVEREQUEST']._serialized_start=782
-  _globals['_LEAVEREQUEST']._serialized_end=810
-  _globals['_LEAVEREPLY']._serialized_start=812
-  _globals['_LEAVEREPLY']._serialized_end=824
-  _globals['_RENDEZVOUS']._serialized_start=827
-  _globals['_RENDEZVOUS']._serialized_end=1040
+  _globals['_NODEREPORT']._serialized_start=45
+  _globals['_NODEREPORT']._serialized_end=139
+  _globals['_BEATREQUEST']._serialized_start=142
+  _globals['_BEATREQUEST']._serialized_end=270
+  _globals['_BEATREPLY']._serialized_start=272
+  _globals['_BEATREPLY']._serialized_end=339
+  _globals['_WORKERFAILURE']._serialized_start=341
+  _globals['_WORKERFAILURE']._serialized_end=404
+  _globals['_JOINREQUEST']._serialized_start=407
+  _globals['_JOINREQUEST']._serialized_end=563
+  _globals['_JOINREPLY']._serialized_start=565
+  _globals['_JOINREPLY']._serialized_end=692
+  _globals['_FINISHREQUEST']._serialized_start=694
+  _globals['_FINISHREQUEST']._serialized_end=754
+  _globals['_FINISHREPLY']._serialized_start=756
+  _globals['_FINISHREPLY']._serialized_end=802
+  _globals['_LEAVEREQUEST']._serialized_start=804
+  _globals['_LEAVEREQUEST']._serialized_end=832
+  _globals['_LEAVEREPLY']._serialized_start=834
+  _globals['_LEAVEREPLY']._serialized_end=846
+  _globals['_RENDEZVOUS']._serialized_start=849
+  _globals['_RENDEZVOUS']._serialized_end=1118
 # @@protoc_insertion_point(module_scope)

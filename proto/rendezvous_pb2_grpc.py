@@ -35,22 +35,22 @@ class RendezvousStub(object):
             channel: A grpc.Channel.
         """
         self.Beat = channel.unary_unary(
-                '/edl.v1.Rendezvous/Beat',
+                '/edl.launch.v1.Rendezvous/Beat',
                 request_serializer=edl_dot_proto_dot_rendezvous__pb2.BeatRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_rendezvous__pb2.BeatReply.FromString,
                 _registered_method=True)
         self.Join = channel.unary_unary(
-                '/edl.v1.Rendezvous/Join',
+                '/edl.launch.v1.Rendezvous/Join',
                 request_serializer=edl_dot_proto_dot_rendezvous__pb2.JoinRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_rendezvous__pb2.JoinReply.FromString,
                 _registered_method=True)
         self.Finish = channel.unary_unary(
-                '/edl.v1.Rendezvous/Finish',
+                '/edl.launch.v1.Rendezvous/Finish',
                 request_serializer=edl_dot_proto_dot_rendezvous__pb2.FinishRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_rendezvous__pb2.FinishReply.FromString,
                 _registered_method=True)
         self.Leave = channel.unary_unary(
-                '/edl.v1.Rendezvous/Leave',
+                '/edl.launch.v1.Rendezvous/Leave',
                 request_serializer=edl_dot_proto_dot_rendezvous__pb2.LeaveRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_rendezvous__pb2.LeaveReply.FromString,
                 _registered_method=True)
@@ -112,9 +112,9 @@ def add_RendezvousServicer_to_server(servicer, server):
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'edl.v1.Rendezvous', rpc_method_handlers)
+            'edl.launch.v1.Rendezvous', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('edl.v1.Rendezvous', rpc_method_handlers)
+    server.add_registered_method_handlers('edl.launch.v1.Rendezvous', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -135,7 +135,7 @@ class Rendezvous(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/edl.v1.Rendezvous/Beat',
+            '/edl.launch.v1.Rendezvous/Beat',
             edl_dot_proto_dot_rendezvous__pb2.BeatRequest.SerializeToString,
             edl_dot_proto_dot_rendezvous__pb2.BeatReply.FromString,
             options,
@@ -162,7 +162,7 @@ class Rendezvous(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/edl.v1.Rendezvous/Join',
+            '/edl.launch.v1.Rendezvous/Join',
             edl_dot_proto_dot_rendezvous__pb2.JoinRequest.SerializeToString,
             edl_dot_proto_dot_rendezvous__pb2.JoinReply.FromString,
             options,
@@ -189,7 +189,7 @@ class Rendezvous(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/edl.v1.Rendezvous/Finish',
+            '/edl.launch.v1.Rendezvous/Finish',
             edl_dot_proto_dot_rendezvous__pb2.FinishRequest.SerializeToString,
             edl_dot_proto_dot_rendezvous__pb2.FinishReply.FromString,
             options,
@@ -216,7 +216,7 @@ class Rendezvous(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/edl.v1.Rendezvous/Leave',
+            '/edl.launch.v1.Rendezvous/Leave',
             edl_dot_proto_dot_rendezvous__pb2.LeaveRequest.SerializeToString,
             edl_dot_proto_dot_rendezvous__pb2.LeaveReply.FromString,
             options,
