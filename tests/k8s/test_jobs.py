@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 
 import kube
+import numpy as np
 import pytest
 from jobs import ZOO, write_records
-from servers import assert_exact
+from servers import assert_exact, dense
 
 from edl.common import storage
 from edl.data.datasets import prepare
@@ -124,13 +125,18 @@ class Run:
             assert time.monotonic() < deadline, before
             threading.Event().wait(0.1)  # a folder has no event in the standard library
 
-    def ends_exact(self, within_s: float = 180.0) -> dict:
-        """It is done, and every record was applied exactly once an epoch."""
+    def ends(self, within_s: float = 180.0) -> tuple[dict, Path]:
+        """Its last status and its checkpoint."""
         status = self.wait(_done, within_s)
         assert status["state"] == "done", status
         found = storage.latest(str(self.folder / "checkpoints"))
         assert found is not None
-        assert_exact(found.directory, RECORDS, self.epochs)
+        return status, found.directory
+
+    def ends_exact(self, within_s: float = 180.0) -> dict:
+        """It is done, and every record was applied exactly once an epoch."""
+        status, checkpoint = self.ends(within_s)
+        assert_exact(checkpoint, RECORDS, self.epochs)
         return status
 
 
@@ -266,6 +272,30 @@ def test_api_server_master_and_server_are_lost_in_one_job(cluster, ready, folder
 
     assert before == after  # the new master has adopted what ran
     assert status["restarts"]["worker"] == status["restarts"]["server"] == 0
+
+
+def test_an_all_reduce_group_loses_its_first_member(cluster, ready, folder):
+    """Members find each other as pods do, and the state that all of them would lose is on the volume."""
+    flags = {
+        "strategy": "allreduce",
+        "model_def": "tally",
+        "model_params": f"records={RECORDS},delay_s=0.05",
+        "envs": "MINIBATCH=16",
+        "use_async": "false",
+        "num_minibatches_per_task": 16,
+    }
+    job = Run(cluster, ready, folder, "group", 1, num_workers=3, **flags)
+    job.under_way(0.1)
+
+    first = min(job.pods("worker"), key=lambda pod: pod["metadata"]["labels"]["edl.dev/index"])
+    name = first["metadata"]["name"]
+    ready.kubectl("delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
+    job.wait(lambda s: s["restarts"]["preemptions"] >= 1)
+    status, checkpoint = job.ends()
+
+    assert {1.0} == set(np.round(dense(checkpoint, "counts"), 3).tolist())
+    assert status["restarts"]["worker"] == 0
+    assert list((folder / "job").glob("*/group/version-*/MANIFEST.json"))
 
 
 def test_workers_come_and_go_as_the_user_wants(cluster, ready, folder):
