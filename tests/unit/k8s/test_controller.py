@@ -342,7 +342,8 @@ def test_a_master_that_no_event_has_told_of_yet_did_not_die(controller, api, ser
     controller._copies.take("Pod", Change(None, api.get("Pod", name)))
     look()
     master_is(server, 1)
-    server.wait_until(lambda: not controller._keys._busy)
+    with controller._lock:
+        assert controller._lock.wait_for(lambda: not controller._keys._busy, 20.0)
     for _ in range(3):
         look()
 

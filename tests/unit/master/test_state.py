@@ -116,7 +116,7 @@ def reloaded(queue):
 
 
 def test_untouched_and_retired_tasks_cost_nothing():
-    queue = queue_of(400_000)
+    queue = queue_of(80_000)
     queue.open_epoch()
     for number in range(100):
         task = queue.lease("w", str(number))
@@ -125,7 +125,7 @@ def test_untouched_and_retired_tasks_cost_nothing():
 
     values = dump_queue(queue)
 
-    assert [[101, 100_001, ""]] == values["fresh"]
+    assert [[101, 20_001, ""]] == values["fresh"]
     assert len(json.dumps(values)) < 10_000
     assert fields(queue) == fields(reloaded(queue))
 
