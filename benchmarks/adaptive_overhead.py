@@ -1,6 +1,6 @@
 """What adaptivity costs: a step of AdaptiveDataParallel against one of plain DistributedDataParallel.
 
-    python -m benchmarks.adaptive_overhead [--rounds 60] [--steps 8]
+    python -m benchmarks.adaptive_overhead [--rounds 40] [--steps 16]
 
 Two replicas (gloo, one thread each), a fixed batch, gradients averaged at every step. The variants take
 turns in the same two processes, a chunk of steps each, the order turned from round to round; a ratio is
@@ -145,8 +145,8 @@ def replica(rank: int, folder: str, cases: list[str], rounds: int, steps: int) -
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=16)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(
