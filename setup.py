@@ -12,6 +12,7 @@ FOLDERS = [
     "chaos",
     "common",
     "data",
+    "goodput",
     "k8s",
     "master",
     "model_zoo",

@@ -6,9 +6,10 @@
     with stats.synchronized():                      # one collective: all replicas see the totals
         print(stats["right"] / stats["count"])
 
-What is added is in the checkpoint with the position of the loop that it was added in. So add within loops
-over data loaders: the rest of an epoch's body runs again after a restart, and would add again. The totals that a
-`synchronized` block saw are kept until the epoch is finished, and given again when it runs again.
+What is added is in the checkpoint with the position of the loop that it was added in. So add within
+loops over data loaders: the rest of an epoch's body runs again after a restart, and would add
+again. The totals that a `synchronized` block saw are kept until the epoch is finished, and given
+again when it runs again.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any, BinaryIO, Self
 
 from . import checkpoint
 from .collective import control
-from .data_loader import current_dataloader
 from .epoch import epochs
+from .loop import current_dataloader
 
 Number = int | float
 Pairs = list[list[Any]]  # [key, number]: keys of JSON objects would all become texts
@@ -47,9 +48,9 @@ class _Sum:
 class Accumulator(MutableMapping[Any, Any]):
     """A dict of sums. Keys are numbers, texts or None; values numbers, or tensors of one.
 
-    Outside of `synchronized` it looks empty; `+=`, `-=`, `update` and `subtract` add to it. Within, it is
-    a dict of the totals over all replicas, and changing it changes the totals: do so alike on all.
-    Raises RuntimeError where it is made within a loop over a data loader.
+    Outside of `synchronized` it looks empty; `+=`, `-=`, `update` and `subtract` add to it. Within,
+    it is a dict of the totals over all replicas, and changing it changes the totals: do so alike on
+    all. Raises RuntimeError where it is made within a loop over a data loader.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

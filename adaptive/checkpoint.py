@@ -1,16 +1,16 @@
 """Checkpoints: the named states of a training process, saved and loaded by all replicas together.
 
-    <checkpoint_path>/checkpoint-000007/     the files of common/storage.py: MANIFEST.json, one per state
-    <checkpoint_path>/.partial-…/            being written, or left behind by a process that died
+    <checkpoint_path>/checkpoint-000007/    a file for each state, and common/storage.py's manifest
+    <checkpoint_path>/.partial-…/           being written, or left behind by a process that died
 
 To save: every state is brought to one value on all replicas (`sync`), rank 0 writes them into a
 partial folder, with a manifest of sizes and checksums, and renames it; all but the last two go
 afterwards. So whatever happens there is a whole one, and all replicas wait until it stands.
 
-To load: the replica that sees the newest whole checkpoint reads it and sends the states to the others,
-so the folder need not be shared: a machine's own disk will do as long as that machine comes back. One
-that is torn or damaged is named in a warning and the one before it is taken. What a state writes
-is its own affair; those of this package are JSON and tensors, never pickles.
+To load: the replica that sees the newest whole checkpoint reads it and sends the states to the
+others, so the folder need not be shared: a machine's own disk will do as long as that machine comes
+back. One that is torn or damaged is named in a warning and the one before it is taken. What a state
+writes is its own affair; those of this package are JSON and tensors, never pickles.
 """
 
 from __future__ import annotations

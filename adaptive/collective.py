@@ -1,13 +1,12 @@
 """Small values between replicas, and the end of all of them at once when one is preempted.
 
-Values travel as JSON in byte tensors over a group of torch.distributed of its own (gloo, on the CPU),
-so nothing is ever unpickled and the group of the gradients is left alone. As with any collective, all
-replicas make the same calls in the same order.
+Values travel as JSON in byte tensors over a group of torch.distributed of its own (gloo, on the
+CPU), so nothing is ever unpickled and the group of the gradients is left alone. As with any
+collective, all replicas make the same calls in the same order.
 
 Preemption: SIGTERM or SIGINT sets a flag and nothing else. Between any two optimizer steps replicas
-`exchange` their flags without waiting: what one call starts, the next one reads, a step later. So all
-of them learn of it between the same two steps, where they save and leave with exit code 143; the
-second SIGINT kills at once.
+`exchange` their flags without waiting: what one call starts, the next one reads. So all of them learn of it between the same two steps, where they save and leave with exit code 143;
+the second SIGINT kills at once.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ class Control:
         self.rank = rank
         self.replicas = replicas
         self._group = group
-        self._pending: tuple[Tensor, distributed.Work | None] | None = None
+        self._pending: Callable[[], tuple[tuple[bool, ...], int]] | None = None
 
     def broadcast(self, value: T, source: int = 0) -> T:
-        """The value that replica `source` gave; the others' is ignored. JSON: tuples become lists."""
+        """The value that replica `source` gave, whatever the others give. Tuples become lists."""
         data = _encode(value) if self.rank == source else b""
         return _decode(self.broadcast_bytes(data, source))  # type: ignore[no-any-return]
 
@@ -90,28 +89,34 @@ class Control:
         """All replicas' values reduced in the order of the ranks, so the same everywhere."""
         return reduce(reduce_fn, self.gather(value))
 
-    def exchange(self, flags: Sequence[bool]) -> tuple[bool, ...]:
-        """Which of the flags any replica gave in the call *before*; all False at the first.
+    def exchange(self, flags: Sequence[bool], steps: int = 1) -> tuple[tuple[bool, ...], int]:
+        """Which flags any replica gave in the call *before*, and the least `steps` that one gave.
 
-        Does not wait for the replicas to make this call.
+        At the first call: none, and 1. Does not wait for the replicas to make this call.
         """
-        before = self.settle()
-        tensor = torch.tensor(flags, dtype=torch.int32)
-        work = None
-        if self._group is not None:
-            work = self._group.allreduce(tensor, distributed.ReduceOp.MAX)
-        self._pending = (tensor, work)
-        return before or (False,) * len(flags)
+        pending, self._pending = self._pending, self._any(tuple(flags), steps)
+        return pending() if pending else ((False,) * len(flags), 1)
 
     def settle(self) -> tuple[bool, ...]:
         """Which flags any replica gave in the last call of `exchange`; () where that is known."""
-        if self._pending is None:
-            return ()
-        tensor, work = self._pending
-        self._pending = None
-        if work is not None:
+        pending, self._pending = self._pending, None
+        return pending()[0] if pending else ()
+
+    def _any(
+        self, flags: tuple[bool, ...], steps: int
+    ) -> Callable[[], tuple[tuple[bool, ...], int]]:
+        """What waits for, and gives, the flags that any replica has and the least steps."""
+        if self._group is None:
+            return lambda: (flags, steps)
+        tensor = torch.tensor([*flags, -steps], dtype=torch.int32)
+        work = self._group.allreduce(tensor, distributed.ReduceOp.MAX)
+
+        def result() -> tuple[tuple[bool, ...], int]:
             work.wait()
-        return tuple(map(bool, tensor.tolist()))
+            *any_flags, least = tensor.tolist()
+            return tuple(map(bool, any_flags)), -least
+
+        return result
 
 
 _BYTE = torch.uint8

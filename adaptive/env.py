@@ -53,7 +53,7 @@ def checkpoint_interval_s() -> float | None:
 
 
 def tell(rank: int, replicas: int) -> None:
-    """Write down what was learnt otherwise, such as arguments, for this process and its children."""
+    """Write down what arguments said, for this process and its children."""
     os.environ.update(EDL_REPLICA_RANK=str(rank), EDL_NUM_REPLICAS=str(replicas))
 
 

@@ -3,8 +3,9 @@
     for epoch in remaining_epochs_until(30):    # the first that is not finished, and on
         for batch in loader: ...                # where the loader's own position goes on
 
-An epoch is finished when the body of the loop is left, also by `break` or an exception. It is a pass
-over the data, unless the loader scales the batch: then it is the progress of one (data_loader.py).
+An epoch is finished when the body of the loop is left, also by `break` or an exception. It is a
+pass over the data, unless the loader scales the batch: then it is the progress of one
+(data_loader.py).
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Epochs(checkpoint.State):
     def name_of(self, kind: str) -> str:
         """The name of the state of a loader or an accumulator: the same after a restart.
 
-        It counts the objects of that kind in the epoch, so all replicas must construct the same ones in
-        the same order. One made within an epoch is forgotten with it.
+        It counts the objects of that kind in the epoch, so all replicas must construct the same
+        ones in the same order. One made within an epoch is forgotten with it.
         """
         group = f"edl-{kind}-epoch{'' if self.current is None else self.current}"
         number = self._constructed.get(group, 0)

@@ -3,12 +3,12 @@
 A pass is one reading of all records, in one order. An optimizer step takes the next `batch_size`
 positions of it, cut into micro-batches, each cut into one share for each replica. All replicas make
 the same steps and micro-batches, for they meet in a collective at each; so what does not divide is
-shared out unevenly instead of padded or dropped: shares of a micro-batch differ by at most one record.
+shared out unevenly instead of padded or dropped: shares of a micro-batch differ by at most one
+record.
 
-    positions   |<------ step ------>|<------ step ------>|<--- step --->|<--- step --->| end of pass
-    micro-batch |<------->|<-------->|
-    shares      | 0 | 1 |2| ...                              the last two share what is left evenly,
-                                                             so that none is less than half a batch
+    positions   |<------ step ------>|<------ step ------>|<--- step --->|<--- step --->|
+    micro-batch |<------->|<-------->|                    the last two share what is left evenly,
+    shares      | 0 | 1 |2| ...                           so that none is less than half a batch
 
 A mean over replicas of means over shares is the mean over the records if each share's loss is
 multiplied by its weight, (records of the share) / (mean records of a share of the step).

@@ -1,7 +1,7 @@
-"""Replicas find each other: torch.distributed for the gradients, a gloo group beside it for control.
+"""Replicas find each other: torch.distributed for gradients, a gloo group beside it for the rest.
 
-Who started the process tells it in the environment where rank 0 listens (env.py). A process that was
-told nothing is a world of one and needs no port.
+Who started the process tells it in the environment where rank 0 listens (env.py). A process that
+was told nothing is a world of one and needs no port.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What a training process learns of its own speed, and what may be said of it to a scheduler.
 
-For each (nodes, replicas, atomic batch size) that the job ran with: how many passes there were and how
-long they took, apart those that only accumulate and those that synchronise, and of the latter the
-part that was spent synchronising. Restarts keep it, so a job that has run on 1, 2 and 4 replicas knows
-all three. From it, and from the statistics of the gradients, comes the model of goodput
-(edl.goodput); it is fitted when somebody asks, and then not again for a while.
+For each (nodes, replicas, atomic batch size) that the job ran with: how many passes there were and
+how long they took, apart those that only accumulate and those that synchronise, and of the latter
+the part that was spent synchronising. Restarts keep it, so a job that has run on 1, 2 and 4
+replicas knows all three. From it, and from the statistics of the gradients, comes the model of
+goodput (edl.goodput); it is fitted when somebody asks, and then not again for a while.
 
 Rank 0's figures count: passes end together, so the others' hardly differ.
 """
@@ -44,7 +44,7 @@ class Times:
     sync_s: float = 0.0
 
     def accum_time_s(self) -> float:
-        """Of a pass without synchronisation: those that have none, and the others without theirs."""
+        """Of a pass without synchronisation: those with none, and the others less theirs."""
         sync_s = self.optims * self.sync_s / max(1, self.syncs)
         pass_s = (self.accum_s + self.optim_s - sync_s) / (self.accums + self.optims)
         return max(pass_s, _LEAST_S)
@@ -100,7 +100,7 @@ class Profile(checkpoint.State):
             self._stopwatch.measure(begun, self._stopwatch.mark(), add)
 
     def record_sync(self, seconds: float) -> None:
-        """A pass of about now spent so long synchronising: on a device it is known a little late."""
+        """A pass of about now spent so long synchronising. Of a device it is known a bit late."""
         self._syncs_s.append(seconds)
 
     def set_gradient_stats(self, sqr: float, var: float) -> None:

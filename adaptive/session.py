@@ -1,8 +1,9 @@
 """The one object of each kind that a training process has.
 
 The API is AdaptDL's, of plain functions (`current_epoch()`, `save_all_states()`), so something must
-know the process's epochs, checkpoints, profile and so on. It is this dictionary and nothing else: each
-kind is a class with explicit state, made at first use, and its module's functions are doors to it.
+know the process's epochs, checkpoints, profile and so on. It is this dictionary and nothing else:
+each kind is a class with explicit state, made at first use, and its module's functions are doors to
+it.
 """
 
 from __future__ import annotations

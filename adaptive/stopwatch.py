@@ -1,7 +1,8 @@
 """How long a stretch of work takes, on the device that does it.
 
-On a CUDA device marks are events in the stream: the host runs ahead of the device, so its own clock would
-measure how fast work is queued. Events are read when they have passed, so nothing waits for the device.
+On a CUDA device marks are events in the stream: the host runs ahead of the device, so its own clock
+would measure how fast work is queued. Events are read when they have passed, so nothing waits for
+the device.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Stopwatch:
 
     def mark(self) -> float | torch.cuda.Event:
         """This moment. CUDA counts where the process has used it."""
-        if not torch.cuda.is_initialized():
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return self._clock.now()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()

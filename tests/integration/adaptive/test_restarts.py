@@ -9,7 +9,7 @@ import pytest
 from elastic import elastic, generation
 from torch import distributed
 
-from edl.adaptive import checkpoint, collective
+from edl.adaptive import checkpoint, collective, loop
 from edl.adaptive.accumulator import Accumulator
 from edl.adaptive.data_loader import AdaptiveDataLoader
 from edl.adaptive.env import num_replicas, num_restarts, replica_rank
@@ -21,6 +21,7 @@ RECORDS = 101
 
 def read(say, *, signal_after=None):
     """Two epochs of a loop; the last replica gets a signal after so many batches."""
+    loop.PACE_S = 0.0  # all hear of it in the next step
     init_process_group("gloo")
     loader = AdaptiveDataLoader(range(RECORDS), batch_size=8, shuffle=True)
     sums = Accumulator()
@@ -47,9 +48,8 @@ def test_a_signal_to_one_replica_stops_all_and_no_record_is_lost_or_repeated(tmp
     codes = [[replica.code for replica in replicas] for replicas in generations]
     said = [one for replicas in generations for replica in replicas for one in replica.said]
     sums = [one for one in said if isinstance(one, dict)]
-    taken = Counter(
-        (e, r) for e, records in filter(lambda o: type(o) is tuple, said) for r in records
-    )
+    batches = [one for one in said if isinstance(one, tuple)]
+    taken = Counter((epoch, record) for epoch, records in batches for record in records)
     assert [[143], [143] * 2, [143] * 4, [0] * 3] == codes
     assert dict.fromkeys([(e, r) for e in range(2) for r in range(RECORDS)], 1) == taken
     assert [{"read": 2 * RECORDS}] * 3 == sums

@@ -40,6 +40,10 @@ def saved(restart, checkpoints):
     return paths
 
 
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_a_state_comes_back_with_the_newest_checkpoint(saved):
     state = Text("a")
 
@@ -48,9 +52,7 @@ def test_a_state_comes_back_with_the_newest_checkpoint(saved):
 
 
 def test_the_last_two_are_kept(saved, checkpoints):
-    assert ["checkpoint-000001", "checkpoint-000002"] == sorted(
-        p.name for p in checkpoints.iterdir()
-    )
+    assert ["checkpoint-000001", "checkpoint-000002"] == names(checkpoints)
 
 
 def test_a_state_that_was_not_saved_is_not_loaded(saved):
@@ -133,9 +135,7 @@ def test_a_failed_save_leaves_the_older_ones_and_no_rubbish(saved, checkpoints):
 
     with pytest.raises(ZeroDivisionError):
         checkpoint.save_all_states()
-    assert ["checkpoint-000001", "checkpoint-000002"] == sorted(
-        p.name for p in checkpoints.iterdir()
-    )
+    assert ["checkpoint-000001", "checkpoint-000002"] == names(checkpoints)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(restart, checkpoints):

@@ -40,9 +40,7 @@ def test_all_replicas_get_the_value_of_the_source(replicas):
 
 def test_bytes_of_none_and_of_many_arrive(process):
     sent = [b"", os.urandom(100_000)]
-    values = together(
-        2, lambda c: [c.broadcast_bytes(data if c.rank == 0 else b"") for data in sent]
-    )
+    values = together(2, lambda c: [c.broadcast_bytes(d if c.rank == 0 else b"") for d in sent])
 
     assert [sent, sent] == values
 
@@ -60,10 +58,12 @@ def test_values_are_reduced_in_the_order_of_the_ranks(process):
 def test_a_flag_of_one_replica_is_known_to_all_at_the_next_exchange(process):
     def body(control):
         mine = control.rank == 1
-        return [control.exchange((step == 1 and mine, False)) for step in range(4)]
+        return [
+            control.exchange((step == 1 and mine, False), 7 + control.rank) for step in range(4)
+        ]
 
-    no, yes = (False, False), (True, False)
-    assert [[no, no, yes, no]] * 3 == together(3, body)
+    no, yes = ((False, False), 7), ((True, False), 7)
+    assert [[(no[0], 1), no, yes, no]] * 3 == together(3, body)
 
 
 def test_what_an_exchange_found_can_be_had_at_once_and_is_had_once(process):
@@ -71,14 +71,17 @@ def test_what_an_exchange_found_can_be_had_at_once_and_is_had_once(process):
         control.exchange((control.rank == 1,))
         return control.settle(), control.settle(), control.exchange((False,))
 
-    assert [((True,), (), (False,))] * 2 == together(2, body)
+    assert [((True,), (), ((False,), 1))] * 2 == together(2, body)
 
 
 def test_alone_everything_is_its_own(process):
     control = Control()
 
     assert (3, [3], 3) == (control.broadcast(3), control.gather(3), control.allreduce(3))
-    assert [(False,), (True,)] == [control.exchange((True,)), control.exchange((False,))]
+    assert [((False,), 1), ((True,), 4)] == [
+        control.exchange((True,), 4),
+        control.exchange((False,)),
+    ]
     assert (3, 3) == (collective.broadcast(3), collective.allreduce(3))
 
 

@@ -1,4 +1,4 @@
-"""The loader's place, its batch and its loops, in a process that is restarted as another replica."""
+"""A loader's place, its batch and its loops, in a process that comes back as another replica."""
 
 import sys
 import types
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edl.adaptive import checkpoint, collective, data_loader, profile, session
+from edl.adaptive import checkpoint, collective, data_loader, loop, profile, session
 from edl.adaptive.checkpoint import States
 from edl.adaptive.data_loader import (
     AdaptiveDataLoader,
@@ -84,6 +84,31 @@ def test_every_pass_has_another_order_and_restarts_do_not_change_it(restart, che
 
     assert first != second
     assert first == next(iter(again)).tolist()
+
+
+@pytest.mark.parametrize("pace_s", [0.0, 1e9])
+def test_a_signal_in_the_last_step_is_heard_when_the_loop_ends(
+    restart, checkpoints, monkeypatch, pace_s
+):
+    monkeypatch.setattr(loop, "PACE_S", pace_s)
+    restart()
+    with pytest.raises(SystemExit):
+        for number in AdaptiveDataLoader(range(30)):
+            collective.preemption().requested = int(number) == 29
+
+    restart()
+
+    assert [] == list(AdaptiveDataLoader(range(30)))
+
+
+def test_workers_of_different_replicas_have_different_seeds(restart):
+    seeds = []
+    for rank in range(2):
+        restart(rank, 2)
+        generator = AdaptiveDataLoader(range(3), num_workers=2).generator
+        seeds.append(generator.initial_seed())
+
+    assert 2 == seeds[1] - seeds[0]  # as many as there are workers
 
 
 def test_a_loop_that_was_done_is_skipped_after_a_restart(restart, checkpoints):
@@ -214,6 +239,17 @@ def test_the_batch_of_the_best_goodput_is_taken_within_the_bounds(restart, goodp
     assert (16, 64) == (loader.current_local_bsz, loader.current_batch_size)
 
 
+def test_a_batch_of_other_replicas_is_not_kept(restart, checkpoints, goodput):
+    goodput(b8_0=1.0, b4_0=1.0)
+    for replicas in (1, 2):
+        restart(0, replicas)
+        helper = autoscaled()._elastic
+        helper._sync_local_bsz()
+        checkpoint.save_all_states()
+
+    assert Batch(2, 8, 0, 16) == helper.batch
+
+
 def test_rounding_never_exceeds_the_largest_batch(restart, goodput):
     restart(0, 3)
     goodput(b3_0=10.0, b22_0=20.0)
@@ -287,6 +323,49 @@ def test_an_autoscaled_epoch_ends_with_its_progress_one_step_late_and_goes_on_th
     assert [17 * 8, 16 * 8] == [len(taken) for taken in epochs]
     assert [*range(64)] * 2 + [*range(8)] == epochs[0]
     assert [*range(8, 64)] + [*range(64)] + [*range(8)] == epochs[1]
+
+
+@pytest.mark.parametrize("pace_s", [0.0, 1e9])
+def test_an_epoch_ends_as_soon_where_exchanges_are_rare(restart, model, monkeypatch, pace_s):
+    monkeypatch.setattr(loop, "PACE_S", pace_s)
+    restart()
+    loader = autoscaled(size=640)  # an epoch is 80 steps of the initial batch
+
+    steps = [len(train(loader, model, gain=1.0)) // 8 for _ in remaining_epochs_until(2)]
+
+    assert [81, 80] == steps
+
+
+def exchanges(steps, step_s, end=10_000):
+    """The steps of a lone replica at which it exchanges; at `end` it says done."""
+    clock, found = FakeClock(), []
+    pace = loop._Pace(clock)
+    agreed = 1  # what an exchange gives is what was proposed at the one before
+    for step in range(steps):
+        if pace.due():
+            found.append(step)
+            proposed = pace.propose(surely=end - step)
+            pace.agree(agreed)
+            agreed = proposed
+        clock.advance(step_s(step))
+    return found
+
+
+def test_exchanges_keep_their_pace(process, monkeypatch):
+    monkeypatch.setattr(loop, "PACE_S", 1.0)
+
+    found = exchanges(60, lambda step: 0.1 if step < 20 else 2.0)
+
+    assert [0, 1, 2, 12, 22, 32, 34, 35] == found[:8]
+
+
+@pytest.mark.parametrize("end", [3, 50, 120, 399])
+def test_exchanges_do_not_miss_the_end(process, monkeypatch, end):
+    monkeypatch.setattr(loop, "PACE_S", 1e9)
+
+    found = exchanges(500, lambda step: 0.1, end)
+
+    assert end == next(step for step in found if step >= end)
 
 
 def test_an_epoch_whose_progress_is_there_already_is_empty(restart, model):

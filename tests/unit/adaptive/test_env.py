@@ -36,9 +36,8 @@ def test_edl_goes_before_torchrun_and_that_before_the_predecessor(process, monke
         ADAPTDL_CHECKPOINT_PATH="/old",
     )
     first = facts(), env.checkpoint_path()
-    told(
-        monkeypatch, WORLD_SIZE="4", RANK="3", GROUP_WORLD_SIZE="1", TORCHELASTIC_RESTART_COUNT="0"
-    )
+    told(monkeypatch, WORLD_SIZE="4", RANK="3", GROUP_WORLD_SIZE="1")
+    told(monkeypatch, TORCHELASTIC_RESTART_COUNT="0")
     second = facts()
     told(
         monkeypatch,

@@ -227,7 +227,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from edl import cli; cli.run(sys.argv[1:]); "
         "heavy = {'torch', 'numpy', 'pyarrow', 'numba', 'tensorboard', 'grpc', 'pydantic', 'rich', "
-        "'kubernetes', 'urllib3', 'cryptography'}; "
+        "'kubernetes', 'urllib3', 'cryptography', 'scipy'}; "
         "sys.exit(str(sorted(heavy & set(sys.modules)) or ''))"
     )
 
