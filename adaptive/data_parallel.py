@@ -197,6 +197,7 @@ class _Backward:
         self._stopwatch = Stopwatch(MonotonicClock())
         self._running = False
         self._weight = 1.0
+        self._measures = False
         self._newest: Tensor | None = None  # whose gradient came last,
         self._last: Tensor | None = None  # and in the pass before
         self._computed: Moment | None = None  # when the last gradient of this pass came
@@ -213,7 +214,8 @@ class _Backward:
         if not self._running:
             self._begin(_loop())
         changed = gradient * self._weight if self._weight != 1.0 else None
-        self._gns.add(parameter, gradient if changed is None else changed)
+        if self._measures:
+            self._gns.add(parameter, gradient if changed is None else changed)
         self._newest = parameter
         if parameter is self._last:
             self._computed = self._stopwatch.mark()
@@ -231,6 +233,7 @@ class _Backward:
             self.init_batch_size = loop.batch_size
             micros = loop.accumulation_steps + 1
             self._gns.start(loop.current_batch_size / loop.batch_size / micros, micros)
+        self._measures = self._gns.measures
         _after_backward(lambda: _after_backward(lambda: self._end(loop)))
 
     def _end(self, loop: AdaptiveDataLoaderHelper) -> None:

@@ -34,11 +34,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, distributed
 from torch.optim import Optimizer
 
-EVERY = 8  # x M0 examples between two measured steps: below 1 % of a step (adaptive_overhead.py)
+EVERY = 16  # x M0 examples between two measured steps; what that costs: adaptive_overhead.py
 _FEW = 64  # estimates, while every step is measured
 _SMOOTHING = 0.999  # for every M0 examples; Pollux's code
 _LEAST_VAR = 1e-6
-_PART, _DEVICE_PART = 2**16, 2**24  # elements of a dot product, on the CPU and elsewhere
+_PART = 2**18  # elements of a dot product: float32 sums of more lose digits
+_CACHED_PART = 2**16  # where there are temporaries, for a core's cache to hold
 _WARM = 5  # steps of Adam before its second moments are taken for a preconditioner
 
 Floats = NDArray[np.float64]
@@ -118,8 +119,9 @@ class NoiseEstimator:
     def _publish(self) -> None:
         """Divide once, for these are read at every step."""
         groups = self._sums.shape[1]
-        nothing = np.stack([np.ones(groups), np.zeros(groups)])
-        self.raw_sqr, self.raw_var = self._sums / self._weight if self._weight else nothing
+        known = self._weight > 0
+        self.raw_sqr: Floats = self._sums[0] / self._weight if known else np.ones(groups)
+        self.raw_var: Floats = self._sums[1] / self._weight if known else np.zeros(groups)
         self.sqr = float(np.maximum(self.raw_sqr, 0.0).sum())
         self.var = float(np.maximum(self.raw_var, _LEAST_VAR).sum())
 
@@ -237,6 +239,11 @@ class GradientNoiseScale:
             self._step.groups = self._groups()
             self._step.local = [[] for _ in self.optimizer.param_groups]
 
+    @property
+    def measures(self) -> bool:
+        """Whether the step at hand wants its micro-gradients added."""
+        return bool(self._step.groups)
+
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
         """A micro-gradient as autograd hands it over: not averaged, not added to others yet."""
         group = self._step.groups.get(parameter)
@@ -318,9 +325,9 @@ class GradientNoiseScale:
             self._send(lengths, 2, 2 * self.accum_scale, biased=True)
         if self._is_due(self._made + 1):
             self._kept_at, self._kept_scale = self._made, self._gradient_scale()
-            for parameter, gradient in _gradients(self._groups()).items():
-                if parameter not in self._kept:
-                    self._kept[parameter] = torch.empty_like(parameter)
+            gradients, buffers = _gradients(self._groups()), self._kept
+            self._kept = {p: buffers[p] if p in buffers else torch.empty_like(p) for p in gradients}
+            for parameter, gradient in gradients.items():
                 self._kept[parameter].copy_(gradient)
 
     def _products(self, one: Mapping[Tensor, Tensor], two: Mapping[Tensor, Tensor]) -> Tensor:
@@ -378,7 +385,8 @@ class AdamGradientNoiseScale(GradientNoiseScale):
         unbiased = 1 - float(group["betas"][1]) ** steps
 
         def divisor(part: slice) -> Tensor:
-            return (moments[part] / unbiased).sqrt_().add_(group["eps"])
+            root: Tensor = (moments[part] / unbiased).sqrt_()
+            return root.add_(group["eps"])
 
         return inner_product(one, two, divisor)
 
@@ -388,20 +396,17 @@ def inner_product(
 ) -> list[Tensor]:
     """Scalars that add up to the inner product of two tensors of one shape, each divided before.
 
-    `divisor` gives its part of the flattened tensor. Parts are small: their temporaries stay in a
-    core's cache, and a sum of float32 loses no digits.
+    `divisor` gives its part of the flattened tensor.
     """
     first, second = _flat(one), _flat(two)
-    size = _PART if first.device.type == "cpu" else _DEVICE_PART
+    size = _PART if divisor is None or first.device.type != "cpu" else _CACHED_PART
     products = []
     for start in range(0, first.numel(), size):
         part = slice(start, start + size)
-        by = divisor(part) if divisor is not None else None
-        a = first[part] if by is None else first[part] / by
-        if two is one:
-            b = a
-        else:
-            b = second[part] if by is None else second[part] / by
+        a, b = first[part], second[part]
+        if divisor is not None:
+            by = divisor(part)
+            a, b = a / by, b / by
         products.append(torch.dot(a, b))
     return products
 

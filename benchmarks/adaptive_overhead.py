@@ -1,6 +1,6 @@
 """What adaptivity costs: a step of AdaptiveDataParallel against one of plain DistributedDataParallel.
 
-    python -m benchmarks.adaptive_overhead [--rounds 60] [--steps 8]
+    python -m benchmarks.adaptive_overhead [--rounds 48] [--steps 16]
 
 Two replicas (gloo, one thread each), a fixed batch, gradients averaged at every step. The variants take
 turns in the same two processes, a chunk of steps each, the order turned from round to round; a ratio is
@@ -10,6 +10,7 @@ taken within a round (measure.py), for the replica whose chunk took longer.
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 from collections.abc import Callable
 
@@ -19,12 +20,14 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import Found, Sample, load, machine, sample, table
-from edl.adaptive import AdaptiveDataParallel, data_loader
+from edl.adaptive import AdaptiveDataParallel, data_loader, session
 from edl.adaptive.gradient_noise import EVERY
 from edl.model_zoo import resnet20
 
 REPLICAS = 2
-WARM_UP = 80  # steps: past the first 64 estimates, of which every step gives one
+WARM_UP = 16  # steps
+FEW = 64  # estimates, while every step is measured: not what is looked at here
+ROUNDS_EACH = 6  # then models are made anew, for where they lie in memory makes a difference of 3 %
 
 
 class FixedBatch:
@@ -83,11 +86,11 @@ def stepper(case: str, every: int | None) -> Callable[[], None]:
     torch.manual_seed(0)
     net = model()
     optimizer = make(net)
-    parallel = (
-        DistributedDataParallel(net)
-        if every is None
-        else AdaptiveDataParallel(net, optimizer, name=f"{case} {every}", gns_every=every)
-    )
+    if every is None:
+        parallel = DistributedDataParallel(net)
+    else:
+        parallel = AdaptiveDataParallel(net, optimizer, name=f"{every}", gns_every=every)
+        parallel.gns.estimator.samples = FEW
     images, labels = torch.randn(local_bsz, 1, 28, 28), torch.randint(0, 10, (local_bsz,))
     loop = FixedBatch(local_bsz)
 
@@ -102,22 +105,28 @@ def stepper(case: str, every: int | None) -> Callable[[], None]:
 
 def chunks(case: str, rounds: int, steps: int) -> Found:
     """The samples of each variant: the slower replica's wall time, both replicas' CPU time."""
-    variants = {name: stepper(case, every) for name, every in VARIANTS.items()}
-    for step in variants.values():
-        for _ in range(WARM_UP):
-            step()
-    names = list(variants)
+    names = list(VARIANTS)
     found: dict[str, list[Sample]] = {name: [] for name in names}
     for turn in range(rounds):
+        if turn % ROUNDS_EACH == 0:
+            session.reset()  # lets go of the models before
+            variants = {name: stepper(case, every) for name, every in VARIANTS.items()}
+            for step in variants.values():
+                work(step, WARM_UP)
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             distributed.barrier()
-            mine = sample(steps, lambda step=variants[name]: [step() for _ in range(steps)])
+            mine = sample(steps, functools.partial(work, variants[name], steps))
             wall_s, cpu_s = torch.tensor(mine.wall_s), torch.tensor(mine.cpu_s)
             distributed.all_reduce(wall_s, op=distributed.ReduceOp.MAX)
             distributed.all_reduce(cpu_s)
             found[name].append(Sample(steps, wall_s.item(), cpu_s.item()))
     return found
+
+
+def work(step: Callable[[], None], steps: int) -> None:
+    for _ in range(steps):
+        step()
 
 
 def replica(rank: int, folder: str, cases: list[str], rounds: int, steps: int) -> None:
@@ -145,8 +154,8 @@ def replica(rank: int, folder: str, cases: list[str], rounds: int, steps: int) -
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=48)
+    parser.add_argument("--steps", type=int, default=16)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(

@@ -533,3 +533,20 @@ def test_scalars_are_written_below_a_prefix(enter):
         "net/Accum_Count": (2, 7),
         "net/Progress": (pytest.approx(1.0, abs=1e-5), 7),
     } == written
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_the_noise_is_the_oracle_s_on_a_cuda_device(enter):
+    plane = Plane(3).cuda()
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
+    optimizer = torch.optim.SGD(plane.parameters(), lr=0.1)
+    net = AdaptiveDataParallel(plane, optimizer, mp_scaler=scaler, device_ids=[0])
+    given = gradients(16, 2, 3)
+    for number in enter(Loop(accumulation_steps=1)).micro_batches():
+        scaler.scale(net([torch.tensor(part).cuda() for part in given[number]])).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    net.gns.collect()
+
+    assert multi_sample(given, 2) == pytest.approx(net.gradient_stats)

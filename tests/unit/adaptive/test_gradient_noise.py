@@ -170,8 +170,8 @@ def test_inner_products_are_those_of_float64(tensor):
     square = sum(map(float, inner_product(tensor, tensor)))
     product = sum(map(float, inner_product(tensor, other)))
 
-    assert exact.square().sum().item() == pytest.approx(square, rel=1e-6)
-    assert (exact * other.double()).sum().item() == pytest.approx(product, rel=1e-6)
+    assert exact.square().sum().item() == pytest.approx(square, rel=5e-6)
+    assert (exact * other.double()).sum().item() == pytest.approx(product, rel=5e-6)
 
 
 def test_inner_products_can_be_of_quotients():
