@@ -259,6 +259,7 @@ class GroupWorker:
                 self._master.report_order(taken)
             case pb.Order.DROP:
                 self._cuts.pop(order.cut, None)
+                self._master.report_order(pb.ReportOrderRequest(id=order.id))
             case pb.Order.WRITE:
                 name = f"write-{order.cut}"
                 threading.Thread(target=self._write, args=(order,), name=name, daemon=True).start()
@@ -270,7 +271,7 @@ class GroupWorker:
             files = cut.write(Path(order.directory))
             report.model_json = cut.spec.to_json()
             report.files.extend(_told(files))
-        except (OSError, KeyError) as error:
+        except Exception as error:  # noqa: BLE001 - the master waits, and tells the user
             report.error = f"{order.directory}: {error}"
         with contextlib.suppress(EdlError):  # the job is over, or the loop meets the same silence
             self._master.report_order(report)
