@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import queue
 import threading
 import traceback
 from collections import deque
@@ -97,7 +96,7 @@ class GroupWorker:
         self._fenced = threading.Event()
         self._round: _Round | None = None
         self._cuts: dict[str, GroupState] = {}
-        self._orders = 0  # up to which they are known
+        self._orders = _Orders()
         self.number = 0  # of the round
         self.loss: float | None = None
         self.state = "starting"
@@ -226,7 +225,6 @@ class GroupWorker:
             broken = True
         finally:
             self._round = None
-            self._orders = round_.orders_known
             round_.close()
             self._trainer.leave()
             group.close()
@@ -277,6 +275,22 @@ class GroupWorker:
             self._master.report_order(report)
 
 
+class _Orders:
+    """The master's orders that are not carried out yet; a round that ends takes none along."""
+
+    def __init__(self) -> None:
+        self.known = 0  # the master need not say those up to this one again
+        self._waiting: deque[pb.Order] = deque()
+
+    def put(self, order: pb.Order) -> None:
+        if order.id > self.known:
+            self.known = order.id
+            self._waiting.append(order)
+
+    def next(self) -> pb.Order | None:
+        return self._waiting.popleft() if self._waiting else None
+
+
 class _Round:
     """What a round is to a member: its group and stream, and a thread that hears the master."""
 
@@ -286,12 +300,11 @@ class _Round:
         reply: pb.JoinReply,
         group: ProcessGroup,
         stream: SliceStream,
-        orders_known: int,
+        orders: _Orders,
     ) -> None:
         self.number, self.rank, self.peers = reply.round, reply.rank, list(reply.peers)
         self.stream = stream
-        self.orders: queue.SimpleQueue[pb.Order] = queue.SimpleQueue()
-        self.orders_known = orders_known
+        self.orders = orders
         self.is_to_change = False
         self.is_broken = False
         self._master = master
@@ -323,14 +336,13 @@ class _Round:
         request = pb.WatchRoundRequest(
             round=self.number,
             told_to_change=self.is_to_change,
-            orders=self.orders_known,
+            orders=self.orders.known,
             wait_s=_WAIT_S,
         )
         reply = self._master.watch_round(request)
         if self._closed:
             return
         for order in reply.orders:
-            self.orders_known = max(self.orders_known, order.id)
             self.orders.put(order)
         if reply.signal == pb.WatchRoundReply.CHANGE:
             self.is_to_change = True
@@ -384,11 +396,7 @@ class _Steps:
         return True
 
     def _do_orders(self) -> None:
-        while True:
-            try:
-                order = self._round.orders.get_nowait()
-            except queue.Empty:
-                return
+        while (order := self._round.orders.next()) is not None:
             self._catch_up(wait=True)
             self._worker._carry_out(order)
 
