@@ -76,7 +76,8 @@ class Collective:
         self._rounds = Rounds(last_call_s=_LAST_CALL_S, patience_s=3 * core.settings.lease_s)
         self._keys: dict[str, bytes] = {}
         self._orders: dict[int, _Ordered] = {}
-        self._order_numbers = itertools.count(1)
+        # above those of the masters before, which the members know
+        self._order_numbers = itertools.count((core.journal.epoch << 32) + 1)
         self._holders: dict[str, str] = {}  # by cut: the incarnation that has it
         self._cut_numbers = itertools.count(1)
         self._newly_durable = self._snapshotting = False
