@@ -27,8 +27,7 @@ import io
 import pickle
 import types
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
@@ -129,9 +128,11 @@ class AdaptiveDataParallel(DistributedDataParallel):
     @property
     def lr_factors(self) -> list[float]:
         """By what the learning rate of each group is multiplied at the present batch size."""
-        factors = np.asarray(self.scaling_rule.scale_lr(self.gns.scale), float)
+        factors = self.scaling_rule.scale_lr(self.gns.scale)
+        if isinstance(factors, list):  # without NumPy, for this is done at every step
+            return factors
         groups = len(self.optimizer.param_groups)
-        return [float(factors)] * groups if factors.ndim == 0 else list(map(float, factors))
+        return [float(f) for f in np.broadcast_to(np.asarray(factors, float), groups)]
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The model's; with gradients on, it decides whether their averaging follows."""
@@ -170,8 +171,15 @@ class AdaptiveDataParallel(DistributedDataParallel):
     def _optimizer_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not _loop().is_sync_step():
             return None
-        with _scaled(self.optimizer, self.lr_factors):
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group, factor in zip(groups, self.lr_factors, strict=True):
+            group["lr"] = group["lr"] * factor
+        try:
             result = original(*args, **kwargs)
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
         self.progress += self.gain
         self.gns.advance()
         return result
@@ -346,19 +354,6 @@ def _replace(owner: object, name: str, replacement: Callable[..., Any]) -> None:
         return replacement(original, *args, **kwargs)
 
     setattr(owner, name, types.MethodType(method, owner))
-
-
-@contextmanager
-def _scaled(optimizer: Optimizer, factors: list[float]) -> Iterator[None]:
-    """Learning rates times the factors of their groups, within."""
-    rates = [group["lr"] for group in optimizer.param_groups]
-    try:
-        for group, rate, factor in zip(optimizer.param_groups, rates, factors, strict=True):
-            group["lr"] = rate * factor
-        yield
-    finally:
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
 
 
 def _after_backward(callback: Callable[[], None]) -> None:

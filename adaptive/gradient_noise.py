@@ -24,13 +24,14 @@ training goes on and are used from the next step on; so a gradient is never scal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, distributed
 from torch.optim import Optimizer
 
@@ -45,35 +46,35 @@ _WARM = 5  # steps of Adam before its second moments are taken for a preconditio
 Floats = NDArray[np.float64]
 
 
-def gain(sqr: Floats, var: Floats, scale: float) -> Floats:
-    """How many steps at M0 one step of a batch S times as large is worth: 1 to S, by group.
+def gain(sqr: float, var: float, scale: float) -> float:
+    """How many steps at M0 one step of a batch S times as large is worth: 1 to S.
 
     (var + sqr) / (var / S + sqr), with sqr at least 0 and var at least 1e-6. AdaScale (ICML '20),
     section 3, its gain ratio; gain / S is Pollux's efficiency (section 3.1).
     """
-    sqr, var = np.maximum(sqr, 0.0), np.maximum(var, _LEAST_VAR)
-    gains: Floats = (var + sqr) / (var / scale + sqr)
-    return gains
+    sqr, var = max(sqr, 0.0), max(var, _LEAST_VAR)
+    return (var + sqr) / (var / scale + sqr)
 
 
 class NoiseEstimator:
     """The averages, by parameter group. `biased`: they come from the gradients of different steps.
 
     `raw_sqr` and `raw_var` [G] are as estimated, so the first may be negative; `sqr` and `var` are
-    over all groups, and are not. While nothing is known they are 1 and 0 (1e-6).
+    over all groups, and are not. While nothing is known they are 1 and 0 (1e-6). Lists, because they
+    are short and read at every step.
     """
 
     def __init__(self, groups: int = 1) -> None:
         self.samples = 0
         self.biased = False
-        self._sums: Floats = np.zeros((2, groups))  # of sqr and var, by group
         self._weight = 0.0
+        self._forget(groups)
         self._publish()
 
     def observe(
         self,
-        local: ArrayLike,
-        total: ArrayLike,
+        local: Sequence[float],
+        total: Sequence[float],
         *,
         count: int,
         scale: float,
@@ -85,45 +86,53 @@ class NoiseEstimator:
         `steps`: optimizer steps since the last call. False where a number is not finite: nothing
         is changed then.
         """
-        local, total = np.asarray(local, float), np.asarray(total, float)
-        if not np.isfinite([local, total]).all():
+        if not all(map(math.isfinite, [*local, *total])):
             return False
-        sqr = (count * total - local) / (count - 1)
-        var = (local - total) * scale / (count - 1)
-        found = np.stack([sqr, var])
-        if (self.biased and not biased) or found.shape != self._sums.shape:
-            self._sums, self._weight = np.zeros_like(found), 0.0
+        if (self.biased and not biased) or len(local) != len(self._sqr):
+            self._forget(len(local))
         theta = _SMOOTHING ** (scale * steps)
-        self._sums = theta * self._sums + (1 - theta) * found
+        for group, (small, large) in enumerate(zip(local, total, strict=True)):
+            sqr = (count * large - small) / (count - 1)
+            var = (small - large) * scale / (count - 1)
+            self._sqr[group] = theta * self._sqr[group] + (1 - theta) * sqr
+            self._var[group] = theta * self._var[group] + (1 - theta) * var
         self._weight = theta * self._weight + (1 - theta)
         self.samples += 1
         self.biased = biased
         self._publish()
         return True
 
+    def gains(self, scale: float) -> list[float]:
+        """What a step of scale x M0 examples is worth, by group."""
+        pairs = zip(self.raw_sqr, self.raw_var, strict=True)
+        return [gain(sqr, var, scale) for sqr, var in pairs]
+
     def state_dict(self) -> dict[str, Any]:
         return {
-            "sums": self._sums.tolist(),
+            "sqr": list(self._sqr),
+            "var": list(self._var),
             "weight": self._weight,
             "samples": self.samples,
             "biased": self.biased,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._sums = np.array(state["sums"], float)
+        self._sqr, self._var = list(state["sqr"]), list(state["var"])
         self._weight = float(state["weight"])
         self.samples = int(state["samples"])
         self.biased = bool(state["biased"])
         self._publish()
 
+    def _forget(self, groups: int) -> None:
+        self._sqr, self._var = [0.0] * groups, [0.0] * groups  # weighted sums
+        self._weight = 0.0
+
     def _publish(self) -> None:
-        """Divide once, for these are read at every step."""
-        groups = self._sums.shape[1]
-        known = self._weight > 0
-        self.raw_sqr: Floats = self._sums[0] / self._weight if known else np.ones(groups)
-        self.raw_var: Floats = self._sums[1] / self._weight if known else np.zeros(groups)
-        self.sqr = float(np.maximum(self.raw_sqr, 0.0).sum())
-        self.var = float(np.maximum(self.raw_var, _LEAST_VAR).sum())
+        weight = self._weight
+        self.raw_sqr = [sqr / weight if weight else 1.0 for sqr in self._sqr]
+        self.raw_var = [var / weight if weight else 0.0 for var in self._var]
+        self.sqr = sum(max(sqr, 0.0) for sqr in self.raw_sqr)
+        self.var = sum(max(var, _LEAST_VAR) for var in self.raw_var)
 
 
 def is_due(step: int, samples: int, scale: float, every: int) -> bool:
@@ -210,12 +219,12 @@ class GradientNoiseScale:
     @property
     def raw_sqr_avg(self) -> Floats:
         """[G], as estimated."""
-        return self.estimator.raw_sqr
+        return np.array(self.estimator.raw_sqr)
 
     @property
     def raw_var_avg(self) -> Floats:
         """[G], as estimated."""
-        return self.estimator.raw_var
+        return np.array(self.estimator.raw_var)
 
     def sqr_avg(self) -> float:
         """The squared length of the true gradient."""
@@ -227,8 +236,7 @@ class GradientNoiseScale:
 
     def gain(self, scale: float) -> float:
         """How many steps at M0 a step of scale x M0 examples is worth."""
-        sqr, var = self.estimator.sqr, self.estimator.var
-        return (var + sqr) / (var / scale + sqr)
+        return gain(self.estimator.sqr, self.estimator.var, scale)
 
     def start(self, accum_scale: float, micros: int) -> None:
         """An optimizer step begins, of `micros` micro-batches."""

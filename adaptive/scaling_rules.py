@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from .gradient_noise import GradientNoiseScale, gain
+from .gradient_noise import GradientNoiseScale
 
 
 class Scaled(Protocol):
@@ -46,8 +45,8 @@ class ScalingRuleBase:
 class AdaScale(ScalingRuleBase):
     """The gain of the batch, by group: 1 to S. For SGD. Johnson et al. 2020 (ICML), section 3."""
 
-    def scale_lr(self, scale: float) -> ArrayLike:
-        return gain(self.adp.gns.raw_sqr_avg, self.adp.gns.raw_var_avg, scale)
+    def scale_lr(self, scale: float) -> list[float]:
+        return self.adp.gns.estimator.gains(scale)
 
 
 class AdamScale(AdaScale):
@@ -56,8 +55,8 @@ class AdamScale(AdaScale):
     def __init__(self, power: float = 0.5) -> None:
         self.power = power
 
-    def scale_lr(self, scale: float) -> ArrayLike:
-        return np.power(super().scale_lr(scale), self.power)
+    def scale_lr(self, scale: float) -> list[float]:
+        return [gain**self.power for gain in super().scale_lr(scale)]
 
 
 class LinearScale(ScalingRuleBase):

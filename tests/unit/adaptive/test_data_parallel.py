@@ -166,6 +166,14 @@ def test_single_gradients_are_kept_only_before_a_measured_step(enter):
     assert smoothed(pairs, thetas) == pytest.approx(net.gns.raw_sqr_avg[0])
 
 
+def test_gradients_of_two_batch_sizes_are_no_pair(enter):
+    net, _ = wrap()
+    train(net, enter(Loop()), gradients(4, 1, 3))
+    train(net, enter(Loop(replicas=2)), gradients(5, 1, 3))
+
+    assert not net.gns.collect()
+
+
 def test_adam_s_noise_is_that_of_gradients_divided_by_its_second_moments(enter):
     net, _ = wrap(torch.optim.AdamW, gns_every=1)
     loop = enter(Loop(accumulation_steps=1))

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 from edl.adaptive import AdamScale, AdaScale, LEGWScale, LinearScale, ScalingRuleBase, SqrtScale
+from edl.adaptive.gradient_noise import NoiseEstimator
 
 
 def model(sqr=(0.5,), var=(1.0,), progress=0.0, init_batch_size=32):
     """What a rule sees of a model."""
-    gns = SimpleNamespace(raw_sqr_avg=np.array(sqr), raw_var_avg=np.array(var))
+    estimator = NoiseEstimator(len(sqr))
+    # Of two gradients at S = 1: sqr = 2 T - L, var = L - T.
+    total = [s + v for s, v in zip(sqr, var, strict=True)]
+    local = [s + 2 * v for s, v in zip(sqr, var, strict=True)]
+    estimator.observe(local, total, count=2, scale=1.0)
+    gns = SimpleNamespace(estimator=estimator)
     return SimpleNamespace(gns=gns, progress=progress, init_batch_size=init_batch_size)
 
 
@@ -23,7 +29,7 @@ def test_adascale_is_the_gain():
     """AdaScale, section 3: r_t = E[sigma^2 + mu^2] / E[sigma^2 / S + mu^2]."""
     found = [factor(AdaScale(), scale) for scale in (1, 2, 4, 16)]
 
-    assert [[1.0], [1.5], [2.0], [pytest.approx(8 / 3)]] == found
+    assert [pytest.approx([r]) for r in (1.0, 1.5, 2.0, 8 / 3)] == found
 
 
 def test_adamscale_is_its_square_root():
