@@ -3,8 +3,8 @@
     python -m benchmarks.allreduce_kills --peers FOLDER [--only NAME ...] [--kills N] [--keep FOLDER]
 
 FOLDER is what `python -m benchmarks.peers.setup --into FOLDER torchft` was given. Every run is one
-group whose member of rank 0, then the one of the last rank, is killed N times each, every time when
-the one before is replaced and all have stepped on together for a while:
+group, of which in turn the member of rank 0 and the one of the last rank is killed, N times in all,
+each time when the one before is replaced and all have stepped on together for a while:
 
 outside   kill -9 of a member that computes
 inside    kill -9 of a member in the midst of its all-reduce, which a ballast makes long
@@ -12,12 +12,15 @@ stopped   SIGSTOP of a member that computes: only its silence tells. It is kille
           have gone on, or after a time
 
 T is what silence is told by: our lease_s, torchft's heartbeat timeout and gloo's timeout with it, gloo's
-timeout under torchrun. A member's steps are those of torch's own hook after an optimizer's step.
+timeout under torchrun. torchft's survivors end where its DistributedDataParallel meets a broken
+all-reduce ("torchft-ddp"), so "torchft" calls its manager's allreduce by hand. A member's steps are those of torch's own hook after an optimizer's step.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -35,10 +38,10 @@ from benchmarks.faults.groups import Group, Ours, Torchft, Torchrun
 from benchmarks.faults.pauses import Kill, Seen, books_table, seen, table
 from benchmarks.faults.programs import Unavailable
 
-KILLS = 7
+KILLS = 14
 DELAY_S = 0.02  # that each member computes a minibatch
 _BALLAST = {"outside": 250_000, "inside": 4_000_000, "stopped": 250_000}  # float32
-_SETTLE_STEPS = 60  # of all together between two kills
+_SETTLE_STEPS = 45  # of all together between two kills
 _READY_S = 120.0
 _SILENT_S = 60.0  # that nobody goes on after SIGSTOP, at most
 _GONE_ON_STEPS = 10
@@ -68,8 +71,8 @@ class Run:
         match self.system:
             case "edl":
                 return Ours(*about)
-            case "torchft":
-                return Torchft(peers, *about)
+            case "torchft" | "torchft-ddp":
+                return Torchft(peers, self.system == "torchft-ddp", *about)
         return Torchrun(*about)
 
 
@@ -79,12 +82,13 @@ def runs() -> Iterator[Run]:
             yield Run("edl", members, how, 10.0)  # its default: the processes' ends tell
             yield Run("torchft", members, how, 1.0)
             yield Run("torchft", members, how, 5.0)  # its default
+            yield Run("torchft-ddp", members, how, 1.0)
             yield Run("torchrun", members, how, 1800.0)  # its default
         for detect_s in (1.0, 5.0):
             yield Run("edl", members, "stopped", detect_s)
             yield Run("torchft", members, "stopped", detect_s)
+            yield Run("torchrun", members, "stopped", detect_s)
         yield Run("torchrun", members, "stopped", 1800.0)
-        yield Run("torchrun", members, "stopped", 5.0)
 
 
 def main() -> None:
@@ -97,7 +101,7 @@ def main() -> None:
         metavar="NAME",
         help="beginnings of SYSTEM.KILL.MEMBERS.T, e.g. edl.inside",
     )
-    parser.add_argument("--kills", type=int, default=KILLS, help="of each rank")
+    parser.add_argument("--kills", type=int, default=KILLS, help="of one run")
     parser.add_argument("--keep", type=Path, help="a folder for journals, logs and results")
     given = parser.parse_args()
     started, before = time.monotonic(), measure.load()
@@ -132,13 +136,15 @@ def once(
     found: list[tuple[Kill, Seen]] = []
     group.start()
     try:
-        for turn in range(2 * kills):
+        for turn in range(kills):
             victim = (run.members - 1) * (turn % 2)
             found.append(strike(group, run, victim))
             line = {"load": measure.load(), **asdict(found[-1][0]), **asdict(found[-1][1])}
             print(json.dumps(line), file=sys.stderr, flush=True)
             with open(folder / "kills.jsonl", "a") as file:
                 file.write(f"{json.dumps(line)}\n")
+        if any(each.restarted for _, each in found) and isinstance(group, Torchft):
+            return found, None  # nobody was left who had it: all began anew, and counts nothing
         try:
             return found, group.end()
         except Unavailable as reason:
@@ -159,19 +165,17 @@ def strike(group: Group, run: Run, victim: int) -> tuple[Kill, Seen]:
         time.sleep(0.001)
     at = time.monotonic()
     os.kill(pid, number)
+    stood_until = None
     if number == signal.SIGSTOP:
-        go_on = lambda: _gone_on(group, at, pid)  # noqa: E731
-        until(go_on, group, _SILENT_S)
-        os.kill(pid, signal.SIGKILL)
-        if not go_on():
-            watched = time.monotonic()
-    if number != signal.SIGSTOP or go_on():
-        watched = 0.0
+        until(lambda: _gone_on(group, at, pid), group, _SILENT_S)
+        stood_until = None if _gone_on(group, at, pid) else time.monotonic()
+        with contextlib.suppress(ProcessLookupError):  # its system has done that
+            os.kill(pid, signal.SIGKILL)
     until(lambda: _replaced(group, at), group, _READY_S)
     end = time.monotonic() + _AFTER_S
     until(lambda: time.monotonic() > end, group, 2 * _AFTER_S)
     kill = Kill(run.label, run.members, run.how, victim, at)
-    return kill, seen(at, pid, group.look(), watched or time.monotonic())
+    return kill, seen(at, pid, group.look(), stood_until or time.monotonic())
 
 
 def until(
@@ -210,9 +214,7 @@ def _replaced(group: Group, at: float) -> bool:
     """A new process has had a part in a step that is new."""
     journals = group.look()
     old = [lines for lines in journals.values() if lines[0]["at"] <= at]
-    top = max(
-        e["step"] for lines in old for e in lines if e["event"] == "step" and e["at"] <= at
-    )
+    top = max(e["step"] for lines in old for e in lines if e["event"] == "step" and e["at"] <= at)
     return any(
         e["event"] == "step" and e["counts"] and e["step"] > top
         for lines in journals.values()
@@ -229,7 +231,7 @@ def _moment(group: Group, pid: int, how: str) -> Callable[[], bool]:
         lines, event = journals[pid], "reduce"
         took = [
             b["at"] - a["at"]
-            for a, b in zip(lines, lines[1:], strict=False)
+            for a, b in itertools.pairwise(lines)
             if a["event"] == "reduce" and b["event"] == "step"
         ]
         wait_s = statistics.median(took[-_SETTLE_STEPS:]) / 2

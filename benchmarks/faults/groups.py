@@ -31,6 +31,7 @@ from edl.common.settings import JobSettings
 from edl.watch import jobs
 
 RECORDS = 14_400 * tallying.MINIBATCH  # more than any run has time for: each is due once
+_TASK = 8 * tallying.MINIBATCH  # records of a task, by default
 _END_S = 90.0
 _AHEAD_STEPS = 40  # from the order to stop to the step after which all do
 
@@ -78,7 +79,8 @@ class Group:
                 text = file.read()
             whole = text[: text.rfind("\n") + 1]  # ASCII: as many bytes as characters
             self._read[pid] = self._read.get(pid, 0) + len(whole)
-            self.journals.setdefault(pid, []).extend(map(json.loads, whole.splitlines()))
+            if whole:
+                self.journals.setdefault(pid, []).extend(map(json.loads, whole.splitlines()))
         return self.journals
 
     def pids(self) -> dict[int, int]:
@@ -125,23 +127,27 @@ class Ours(Group):
             if time.monotonic() > give_up:
                 raise Unavailable(f"the job does not end: {self._job.last_words()}")
             time.sleep(0.1)
-        result = self._job.result() or {}
         counts = np.round(dense(self.folder / "checkpoints", "counts"))
         there = int((counts >= 1).sum())
         repeated = int((counts - 1)[counts > 1].sum())
-        return Books(lost=int(result["records_done"]) - there, repeated=repeated)
+        return Books(lost=_done(self.folder / "checkpoints") - there, repeated=repeated)
 
     def kill(self) -> None:
         jobs.kill(self._job, self._process)
 
 
 class Torchft(Group):
-    """Replica groups of one process each and a lighthouse. What ends is started again at once."""
+    """Replica groups of one process each and a lighthouse. What ends is started again at once.
+
+    `ddp`: by its DistributedDataParallel, as in its examples; else the manager's allreduce is called
+    for all gradients at once, after the backward pass.
+    """
 
     name = "torchft"
 
-    def __init__(self, peers: Path, *about: Any) -> None:
+    def __init__(self, peers: Path, ddp: bool, *about: Any) -> None:
         super().__init__(*about)
+        self._ddp = ddp
         self._home = home(peers, "torchft")
         self._stack = contextlib.ExitStack()
         self._replicas: dict[int, Program] = {}
@@ -160,6 +166,7 @@ class Torchft(Group):
 
     def _replica(self, rank: int) -> None:
         about = {"rank": rank, "members": self.members, "folder": str(self.folder), **self.model}
+        about["ddp"] = self._ddp
         command = [self._home / "bin/python", "-m", "benchmarks.faults.torchft_member"]
         given = json.dumps({**about, "timeout_s": self.detect_s})
         more = {"TORCHFT_LIGHTHOUSE": self._address}
@@ -167,7 +174,9 @@ class Torchft(Group):
 
     def tend(self) -> None:
         for rank, program in self._replicas.items():
-            if program.process.poll() is not None:
+            if (code := program.process.poll()) is not None:
+                if code != -signal.SIGKILL:
+                    print(f"torchft: rank {rank} ended: {program.last_words()}", file=sys.stderr)
                 self._replica(rank)
 
     def end(self) -> Books:
@@ -180,9 +189,7 @@ class Torchft(Group):
         claimed = [
             record
             for rank in range(self.members)
-            for record in range(
-                rank * share, int((self.folder / f"position-{rank}").read_text())
-            )
+            for record in range(rank * share, int((self.folder / f"position-{rank}").read_text()))
         ]
         return balance(counts.tolist(), claimed)
 
@@ -205,8 +212,13 @@ class Torchrun(Group):
             }
         )
         how = ["--standalone", "--nproc-per-node", self.members, "--max-restarts", 1000]
+        how += ["--log-dir", self.folder / "logs", "--redirects", "2"]
         module = ["-m", "benchmarks.faults.torchrun_member", given]
-        self._agent = Program([sys.executable, "-m", "torch.distributed.run", *how, *module])
+        # By default restarted ranks may read each other's addresses of the attempt before, since the
+        # agent's store is shared by all attempts: gloo then fails to connect, again and again.
+        more = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        command = [sys.executable, "-m", "torch.distributed.run", *how, *module]
+        self._agent = Program(command, more)
 
     def end(self) -> Books:
         (self.folder / "stop").write_text(str(self.step() + _AHEAD_STEPS))
@@ -235,6 +247,14 @@ def _counts(file: Path) -> np.ndarray:
 
     found: np.ndarray = torch.load(file).numpy()
     return found
+
+
+def _done(checkpoints: Path) -> int:
+    """The records that the books of the newest checkpoint call done: of one epoch, all opened."""
+    found = storage.latest(str(checkpoints))
+    assert found is not None
+    positions = [position for _, _, position, *_ in found.books["tasks"]]
+    return RECORDS - sum(_TASK - position for position in positions)
 
 
 def dense(checkpoints: Path, name: str) -> np.ndarray:

@@ -49,6 +49,7 @@ class Seen:
     replaced: float | None
     again: int
     restarted: int
+    last: str = ""  # that the victim said
     over: bool = True  # else nobody had gone on when watching ended
 
     @property
@@ -58,6 +59,8 @@ class Seen:
 
 def seen(at: float, victim: int, journals: Mapping[int, Journal], until: float) -> Seen:
     """Of a kill of the process `victim`; `until`: when watching ended."""
+    journals = {pid: [e for e in lines if e["at"] <= until] for pid, lines in journals.items()}
+    last = next(e["event"] for e in reversed(journals[victim]) if e["at"] <= at)
     steps = {pid: [e for e in lines if e["event"] == "step"] for pid, lines in journals.items()}
     old = {pid for pid in steps if any(at - _NEAR_S < e["at"] <= at for e in steps[pid])}
     new = {pid for pid, lines in journals.items() if lines and lines[0]["at"] > at}
@@ -77,19 +80,19 @@ def seen(at: float, victim: int, journals: Mapping[int, Journal], until: float) 
     end = min(until, (replaced or until) + _AFTER_S)
     restarted = len(others) - len(survivors)
     if not survivors:
-        last = max(e["at"] for pid in others for e in steps[pid] if e["at"] <= at)
+        stood = max(e["at"] for pid in others for e in steps[pid] if e["at"] <= at)
         after = [e for pid in new for e in steps[pid]]
-        first = min((e["at"] for e in after), default=None)
+        first = min((e["at"] for e in after), default=until)
         again = top - min((e["step"] for e in after), default=top + 1) + 1
-        stall = (first or until) - last - ordinary
         return Seen(
-            ordinary,
-            stall,
-            0.0,
-            replaced and replaced - at,
-            again,
-            restarted,
-            over=first is not None,
+            step=ordinary,
+            stall=first - stood - ordinary,
+            coming=0.0,
+            replaced=replaced and replaced - at,
+            again=again,
+            restarted=restarted if after else 0,
+            last=last,
+            over=bool(after),
         )
     pauses = [
         (a["at"], b["at"] - a["at"] - ordinary)
@@ -100,12 +103,13 @@ def seen(at: float, victim: int, journals: Mapping[int, Journal], until: float) 
     furthest = max(survivors, key=lambda pid: max(e["step"] for e in steps[pid] if e["at"] <= at))
     went_on = next(e["step"] for e in steps[furthest] if e["at"] > at)
     return Seen(
-        ordinary,
-        max(pause for begun, pause in pauses if begun < max(up, at)),
-        max((pause for begun, pause in pauses if begun >= up), default=0.0),
-        replaced and replaced - at,
-        max(0, top - went_on + 1),
-        restarted,
+        step=ordinary,
+        stall=max(pause for begun, pause in pauses if begun < max(up, at)),
+        coming=max((pause for begun, pause in pauses if begun >= up), default=0.0),
+        replaced=replaced and replaced - at,
+        again=max(0, top - went_on + 1),
+        restarted=restarted,
+        last=last,
     )
 
 
@@ -117,11 +121,6 @@ def _steps_on(
     return bool(mine) and mine[-1]["at"] > at and mine[-1]["at"] > last - _NEAR_S
 
 
-HEAD = (
-    "| system | members | kill | of | kills | step (ms) | stall (ms) | pause as the replacement comes "
-    "(ms) | replacement's first step after (s) | steps computed again | survivors that ended |\n"
-    "|---" * 1
-)
 COLUMNS = (
     "system",
     "members",

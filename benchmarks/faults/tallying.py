@@ -59,7 +59,7 @@ class Tally(nn.Module):
 
 
 _stepping: Tally | None = None
-is_counting: Callable[[], bool] = lambda: _stepping is not None and _stepping.counting  # noqa: E731
+is_counting: Callable[[], bool] = lambda: _stepping is not None and _stepping.counting
 
 
 def say(journal: str, event: str, **more: Any) -> None:
@@ -69,7 +69,7 @@ def say(journal: str, event: str, **more: Any) -> None:
 
 @functools.cache
 def _file(journal: str, pid: int) -> TextIO:
-    return open(Path(journal) / f"{pid}.jsonl", "a", buffering=1)  # noqa: SIM115 - killed with it
+    return open(Path(journal) / f"{pid}.jsonl", "a", buffering=1)
 
 
 def _on_step(*about: Any) -> None:

@@ -23,7 +23,13 @@ from benchmarks.faults import tallying
 
 
 def main(
-    rank: int, members: int, folder: str, timeout_s: float, records: int, **more: Any
+    rank: int,
+    members: int,
+    folder: str,
+    timeout_s: float,
+    records: int,
+    ddp: bool,
+    **more: Any,
 ) -> None:
     torch.set_num_threads(1)
     os.environ["RANK"] = str(rank)
@@ -43,7 +49,7 @@ def main(
         hostname="127.0.0.1",
     )
     tallying.is_counting = manager.is_participating
-    wrapped = DistributedDataParallel(manager, model)
+    wrapped = DistributedDataParallel(manager, model) if ddp else model
     optimizer = Optimizer(manager, torch.optim.SGD(model.parameters(), lr=tallying.MINIBATCH))
     mine, share = tallying.MINIBATCH // members, records // members
     place, stop = Path(folder) / f"position-{rank}", Path(folder) / "stop"
@@ -55,6 +61,8 @@ def main(
         weight = manager.num_participants() / tallying.MINIBATCH
         loss = -values.sum() * weight - model.steps.sum() * (1 - mine * weight)
         loss.backward()
+        if not ddp:
+            _reduce(manager, model)
         optimizer.step()
         place.with_suffix(".new").write_text(str(first + mine))
         os.replace(place.with_suffix(".new"), place)
@@ -64,6 +72,16 @@ def main(
     os.replace(Path(folder) / f"counts-{rank}.new", Path(folder) / f"counts-{rank}")
     sys.stdin.readline()
     manager.shutdown()
+
+
+def _reduce(manager: Manager, model: torch.nn.Module) -> None:
+    """All gradients by one all-reduce."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    manager.allreduce(flat).wait()
+    parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def _load(model: Any, optimizer: Any, state: dict[str, Any]) -> None:
