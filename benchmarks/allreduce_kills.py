@@ -139,7 +139,7 @@ def once(
         for turn in range(kills):
             victim = (run.members - 1) * (turn % 2)
             found.append(strike(group, run, victim))
-            line = {"load": measure.load(), **asdict(found[-1][0]), **asdict(found[-1][1])}
+            line = asdict(found[-1][0]) | asdict(found[-1][1])
             print(json.dumps(line), file=sys.stderr, flush=True)
             with open(folder / "kills.jsonl", "a") as file:
                 file.write(f"{json.dumps(line)}\n")
@@ -174,7 +174,7 @@ def strike(group: Group, run: Run, victim: int) -> tuple[Kill, Seen]:
     until(lambda: _replaced(group, at), group, _READY_S)
     end = time.monotonic() + _AFTER_S
     until(lambda: time.monotonic() > end, group, 2 * _AFTER_S)
-    kill = Kill(run.label, run.members, run.how, victim, at)
+    kill = Kill(run.label, run.members, run.how, victim, at, os.getloadavg()[0])
     return kill, seen(at, pid, group.look(), stood_until or time.monotonic())
 
 

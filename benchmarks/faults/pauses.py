@@ -26,13 +26,14 @@ _AFTER_S = 1.0  # for which the replacement's first steps are watched
 
 @dataclass(frozen=True)
 class Kill:
-    """What was done to whom. `at`: when."""
+    """What was done to whom. `at`: when; `load`: the load average of the minute before."""
 
     system: str
     members: int
     how: str
     victim: int
     at: float
+    load: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ COLUMNS = (
     "replacement has a part after (s)",
     "steps again",
     "survivors that ended",
+    "load average",
 )
 
 
@@ -145,7 +147,7 @@ def table(found: Iterable[tuple[Kill, Seen]]) -> str:
         return kill.system, kill.members, kill.how, "rank 0" if kill.victim == 0 else "another"
 
     for name, group in groupby(sorted(found, key=named), key=named):
-        rows = [each for _, each in group]
+        kills, rows = zip(*group, strict=True)
         endless = sum(not row.over for row in rows)
         cells = [
             *name,
@@ -156,6 +158,7 @@ def table(found: Iterable[tuple[Kill, Seen]]) -> str:
             _of([row.replaced for row in rows]),
             spread([row.again for row in rows]),
             sum(row.restarted for row in rows),
+            spread([kill.load for kill in kills]),
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
