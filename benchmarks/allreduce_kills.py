@@ -33,6 +33,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks import measure
+from benchmarks.faults import torchft
 from benchmarks.faults.books import Books
 from benchmarks.faults.groups import Group, Ours, Torchft, Torchrun
 from benchmarks.faults.pauses import Kill, Seen, books_table, seen, table
@@ -125,7 +126,7 @@ def main() -> None:
     print(f"{table(found)}\n\n{books_table(books)}\n")
     took = f"{time.monotonic() - started:.0f} s in all."
     print(f"{took} Load average before: {before}; after: {measure.load()}.")
-    print(measure.machine())
+    print(f"{measure.machine()}\n- {torchft.VERSION}; torchrun is that of this torch")
 
 
 def once(
