@@ -39,8 +39,7 @@ EVERY = 16  # x M0 examples between two measured steps; what that costs: adaptiv
 _FEW = 64  # estimates, while every step is measured
 _SMOOTHING = 0.999  # for every M0 examples; Pollux's code
 _LEAST_VAR = 1e-6
-_PART = 2**18  # elements of a dot product: float32 sums of more lose digits
-_CACHED_PART = 2**16  # where there are temporaries, for a core's cache to hold
+_PART = 2**18  # elements of a dot product: float32 sums of more lose digits, temporaries the cache
 _WARM = 5  # steps of Adam before its second moments are taken for a preconditioner
 
 Floats = NDArray[np.float64]
@@ -391,12 +390,14 @@ class AdamGradientNoiseScale(GradientNoiseScale):
         group = self.optimizer.param_groups[self._step.groups[parameter]]
         moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"].reshape(-1)
         unbiased = 1 - float(group["betas"][1]) ** steps
+        eps = group["eps"] * unbiased**0.5
 
         def divisor(part: slice) -> Tensor:
-            root: Tensor = (moments[part] / unbiased).sqrt_()
-            return root.add_(group["eps"])
+            """sqrt(unbiased) x (sqrt(v_hat) + eps), for a pass less."""
+            root: Tensor = moments[part].sqrt()
+            return root.add_(eps)
 
-        return inner_product(one, two, divisor)
+        return [product * unbiased for product in inner_product(one, two, divisor)]
 
 
 def inner_product(
@@ -407,14 +408,16 @@ def inner_product(
     `divisor` gives its part of the flattened tensor.
     """
     first, second = _flat(one), _flat(two)
-    size = _PART if divisor is None or first.device.type != "cpu" else _CACHED_PART
     products = []
-    for start in range(0, first.numel(), size):
-        part = slice(start, start + size)
-        a, b = first[part], second[part]
+    for start in range(0, first.numel(), _PART):
+        part = slice(start, start + _PART)
+        a = b = first[part]
+        if two is not one:
+            b = second[part]
         if divisor is not None:
             by = divisor(part)
-            a, b = a / by, b / by
+            same, a = a is b, a / by
+            b = a if same else b / by
         products.append(torch.dot(a, b))
     return products
 

@@ -141,11 +141,7 @@ def replica(rank: int, folder: str, cases: list[str], rounds: int, steps: int) -
         if rank == 0:
             plain = next(iter(VARIANTS))
             of = table(found, [plain], ("steps/s", 1.0), ("CPU ms a step", 1000.0))
-            best = {name: min(s.wall_s for s in samples) for name, samples in found.items()}
-            fastest = (f"{name} {wall_s / best[plain]:.3f}" for name, wall_s in best.items())
-            print(
-                f"\n{case}:\n\n{of}\n\nFastest rounds, wall time: {', '.join(fastest)}", flush=True
-            )
+            print(f"\n{case}:\n\n{of}", flush=True)
     if rank == 0:
         print(f"\n- load after: {load()}")
     distributed.destroy_process_group()
