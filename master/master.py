@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 _ROLES = {pb.WORKER: WORKER, pb.SERVER: SERVER}
-_TICK_S = 0.5  # how late a silent worker may be noticed
+_TICK_S = 0.5  # how late a silent server may be noticed
+_JUST_AFTER_S = 0.001  # a worker's lease has ended, at the next look
 _AWAY_S = 4 * _TICK_S  # a longer pause between two looks is no ordinary one
 _SILENT_LEASES = 3  # a process silent for so many leases is killed
 _SERVER_GRACE_S = 10.0
@@ -647,8 +648,11 @@ class Master:
                 self.core.journal.compact({"queue": dump_queue(self.queue)})
         self._answer_parked(now)
         self._show(now)
+        tick = now + _TICK_S
         waiting = (p.deadline for p in self._parked)
-        return min([now + _TICK_S, self.replicas.next_start() or now + _TICK_S, *waiting])
+        silent = self.members.next_expiry()
+        expiry = tick if silent is None else max(silent, now) + _JUST_AFTER_S
+        return min([tick, expiry, self.replicas.next_start() or tick, *waiting])
 
     def _expire(self, now: float) -> None:
         away_s, self._looked = now - self._looked, now

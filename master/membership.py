@@ -98,6 +98,11 @@ class Membership:
             self.lose(member.incarnation)
         return gone
 
+    def next_expiry(self) -> float | None:
+        """When `expire` has somebody, unless that one is heard before."""
+        heard = [m.last_heard for m in self._members.values() if m.role == WORKER]
+        return min(heard) + self._lease_s if heard else None
+
     def hung_servers(self, now: float, patience_s: float) -> list[Member]:
         """Servers silent for longer than `patience_s`; named again after as long."""
         hung = [

@@ -84,3 +84,16 @@ def test_what_a_member_says_is_kept_and_a_version_never_falls():
         found.scalars,
         found.last_heard,
     )
+
+
+def test_the_next_expiry_is_that_of_the_worker_heard_longest_ago():
+    members = Membership(lease_s=10.0)
+    assert members.next_expiry() is None
+    for index, heard in enumerate((5.0, 3.0, 8.0)):
+        members.register(Member(WORKER, index, f"w{index}", heard))
+    members.register(Member(SERVER, 0, "s0", 0.0))
+
+    assert members.next_expiry() == 13.0
+    assert members.expire(13.0) == []
+    assert [member.incarnation for member in members.expire(13.001)] == ["w1"]
+    assert members.next_expiry() == 15.0
