@@ -82,6 +82,7 @@ class Collective:
         self._cut_numbers = itertools.count(1)
         self._newly_durable = self._snapshotting = False
         self._last = ""  # the incarnation that was asked to leave its state
+        self._is_left = False  # it did, and nobody has gone on since
 
     def memory(self) -> dict[str, Any]:
         """What a successor must know."""
@@ -253,12 +254,23 @@ class Collective:
         """A member goes, in order. The last one saves the state first. May come twice."""
         me = request.replica.incarnation
         last = self._rounds.leave(me, self._core.clock.now()) and request.version >= 0
-        if last and self._core.status.state == "running":
+        if last and not self._core.ended:
             self._last = me
         reply = pb.JoinReply(outcome=pb.JoinReply.LEAVE)
         if self._last == me:
             reply.save = str(self._folder / f"left-{request.version}-{me}")
         return reply
+
+    @property
+    def left(self) -> Cut | None:
+        """What the last worker has left; `name`: the folder with the files."""
+        base = self._base
+        return Cut(base.path, base.version, base.applied) if self._is_left else None
+
+    def stand(self) -> None:
+        """Have the queue's positions be those of the base: nobody goes on from another state."""
+        self._stand_at(self._base.applied, self.lessee)
+        self._core.version = self._base.version
 
     def _left(self, report: pb.ReportOrderRequest) -> None:
         """The last member has saved the state."""
@@ -274,7 +286,7 @@ class Collective:
             model=json.loads(report.model_json),
         )
         self._base = _Base(report.directory, report.version, dict(report.applied))
-        self._newly_durable = True
+        self._newly_durable = self._is_left = True
         self._core.tell(f"the last worker has left its state, of step {report.version}")
         self._core.save()
 
@@ -323,19 +335,15 @@ class Collective:
     def _form(self) -> None:
         """Begin the next round where the furthest of its members stands."""
         core, queue = self._core, self._core.queue
-        core.do("lost", worker=self.lessee)
-        formed = self._rounds.form()
+        lessee, formed = self.lessee, self._rounds.form()
         self._keys.clear()
+        self._is_left = False
         self._afresh = formed.afresh
         version, there = formed.top.version, formed.top.applied
         if formed.afresh:
             version, there = self._base.version, self._base.applied
-        applied = {task: there.get(task, 0) for task in queue.unretired}
         before = queue.records_done
-        core.do("recovered", applied=applied)
-        for fence in queue.fencing:
-            at = [applied[fence.task]]
-            core.do("fenced", task=fence.task, attempt=fence.attempt, applied=at)
+        self._stand_at(there, lessee)
         core.version = version
         text = f"round {formed.number}: {len(formed.members)} workers, from step {core.version}"
         if formed.afresh and formed.number > 1:
@@ -346,6 +354,16 @@ class Collective:
             core.status.state = "running"
         core.save()
         faults.point("master.round", round=formed.number)
+
+    def _stand_at(self, there: Mapping[int, int], lessee: str) -> None:
+        """The queue goes on at the positions of a state."""
+        core, queue = self._core, self._core.queue
+        core.do("lost", worker=lessee)
+        applied = {task: there.get(task, 0) for task in queue.unretired}
+        core.do("recovered", applied=applied)
+        for fence in queue.fencing:
+            at = [applied[fence.task]]
+            core.do("fenced", task=fence.task, attempt=fence.attempt, applied=at)
 
     # -- orders
 

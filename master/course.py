@@ -6,6 +6,8 @@ Scripts (loop.py) that read from top to bottom; between two of their yields noth
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from .evaluation import Round, pack
 from .loop import Script
 from .plan import Kind, Piece
 from .server_group import ServerGroup
-from .servers import NUM_SLOTS, Cut
+from .servers import NUM_SLOTS, Cut, Snapshot
 from .task_queue import UNPLANNED_IDS
 
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
@@ -260,23 +262,46 @@ class Course:
         finally:
             self._loop.background(lambda: self._group.shards.unpin(cut.name))
 
+    def keep(self, left: Cut) -> Script[None]:
+        """A checkpoint of what is in the folder `left.name` already."""
+        books = self._queue.books(left.applied)
+        try:
+            self._saved((yield self._loop.background(lambda: self._keep(left, books))))
+        except (OSError, EdlError) as error:
+            self._core.fail(f"checkpoint {self._checkpoint_dir} cannot be written: {error}")
+
+    def _keep(self, left: Cut, books: dict[str, Any]) -> Path:
+        """In the background. Where it is."""
+        there = storage.load(left.name)
+        directory = storage.free_directory(self._checkpoint_dir, left.version)
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in there.files:
+            _copy(there.directory / file.name, directory / file.name)
+        snapshot = Snapshot(there.files, there.model, there.num_shards)
+        self._write_manifest(directory, left.version, snapshot, books)
+        return directory
+
     def _write_checkpoint(self, cut: Cut, books: dict[str, Any]) -> Path:
         """In the background. Where it is."""
-        folder = self._checkpoint_dir
-        directory = storage.free_directory(folder, cut.version)
+        directory = storage.free_directory(self._checkpoint_dir, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
         snapshot = self._group.shards.snapshot(cut.name, directory)
+        self._write_manifest(directory, cut.version, snapshot, books)
+        return directory
+
+    def _write_manifest(
+        self, directory: Path, version: int, snapshot: Snapshot, books: dict[str, Any]
+    ) -> None:
         storage.write_manifest(
             directory,
-            version=cut.version,
+            version=version,
             num_shards=snapshot.num_shards,
             num_slots=NUM_SLOTS,
             files=snapshot.files,
             model=snapshot.model,
             books={**books, "settings": dataclasses.asdict(self._settings)},
         )
-        storage.prune(folder, self._settings.keep_checkpoint_max)
-        return directory
+        storage.prune(self._checkpoint_dir, self._settings.keep_checkpoint_max)
 
     def _saved(self, directory: Path) -> None:
         self._core.status.checkpoint = str(directory)
@@ -315,3 +340,14 @@ class Course:
     def _checkpoint_dir(self) -> Path:
         """Where a job that is stopped writes in any case."""
         return Path(self._settings.checkpoint_dir or self._core.job_dir / "checkpoints")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """The same file, there whole once this returns."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        with open(source, "rb") as read, open(target, "wb") as written:
+            shutil.copyfileobj(read, written)
+            written.flush()
+            os.fsync(written.fileno())

@@ -794,23 +794,18 @@ class Master:
         return self.core.resume
 
     def _stop_members(self, group: Collective) -> Script[str | None]:
-        """What goes on: a checkpoint of the workers, which have the state, before they leave."""
-        grace_s = self.settings.drain_grace_s
-        saved: list[str | None] = [] if self.queue.records_done else [self.status.checkpoint]
+        """What goes on: what the last worker leaves, which stopped after the same step as the others.
 
-        def save() -> Script[None]:
-            yield from self.course.checkpoint(last=True)
-            saved.append(self.status.checkpoint)
-
-        if not saved:
-            until = self.core.clock.now() + grace_s
-            self.loop.spawn(save())
-            self.loop.wake_at(until)
-            yield lambda: bool(saved) or (not group.running and self.core.clock.now() >= until)
+        Where none did in time, the journal and the newest snapshot go on.
+        """
         self.replicas.scale(0)
-        self._stop_all(WORKER, grace_s)
+        self._stop_all(WORKER, self.settings.drain_grace_s)
         yield lambda: not self.replicas.running(WORKER)
-        return saved[0] if saved else self.core.resume
+        if group.left is not None and not self.core.ended:
+            group.stand()
+            yield from self.course.keep(group.left)
+            return self.status.checkpoint
+        return self.core.resume if self.queue.records_done else self.status.checkpoint
 
     def _leave(self) -> Script[None]:
         """Workers first, so that none sees its servers vanish; whoever does not go is killed."""

@@ -162,10 +162,14 @@ def test_a_run_is_stopped_and_goes_on_with_others(tmp_path):
         job.watch(lambda s: s["records_done"] >= 300)
         send(job.about()["pid"], signal.SIGTERM)
         assert job.wait() == 130, job.logs()
-    resume = job.result()["resume"]
-    assert resume == str(job.checkpoint())
+    stopped = job.result()
+    assert stopped["resume"] == str(job.checkpoint())
+    applied = dense(job.checkpoint(), "counts").sum()
+    assert (stopped["records_done"], stopped["version"] * MINIBATCH) == (applied, applied)
 
-    with job_of(tmp_path / "two", "tally", delay_s=0.0, num_workers=3, resume=resume) as job:
+    with job_of(
+        tmp_path / "two", "tally", delay_s=0.0, num_workers=3, resume=stopped["resume"]
+    ) as job:
         assert job.wait() == 0, job.logs()
 
     assert counts(job) == [2.0] * RECORDS
