@@ -1,36 +1,26 @@
 """How workers, servers' launchers and the command line talk to the master.
 
-Every call stands under a deadline and is repeated, with backoff, while the master is unreachable,
-for `patience_s` in all; the master's answers are idempotent, so repeating changes nothing. A lost
-reply to `get_task` leases nothing twice: the repeat carries the same request id. A master that was
-started again may serve elsewhere: before each repeat the client looks where.
+Every call is repeated while the master is unreachable (common/line.py); the master's answers are
+idempotent, so repeating changes nothing. A lost reply to `get_task` leases nothing twice: the repeat
+carries the same request id.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import logging
 import os
-import random
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..common import paths, rpc
-from ..common.errors import Unreachable
 from ..common.identity import Identity
+from ..common.line import Line
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
 
-RPC_TIMEOUT_S = 5.0  # beyond what the master may hold a call; a guess
-_BACKOFF_S = (0.05, 1.0)  # first and longest pause between tries
 
-log = logging.getLogger(__name__)
-
-
-class MasterClient:
+class MasterClient(Line):
     """One caller's line to the master. Safe to share among threads.
 
     `replica` says who calls (None for the command line, which may only look, scale and stop).
@@ -51,36 +41,17 @@ class MasterClient:
         identity: Identity | None = None,
     ) -> None:
         self.replica = replica
-        self.patience_s = patience_s
-        self._token = rpc.job_token() if token is None else token
-        self._identity = identity
-        self._where = where or _where_the_job_says
-        self._closed = threading.Event()
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        self._connect(address)
-
-    def close(self) -> None:
-        """Give up all calls that run."""
-        with self._lock:
-            self._closed.set()
-            self._channel.close()
-
-    def _connect(self, address: str) -> None:
-        self.address = address
-        self._channel = rpc.Channel(address, self._token, identity=self._identity)
-        self._stub: Any = master_pb2_grpc.MasterStub(self._channel)
-
-    def _follow(self) -> None:
-        """Go where the master serves now. Calls on the old line end as unanswered."""
-        found = self._where()
-        with self._lock:
-            if found is None or found == self.address or self._closed.is_set():
-                return
-            log.info("master -> moved from=%s to=%s", self.address, found)
-            old = self._channel
-            self._connect(found)
-            old.close()
+        super().__init__(
+            address,
+            master_pb2_grpc.MasterStub,
+            who="master",
+            advice="; see `edl logs`, or whether its process still runs",
+            token=rpc.job_token() if token is None else token,
+            identity=identity,
+            patience_s=patience_s,
+            where=where or _where_the_job_says,
+        )
 
     # -- replicas
 
@@ -238,32 +209,6 @@ class MasterClient:
     def stop(self, reason: str = "") -> None:
         """Drain the workers, write a checkpoint if the job has a place for one, end."""
         self._call("Stop", pb.StopRequest(reason=reason))
-
-    # -- the one way out
-
-    def _call(
-        self, method: str, request: Any, wait_s: float = 0.0, patience_s: float | None = None
-    ) -> Any:
-        patience_s = self.patience_s if patience_s is None else patience_s
-        give_up = time.monotonic() + wait_s + patience_s
-        pause_s = _BACKOFF_S[0]
-        while True:
-            left_s = max(give_up - time.monotonic(), 0.1)
-            try:
-                timeout_s = min(wait_s + RPC_TIMEOUT_S, left_s)
-                return rpc.call(getattr(self._stub, method), request, timeout_s)
-            except (Unreachable, ValueError) as error:  # ValueError: closed under the call
-                if self._closed.is_set():
-                    text = f"the line to the master at {self.address} is closed"
-                    raise Unreachable(text) from error
-                if time.monotonic() + pause_s >= give_up:
-                    raise Unreachable(
-                        f"the master at {self.address} did not answer within {patience_s:g} s "
-                        f"({error}); see `edl logs`, or whether its process still runs"
-                    ) from error
-            self._closed.wait(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _BACKOFF_S[1])
-            self._follow()
 
 
 def _where_the_job_says() -> str | None:

@@ -1,0 +1,100 @@
+"""A line to a process of the job that may be started again, and then elsewhere.
+
+Every call stands under a deadline and is repeated, with backoff, while nobody answers, for `patience_s`
+in all; what is called must therefore bear repeating. Before each repeat the line looks where the
+process serves now.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import rpc
+from .errors import Unreachable
+from .identity import Identity
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 5.0  # beyond what a call may be held; a guess
+_BACKOFF_S = (0.05, 1.0)  # first and longest pause between tries
+
+
+class Line:
+    """Safe to share among threads.
+
+    `stub`: the service's. `where` tells the address of now (None: the one that was given). `who` is
+    at the other end, and `advice` says what to look at where it stays silent, both for messages.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        stub: Callable[[Any], Any],
+        *,
+        who: str,
+        advice: str,
+        token: str,
+        identity: Identity | None,
+        patience_s: float,
+        where: Callable[[], str | None],
+    ) -> None:
+        self.patience_s = patience_s
+        self._make_stub = stub
+        self._who, self._advice = who, advice
+        self._token, self._identity = token, identity
+        self._where = where
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._connect(address)
+
+    def close(self) -> None:
+        """Give up all calls that run."""
+        with self._lock:
+            self._closed.set()
+            self._channel.close()
+
+    def _connect(self, address: str) -> None:
+        self.address = address
+        self._channel = rpc.Channel(address, self._token, identity=self._identity)
+        self._stub = self._make_stub(self._channel)
+
+    def _follow(self) -> None:
+        """Go where it serves now. Calls on the old line end as unanswered."""
+        found = self._where()
+        with self._lock:
+            if found is None or found == self.address or self._closed.is_set():
+                return
+            log.info("%s -> moved from=%s to=%s", self._who, self.address, found)
+            old = self._channel
+            self._connect(found)
+            old.close()
+
+    def _call(
+        self, method: str, request: Any, wait_s: float = 0.0, patience_s: float | None = None
+    ) -> Any:
+        """The answer to a call that may be held for `wait_s`. Raises Unreachable, Unauthenticated."""
+        patience_s = self.patience_s if patience_s is None else patience_s
+        give_up = time.monotonic() + wait_s + patience_s
+        pause_s = _BACKOFF_S[0]
+        while True:
+            left_s = max(give_up - time.monotonic(), 0.1)
+            try:
+                timeout_s = min(wait_s + _ANSWER_S, left_s)
+                return rpc.call(getattr(self._stub, method), request, timeout_s)
+            except (Unreachable, ValueError) as error:  # ValueError: closed under the call
+                if self._closed.is_set():
+                    text = f"the line to the {self._who} at {self.address} is closed"
+                    raise Unreachable(text) from error
+                if time.monotonic() + pause_s >= give_up:
+                    raise Unreachable(
+                        f"the {self._who} at {self.address} did not answer within {patience_s:g} s "
+                        f"({error}){self._advice}"
+                    ) from error
+            self._closed.wait(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, _BACKOFF_S[1])
+            self._follow()
