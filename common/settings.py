@@ -13,7 +13,7 @@ import json
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from .errors import UsageError
 
@@ -79,7 +79,31 @@ def spellings() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class JobSettings:
+class Stored:
+    """Settings that stand in a job's folder."""
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The settings that `to_json` wrote. Unknown names raise TypeError."""
+        return cls(**json.loads(text))
+
+    @classmethod
+    def of_job(cls, folder: Path) -> Self:
+        """Those in a job's folder. Raises UsageError where there are none of this version."""
+        path = folder / "settings.json"
+        try:
+            return cls.from_json(path.read_text())
+        except OSError as error:
+            raise UsageError(f"{folder} is no job's folder: {error}.") from error
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{path} is not of this version: {error}.") from error
+
+
+@dataclass(frozen=True)
+class JobSettings(Stored):
     """One job, resolved. Times are seconds, sizes are records unless the name says otherwise."""
 
     # -- Job
@@ -360,25 +384,6 @@ class JobSettings:
     log_format: str = knob("text", "Format of the log.", "Watching", choices=("text", "json"))
     tensorboard: bool = knob(True, "Write TensorBoard scalars under --output.", "Watching")
     port: int = knob(0, "Port of the master; 0: any.", "Watching")
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> JobSettings:
-        """The settings that `to_json` wrote. Unknown names raise TypeError."""
-        return cls(**json.loads(text))
-
-    @classmethod
-    def of_job(cls, folder: Path) -> JobSettings:
-        """Those in a job's folder. Raises UsageError where there are none of this version."""
-        path = folder / "settings.json"
-        try:
-            return cls.from_json(path.read_text())
-        except OSError as error:
-            raise UsageError(f"{folder} is no job's folder: {error}.") from error
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{path} is not of this version: {error}.") from error
 
     @property
     def resolved_staleness(self) -> int | None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..common.errors import UsageError
+from ..common.settings import Stored
 from ..master.rendezvous import Policy
 
 
 @dataclass(frozen=True)
-class LaunchSettings:
+class LaunchSettings(Stored):
     """`checkpoint_dir`: absolute, and the same place on every machine. `script`: for the eye only;
     each node runs the one that it was given."""
 
@@ -38,25 +37,6 @@ class LaunchSettings:
         names = [each.name for each in dataclasses.fields(Policy)]
         ours = {name: getattr(self, name) for name in names if hasattr(self, name)}
         return Policy(**ours, rejoin_s=2 * self.stop_timeout_s + 60.0)
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> LaunchSettings:
-        """The settings that `to_json` wrote. Unknown names raise TypeError."""
-        return cls(**json.loads(text))
-
-    @classmethod
-    def of_job(cls, folder: Path) -> LaunchSettings:
-        """Those in a job's folder. Raises UsageError where there are none of this version."""
-        path = folder / "settings.json"
-        try:
-            return cls.from_json(path.read_text())
-        except OSError as error:
-            raise UsageError(f"{folder} is no job's folder: {error}.") from error
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{path} is not of this version: {error}.") from error
 
 
 def parse_nodes(text: str) -> tuple[int, int]:

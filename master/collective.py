@@ -117,6 +117,10 @@ class Collective:
     def connected(self) -> bool:
         return self._rounds.number > 0
 
+    def reply(self) -> pb.GetServersReply:
+        """Where the servers are: there are none."""
+        return pb.GetServersReply()
+
     @property
     def shards(self) -> Collective:
         """What is called in the background."""
@@ -133,8 +137,7 @@ class Collective:
             done = future.result(_WRITE_S)
         except FutureTimeout:
             raise EdlError(f"a member has not written {directory} in {_WRITE_S:g} s") from None
-        files = [storage.FileRecord(f.name, f.nbytes, f.sha256) for f in done.files]
-        return Snapshot(tuple(files), json.loads(done.model_json), 1)
+        return _written(done)
 
     def unpin(self, cut: str) -> None:
         """Forget a cut."""
@@ -208,11 +211,6 @@ class Collective:
         return round_ == self._rounds.number and self._rounds.is_running(incarnation)
 
     @property
-    def running(self) -> bool:
-        """There is a round, and it is not over."""
-        return self._rounds.running
-
-    @property
     def changing(self) -> bool:
         """The round is to end, in order: somebody waits to come in."""
         return self._rounds.newcomers
@@ -276,15 +274,7 @@ class Collective:
         """The last member has saved the state."""
         if self._rounds.running or report.version < self._base.version:
             return
-        files = [storage.FileRecord(f.name, f.nbytes, f.sha256) for f in report.files]
-        storage.write_manifest(
-            report.directory,
-            version=report.version,
-            num_shards=1,
-            num_slots=NUM_SLOTS,
-            files=files,
-            model=json.loads(report.model_json),
-        )
+        _write_manifest(Path(report.directory), report.version, _written(report))
         self._base = _Base(report.directory, report.version, dict(report.applied))
         self._newly_durable = self._is_left = True
         self._core.tell(f"the last worker has left its state, of step {report.version}")
@@ -428,15 +418,7 @@ class Collective:
         """In the background."""
         directory = storage.free_directory(self._folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
-        written = self.snapshot(cut.name, directory)
-        storage.write_manifest(
-            directory,
-            version=cut.version,
-            num_shards=1,
-            num_slots=NUM_SLOTS,
-            files=written.files,
-            model=written.model,
-        )
+        _write_manifest(directory, cut.version, self.snapshot(cut.name, directory))
         return directory
 
     def _retire(self) -> None:
@@ -453,3 +435,20 @@ class Collective:
             ]
         if gone:
             self._core.do("durable", tasks=gone)
+
+
+def _written(report: pb.ReportOrderRequest) -> Snapshot:
+    """What a member says that it has written."""
+    files = (storage.FileRecord(f.name, f.nbytes, f.sha256) for f in report.files)
+    return Snapshot(tuple(files), json.loads(report.model_json), 1)
+
+
+def _write_manifest(directory: Path, version: int, snapshot: Snapshot) -> None:
+    storage.write_manifest(
+        directory,
+        version=version,
+        num_shards=snapshot.num_shards,
+        num_slots=NUM_SLOTS,
+        files=snapshot.files,
+        model=snapshot.model,
+    )

@@ -290,37 +290,37 @@ class Master:
         )
 
     def get_servers(self, request: pb.GetServersRequest) -> Future[pb.GetServersReply]:
-        def there() -> pb.GetServersReply:
-            group = self.group
-            return group.reply() if isinstance(group, ServerGroup) else pb.GetServersReply()
-
         def newer() -> pb.GetServersReply | None:
-            reply = there()
+            reply = self.group.reply()
             return reply if reply.slot_map_version > request.known_slot_map_version else None
 
-        return self._ask_and_wait(newer, there, request.wait_s)
+        return self._ask_and_wait(newer, self.group.reply, request.wait_s)
 
     # of all-reduce
+
+    @property
+    def members_group(self) -> Collective:
+        """The servicer asks only where there is one."""
+        assert self.collective is not None
+        return self.collective
 
     def join(self, request: pb.JoinRequest) -> Future[pb.JoinReply]:
         self.loop.post(lambda: self._heard(request.replica.incarnation))
 
         def answer() -> pb.JoinReply | None:
-            assert self.collective is not None
             replica = request.replica
             if self.members.get(replica.incarnation) is None:
                 return pb.JoinReply(outcome=pb.JoinReply.FENCED)
             if request.leaves:
-                return self.collective.leave(request)
+                return self.members_group.leave(request)
             if self.status.state == "done" or self._must_leave(WORKER, replica.index):
                 return pb.JoinReply(outcome=pb.JoinReply.LEAVE)
-            return self.collective.joined(request)
+            return self.members_group.joined(request)
 
         def ask() -> pb.JoinReply | None:
-            assert self.collective is not None
             reply = answer()
             if reply is None:
-                self.collective.join(request)
+                self.members_group.join(request)
             return reply
 
         return self._ask_and_wait(
@@ -329,31 +329,27 @@ class Master:
 
     def watch_round(self, request: pb.WatchRoundRequest) -> Future[pb.WatchRoundReply]:
         def answer() -> pb.WatchRoundReply | None:
-            assert self.collective is not None
             leaving = self._must_leave(WORKER, request.replica.index)
-            return self.collective.watched(request, leaving)
+            return self.members_group.watched(request, leaving)
 
         return self._ask_and_wait(answer, pb.WatchRoundReply, request.wait_s)
 
     def put_key(self, request: pb.PutKeyRequest) -> Future[pb.PutKeyReply]:
         def put() -> pb.PutKeyReply:
-            assert self.collective is not None
-            self.collective.put_key(request)
+            self.members_group.put_key(request)
             return pb.PutKeyReply()
 
         return self._ask(put)
 
     def get_key(self, request: pb.GetKeyRequest) -> Future[pb.GetKeyReply]:
         def answer() -> pb.GetKeyReply | None:
-            assert self.collective is not None
-            return self.collective.get_key(request)
+            return self.members_group.get_key(request)
 
         return self._ask_and_wait(answer, pb.GetKeyReply, request.wait_s)
 
     def report_order(self, request: pb.ReportOrderRequest) -> Future[pb.ReportOrderReply]:
         def report() -> pb.ReportOrderReply:
-            assert self.collective is not None
-            self.collective.reported(request)
+            self.members_group.reported(request)
             return pb.ReportOrderReply()
 
         return self._ask(report)

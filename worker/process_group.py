@@ -9,7 +9,6 @@ has an abort of its own.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
@@ -23,8 +22,6 @@ from ..common.clock import MonotonicClock
 from ..common.errors import EdlError
 from ..common.listen import own_host
 from ..master.client import MasterClient
-
-log = logging.getLogger(__name__)
 
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
