@@ -29,8 +29,8 @@ from ..common.clock import Clock, MonotonicClock
 from ..common.errors import CheckpointError
 from ..common.storage import (
     Manifest,
+    newest_whole,
     read_checked,
-    read_manifest,
     write_file,
     write_manifest,
 )
@@ -165,12 +165,7 @@ def save_state(state: State, directory: str | Path, sync: bool = True) -> None:
 
 def newest(root: Path | None) -> Manifest | None:
     """The newest whole checkpoint below a folder; those that are not are named in a warning."""
-    for path in reversed(_checkpoints(root)):
-        try:
-            return read_manifest(path)
-        except CheckpointError as error:
-            log.warning("checkpoint skipped: %s", error)
-    return None
+    return newest_whole(_checkpoints(root))
 
 
 def _write(root: Path, states: list[State]) -> Path:

@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..common.order import part_of
+
 
 @dataclass(frozen=True)
 class Share:
@@ -41,11 +43,10 @@ class Step:
     micros: int
 
     def share(self, micro: int, rank: int, replicas: int) -> Share:
-        start = _cut(self.start, self.stop, micro, self.micros)
-        stop = _cut(self.start, self.stop, micro + 1, self.micros)
-        positions = range(_cut(start, stop, rank, replicas), _cut(start, stop, rank + 1, replicas))
+        whole = part_of(self.start, self.stop, micro, self.micros)
+        positions = part_of(whole.start, whole.stop, rank, replicas)
         weight = len(positions) * replicas * self.micros / (self.stop - self.start)
-        return Share(positions or range(start, start + 1), weight)
+        return Share(positions or range(whole.start, whole.start + 1), weight)
 
 
 def steps(start: int, end: int, *, replicas: int, batch_size: int, micros: int) -> Iterator[Step]:
@@ -63,8 +64,3 @@ def steps(start: int, end: int, *, replicas: int, batch_size: int, micros: int) 
             size = (left + 1) // 2 if left >= 2 * least else left
         yield Step(start, start + size, min(micros, max(1, size // replicas)))
         start += size
-
-
-def _cut(start: int, stop: int, part: int, parts: int) -> int:
-    """Where part number `part` of [start, stop) begins; parts differ by at most one."""
-    return start + (stop - start) * part // parts

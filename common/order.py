@@ -1,4 +1,4 @@
-"""The order of everything that is shuffled: a pure function of (seed, epoch, task).
+"""The order of everything that is shuffled, a pure function of (seed, epoch, task), and its even parts.
 
 Whoever asks again gets the same order, so that positions within a task mean the same to the master,
 to every worker and to every server's ledger.
@@ -19,3 +19,10 @@ def order(seed: int, epoch: int, task: int, size: int, shuffle: bool) -> NDArray
         return np.arange(size, dtype=np.int64)
     key = np.random.SeedSequence([seed & 0xFFFFFFFF, epoch, task])
     return np.random.Generator(np.random.Philox(key)).permutation(size).astype(np.int64)
+
+
+def part_of(start: int, stop: int, part: int, parts: int) -> range:
+    """Part number `part` of so many of [start, stop): together they are all of it, in order, and
+    their sizes differ by one at most."""
+    first, last = (start + (stop - start) * p // parts for p in (part, part + 1))
+    return range(first, last)

@@ -196,7 +196,12 @@ def find_checkpoints(checkpoint_dir: str | Path) -> list[Path]:
 
 def latest(checkpoint_dir: str | Path) -> Manifest | None:
     """The newest checkpoint that is whole; a torn one is skipped with a warning."""
-    for path in reversed(_version_directories(checkpoint_dir)):
+    return newest_whole(_version_directories(checkpoint_dir))
+
+
+def newest_whole(directories: Sequence[Path]) -> Manifest | None:
+    """The last of these that is a whole checkpoint; those that are not are named in a warning."""
+    for path in reversed(directories):
         try:
             return read_manifest(path)
         except CheckpointError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..common.errors import UsageError
+from ..common.order import part_of
 from . import world
 
 
@@ -51,8 +52,8 @@ def batch(total: int, *, rank: int | None = None, world_size: int | None = None)
             f"a batch of {total} records has none for some of {world_size} workers: make it larger, "
             "or lower MAX of --nodes."
         )
-    start, stop = rank * total // world_size, (rank + 1) * total // world_size
-    return Share(start, stop, (stop - start) * world_size / total)
+    mine = part_of(0, total, rank, world_size)
+    return Share(mine.start, mine.stop, len(mine) * world_size / total)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..common.errors import EdlError
-from ..common.order import order
+from ..common.order import order, part_of
 from ..data.reader import RecordReader, take
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
@@ -83,9 +83,9 @@ class SliceStream(TaskStream):
         pieces = []
         for start, end in batches.cuts(position, lease.size, self._minibatch, stops):
             used = [p for p in range(start, end) if p not in skips]
-            first, last = (r * len(used) // self._shares for r in (self._rank, self._rank + 1))
-            pieces.append((start, end, len(used), used[first:last], used[:_STAND_IN]))
-        kept = {p for *_, mine, stand_in in pieces for p in (mine or stand_in)}
+            mine = part_of(0, len(used), self._rank, self._shares)
+            pieces.append((start, end, len(used), used[mine.start : mine.stop], used[:_STAND_IN]))
+        kept = {p for *_, own, stand_in in pieces for p in (own or stand_in)}
         spans = batches.spans(
             reader,
             task.source,
@@ -97,10 +97,10 @@ class SliceStream(TaskStream):
             boundaries=stops,
             skips=set(range(lease.size)) - kept,
         )
-        for span, (start, end, total, mine, _) in zip(spans, pieces, strict=True):
-            piece = Slice(lease, start, end, len(mine), total=total)
+        for span, (start, end, total, own, _) in zip(spans, pieces, strict=True):
+            piece = Slice(lease, start, end, len(own), total=total)
             try:
-                piece.parts = list(self._parts(span.records, bool(mine)))
+                piece.parts = list(self._parts(span.records, bool(own)))
             except EdlError:
                 raise
             except Exception as error:  # the user's code: whatever it raises is about this span
