@@ -35,19 +35,16 @@ def run(main: Callable[[], int], strategy: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
     _say({"ready": True})
-    server_main: Callable[[], int] | None = None
+    prepared = False
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
     selector.register(wake_read, selectors.EVENT_READ)
     rest = b""
     while True:
-        events = selector.select(_IDLE_S if server_main is None else None)
+        events = selector.select(None if prepared else _IDLE_S)
         if not events:  # the first process has begun: now there is time for what the next will need
-            server_main = importlib.import_module("edl.ps.__main__").main
-            if strategy == "allreduce":
-                importlib.import_module("torch._dynamo")  # which torch.optim wants: 2 s
-            else:
-                importlib.import_module("edl.common.kernels").prepare()
+            _prepare(strategy)
+            prepared = True
         for key, _ in events:
             if key.fileobj is not requests:
                 os.read(wake_read, 4096)
@@ -65,9 +62,17 @@ def run(main: Callable[[], int], strategy: str) -> int:
                     for mine in (requests.fileno(), wake_read, wake_write):
                         os.close(mine)
                     if request["argv"][0] == "edl.ps":
-                        main = server_main or importlib.import_module("edl.ps.__main__").main
+                        main = importlib.import_module("edl.ps.__main__").main
                     _become(request, main)
                 _say({"id": request["id"], "pid": pid})
+
+
+def _prepare(strategy: str) -> None:
+    if strategy == "allreduce":  # it has no servers
+        importlib.import_module("torch._dynamo")  # which torch.optim wants: 2 s
+    else:
+        importlib.import_module("edl.ps.__main__")
+        importlib.import_module("edl.common.kernels").prepare()
 
 
 def _reap() -> None:
