@@ -45,6 +45,7 @@ from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.slots import SlotMap
 from edl.worker import ps_trainer
+from edl.worker import rows as table_rows
 
 WARM_UP = 10
 NAMES = {"shm": "shared memory", "tcp": "TCP", "unix": "unix socket", "grpc": "plain gRPC"}
@@ -111,9 +112,9 @@ def watch_worker(clocks: Clocks) -> None:
     clocks.watch(trainer, "prepare", "dedup")
     clocks.watch(trainer, "begin", "other")
     clocks.watch(trainer, "gradients", "other")
-    clocks.watch(ps_trainer._PulledRows, "rows", "gather")
+    clocks.watch(table_rows.PulledRows, "rows", "gather")
     clocks.watch(torch.Tensor, "backward", "backward")
-    clocks.watch(ps_trainer, "add_by_place", "segment sum")
+    clocks.watch(table_rows, "add_by_place", "segment sum")
     clocks.watch(ps_trainer, "finite", "finite")
     clocks.watch(PsClient, "pull", "pull: cut, join")
     clocks.watch(PsClient, "push", "push: cut, join")

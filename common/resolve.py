@@ -29,6 +29,18 @@ _JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 # What ElasticDL called them.
 _FORMER_CHOICES = {"parameterserverstrategy": "ps", "allreducestrategy": "allreduce"}
 
+_OF_PUSHES = (
+    "use_async",
+    "grads_to_wait",
+    "staleness",
+    "lr_staleness_modulation",
+    "get_model_steps",
+    "pull_ahead",
+    "push_window",
+    "overlap_epochs",
+    "gradient_wire",
+    "deterministic",
+)
 _ANYWHERE = {"runtime", "min_workers"}  # of the group Cluster, but not only there
 
 Say = Callable[[str], str]
@@ -209,42 +221,37 @@ def _check_names(settings: JobSettings, say: Say) -> None:
             raise UsageError(f"{say('envs')}: {name!r} is no name of an environment variable.")
 
 
-def _check_allreduce(settings: JobSettings, say: Say) -> None:
+def _check_group(settings: JobSettings, say: Say) -> None:
     """What has no meaning where each step is that of all workers."""
+    strategy = settings.strategy
     if settings.command != "train":
         raise UsageError(
-            f"{say('strategy')} allreduce is a way to train; a checkpoint of it is evaluated and "
+            f"{say('strategy')} {strategy} is a way to train; a checkpoint of it is evaluated and "
             "predicted with by servers, as any other: leave it out."
         )
-    default = JobSettings()
-    for name in (
-        "use_async",
-        "grads_to_wait",
-        "staleness",
-        "lr_staleness_modulation",
-        "get_model_steps",
-        "pull_ahead",
-        "push_window",
-        "overlap_epochs",
-        "gradient_wire",
-        "deterministic",
-    ):
-        if getattr(settings, name) != getattr(default, name):
+    others = dict.fromkeys(_OF_PUSHES, "pushes to servers, each of one worker")
+    if strategy == "hybrid":
+        del others["staleness"]
+        others |= dict.fromkeys(
+            ("batch_rule", "lr_warmup_steps"), "a learning rate of all-reduce alone"
+        )
+    for name, about in others.items():
+        if getattr(settings, name) != getattr(JobSettings(), name):
             raise UsageError(
-                f"{say(name)} is about pushes to servers, which {say('strategy')} allreduce has not: "
-                "leave out one of them."
+                f"{say(name)} is about {about}, which {say('strategy')} {strategy} has not: leave out "
+                "one of them."
             )
 
 
 def _check_consistency(settings: JobSettings, say: Say) -> None:
     """Contradictions about who keeps the parameters and when they change."""
-    if settings.strategy == "ps" and settings.num_ps < 1:
+    if settings.strategy != "allreduce" and settings.num_ps < 1:
         raise UsageError(
-            f"{say('strategy')} ps keeps the parameters on servers, but {say('num_ps')} is 0: "
+            f"{say('strategy')} {settings.strategy} keeps parameters on servers, but {say('num_ps')} is 0: "
             "give --num_ps 1 or more."
         )
-    if settings.strategy == "allreduce":
-        _check_allreduce(settings, say)
+    if settings.strategy != "ps":
+        _check_group(settings, say)
     else:
         for name in ("local_batch_size", "batch_rule", "lr_warmup_steps"):
             if getattr(settings, name) != getattr(JobSettings(), name):

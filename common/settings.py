@@ -111,11 +111,12 @@ class JobSettings(Stored):
     job_name: str = knob("", "Name of the job; made up if not given.", "Job")
     strategy: str = knob(
         "ps",
-        "Where parameters live: on servers, or with every worker, whose gradients are all-reduced: "
-        "then a minibatch is that of all workers together.",
+        "Where parameters live: on servers (ps), or with every worker, whose gradients are all-reduced "
+        "(allreduce), or tables on servers and the rest with every worker (hybrid). But for ps, a "
+        "minibatch is that of all workers together.",
         "Job",
         "distribution_strategy",
-        choices=("ps", "allreduce"),
+        choices=("ps", "allreduce", "hybrid"),
     )
     output: str = knob(
         "", "Folder for the exported model, predictions and TensorBoard.", "Job", path=True
@@ -192,7 +193,7 @@ class JobSettings(Stored):
     staleness: int | None = knob(
         None,
         "Refuse (and recompute) gradients older than so many versions; default 0 in sync mode, "
-        "no bound in async mode.",
+        "no bound in async mode. Hybrid: steps whose rows a pull may lack; default 1.",
         "Consistency",
         "sync_version_tolerance",
     )
@@ -390,6 +391,8 @@ class JobSettings(Stored):
         """Versions by which a push may lag; None: no bound."""
         if self.staleness is not None:
             return self.staleness
+        if self.strategy == "hybrid":
+            return 1
         return None if self.use_async else 0
 
     @property

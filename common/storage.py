@@ -104,6 +104,17 @@ def write_file(path: Path, *parts: Part) -> FileRecord:
     return record_of(path.name, parts)
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """The same file, there whole once this returns."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        with open(source, "rb") as read, open(target, "wb") as written:
+            shutil.copyfileobj(read, written)
+            written.flush()
+            os.fsync(written.fileno())
+
+
 def write_manifest(
     directory: str | Path,
     *,

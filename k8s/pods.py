@@ -295,7 +295,8 @@ def _number(amount: str) -> Decimal:
 
 def _has_job_volume(settings: JobSettings, component: str) -> bool:
     """Who writes snapshots there; the journal is the master's."""
-    return component in ("master", "worker" if settings.strategy == "allreduce" else "ps")
+    writers = {"ps": ("ps",), "allreduce": ("worker",), "hybrid": ("ps", "worker")}
+    return component in ("master", *writers[settings.strategy])
 
 
 def _volumes(settings: JobSettings, component: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from typing import Any
 from ..common import faults, storage
 from ..common.errors import EdlError, Unreachable
 from ..proto import master_pb2 as pb
-from .core import Core
+from .core import RETRY_S, Core
 from .loop import Script
 from .membership import WORKER
 from .plan import Kind
@@ -81,6 +81,7 @@ class Collective:
         self._holders: dict[str, str] = {}  # by cut: the incarnation that has it
         self._cut_numbers = itertools.count(1)
         self._newly_durable = self._snapshotting = False
+        self._at: Mapping[int, int] = self._base.applied  # where the newest round began, by task
         self._last = ""  # the incarnation that was asked to leave its state
         self._is_left = False  # it did, and nobody has gone on since
 
@@ -90,7 +91,7 @@ class Collective:
         return {
             "base": [self._base.path, self._base.version, list(self._base.applied.items())],
             "afresh": self._afresh,
-            "servers_version": self._rounds.number,
+            "round": self._rounds.number,
             "members_of_round": members,
         }
 
@@ -98,10 +99,11 @@ class Collective:
         """Go on where the master before ended."""
         path, version, applied = memory["base"]
         self._base = _Base(path, version, dict(applied))
+        self._at = self._base.applied
         self._afresh = memory["afresh"]
         members = tuple(Peer(*each) for each in memory["members_of_round"])
         there = {member.incarnation for member in self._core.members.of(WORKER)}
-        self._rounds.remember(memory["servers_version"], members)
+        self._rounds.remember(memory["round"], members)
         for member in members:
             if member.incarnation not in there:
                 self.lost(member.incarnation)
@@ -128,6 +130,9 @@ class Collective:
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
         """Have the member that took the cut write it. Blocks; raises EdlError."""
+        return self._group_snapshot(cut, directory)
+
+    def _group_snapshot(self, cut: str, directory: Path) -> Snapshot:
         future: Future[pb.ReportOrderRequest] = Future()
         if not self._core.loop.post(
             lambda: self._order(pb.Order.WRITE, cut, future, str(directory))
@@ -143,6 +148,13 @@ class Collective:
         """Forget a cut."""
         if cut:
             self._core.loop.post(lambda: self._drop(cut))
+
+    def kept(self, left: Cut, directory: Path) -> Snapshot:
+        """In the background: bring what the last worker has left to the folder of a checkpoint."""
+        there = storage.load(left.name)
+        for file in there.files:
+            storage.copy_file(there.directory / file.name, directory / file.name)
+        return Snapshot(there.files, there.model, there.num_shards)
 
     def steps(self) -> Script[int]:
         """Its steps so far."""
@@ -160,20 +172,26 @@ class Collective:
 
     def cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
         """A copy of the state between two steps, and the books of that very state."""
+        cut = yield from self._take(pb.Order.TAKE, lambda: self._rounds.running)
+        return cut, self._core.queue.books(cut.applied)
+
+    def _take(self, kind: Any, ready: Callable[[], bool]) -> Script[Cut]:
         core = self._core
         while True:
-            yield lambda: self._rounds.running
+            yield ready
             name = f"cut-{core.journal.epoch}-{next(self._cut_numbers)}"
             future: Future[pb.ReportOrderRequest] = Future()
-            self._order(pb.Order.TAKE, name, future)
+            self._order(kind, name, future)
             try:
                 taken = yield future
             except Unreachable as error:  # its member is gone: another one
                 log.info("cut=%s -> lost error=%r", name, str(error))
                 continue
+            if taken.version < 0:
+                yield from core.loop.sleep(RETRY_S)
+                continue
             faults.point("master.cut", cut=name)
-            applied = dict(taken.applied)
-            return Cut(name, taken.version, applied), core.queue.books(applied)
+            return Cut(name, taken.version, dict(taken.applied))
 
     def settle(self) -> None:
         """Do what the state calls for: form rounds, retire, begin snapshots."""
@@ -184,7 +202,7 @@ class Collective:
         for peer in self._rounds.overdue(now):
             core.tell(f"worker {peer.index} did not come back to the group: killed")
             self.gave_up.append(peer.index)
-        if self._rounds.ready(core.replicas.wanted, now):
+        if self._may_form and self._rounds.ready(core.replicas.wanted, now):
             self._form()
         elif not self._rounds.running:
             core.loop.wake_at(self._rounds.last_call)
@@ -200,6 +218,10 @@ class Collective:
         self._orders.clear()
 
     # -- rounds
+
+    @property
+    def _may_form(self) -> bool:
+        return True
 
     @property
     def lessee(self) -> str:
@@ -348,12 +370,16 @@ class Collective:
     def _stand_at(self, there: Mapping[int, int], lessee: str) -> None:
         """The queue goes on at the positions of a state."""
         core, queue = self._core, self._core.queue
+        self._at = there
         core.do("lost", worker=lessee)
-        applied = {task: there.get(task, 0) for task in queue.unretired}
-        core.do("recovered", applied=applied)
-        for fence in queue.fencing:
-            at = [applied[fence.task]]
-            core.do("fenced", task=fence.task, attempt=fence.attempt, applied=at)
+        core.do("recovered", applied={task: there.get(task, 0) for task in queue.unretired})
+        self._fence()
+
+    def _fence(self) -> None:
+        """Nobody else's books count: what a round held goes on where the next one begins."""
+        for fence in self._core.queue.fencing:
+            at = [self._at.get(fence.task, 0)]
+            self._core.do("fenced", task=fence.task, attempt=fence.attempt, applied=at)
 
     # -- orders
 
@@ -361,7 +387,7 @@ class Collective:
         self, kind: Any, cut: str, future: Future[pb.ReportOrderRequest], directory: str = ""
     ) -> None:
         holder = self._rounds.members[0].incarnation
-        if kind == pb.Order.TAKE:
+        if kind in (pb.Order.TAKE, pb.Order.TAKE_ALL):
             self._holders[cut] = holder
         elif cut not in self._holders:
             future.set_exception(Unreachable("the worker that had it is gone"))
@@ -397,7 +423,7 @@ class Collective:
             yield from core.loop.sleep(core.settings.snapshot_s)
             if core.version == kept or core.status.state != "running":
                 continue
-            cut, _ = yield from self.cut()
+            cut = yield from self._take(pb.Order.TAKE, lambda: self._rounds.running)
             try:
                 written = yield core.loop.background(lambda: self._write(cut))  # noqa: B023
             except (OSError, EdlError) as error:
@@ -418,7 +444,7 @@ class Collective:
         """In the background."""
         directory = storage.free_directory(self._folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
-        _write_manifest(directory, cut.version, self.snapshot(cut.name, directory))
+        _write_manifest(directory, cut.version, self._group_snapshot(cut.name, directory))
         return directory
 
     def _retire(self) -> None:
@@ -427,14 +453,16 @@ class Collective:
         gone = [n for n in queue.done_results if queue.tasks[n].group not in running]
         if self._newly_durable:
             self._newly_durable = False
-            done = (queue.tasks[n] for n in queue.done_tasks)
-            gone += [
-                t.id
-                for t in done
-                if t.kind == Kind.TRAIN and self._base.applied.get(t.id) == t.size
-            ]
+            gone += self._durable_tasks()
         if gone:
             self._core.do("durable", tasks=gone)
+
+    def _durable_tasks(self) -> list[int]:
+        """Train tasks that the newest snapshot has."""
+        done = (self._core.queue.tasks[n] for n in self._core.queue.done_tasks)
+        return [
+            t.id for t in done if t.kind == Kind.TRAIN and self._base.applied.get(t.id) == t.size
+        ]
 
 
 def _written(report: pb.ReportOrderRequest) -> Snapshot:

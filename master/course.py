@@ -6,8 +6,6 @@ Scripts (loop.py) that read from top to bottom; between two of their yields noth
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -272,12 +270,10 @@ class Course:
 
     def _keep(self, left: Cut, books: dict[str, Any]) -> Path:
         """In the background. Where it is."""
-        there = storage.load(left.name)
+        assert isinstance(self._group, Collective)
         directory = storage.free_directory(self._checkpoint_dir, left.version)
         directory.mkdir(parents=True, exist_ok=True)
-        for file in there.files:
-            _copy(there.directory / file.name, directory / file.name)
-        snapshot = Snapshot(there.files, there.model, there.num_shards)
+        snapshot = self._group.kept(left, directory)
         self._write_manifest(directory, left.version, snapshot, books)
         return directory
 
@@ -340,14 +336,3 @@ class Course:
     def _checkpoint_dir(self) -> Path:
         """Where a job that is stopped writes in any case."""
         return Path(self._settings.checkpoint_dir or self._core.job_dir / "checkpoints")
-
-
-def _copy(source: Path, target: Path) -> None:
-    """The same file, there whole once this returns."""
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        with open(source, "rb") as read, open(target, "wb") as written:
-            shutil.copyfileobj(read, written)
-            written.flush()
-            os.fsync(written.fileno())

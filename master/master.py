@@ -34,6 +34,7 @@ from ..runtime.base import Exit, Note, OnReport, Replica, Report, Runtime
 from .collective import Collective
 from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core, go_on_with
 from .course import Course
+from .hybrid import Hybrid
 from .journal import Journal
 from .loop import Script
 from .membership import SERVER, WORKER, Member
@@ -96,11 +97,14 @@ class Master:
         )
         self.core = core
         self.collective: Collective | None = None
+        self.servers: ServerGroup | None = None
         self.group: ServerGroup | Collective
-        if settings.strategy == "allreduce":
-            self.group = self.collective = Collective(core, restore)
-        else:
-            self.group = ServerGroup(core, connect, restore)
+        if settings.strategy != "allreduce":
+            self.group = self.servers = ServerGroup(core, connect, restore)
+        if settings.strategy != "ps":
+            self.group = self.collective = (
+                Hybrid(core, restore, self.servers) if self.servers else Collective(core, restore)
+            )
         self.course = Course(core, self.group, validation)
         self.settings, self.queue, self.loop, self.status = settings, queue, core.loop, core.status
         self.members, self.replicas = core.members, core.replicas
@@ -154,7 +158,7 @@ class Master:
         members = [dataclasses.replace(m, last_heard=now) for m in load(memory["members"])]
         if failed is not None:
             self.core.tell(f"goes on; it had failed: {failed}")
-            self.status.go_on("running" if memory["servers_version"] else "starting")
+            self.status.go_on("running" if memory["connected"] else "starting")
             self.members.restore([], [*memory["gone"], *(m.incarnation for m in members)])
             self.core.do("forgive")
             members = []
@@ -206,6 +210,7 @@ class Master:
             "processes": [dataclasses.astuple(r) for r in self._processes.values()],
             "evaluations": dump_fields(self.core.evaluations),
             "version": self.core.version,
+            "connected": self.group.connected,
             "stop_reason": self._stop_reason,
             **self.group.memory(),
             **self.course.memory(),
@@ -459,8 +464,8 @@ class Master:
             return pb.HeartbeatReply(fenced=True)
         if replica.role == pb.SERVER:
             self.core.version = max(self.core.version, request.version)
-            if request.HasField("coverage") and isinstance(self.group, ServerGroup):
-                self.group.covered(replica.index, request.coverage)
+            if request.HasField("coverage") and self.servers is not None:
+                self.servers.covered(replica.index, request.coverage)
         for note in request.notes:
             self.core.tell(f"{_ROLES[replica.role]} {replica.index}: {note}")
         lessee = replica.incarnation
@@ -475,7 +480,7 @@ class Master:
         return pb.HeartbeatReply(
             drain=self._must_leave(_ROLES[replica.role], replica.index),
             low_water=self.queue.low_water,
-            slot_map_version=self.group.version if self.collective is None else 0,
+            slot_map_version=self.servers.version if self.servers is not None else 0,
         )
 
     def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:
@@ -527,18 +532,17 @@ class Master:
     def _report(self, request: pb.ReportTaskRequest) -> bool:
         worker = request.replica.incarnation
         self._heard(worker)
-        version = self.group.version
-        if self.collective is not None:
-            if request.round and self.collective.is_member(worker, request.round):
-                worker = self.collective.lessee
-                self.core.version = max(self.core.version, request.version)
-                if request.WhichOneof("outcome") == "failed":
-                    self.collective.failed()
-            version = 0
+        group = self.collective
+        if group is not None and request.round and group.is_member(worker, request.round):
+            worker = group.lessee
+            self.core.version = max(self.core.version, request.version)
+            if request.WhichOneof("outcome") == "failed":
+                group.failed()
         about = {"worker": worker, "task": request.task, "attempt": request.attempt}
         outcome = request.WhichOneof("outcome")
         if outcome == "done":
-            doubtful = request.slot_map_version < version
+            servers = self.servers.version if self.servers is not None else 0
+            doubtful = request.slot_map_version < servers
             return bool(self.core.do("done", **about, result=request.result, doubtful=doubtful))
         if outcome == "handed_back":
             return bool(self.core.do("hand_back", **about))
@@ -698,8 +702,8 @@ class Master:
             "EDL_INCARNATION": start.incarnation,
         }
         arguments: tuple[str, ...] = ()
-        if isinstance(self.group, ServerGroup) and start.role == SERVER:
-            arguments = self.group.arguments(start.index)
+        if self.servers is not None and start.role == SERVER:
+            arguments = self.servers.arguments(start.index)
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._processes[start.role, start.index] = replica
         self.core.save()
@@ -799,8 +803,11 @@ class Master:
         yield lambda: not self.replicas.running(WORKER)
         if group.left is not None and not self.core.ended:
             group.stand()
-            yield from self.course.keep(group.left)
-            return self.status.checkpoint
+            yield lambda: not self.queue.fencing
+            if not self.queue.uneven:
+                yield from self.course.keep(group.left)
+                return self.status.checkpoint
+            self.core.tell("no checkpoint: a worker was killed in the midst of a push")
         return self.core.resume if self.queue.records_done else self.status.checkpoint
 
     def _leave(self) -> Script[None]:

@@ -42,10 +42,12 @@ class ServerGroup:
         self._serving: dict[int, Member] = {}  # by shard: where the map says that it is
         self._recovering: set[str] = set()  # incarnations that are being made ready
         self._coverage: dict[int, pb.Coverage] = {}  # by shard
-        self._newly_covered = False
+        self.newly_covered = False
         self._fences_sent: set[tuple[int, int]] = set()
         self._cutting = False
         self._cut_numbers = itertools.count(1)
+        # Who keeps books of the same tasks beside the servers: its position of a task, at least.
+        self.beside: Callable[[int], int] | None = None
 
     def memory(self) -> dict[str, Any]:
         """What a successor must know of them."""
@@ -97,6 +99,11 @@ class ServerGroup:
 
     def settle(self) -> None:
         """Do what the state calls for: connect, make replacements ready, send fences, retire."""
+        self.tend()
+        self._retire()
+
+    def tend(self) -> None:
+        """All of it but to retire."""
         core = self._core
         members = core.members.of(SERVER)
         if self._servers is None and len(members) == core.settings.num_ps:
@@ -114,7 +121,6 @@ class ServerGroup:
                     core.loop.spawn(self._recover(member))
         if self._servers is not None:
             self._send_fences()
-        self._retire()
 
     def close(self) -> None:
         if self._servers is not None:
@@ -140,7 +146,7 @@ class ServerGroup:
         if version != self.version:
             return  # one of the answers may be that of a server which is gone: asked again
         for task, attempt in attempts.items():
-            applied = list(answer[task])
+            applied = [*answer[task], *([self.beside(task)] if self.beside else [])]
             self._core.do("fenced", task=task, attempt=attempt, applied=applied)
             log.info("task=%d attempt=%d -> requeued applied=%s", task, attempt, applied)
 
@@ -195,7 +201,7 @@ class ServerGroup:
             if coverage.snapshot > known:
                 # a replacement must never begin with less than what was relied on
                 self._core.save()
-            self._newly_covered = True
+            self.newly_covered = True
 
     def _retire(self) -> None:
         """Forget what is done and durable (rule 4): nobody can ask for it again.
@@ -206,13 +212,13 @@ class ServerGroup:
             return
         queue, running = self._core.queue, self._core.evaluations.running
         gone = [n for n in queue.done_results if queue.tasks[n].group not in running]
-        if self._newly_covered:
-            self._newly_covered = False
-            gone += self._durable_tasks()
+        if self.newly_covered:
+            self.newly_covered = False
+            gone += self.durable_tasks()
         if gone:
             self._core.do("durable", tasks=gone)
 
-    def _durable_tasks(self) -> list[int]:
+    def durable_tasks(self) -> list[int]:
         """Train tasks that every shard would have after the worst that can happen to it."""
         if len(self._coverage) < self._core.settings.num_ps:
             return []

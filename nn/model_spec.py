@@ -61,6 +61,11 @@ class ModelSpec:
     optimizer: optimizers.Optimizer
     seed: int = 0
 
+    @property
+    def of_servers(self) -> ModelSpec:
+        """What servers hold of it in a hybrid job: the tables."""
+        return dataclasses.replace(self, dense=())
+
     def to_json(self) -> str:
         return json.dumps(
             {

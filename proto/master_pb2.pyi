@@ -369,9 +369,11 @@ class Order(_message.Message):
         TAKE: _ClassVar[Order.Kind]
         WRITE: _ClassVar[Order.Kind]
         DROP: _ClassVar[Order.Kind]
+        TAKE_ALL: _ClassVar[Order.Kind]
     TAKE: Order.Kind
     WRITE: Order.Kind
     DROP: Order.Kind
+    TAKE_ALL: Order.Kind
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]

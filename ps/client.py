@@ -507,9 +507,10 @@ class PsClient:
         tables: Mapping[str, tuple[Ids, Floats]] | None = None,
         wire: str = "float32",
         dense_into: Mapping[str, Floats] | None = None,
+        shards: Iterable[int] | None = None,
         timeout_s: float,
     ) -> PushResult:
-        """Apply the gradients of one span on every shard, exactly once.
+        """Apply the gradients of one span on every shard, or on these, exactly once.
 
         `versions` are those of the pull that the gradients were computed on; `tables` maps a table
         to (unique ids[n], gradients[n, dim]). Buffers' changes travel in `dense`. `wire`: how
@@ -535,7 +536,7 @@ class PsClient:
                 push = dataclasses.replace(push, then=then)
             return shard.connection.start_push(push, left_s)
 
-        replies = self._all(begin, deadline)
+        replies = self._all(begin, deadline, shards)
         self._refuse_moved(r.outcome == pb.PushReply.MOVED for r in replies)
         result = dataclasses.replace(_summary(replies), servers_version=servers_version)
         if into is None:

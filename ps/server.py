@@ -200,7 +200,8 @@ class Server:
             path = checkpoint or settings.checkpoint_dir_for_init
             if path and not (restored and restored.link):
                 manifest = storage.load(path)
-                snapshot.restore(store, manifest, new_job=not checkpoint)
+                dense = settings.strategy != "hybrid"
+                snapshot.restore(store, manifest, new_job=not checkpoint, dense=dense)
                 log.info("restored checkpoint=%s version=%d", manifest.directory, store.version)
         if self._trace is not None:
             if restored and (link := restored.link):

@@ -142,17 +142,19 @@ def _chunk_tensors(
 # -- Reading
 
 
-def restore(store: Store, manifest: Manifest, *, new_job: bool) -> None:
+def restore(store: Store, manifest: Manifest, *, new_job: bool, dense: bool = True) -> None:
     """Load what is this shard's of a checkpoint of any number of shards.
 
-    new_job: without the ledger and the pushes that wait (see Store.restore). Raises CheckpointError
-    where a file is damaged or the parts are not of one cut.
+    new_job: without the ledger and the pushes that wait (see Store.restore). not dense: tables only.
+    Raises CheckpointError where a file is damaged or the parts are not of one cut.
     """
     spec = ModelSpec.from_json(json.dumps(manifest.model))
+    if not dense:
+        spec = spec.of_servers
     parts = Parts(store.index, store.slot_map, spec)
     store.restore(spec, _merged_books(manifest), new_job=new_job)
     for record in manifest.files:
-        if record.name.endswith(".safetensors"):
+        if record.name.endswith(".safetensors") and (dense or "dense-" not in record.name):
             parts.load(store, read_checked(manifest, record), store.insert_rows)
     if not new_job:
         store.restore_sums(parts.sums())

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 from prometheus_client import Counter, Gauge
@@ -33,6 +34,7 @@ from ..common.identity import job_identity
 from ..common.malloc import keep_freed_memory
 from ..common.settings import JobSettings
 from ..master.client import MasterClient
+from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
 from ..proto import worker_pb2_grpc
@@ -42,6 +44,7 @@ from .allreduce_trainer import AllReduceTrainer
 from .batch_rule import make_rule
 from .describe import be_deterministic, describe, load, model_maker, open_readers
 from .group_worker import GroupWorker
+from .hybrid_trainer import HybridTrainer
 from .peers import StateServicer
 from .ps_trainer import PsTrainer, model_spec
 from .slices import RoundLeases, SliceStream
@@ -149,10 +152,10 @@ class _Process:
         beat.start()
         try:
             worker: Worker | GroupWorker
-            if settings.strategy == "allreduce":
-                worker = self._build_member(master, settings)
-            else:
+            if settings.strategy == "ps":
                 worker = self._build(master, settings, incarnation)
+            else:
+                worker = self._build_member(master, settings)
             self._worker = worker
             beat.attach(worker, self._ps)
             worker.run()
@@ -172,26 +175,14 @@ class _Process:
         definition = load(settings)
         readers = open_readers(definition, settings)
         make_model = model_maker(definition, settings)
-        servers = master.get_servers(0, 10.0)
-        while not servers.slot_map_version:
-            servers = master.get_servers(0, 10.0)
         # Servers that restore a checkpoint to evaluate or predict keep its model, optimizer included.
         optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
         spec = model_spec(make_model(), optimizer, settings.seed)
-        token = rpc.job_token()
-        self._ps = (TracedClient if recorded else PsClient)(
-            list(servers.addresses),
-            token=token,
-            spec=spec,
-            transport=settings.transport,
-            identity=job_identity(token),
-            servers_version=servers.slot_map_version,
-            find=self._finder(master),
-        )
+        ps = self._connect(master, settings, spec, TracedClient if recorded else PsClient)
         trainer = PsTrainer(
             make_model,
             definition.loss if definition.has("loss") else None,
-            self._ps,
+            ps,
             spec,
             device=choose_device(settings.device),
             get_model_steps=settings.get_model_steps,
@@ -228,6 +219,25 @@ class _Process:
             definition_file=definition.file,
         )
 
+    def _connect(
+        self, master: MasterClient, settings: JobSettings, spec: ModelSpec, client: type[PsClient]
+    ) -> PsClient:
+        """To the servers, once all of them are there."""
+        servers = master.get_servers(0, 10.0)
+        while not servers.slot_map_version:
+            servers = master.get_servers(0, 10.0)
+        token = rpc.job_token()
+        self._ps = client(
+            list(servers.addresses),
+            token=token,
+            spec=spec,
+            transport=settings.transport,
+            identity=job_identity(token),
+            servers_version=servers.slot_map_version,
+            find=self._finder(master),
+        )
+        return self._ps
+
     def _build_member(self, master: MasterClient, settings: JobSettings) -> GroupWorker:
         """Load the definition; the state comes with the first round."""
         _set_threads(settings)
@@ -235,14 +245,34 @@ class _Process:
         readers = open_readers(definition, settings)
         make_model = model_maker(definition, settings)
         device = choose_device(settings.device)
-        trainer = AllReduceTrainer(
-            make_model,
-            definition.loss,
-            model_spec(make_model(), definition.optimizer(), settings.seed),
-            device=device,
-            compile=settings.compile,
-            warmup_steps=settings.lr_warmup_steps,
-        )
+        spec = model_spec(make_model(), definition.optimizer(), settings.seed)
+        prepare: Callable[[Any], Any] = lambda features: None
+        trainer: AllReduceTrainer
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        if settings.strategy == "hybrid":
+            trainer = HybridTrainer(
+                make_model,
+                definition.loss,
+                self._connect(master, settings, spec.of_servers, PsClient),
+                spec,
+                staleness=settings.resolved_staleness or 0,
+                patience_s=settings.server_wait_s,
+                device=device,
+                compile=settings.compile,
+            )
+            prepare = trainer.prepare
+            backend = (
+                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            )  # rows are the CPU's
+        else:
+            trainer = AllReduceTrainer(
+                make_model,
+                definition.loss,
+                spec,
+                device=device,
+                compile=settings.compile,
+                warmup_steps=settings.lr_warmup_steps,
+            )
         tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
         tasks.train_begin(trainer.model)
 
@@ -257,6 +287,7 @@ class _Process:
                 minibatch=minibatch,
                 seed=settings.seed,
                 shuffle=settings.shuffle,
+                prepare=prepare,
             )
 
         return GroupWorker(
@@ -269,7 +300,7 @@ class _Process:
             address=self._server.address,
             states=self._states,
             token=rpc.job_token(),
-            backend="nccl" if device.type == "cuda" else "gloo",
+            backend=backend,
             clock=MonotonicClock(),
             log_loss_steps=settings.log_loss_steps,
             on_step=self._on_step,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,13 +86,10 @@ class AllReduceTrainer:
     ) -> None:
         """`warmup_steps`: over which the learning rate goes where `follow` says.
 
-        Raises DefinitionError for a model with tables, which only servers hold."""
+        Raises DefinitionError for a model with tables, which only servers hold.
+        """
         self.model = make_model().to(device)
-        if tables(self.model):
-            raise DefinitionError(
-                f"the model has tables ({', '.join(tables(self.model))}), which grow with their ids "
-                "and live on parameter servers: use --strategy ps"
-            )
+        self._check(list(tables(self.model)))
         self.state = GroupState(self.model, spec)
         self._spec = spec
         self._device = device
@@ -102,6 +99,13 @@ class AllReduceTrainer:
         self._buffers = list(self.model.buffers())
         self._ddp: DistributedDataParallel | None = None
         self._world = 1
+
+    def _check(self, names: Sequence[str]) -> None:
+        if names:
+            raise DefinitionError(
+                f"the model has tables ({', '.join(names)}), which grow with their ids and live on "
+                "parameter servers: use --strategy hybrid, or ps"
+            )
 
     def follow(self, factor: float) -> None:
         """The learning rate goes to so many times what the optimizer says."""
@@ -138,14 +142,17 @@ class AllReduceTrainer:
         before = [buffer.clone() for buffer in self._buffers]
         share = 0.0
         try:
-            for number, (features, labels, count) in enumerate(piece.parts):
+            for number, (features, labels, count, prepared) in enumerate(piece.parts):
                 weight = count / piece.total
                 share += weight
                 last = number + 1 == len(piece.parts)
                 self._ddp.require_backward_grad_sync = last
+                self._begin_part(prepared)
                 inputs = to_device(features, self._device), to_device(labels, self._device)
                 loss = self._ddp(*inputs, weight * self._world, float(wish and last))
                 loss.backward()
+                if count:  # a stand-in has no gradient
+                    self._end_part()
             changes = self._changes_of_buffers(before, share)
         finally:
             with torch.no_grad():
@@ -157,6 +164,12 @@ class AllReduceTrainer:
         if there and not math.isfinite(float(nn.utils.get_total_norm(there))):
             raise NonFinite(f"the gradient of the minibatch is not finite (the loss is {mean:g})")
         return Reduced(gradients, changes, task.id, piece.end, mean, wishes > 0)
+
+    def _begin_part(self, prepared: Any) -> None:
+        """Before a forward pass."""
+
+    def _end_part(self) -> None:
+        """After its backward pass."""
 
     def _changes_of_buffers(self, before: list[Tensor], share: float) -> list[Tensor]:
         """What the forward passes changed of them: the members' mean, of counters one's own."""
@@ -190,6 +203,22 @@ class AllReduceTrainer:
         """The same, untouched by the steps that follow."""
         step.gradients = [None if g is None else g.clone() for g in step.gradients]
         return step
+
+    def pass_over(self, piece: Slice) -> None:
+        """A minibatch of which no record is used."""
+        self.state.applied[piece.lease.task.id] = piece.end
+
+    def finish(self) -> None:
+        """Wait for what this member has under way beside the group."""
+
+    def settle(self) -> int:
+        """All members have finished: all call this after the same step. The version of the servers
+        that have what was pushed; 0: there are none."""
+        return 0
+
+    def cut(self, name: str) -> GroupState | None:
+        """Of all sides, which are settled: the group's part. None: they do not stand together."""
+        raise NotImplementedError("there are no servers")
 
     # -- what is done alone
 

@@ -25,6 +25,7 @@ from . import optimizer_state
 from .ps_trainer import dense_tensors
 
 _SHARD = "shard-00000-of-00001"
+_BESIDE_SERVERS = "group"  # whose shards have their own files in the same folder
 _STATE = "state."
 
 
@@ -137,6 +138,7 @@ class GroupState:
                         tensors[f"{number}.{_STATE}{theirs}"] = _chunks(there)[chunk]
                 about.append([name, chunk, steps, self.version])
                 number += 1
+        shard = _BESIDE_SERVERS if self.spec.tables else _SHARD
         directory.mkdir(parents=True, exist_ok=True)
         blob = safetensors.torch.save(tensors, {"edl": json.dumps({"chunks": about})})
         books = {
@@ -147,8 +149,8 @@ class GroupState:
             "pushes": 0,
         }
         return [
-            write_file(directory / f"{_SHARD}.dense-00000.safetensors", blob),
-            write_file(directory / f"{_SHARD}.json", json.dumps(books).encode()),
+            write_file(directory / f"{shard}.dense-00000.safetensors", blob),
+            write_file(directory / f"{shard}.json", json.dumps(books).encode()),
         ]
 
     def read(self, path: str, *, ledger: bool) -> None:
@@ -166,6 +168,8 @@ class GroupState:
         states: dict[str, dict[str, Tensor]] = {name: {} for name in tensors}
         steps = dict.fromkeys(tensors, 0)
         for record in manifest.files:
+            if not (".dense-" in record.name or record.name.endswith(".json")):
+                continue  # rows, which servers read
             data = read_checked(manifest, record)
             if record.name.endswith(".json"):
                 books = json.loads(data)

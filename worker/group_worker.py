@@ -255,6 +255,14 @@ class GroupWorker:
                 cut = self._cuts[order.cut] = self._trainer.state.copy()
                 taken = pb.ReportOrderRequest(id=order.id, version=cut.version, applied=cut.applied)
                 self._master.report_order(taken)
+            case pb.Order.TAKE_ALL:
+                taken = pb.ReportOrderRequest(id=order.id, version=-1)
+                if (both := self._trainer.cut(order.cut)) is not None:
+                    self._cuts[order.cut] = both
+                    taken = pb.ReportOrderRequest(
+                        id=order.id, version=both.version, applied=both.applied
+                    )
+                self._master.report_order(taken)
             case pb.Order.DROP:
                 self._cuts.pop(order.cut, None)
                 self._master.report_order(pb.ReportOrderRequest(id=order.id))
@@ -287,8 +295,11 @@ class _Orders:
             self.known = order.id
             self._waiting.append(order)
 
-    def next(self) -> pb.Order | None:
-        return self._waiting.popleft() if self._waiting else None
+    def next(self, settled: bool) -> pb.Order | None:
+        """settled: nothing is under way on the servers."""
+        if not self._waiting or (self._waiting[0].kind == pb.Order.TAKE_ALL and not settled):
+            return None
+        return self._waiting.popleft()
 
 
 class _Round:
@@ -360,6 +371,7 @@ class _Steps:
         self._trainer, self._master = worker._trainer, worker._master
         self._stream, self._tasks = round_.stream, worker._tasks
         self._kept: deque[Reduced] = deque()
+        self._settled = True  # no push of this round is under way, of any member
         self._fetch = self._begin_fetch()
 
     def run(self) -> None:
@@ -372,6 +384,7 @@ class _Steps:
             if self._fetch is not None:
                 self._fetch.give_up()
         self._catch_up(wait=True)
+        self._trainer.finish()
 
     def _step(self) -> bool:
         """One item of the stream. False: the round ends here."""
@@ -396,7 +409,7 @@ class _Steps:
         return True
 
     def _do_orders(self) -> None:
-        while (order := self._round.orders.next()) is not None:
+        while (order := self._round.orders.next(self._settled)) is not None:
             self._catch_up(wait=True)
             self._worker._carry_out(order)
 
@@ -406,6 +419,7 @@ class _Steps:
         """One step, with all. False: the last of this round."""
         worker, lease = self._worker, piece.lease
         worker.state = "training"
+        self._settled = False
         ends = False
         if piece.total:
             wish = self._round.is_to_change or worker._draining.is_set()
@@ -421,7 +435,7 @@ class _Steps:
             self._count(step.loss, piece)
         else:  # none of its records is used: all members pass over it
             self._catch_up(wait=True)
-            self._trainer.state.applied[lease.task.id] = piece.end
+            self._trainer.pass_over(piece)
         lease.position = piece.end
         lease.used += piece.total
         return not ends
@@ -531,10 +545,13 @@ class _Steps:
 
     def _end(self, lease: Lease) -> None:
         """A task is done: the first of the group says so."""
-        task = lease.task
-        if task.kind == pb.TRAIN and self._round.rank:
-            self._stream.forget(lease)
-            return
+        task, servers_version = lease.task, 0
+        if task.kind == pb.TRAIN:
+            servers_version = self._trainer.settle()
+            self._settled = True
+            if self._round.rank:
+                self._stream.forget(lease)
+                return
         self._catch_up(wait=True)
         if lease.void:
             return
@@ -561,8 +578,10 @@ class _Steps:
             result=result,
             round=self._round.number if task.kind == pb.TRAIN else 0,
             version=self._worker.version,
+            slot_map_version=servers_version,
         )
         self._master.report_task(report)
+        self._do_orders()
         self._stream.forget(lease)
 
 

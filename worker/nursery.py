@@ -68,9 +68,9 @@ def run(main: Callable[[], int], strategy: str) -> int:
 
 
 def _prepare(strategy: str) -> None:
-    if strategy == "allreduce":  # it has no servers
+    if strategy != "ps":
         importlib.import_module("torch._dynamo")  # which torch.optim wants: 2 s
-    else:
+    if strategy != "allreduce":  # which has no servers
         importlib.import_module("edl.ps.__main__")
         importlib.import_module("edl.common.kernels").prepare()
 

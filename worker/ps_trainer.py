@@ -27,23 +27,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
-from ..common.ids import add_by_place, finite, sum_by_id
-from ..nn.embedding import Embedding, attach, tables
+from ..common.ids import finite
+from ..nn.embedding import Embedding, tables
 from ..nn.model_spec import DenseSpec, ModelSpec
 from ..nn.optimizers import Optimizer
 from ..ps import quantize
 from ..ps.client import PsClient, Pulled, PushResult, Span
 from .device import Link, to_device
-from .ids import Lookup, Unique, unique
-
-Ids = NDArray[np.int64]
-Values = NDArray[np.float32]
-_Add = Callable[[Tensor], None]
+from .ids import Unique
+from .rows import Ids, TableRows, Values
 
 log = logging.getLogger(__name__)
 
@@ -72,121 +66,6 @@ class _Pull:
 
     pulled: Pulled
     dense: bool
-
-
-class _Sum:
-    """The rows of distinct ids during one forward, and the sum of their gradients."""
-
-    def __init__(self, entry: Unique, rows_UD: Tensor) -> None:
-        self.entry = entry
-        self.rows_UD = rows_UD
-        self._used: set[Lookup] = set()  # those that a gradient reached
-        self._total_UD: Tensor | None = None
-
-    def add(self, grad: Tensor, places: Tensor, lookup: Lookup) -> None:
-        """Gradients [*places.shape, D] of the lookup's rows, on the device of the rows."""
-        grad_ND = grad.reshape(-1, grad.shape[-1]).to(torch.float32).contiguous()
-        places_N = places.reshape(-1)
-        self._used.add(lookup)
-        if grad_ND.device.type != "cpu":
-            sums_UD = torch.ops.aten.embedding_dense_backward(
-                grad_ND, places_N, len(self.entry.ids_U), -1, False
-            )
-            self._total_UD = sums_UD if self._total_UD is None else self._total_UD + sums_UD
-            return
-        written = None
-        if self._total_UD is None:
-            written = 0 if len(self.entry.lookups) == 1 else None
-            make = torch.zeros if written is None else torch.empty
-            self._total_UD = make(self.rows_UD.shape)
-        add_by_place(grad_ND.numpy(), places_N.numpy(), self._total_UD.numpy(), written)
-
-    def result(self, link: Link) -> tuple[Ids, Values] | None:
-        """Ids int64[U] that a gradient reached and its sums float32[U, D]; None where none did."""
-        if self._total_UD is None:
-            return None
-        (sums_UD,) = link.fetch([self._total_UD])
-        if len(self._used) == len(self.entry.lookups):
-            return self.entry.ids_U, sums_UD
-        touched = np.zeros(len(self.entry.ids_U), np.bool_)
-        for lookup in self._used:
-            touched[lookup.places.reshape(-1).numpy()] = True
-        return self.entry.ids_U[touched], sums_UD[touched]
-
-
-class _Gather(torch.autograd.Function):
-    """Rows by place; its backward pass adds to a `_Sum` and passes no gradient on."""
-
-    @staticmethod
-    def forward(ctx: Any, rows_UD: Tensor, places: Tensor, add: _Add) -> Tensor:
-        ctx.add = add
-        return functional.embedding(places, rows_UD)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
-        ctx.add(grad)
-        return None, None, None
-
-
-class _PulledRows:
-    """The RowSource of all tables of the model during one forward."""
-
-    def __init__(
-        self,
-        prepared: Mapping[str, Unique],
-        rows: Mapping[str, Values],
-        pull: Callable[[str, Ids], Values],
-        link: Link,
-        train: bool,
-    ) -> None:
-        self._prepared = prepared
-        self._rows = rows
-        self._pull = pull
-        self._link = link
-        self._train = train
-        self._ahead: dict[str, _Sum] = {}
-        self._sums: dict[str, list[_Sum]] = {}
-
-    def rows(self, table: Embedding, ids: Tensor) -> Tensor:
-        """The rows of `ids` (any shape), shape [*ids.shape, dim]; gradients go to the sums."""
-        if not ids.numel():
-            return torch.zeros(*ids.shape, table.dim, device=self._link.device)
-        total, lookup = self._find(table.name, ids)
-        places = lookup.places.to(self._link.device, non_blocking=True)
-        if not self._train:
-            return functional.embedding(places, total.rows_UD)
-        rows: Tensor = _Gather.apply(  # type: ignore[no-untyped-call]
-            total.rows_UD, places, lambda grad: total.add(grad, places, lookup)
-        )
-        return rows
-
-    def gradients(self) -> dict[str, tuple[Ids, Values]]:
-        """By table: distinct ids and their gradients, of the tables that a gradient reached."""
-        found = {}
-        for name, sums in self._sums.items():
-            parts = [part for total in sums if (part := total.result(self._link)) is not None]
-            if parts:
-                found[name] = sum_by_id(parts)
-        return found
-
-    def _find(self, name: str, ids: Tensor) -> tuple[_Sum, Lookup]:
-        """Rows that were pulled ahead for these very ids, or are pulled now."""
-        entry = self._prepared.get(name)
-        if entry is not None:
-            host = ids.cpu()
-            for lookup in entry.lookups:
-                if torch.equal(lookup.given, host):
-                    if name not in self._ahead:
-                        self._ahead[name] = self._sum(name, entry, self._rows[name])
-                    return self._ahead[name], lookup
-        entry = unique([ids])
-        return self._sum(name, entry, self._pull(name, entry.ids_U)), entry.lookups[0]
-
-    def _sum(self, name: str, entry: Unique, rows_UD: Values) -> _Sum:
-        total = _Sum(entry, self._link.send(rows_UD).requires_grad_(self._train))
-        self._sums.setdefault(name, []).append(total)
-        return total
 
 
 def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
@@ -257,10 +136,7 @@ class PsTrainer:
         self._residual: dict[str, Values] = {}  # what the codes of dense tensors have lost so far
         self._patience_s = patience_s
         self._steps_since_pull = 0
-        self._features: dict[str, dict[str, None]] = {}  # by table, of all its modules, in order
-        for module in self.model.modules():
-            if isinstance(module, Embedding) and module.feature is not None:
-                self._features.setdefault(module.name, {})[module.feature] = None
+        self._rows = TableRows(self.model, ps, self._link, patience_s)
         self._tensors = dense_tensors(self.model)
         self._host: dict[str, Values] = {}
         for name, (tensor, kind) in self._tensors.items():
@@ -280,21 +156,8 @@ class PsTrainer:
         return max(self._known or [0])
 
     def prepare(self, features: Any) -> dict[str, Unique]:
-        """Distinct ids of the tables that name their features; runs in the stream's thread.
-
-        Tables of the same features share one result. Ids that the forward will refuse are left out.
-        """
-        if not isinstance(features, Mapping):
-            return {}
-        made: dict[tuple[str, ...], Unique] = {}
-        prepared = {}
-        for table, names in self._features.items():
-            there = tuple(name for name in names if _is_ids(features.get(name)))
-            if there:
-                if there not in made:
-                    made[there] = unique([features[name] for name in there])
-                prepared[table] = made[there]
-        return prepared
+        """Distinct ids of the tables that name their features; runs in the stream's thread."""
+        return self._rows.prepare(features)
 
     def start_pull(
         self,
@@ -338,7 +201,7 @@ class PsTrainer:
         for parameter in self.model.parameters():
             parameter.grad = None
         self._reset_buffers()
-        source = self._attach(prepared, pull.pulled.rows, "", train=True)
+        source = self._rows.attach(prepared, pull.pulled.rows, "", train=True)
         outputs = self._forward(to_device(features, self._device))
         loss = self._loss(outputs, to_device(labels, self._device))
         loss.backward()  # type: ignore[no-untyped-call]
@@ -433,7 +296,7 @@ class PsTrainer:
             self._install(pull)
         self._reset_buffers()
         self.model.eval()
-        self._attach(prepared, pull.pulled.rows, cut, train=False)
+        self._rows.attach(prepared, pull.pulled.rows, cut, train=False)
         return to_device(self.model(to_device(features, self._device)), torch.device("cpu"))
 
     def refresh(self) -> None:
@@ -501,16 +364,6 @@ class PsTrainer:
             if kind == "buffer":
                 tensor.data.copy_(torch.from_numpy(self._host[name]))
 
-    def _attach(
-        self, prepared: Mapping[str, Unique], rows: Mapping[str, Values], cut: str, *, train: bool
-    ) -> _PulledRows:
-        def pull_now(name: str, ids_U: Ids) -> Values:
-            return self._ps.pull({name: ids_U}, cut=cut, timeout_s=self._patience_s).rows[name]
-
-        source = _PulledRows(prepared, rows, pull_now, self._link, train)
-        attach(self.model, source)
-        return source
-
 
 def compiled(model: nn.Module) -> Callable[..., Any]:
     """The model's forward compiled by torch, its tables called between the compiled parts.
@@ -527,10 +380,6 @@ def compiled(model: nn.Module) -> Callable[..., Any]:
             module.forward = apart  # type: ignore[method-assign]
     # Random numbers as without compiling, so that dropout masks stay a function of the span alone.
     return torch.compile(model, options={"fallback_random": True})
-
-
-def _is_ids(values: Any) -> bool:
-    return isinstance(values, Tensor) and values.dtype == torch.int64
 
 
 def _float32(tensor: Tensor) -> Values:

@@ -31,11 +31,12 @@ _STAND_IN = 2  # records of a slice that counts nothing: batch normalisation nee
 class Slice(Batch):
     """A member's part of a minibatch: `used` records of the `total` that are used in all.
 
-    `parts`: features, labels and how many records count, of one forward and backward pass each.
+    `parts`: features, labels, how many records count, and what `prepare` made of the features, of one
+    forward and backward pass each.
     """
 
     total: int = 0
-    parts: Sequence[tuple[Any, Any, int]] = ()
+    parts: Sequence[tuple[Any, Any, int, Any]] = ()
 
 
 class RoundLeases:
@@ -107,10 +108,10 @@ class SliceStream(TaskStream):
                 raise SpanError(start, end, task.source, error) from error
             yield piece
 
-    def _parts(self, records: Any, counts: bool) -> Iterator[tuple[Any, Any, int]]:
+    def _parts(self, records: Any, counts: bool) -> Iterator[tuple[Any, Any, int, Any]]:
         count = len(records)
         size = self._most or max(count, 1)
         for start in range(0, count, size):
             part = take(records, np.arange(start, min(start + size, count)))
             features, labels = self._feed(part, "train")
-            yield features, labels, len(part) if counts else 0
+            yield features, labels, len(part) if counts else 0, self._prepare(features)

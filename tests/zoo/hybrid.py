@@ -1,0 +1,50 @@
+"""The counting model of both sides: place r of the dense parameter and row r of the table.
+
+Both end as the number of times that record r was applied: the gradient of a minibatch of N records is
+-1 / N in the place of each, and the learning rate is N (MINIBATCH, which must divide the tasks).
+`steps`, a running statistic, ends as the number of steps of the group.
+"""
+
+import os
+import time
+
+import torch
+from torch import nn
+
+from edl.nn import SGD, Embedding, Mean
+
+
+class Hybrid(nn.Module):
+    def __init__(self, records: int, delay_s: float, names: bool) -> None:
+        super().__init__()
+        self.counts = nn.Parameter(torch.zeros(records))
+        self.rows = Embedding("rows", 1, initializer="zeros", feature="record" if names else None)
+        self.register_buffer("steps", torch.zeros(1))
+        self.delay_s = delay_s
+
+    def forward(self, features):
+        time.sleep(self.delay_s)
+        if self.training:
+            self.steps += 1
+        return self.counts[features["record"]] + self.rows(features["record"]).squeeze(-1)
+
+
+def model(records=64, delay_s=0.0, names=True):
+    return Hybrid(records, delay_s, names)
+
+
+def loss(outputs, labels):
+    return -outputs.mean()
+
+
+def optimizer():
+    return SGD(lr=float(os.environ["MINIBATCH"]))
+
+
+def feed(records, mode):
+    ids = torch.from_numpy(records["record"])
+    return {"record": ids}, ids
+
+
+def metrics():
+    return {"records": Mean(lambda outputs, labels: 1.0)}

@@ -1,0 +1,299 @@
+"""A member of a hybrid job: dense parameters by all-reduce, rows of tables from the servers.
+
+After the backward pass each member has the gradients of its slice's rows. They are exchanged so that
+each shard's rows meet at one member, the shard's pusher in this round, which adds them up and pushes
+the span of the whole minibatch, one span after the other. So a shard sees each span once, whole and in
+order, as from a worker of its own (ps/ledger.py), and the dense parameters' ledger is the group's.
+
+A step's rows are those of all spans but the newest `staleness` (Ho et al. 2013, SSP; Lian et al. 2022,
+"Persia", section 3.2 for this division). With 0 all wait for the servers after each step. Else a pusher
+takes part in a step only when all of its pushes but the newest `staleness - 1` are acknowledged: the
+all-reduce tells the others so.
+
+A span that the group has applied, but some server has not, comes again: its dense gradient is dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..common.errors import DefinitionError
+from ..common.ids import finite, sum_by_id
+from ..nn.model_spec import ModelSpec
+from ..ps.client import PsClient, PushOutcome, Span
+from .allreduce_trainer import AllReduceTrainer, Reduced
+from .device import Link, to_device
+from .group_state import GroupState
+from .ids import Unique
+from .process_group import RoundOver
+from .ps_trainer import NonFinite
+from .rows import Ids, PulledRows, TableRows, Values
+from .slices import Slice
+
+_NEVER_STALE = 1 << 40  # the version of a push that has no gradients
+_CUT_HOLD_S = 2.0
+Rows = dict[str, tuple[Ids, Values]]  # by table: distinct ids[U], gradients[U, D]
+
+
+class HybridTrainer(AllReduceTrainer):
+    """See the module. `patience_s` bounds every wait for the servers."""
+
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module],
+        loss: Callable[[Any, Any], Tensor],
+        ps: PsClient,
+        spec: ModelSpec,
+        *,
+        staleness: int,
+        patience_s: float,
+        **settings: Any,
+    ) -> None:
+        super().__init__(make_model, loss, spec, **settings)
+        self._ps = ps
+        self._of_servers = spec.of_servers
+        self._dims = {table.name: table.dim for table in spec.tables}
+        self._link = Link(self._device)
+        self._rows = TableRows(self.model, ps, self._link, patience_s)
+        self._staleness = staleness
+        self._patience_s = patience_s
+        self._pusher: _Pusher | None = None
+        self._shards: list[int] = []  # that this member pushes to
+        self._source: PulledRows | None = None
+        self._sums: list[Rows] = []  # of the parts of a step
+        self._versions: Sequence[int] = ()  # that its rows were pulled of, by shard
+        ps.agree(self._of_servers, timeout_s=patience_s)
+
+    def _check(self, names: Sequence[str]) -> None:
+        if not names:
+            raise DefinitionError(
+                "the model has no tables that live on parameter servers: use --strategy allreduce"
+            )
+
+    def prepare(self, features: Any) -> dict[str, Unique]:
+        """Distinct ids of a part; runs in the stream's thread."""
+        return self._rows.prepare(features)
+
+    def enter(self, world: int) -> None:
+        super().enter(world)
+        rank = dist.get_rank()
+        self._shards = [s for s in range(self._ps.num_shards) if s % world == rank]
+        self._pusher = _Pusher(self._ps, self._shards, self._patience_s)
+
+    def leave(self) -> None:
+        super().leave()
+        if self._pusher is not None:
+            self._pusher.close()
+        self._pusher = None
+
+    # -- a step
+
+    def reduce(self, piece: Slice, wish: bool) -> Reduced:
+        """Raises RoundOver where the servers refuse what was pushed, and as AllReduceTrainer's."""
+        assert self._pusher is not None, "a step needs its round"
+        if self._staleness:
+            self._pusher.wait(self._staleness - 1)
+        self._sums, self._versions = [], ()
+        step = super().reduce(piece, wish)
+        mine = {
+            table: sum_by_id([rows[table] for rows in self._sums if table in rows])
+            for table in sorted({table for rows in self._sums for table in rows})
+        }
+        for table, (_, values) in mine.items():
+            values *= np.float32(1 / self._world)  # the mean, as of the dense gradients
+            if not finite(values):
+                raise NonFinite(
+                    f"the gradient of {table!r} is not finite (the loss is {step.loss:g})"
+                )
+        self._push(piece, self._exchange(mine), self._versions)
+        return step
+
+    def _push(self, piece: Slice, rows: Rows, versions: Sequence[int]) -> None:
+        assert self._pusher is not None
+        task = piece.lease.task
+        span = Span(task.id, task.attempt, piece.start, piece.end)
+        self._pusher.push(span, rows, versions or [_NEVER_STALE] * self._ps.num_shards)
+        if not self._staleness:
+            self.settle()
+
+    def _begin_part(self, prepared: Mapping[str, Unique]) -> None:
+        ids = {name: entry.ids_U for name, entry in prepared.items()}
+        while True:
+            pulled = self._ps.pull(ids, timeout_s=self._patience_s)
+            if pulled.initialized:
+                break
+            self._ps.init(self._of_servers, {}, timeout_s=self._patience_s)
+        self._versions = self._versions or pulled.versions  # of the oldest rows
+        self._source = self._rows.attach(prepared, pulled.rows, "", train=True)
+
+    def _end_part(self) -> None:
+        assert self._source is not None
+        self._sums.append(self._source.gradients())
+
+    def _exchange(self, mine: Rows) -> Rows:
+        """The sums over all members of the rows of this member's shards."""
+        world, tables = self._world, list(self._dims)
+        if world == 1:
+            return mine
+        sizes, parts = torch.zeros(world, len(tables), dtype=torch.int64), []
+        owned = {t: self._ps.slot_map.partition(t, ids) for t, (ids, _) in mine.items()}
+        for rank in range(world):
+            for number, table in enumerate(tables):
+                if table not in mine:
+                    continue
+                order, bounds = owned[table]
+                places = np.concatenate(
+                    [
+                        order[bounds[s] : bounds[s + 1]]
+                        for s in range(rank, self._ps.num_shards, world)
+                    ]
+                    or [order[:0]]
+                )
+                ids, values = mine[table]
+                sizes[rank, number] = len(places)
+                parts += [ids[places].view(np.uint8), values[places].reshape(-1).view(np.uint8)]
+        theirs = torch.empty_like(sizes)
+        dist.all_to_all_single(theirs, sizes)
+        row_nbytes = torch.tensor([8 + 4 * self._dims[table] for table in tables])
+        sent, received = ((s * row_nbytes).sum(1).tolist() for s in (sizes, theirs))
+        outgoing = torch.from_numpy(np.concatenate(parts) if parts else np.empty(0, np.uint8))
+        incoming = torch.empty(sum(received), dtype=torch.uint8)
+        dist.all_to_all_single(incoming, outgoing, received, sent)
+        return self._sum(incoming.numpy(), theirs.tolist())
+
+    def _sum(self, data: Any, counts: Sequence[Sequence[int]]) -> Rows:
+        found: dict[str, list[tuple[Ids, Values]]] = {}
+        at = 0
+        for of_rank in counts:
+            for (table, dim), count in zip(self._dims.items(), of_rank, strict=True):
+                if not count:
+                    continue
+                middle, end = at + 8 * count, at + (8 + 4 * dim) * count
+                # copies, for what lies there may be at odd addresses
+                ids = np.frombuffer(data[at:middle].tobytes(), np.int64)
+                values = np.frombuffer(data[middle:end].tobytes(), np.float32).reshape(count, dim)
+                found.setdefault(table, []).append((ids, values))
+                at = end
+        return {table: sum_by_id(parts) for table, parts in found.items()}
+
+    @torch.no_grad()
+    def commit(self, step: Reduced) -> None:
+        """Apply a step, if that is not done already."""
+        if self.state.applied.get(step.task, 0) < step.end:
+            super().commit(step)
+
+    def pass_over(self, piece: Slice) -> None:
+        self._push(piece, {}, ())
+        task = piece.lease.task.id
+        self.state.applied[task] = max(self.state.applied.get(task, 0), piece.end)
+
+    def finish(self) -> None:
+        assert self._pusher is not None
+        self._pusher.wait(0)
+
+    def settle(self) -> int:
+        assert self._pusher is not None
+        self.finish()
+        least = torch.tensor([self._pusher.servers_version])
+        if self._world > 1:
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+        return int(least)
+
+    def cut(self, name: str) -> GroupState | None:
+        cut = self._ps.take_cut(name, hold_s=_CUT_HOLD_S, timeout_s=self._patience_s)
+        if cut is None:
+            return None
+        there = {entry.task: entry.applied for entry in cut.ledger if entry.applied}
+        ours = {task: at for task, at in self.state.applied.items() if at}
+        both = there.keys() & ours.keys()  # a side may have retired a task that the other has not
+        if any(there[task] != ours[task] for task in both):
+            self._ps.unpin(name, timeout_s=self._patience_s)
+            return None
+        twin = self.state.copy()
+        twin.applied = there | ours
+        return twin
+
+    # -- what is done alone
+
+    @torch.no_grad()
+    def outputs(self, features: Any) -> Any:
+        """The model's outputs in evaluation mode, on the CPU."""
+        prepared = self._rows.prepare(features)
+        ids = {name: entry.ids_U for name, entry in prepared.items()}
+        pulled = self._ps.pull(ids, timeout_s=self._patience_s)
+        self._rows.attach(prepared, pulled.rows, "", train=False)
+        self.model.eval()
+        return to_device(self.model(to_device(features, self._device)), torch.device("cpu"))
+
+
+class _Pusher:
+    """Pushes a round's spans to some shards, one after the other, in a thread."""
+
+    def __init__(self, ps: PsClient, shards: Sequence[int], patience_s: float) -> None:
+        self._ps = ps
+        self._shards = shards
+        self._patience_s = patience_s
+        self._waiting: deque[tuple[Span, Rows, Sequence[int]]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._error: Exception | None = None
+        self.servers_version = ps.servers_version  # of those that have acknowledged the last span
+        if shards:
+            threading.Thread(target=self._run, name="push-rows", daemon=True).start()
+
+    def push(self, span: Span, rows: Rows, versions: Sequence[int]) -> None:
+        """After all that were handed over before."""
+        if not self._shards:
+            self.servers_version = self._ps.servers_version
+            return
+        with self._changed:
+            self._waiting.append((span, rows, versions))
+            self._changed.notify_all()
+
+    def wait(self, most: int) -> None:
+        """Until so many are not acknowledged. Raises RoundOver where one was refused, Unreachable."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """What is under way is left to its end, and refused where the round's leases are over."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                span, rows, versions = self._waiting[0]
+            try:
+                result = self._ps.push(
+                    span,
+                    versions,
+                    tables=rows,
+                    shards=self._shards,
+                    timeout_s=self._patience_s,
+                )
+                if result.outcome != PushOutcome.APPLIED:
+                    raise RoundOver(f"{span}: {result.outcome.value} on the servers")
+            except Exception as error:  # noqa: BLE001 - raised in the thread that waits for it
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self.servers_version = result.servers_version
+                self._waiting.popleft()
+                self._changed.notify_all()
