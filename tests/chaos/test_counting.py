@@ -4,6 +4,7 @@ The counting model (tests/zoo/counting.py): row r ends as the number of times th
 applied. It must equal the number of epochs for every record, whatever happened to the workers.
 A storm acts when the job has reached drawn fractions of its records. The seed draws all of it, also
 how pulls and pushes travel, how many pushes are under way at once and whether pulls run ahead.
+In a hybrid job servers are killed as well.
 """
 
 import random
@@ -50,6 +51,17 @@ def run_storm(folder, seed, strategy="ps"):
             "local_batch_size": on_the_way.choice([0, 0, 3]),
             "snapshot_s": 0.5,
         }
+    if strategy == "hybrid":
+        settings = {
+            "strategy": strategy,
+            "model_def": "hybrid",
+            "model_params": {"records": RECORDS, "delay_s": 0.008},
+            "envs": {"MINIBATCH": "16"},
+            "transport": settings["transport"],
+            "local_batch_size": on_the_way.choice([0, 0, 3]),
+            "staleness": on_the_way.choice([0, 1, 3]),
+            "snapshot_s": 0.5,
+        }
     job = Job(
         folder,
         training_data=str(write_records(folder.parent / "records.npz", RECORDS)),
@@ -94,18 +106,31 @@ def run_storm(folder, seed, strategy="ps"):
                 if action == "stop":
                     stopped.append(pid)
             done.append(action)
+            servers = [s["pid"] for s in status["servers"] if s["pid"]]
+            if strategy == "hybrid" and servers and on_the_way.random() < 0.4:
+                send(on_the_way.choice(servers), signal.SIGKILL)
+                done.append("server")
         for pid in stopped:
             send(pid, signal.SIGCONT)
         code = job.wait()
     return job, code, done
 
 
-def check_tally(job, code):
-    """Of all-reduce."""
+def check_group(job, code):
+    """Of all-reduce, and of hybrid."""
     assert code == 0, job.logs()
     counts = np.round(dense(job.checkpoint(), "counts"), 3)
     wrong = {i: float(count) for i, count in enumerate(counts) if count != EPOCHS}
     assert wrong == {}
+    if job.settings.strategy == "hybrid":
+        ids, rows = table(job.checkpoint(), "rows")
+        assert list(ids) == list(range(RECORDS))
+        wrong = {
+            int(i): float(c)
+            for i, c in zip(ids, np.round(rows[:, 0], 3), strict=True)
+            if c != EPOCHS
+        }
+        assert wrong == {}
 
 
 def check_books(job, code):
@@ -123,18 +148,19 @@ def test_each_record_is_applied_once_an_epoch_through_a_storm(seed, tmp_path):
     check_books(job, code)
 
 
-@pytest.mark.parametrize("seed", CI_SEEDS[:2])
-def test_each_record_is_applied_once_an_epoch_by_all_reduce(seed, tmp_path):
-    job, code, _ = run_storm(tmp_path / f"storm-{seed}", seed, "allreduce")
-    check_tally(job, code)
+@pytest.mark.parametrize(("seed", "strategy"), [(0, "allreduce"), (1, "allreduce"), (0, "hybrid")])
+def test_each_record_is_applied_once_an_epoch_by_a_group(seed, strategy, tmp_path):
+    job, code, _ = run_storm(tmp_path / f"storm-{seed}", seed, strategy)
+    check_group(job, code)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_fifty_storms_over_a_group(tmp_path):
+@pytest.mark.parametrize("strategy", ["allreduce", "hybrid"])
+def test_fifty_storms_over_a_group(strategy, tmp_path):
     for seed in ALL_SEEDS:
-        job, code, done = run_storm(tmp_path / f"storm-{seed}", seed, "allreduce")
-        check_tally(job, code)
+        job, code, done = run_storm(tmp_path / f"storm-{seed}", seed, strategy)
+        check_group(job, code)
         restarts = job.result()["restarts"]
         print(f"seed={seed} actions={done} restarts={restarts}", flush=True)
         assert restarts["worker"] == 0, "a member crashed"
