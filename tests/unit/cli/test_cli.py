@@ -57,7 +57,7 @@ def test_no_servers_with_strategy_ps_is_an_error(train: Run) -> None:
 
     assert 2 == code
     assert err == (
-        "edl: error: --strategy ps keeps the parameters on servers, but --num_ps is 0: "
+        "edl: error: --strategy ps keeps parameters on servers, but --num_ps is 0: "
         "give --num_ps 1 or more.\n"
     )
 

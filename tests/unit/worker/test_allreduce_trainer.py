@@ -77,7 +77,7 @@ def piece(number, *sizes):
     total = sum(sizes)
     parts, at = [], 0
     for size in sizes:
-        parts.append((inputs[at : at + size], labels[at : at + size], size))
+        parts.append((inputs[at : at + size], labels[at : at + size], size, None))
         at += size
     lease = Lease(pb.Task(id=number, kind=pb.TRAIN, end=12))
     return Slice(lease, 0, total, total, total=total, parts=parts)

@@ -10,7 +10,7 @@ from torch import nn
 
 from edl.common.errors import EdlError
 from edl.nn import Embedding
-from edl.nn.embedding import PADDING
+from edl.nn.embedding import PADDING, attach
 from edl.nn.optimizers import SGD
 from edl.ps.client import Pulled, PushOutcome, PushResult
 from edl.worker import ps_trainer
@@ -184,7 +184,7 @@ def oracle(servers, use_friends):
         def rows(self, table, ids):
             return nn.functional.embedding(ids, weights[table.name])
 
-    ps_trainer.attach(model, Whole())
+    attach(model, Whole())
     loss = (model(FEATURES) ** 2).mean()
     loss.backward()
     return weights, dict(model.named_parameters()), float(loss.detach())

@@ -49,7 +49,7 @@ def task_of(size, position=0, skips=(), boundaries=()):
 
 
 def counted(piece):
-    return [int(r) for features, _, count in piece.parts if count for r in features]
+    return [int(r) for features, _, count, _ in piece.parts if count for r in features]
 
 
 @given(
@@ -82,7 +82,7 @@ def test_a_latecomer_has_no_slice_but_something_to_compute_on(size, shares):
 
     for piece in pieces:
         assert piece.used == 0 and piece.total > 0
-        assert [count for _, _, count in piece.parts] == [0]
+        assert [count for _, _, count, _ in piece.parts] == [0]
         assert 1 <= len(piece.parts[0][0]) <= 2
 
 
@@ -96,7 +96,7 @@ def test_a_member_reads_its_own_slices_only():
 def test_a_large_slice_comes_in_parts():
     pieces, _ = slices(task_of(16), 0, 1, minibatch=16, most=6)
 
-    assert [6, 6, 4] == [count for _, _, count in pieces[0].parts]
+    assert [6, 6, 4] == [count for _, _, count, _ in pieces[0].parts]
 
 
 def test_a_minibatch_whose_records_are_all_quarantined_has_no_parts():
