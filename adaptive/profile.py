@@ -63,18 +63,10 @@ class Profile(checkpoint.State):
         times = self.times.setdefault(
             (min(env.num_nodes(), replicas), replicas, atomic_bsz), Times()
         )
-
-        def add(seconds: float) -> None:
-            if sync:
-                times.optims += 1
-                times.optim_s += seconds
-            else:
-                times.accums += 1
-                times.accum_s += seconds
-
         if commit():
-            times.syncs += len(self._syncs_s)
-            times.sync_s += sum(self._syncs_s)
+            for seconds in self._syncs_s:
+                times.add_sync(seconds)
+            add = times.add_optim if sync else times.add_accum
             self._stopwatch.measure(begun, self._stopwatch.mark(), add)
 
     def record_sync(self, seconds: float) -> None:

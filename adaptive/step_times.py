@@ -8,7 +8,7 @@ measured, or one before and after a restart, adds up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +29,26 @@ class Times:
     optim_s: float = 0.0
     syncs: int = 0  # of the optims, those whose synchronisation was measured
     sync_s: float = 0.0
+
+    def add_accum(self, seconds: float) -> None:
+        """A pass that only accumulates took so long;"""
+        self.accums += 1
+        self.accum_s += seconds
+
+    def add_optim(self, seconds: float) -> None:
+        """one that synchronises;"""
+        self.optims += 1
+        self.optim_s += seconds
+
+    def add_sync(self, seconds: float) -> None:
+        """and of such a one its synchronisation."""
+        self.syncs += 1
+        self.sync_s += seconds
+
+    def add(self, other: Times) -> None:
+        """All that others have measured."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def accum_time_s(self) -> float:
         """Of a pass without synchronisation: those with none, and the others less theirs."""

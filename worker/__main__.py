@@ -37,7 +37,7 @@ from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
 from ..proto import worker_pb2_grpc
 from ..ps.client import PsClient
-from . import nursery
+from . import adaptive_batch, nursery
 from .allreduce_trainer import AllReduceTrainer
 from .batch_rule import make_rule
 from .describe import be_deterministic, describe, load, model_maker, open_readers
@@ -235,13 +235,15 @@ class _Process:
         readers = open_readers(definition, settings)
         make_model = model_maker(definition, settings)
         device = choose_device(settings.device)
+        spec = model_spec(make_model(), definition.optimizer(), settings.seed)
         trainer = AllReduceTrainer(
             make_model,
             definition.loss,
-            model_spec(make_model(), definition.optimizer(), settings.seed),
+            spec,
             device=device,
             compile=settings.compile,
             warmup_steps=settings.lr_warmup_steps,
+            batch=adaptive_batch.make(settings, spec.optimizer),
         )
         tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
         tasks.train_begin(trainer.model)
