@@ -42,15 +42,13 @@ from . import checkpoint, data_loader, profile
 from .gradient_noise import EVERY, AdamGradientNoiseScale, GradientNoiseScale
 from .scaling_rules import AdamScale, AdaScale, ScalingRuleBase
 from .session import only
-from .stopwatch import Stopwatch
+from .stopwatch import Moment, Stopwatch
 
 if TYPE_CHECKING:
     from torch.amp import GradScaler
     from torch.optim.lr_scheduler import LRScheduler
 
     from .data_loader import AdaptiveDataLoaderHelper
-
-Moment = float | torch.cuda.Event
 
 
 class Scalars(Protocol):

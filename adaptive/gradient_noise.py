@@ -36,11 +36,11 @@ from torch import Tensor, distributed
 from torch.optim import Optimizer
 
 EVERY = 16  # x M0 examples between two measured steps; what that costs: adaptive_overhead.py
-_FEW = 64  # estimates, while every step is measured
+FEW = 64  # estimates, while every step is measured
 _SMOOTHING = 0.999  # for every M0 examples; Pollux's code
 _LEAST_VAR = 1e-6
 _PART = 2**18  # elements of a dot product: float32 sums of more lose digits, temporaries the cache
-_WARM = 5  # steps of Adam before its second moments are taken for a preconditioner
+WARM = 5  # steps of Adam before its second moments are taken for a preconditioner
 
 Floats = NDArray[np.float64]
 
@@ -136,7 +136,7 @@ class NoiseEstimator:
 
 def is_due(step: int, samples: int, scale: float, every: int) -> bool:
     """Whether step number `step` is measured. The same on every replica."""
-    return step % (1 if samples < _FEW else max(1, round(every / scale))) == 0
+    return step % (1 if samples < FEW else max(1, round(every / scale))) == 0
 
 
 @dataclass
@@ -384,20 +384,30 @@ class AdamGradientNoiseScale(GradientNoiseScale):
         super().start(accum_scale, micros)
 
     def _product(self, parameter: Tensor, one: Tensor, two: Tensor) -> list[Tensor]:
-        state = self.optimizer.state.get(parameter, {})
-        if not state or (steps := float(state["step"])) < _WARM:
-            return inner_product(one, two)
         group = self.optimizer.param_groups[self._step.groups[parameter]]
-        moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"].reshape(-1)
-        unbiased = 1 - float(group["betas"][1]) ** steps
-        eps = group["eps"] * unbiased**0.5
+        return adam_product(self.optimizer.state.get(parameter, {}), group, one, two)
 
-        def divisor(part: slice) -> Tensor:
-            """sqrt(unbiased) x (sqrt(v_hat) + eps), for a pass less."""
-            root: Tensor = moments[part].sqrt()
-            return root.add_(eps)
 
-        return [product * unbiased for product in inner_product(one, two, divisor)]
+def adam_product(
+    state: Mapping[str, Tensor], group: Mapping[str, Any], one: Tensor, two: Tensor
+) -> list[Tensor]:
+    """`inner_product` of two gradients of a parameter in the space in which Adam steps.
+
+    `state` and `group` are the parameter's, of torch's Adam or AdamW; without moments yet, or too
+    early ones, the product is that of the gradients as they are.
+    """
+    if not state or (steps := float(state["step"])) < WARM:
+        return inner_product(one, two)
+    moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"].reshape(-1)
+    unbiased = 1 - float(group["betas"][1]) ** steps
+    eps = group["eps"] * unbiased**0.5
+
+    def divisor(part: slice) -> Tensor:
+        """sqrt(unbiased) x (sqrt(v_hat) + eps), for a pass less."""
+        root: Tensor = moments[part].sqrt()
+        return root.add_(eps)
+
+    return [product * unbiased for product in inner_product(one, two, divisor)]
 
 
 def inner_product(

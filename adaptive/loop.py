@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from ..common.clock import Clock, MonotonicClock
+from ..goodput.model import MIN_GAIN
 from . import checkpoint, collective, env, profile
 from .epoch import epochs
 from .positions import Step
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 
 PACE_S = 0.05  # between exchanges: nobody minds leaving a tenth of a second late
 _MOST_STEPS = 100  # between exchanges
-MIN_GAIN = 1.05  # AdaptDL's: less is within the error of the model
 
 
 class Scalars(Protocol):

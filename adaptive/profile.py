@@ -14,43 +14,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..common.clock import Clock, MonotonicClock
 from . import checkpoint, env
 from .collective import control
 from .session import only
+from .step_times import Key, Times, fit, rows_of, times_of
 from .stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from ..goodput.model import GoodputFunction, PerfParams
 
 REFIT_S = 30.0  # Pollux's interval of reports (section 4.1); a fit takes about 0.2 s
-_LEAST_S = 1e-6  # of a pass: logarithms of times are fitted
 
 Bounds = tuple[int | None, int | None]
-
-
-@dataclass
-class Times:
-    """Sums over the passes of one (nodes, replicas, atomic batch size)."""
-
-    accums: int = 0
-    accum_s: float = 0.0
-    optims: int = 0
-    optim_s: float = 0.0
-    syncs: int = 0  # of the optims, those whose synchronisation was measured
-    sync_s: float = 0.0
-
-    def accum_time_s(self) -> float:
-        """Of a pass without synchronisation: those with none, and the others less theirs."""
-        sync_s = self.optims * self.sync_s / max(1, self.syncs)
-        pass_s = (self.accum_s + self.optim_s - sync_s) / (self.accums + self.optims)
-        return max(pass_s, _LEAST_S)
-
-    def optim_time_s(self) -> float:
-        return max(self.optim_s / self.optims, _LEAST_S)
 
 
 class Profile(checkpoint.State):
@@ -66,7 +44,7 @@ class Profile(checkpoint.State):
         self.max_batch_size: int | None = None
         self.local_bsz_bounds: Bounds | None = None
         self.gradient_accumulation = False
-        self.times: dict[tuple[int, int, int], Times] = {}
+        self.times: dict[Key, Times] = {}
         self._gradients: tuple[float, float] | None = None  # |g|^2, variance at init_batch_size
         self._clock = clock or MonotonicClock()
         self._stopwatch = stopwatch or Stopwatch(self._clock)
@@ -85,18 +63,10 @@ class Profile(checkpoint.State):
         times = self.times.setdefault(
             (min(env.num_nodes(), replicas), replicas, atomic_bsz), Times()
         )
-
-        def add(seconds: float) -> None:
-            if sync:
-                times.optims += 1
-                times.optim_s += seconds
-            else:
-                times.accums += 1
-                times.accum_s += seconds
-
         if commit():
-            times.syncs += len(self._syncs_s)
-            times.sync_s += sum(self._syncs_s)
+            for seconds in self._syncs_s:
+                times.add_sync(seconds)
+            add = times.add_optim if sync else times.add_accum
             self._stopwatch.measure(begun, self._stopwatch.mark(), add)
 
     def record_sync(self, seconds: float) -> None:
@@ -113,12 +83,9 @@ class Profile(checkpoint.State):
         if self._fitted_at is not None and now < self._fitted_at + REFIT_S:
             return self._perf
         self._stopwatch.collect()
-        rows = [(*key, t.accum_time_s(), t.optim_time_s()) for key, t in self._whole()]
-        if rows:
-            from ..goodput.fit import fit_perf_params  # scipy: 0.3 s to import
-
-            self._perf = fit_perf_params(*map(list, zip(*rows, strict=True)))
-            self._fitted_at = now
+        perf = fit(self.times)
+        if perf is not None:
+            self._perf, self._fitted_at = perf, now
         return self._perf
 
     def goodput(self) -> GoodputFunction | None:
@@ -138,7 +105,9 @@ class Profile(checkpoint.State):
             "localBszBounds": list(self.local_bsz_bounds) if self.local_bsz_bounds else None,
             "globalBatchSize": self.global_batch_size,
             "maxBatchSize": self.max_batch_size,
-            "maxProfiledReplicas": max((key[1] for key, _ in self._whole()), default=0),
+            "maxProfiledReplicas": max(
+                (key[1] for key, times in self.times.items() if times.optims), default=0
+            ),
             "gradientAccumulation": self.gradient_accumulation,
             "gradParams": dict(zip(("norm", "var"), gradients, strict=True)) if gradients else None,
             "perfParams": perf._asdict() if perf else None,
@@ -146,17 +115,13 @@ class Profile(checkpoint.State):
 
     def save(self, fileobj: BinaryIO) -> None:
         self._stopwatch.collect()
-        rows = [[*key, *astuple(times)] for key, times in self.times.items()]
-        fileobj.write(json.dumps({"times": rows, "gradients": self._gradients}).encode())
+        saved = {"times": rows_of(self.times), "gradients": self._gradients}
+        fileobj.write(json.dumps(saved).encode())
 
     def load(self, fileobj: BinaryIO) -> None:
         saved = json.loads(fileobj.read())
-        self.times = {(n, r, m): Times(*sums) for n, r, m, *sums in saved["times"]}
+        self.times = times_of(saved["times"])
         self._gradients = tuple(saved["gradients"]) if saved["gradients"] else None
-
-    def _whole(self) -> list[tuple[tuple[int, int, int], Times]]:
-        """Those with a pass that synchronised."""
-        return [(key, times) for key, times in self.times.items() if times.optims]
 
 
 init_batch_size: int | None  # the one of `current()`

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
-from .gradient_noise import GradientNoiseScale
+from .gradient_noise import GradientNoiseScale, NoiseEstimator
 
 
 class Scaled(Protocol):
@@ -42,11 +42,21 @@ class ScalingRuleBase:
         raise NotImplementedError(f"{type(self).__name__} lacks scale_lr(scale)")
 
 
+def ada_factors(noise: NoiseEstimator, scale: float) -> list[float]:
+    """By group: the gain of a batch `scale` times the initial one. Johnson et al. 2020, section 3."""
+    return noise.gains(scale)
+
+
+def adam_factors(noise: NoiseEstimator, scale: float, power: float = 0.5) -> list[float]:
+    """By group: the gain, of gradients in the space in which Adam steps, to that power."""
+    return [gain**power for gain in noise.gains(scale)]
+
+
 class AdaScale(ScalingRuleBase):
     """The gain of the batch, by group: 1 to S. For SGD. Johnson et al. 2020 (ICML), section 3."""
 
     def scale_lr(self, scale: float) -> list[float]:
-        return self.adp.gns.estimator.gains(scale)
+        return ada_factors(self.adp.gns.estimator, scale)
 
 
 class AdamScale(AdaScale):
@@ -56,7 +66,7 @@ class AdamScale(AdaScale):
         self.power = power
 
     def scale_lr(self, scale: float) -> list[float]:
-        return [gain**self.power for gain in super().scale_lr(scale)]
+        return adam_factors(self.adp.gns.estimator, scale, self.power)
 
 
 class LinearScale(ScalingRuleBase):

@@ -15,6 +15,7 @@ import torch
 from ..common.clock import Clock
 
 Add = Callable[[float], None]
+Moment = float | torch.cuda.Event
 
 
 class Stopwatch:
@@ -24,7 +25,7 @@ class Stopwatch:
         self._clock = clock
         self._open: deque[tuple[torch.cuda.Event, torch.cuda.Event, Add]] = deque()
 
-    def mark(self) -> float | torch.cuda.Event:
+    def mark(self) -> Moment:
         """This moment. CUDA counts where the process has used it."""
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return self._clock.now()
@@ -32,9 +33,7 @@ class Stopwatch:
         event.record()
         return event
 
-    def measure(
-        self, begun: float | torch.cuda.Event, ended: float | torch.cuda.Event, add: Add
-    ) -> None:
+    def measure(self, begun: Moment, ended: Moment, add: Add) -> None:
         """Call `add(seconds)` from one mark to the other: now, or in a later call of this."""
         if isinstance(begun, float) and isinstance(ended, float):
             add(ended - begun)

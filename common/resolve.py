@@ -243,6 +243,40 @@ def _check_group(settings: JobSettings, say: Say) -> None:
             )
 
 
+def _check_adaptive(settings: JobSettings, say: Say) -> None:
+    """The bounds of a minibatch that follows the goodput."""
+    rule, most = f"{say('batch_rule')} {settings.batch_rule}", settings.max_minibatch_size
+    if settings.batch_rule != "adaptive":
+        if most:
+            raise UsageError(
+                f"{say('max_minibatch_size')} is the bound of --batch_rule adaptive, not of {rule}: "
+                "give that, or leave it out."
+            )
+        return
+    if not most:
+        raise UsageError(
+            f"{rule} lets the minibatch grow: say with --max_minibatch_size how far "
+            f"(from --minibatch_size {settings.minibatch_size})."
+        )
+    if most < settings.minibatch_size:
+        raise UsageError(
+            f"{say('max_minibatch_size')} {most} is below {say('minibatch_size')} "
+            f"{settings.minibatch_size}, where the minibatch begins: give at least that."
+        )
+    tasks = settings.num_minibatches_per_task
+    if most > settings.minibatch_size * tasks:
+        raise UsageError(
+            f"{say('max_minibatch_size')} {most} does not fit into a task of {tasks} minibatches of "
+            f"{settings.minibatch_size}: give --num_minibatches_per_task "
+            f"{-(-most // settings.minibatch_size)} or more."
+        )
+    if settings.lr_warmup_steps:
+        raise UsageError(
+            f"{say('lr_warmup_steps')} has no effect with {rule}, whose learning rate follows the "
+            "noise of the gradients at each step: leave it out."
+        )
+
+
 def _check_consistency(settings: JobSettings, say: Say) -> None:
     """Contradictions about who keeps the parameters and when they change."""
     if settings.strategy != "allreduce" and settings.num_ps < 1:
@@ -252,8 +286,9 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
         )
     if settings.strategy != "ps":
         _check_group(settings, say)
+        _check_adaptive(settings, say)
     else:
-        for name in ("local_batch_size", "batch_rule", "lr_warmup_steps"):
+        for name in ("local_batch_size", "batch_rule", "max_minibatch_size", "lr_warmup_steps"):
             if getattr(settings, name) != getattr(JobSettings(), name):
                 raise UsageError(
                     f"{say(name)} is about minibatches of all workers together; with "

@@ -157,9 +157,13 @@ class JobSettings(Stored):
     batch_rule: str = knob(
         "constant",
         "All-reduce: what becomes of the minibatch when the number of workers changes; linear: it and "
-        "the learning rate grow and shrink with them. A definition's own batch_rule goes before.",
+        "the learning rate grow and shrink with them; adaptive: they follow the goodput all the time, "
+        "from --minibatch_size to --max_minibatch_size. A definition's own batch_rule goes before.",
         "Data",
-        choices=("constant", "linear"),
+        choices=("constant", "linear", "adaptive"),
+    )
+    max_minibatch_size: int = knob(
+        0, "All-reduce: the most records of a minibatch, with --batch_rule adaptive.", "Data"
     )
     lr_warmup_steps: int = knob(
         0, "All-reduce: steps over which the learning rate follows the batch rule.", "Data"

@@ -19,6 +19,10 @@ _RECORDS = Gauge("edl_records_applied", "Records applied.")
 _RATE = Gauge("edl_records_per_second", "Records applied per second, all workers.")
 _WORKERS = Gauge("edl_workers", "Workers that are registered.")
 _VERSION = Gauge("edl_version", "Version of the parameters.")
+_MINIBATCH = Gauge("edl_minibatch_records", "Records of a minibatch that follows the goodput.")
+_GAIN = Gauge(
+    "edl_minibatch_gain", "Steps of the initial minibatch that one of its steps is worth."
+)
 _RESTARTS = Gauge("edl_restarts", "Restarts of workers by cause.", ["cause"])
 _QUARANTINED = Gauge("edl_quarantined_records", "Records that are skipped.")
 
@@ -44,6 +48,9 @@ class Scalars:
         _RATE.set(status["records_per_s"])
         _WORKERS.set(workers)
         _VERSION.set(status["version"])
+        if status["minibatch"] is not None:
+            _MINIBATCH.set(status["minibatch"])
+            _GAIN.set(status["gain"])
         _RESTARTS.labels("failure").set(status["restarts"]["worker"])
         _RESTARTS.labels("preemption").set(status["restarts"]["preemptions"])
         _QUARANTINED.set(sum(len(q["records"]) for q in status["quarantined"]))
@@ -61,6 +68,9 @@ class Scalars:
             if status["loss"] is not None:
                 self._add("loss/train", status["loss"], step)
             self._add("throughput/records_per_second", status["records_per_s"], step)
+            if status["minibatch"] is not None:
+                self._add("batch/minibatch", status["minibatch"], step)
+                self._add("batch/gain", status["gain"], step)
             self._add("cluster/workers", workers, step)
             for state in ("todo", "leased"):
                 self._add(f"queue/{state}", status["tasks"][state], step)

@@ -91,6 +91,7 @@ class Status:
         """All of it, as documented in docs/architecture.md."""
         workers = members.of(WORKER)
         losses = [m.scalars["loss"] for m in workers if "loss" in m.scalars]
+        newest = max(workers, key=lambda m: m.version).scalars if workers else {}
         return {
             "revision": self.revision,
             "job_name": settings.job_name,
@@ -106,6 +107,8 @@ class Status:
             "records_per_s": round(sum(m.scalars.get("records_per_s", 0.0) for m in workers), 1),
             "loss": sum(losses) / len(losses) if losses else None,
             "version": version,
+            "minibatch": int(newest["minibatch"]) if "minibatch" in newest else None,
+            "gain": newest.get("gain"),
             "tasks": queue.counts(),
             "workers": _rows(WORKER, now, members, replicas, queue),
             "servers": _rows(SERVER, now, members, replicas, queue),

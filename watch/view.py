@@ -251,6 +251,8 @@ def _figures(status: Status) -> list[str]:
         made.append(f"loss {_figure(status['loss'])}")
     if status.get("version"):
         made.append(f"version {status['version']:,}")
+    if status.get("minibatch"):
+        made.append(f"minibatch {status['minibatch']:,.0f} (gain {status['gain']:.3g})")
     made += [f"{name} {_figure(value)}" for name, value in (status.get("metrics") or {}).items()]
     return made
 

@@ -39,7 +39,7 @@ from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
 from ..proto import worker_pb2_grpc
 from ..ps.client import PsClient
-from . import nursery
+from . import adaptive_batch, nursery
 from .allreduce_trainer import AllReduceTrainer
 from .batch_rule import make_rule
 from .describe import be_deterministic, describe, load, model_maker, open_readers
@@ -261,9 +261,8 @@ class _Process:
                 compile=settings.compile,
             )
             prepare = trainer.prepare
-            backend = (
-                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            )  # rows are the CPU's
+            if device.type == "cuda":
+                backend = "cpu:gloo,cuda:nccl"  # rows are the CPU's
         else:
             trainer = AllReduceTrainer(
                 make_model,
@@ -272,6 +271,7 @@ class _Process:
                 device=device,
                 compile=settings.compile,
                 warmup_steps=settings.lr_warmup_steps,
+                batch=adaptive_batch.make(settings, spec.optimizer),
             )
         tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
         tasks.train_begin(trainer.model)

@@ -12,6 +12,7 @@ A member whose state is still on its way keeps what was reduced (`Reduced`), and
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..common.errors import DefinitionError
 from ..nn.embedding import tables
 from ..nn.model_spec import ModelSpec
-from ..nn.optimizers import learning_rate
+from .adaptive_batch import AdaptiveBatch, Measured, Meter
 from .device import to_device
 from .group_state import GroupState
 from .ps_trainer import NonFinite, _seed_of, compiled
@@ -51,6 +52,8 @@ class Reduced:
     end: int
     loss: float
     ends_round: bool
+    records: int
+    measured: Measured | None = None
 
 
 class _Weighted(nn.Module):
@@ -83,14 +86,17 @@ class AllReduceTrainer:
         device: torch.device,
         compile: bool = False,
         warmup_steps: int = 0,
+        batch: AdaptiveBatch | None = None,
     ) -> None:
-        """`warmup_steps`: over which the learning rate goes where `follow` says.
+        """`warmup_steps`: over which the learning rate goes where `follow` says. `batch`: the
+        minibatch, where it follows the goodput.
 
         Raises DefinitionError for a model with tables, which only servers hold.
         """
         self.model = make_model().to(device)
         self._check(list(tables(self.model)))
-        self.state = GroupState(self.model, spec)
+        self.state = GroupState(self.model, spec, batch)
+        self.meter: Meter | None = None  # of a round whose steps are measured
         self._spec = spec
         self._device = device
         self._forward = compiled(self.model) if compile else self.model
@@ -125,7 +131,7 @@ class AllReduceTrainer:
 
     def leave(self) -> None:
         """The round is over."""
-        self._ddp = None
+        self._ddp = self.meter = None
         for parameter in self.model.parameters():
             parameter.grad = None
 
@@ -149,8 +155,9 @@ class AllReduceTrainer:
                 self._ddp.require_backward_grad_sync = last
                 self._begin_part(prepared)
                 inputs = to_device(features, self._device), to_device(labels, self._device)
-                loss = self._ddp(*inputs, weight * self._world, float(wish and last))
-                loss.backward()
+                with self._watch(piece, weight, last):
+                    loss = self._ddp(*inputs, weight * self._world, float(wish and last))
+                    loss.backward()
                 if count:  # a stand-in has no gradient
                     self._end_part()
             changes = self._changes_of_buffers(before, share)
@@ -163,7 +170,19 @@ class AllReduceTrainer:
         there = [gradient for gradient in gradients if gradient is not None]
         if there and not math.isfinite(float(nn.utils.get_total_norm(there))):
             raise NonFinite(f"the gradient of the minibatch is not finite (the loss is {mean:g})")
-        return Reduced(gradients, changes, task.id, piece.end, mean, wishes > 0)
+        step = Reduced(gradients, changes, task.id, piece.end, mean, wishes > 0, piece.total)
+        if self.meter is not None and (measured := self.meter.exchange()) is not None:
+            step.measured = measured
+            step.ends_round |= measured.chosen not in (0, self.meter.minibatch)
+        return step
+
+    def _watch(
+        self, piece: Slice, weight: float, last: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """Around a pass forward and backward."""
+        if self.meter is None:
+            return contextlib.nullcontext()
+        return self.meter.watch(piece, weight, last)
 
     def _begin_part(self, prepared: Any) -> None:
         """Before a forward pass."""
@@ -189,15 +208,18 @@ class AllReduceTrainer:
         state = self.state
         for parameter, gradient in zip(state.parameters, step.gradients, strict=True):
             parameter.grad = gradient
-        rate = learning_rate(self._spec.optimizer, state.version)
-        rate *= state.lr_factor(self._warmup_steps)
+        rate = state.learning_rate(step.records) * state.lr_factor(self._warmup_steps)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
         state.optimizer.step()
         for buffer, change in zip(self._buffers, step.changes, strict=True):
             buffer += change
+        if state.batch is not None:
+            state.batch.advance(state.version, step.records, step.measured)
         state.version += 1
         state.applied[step.task] = step.end
+        if self.meter is not None:
+            self.meter.committed()
 
     def keep(self, step: Reduced) -> Reduced:
         """The same, untouched by the steps that follow."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ..common.errors import DataError
+from ..common.errors import DataError, UsageError
 from ..common.settings import JobSettings
 from ..data.reader import RecordReader
 from ..model_zoo.spec import Definition, load_definition
@@ -67,6 +67,11 @@ def be_deterministic() -> None:
 def describe(settings: JobSettings, job_dir: Path) -> None:
     """Write `job_dir`/describe.json: the sources and their records, what the definition has."""
     definition = load(settings)
+    if settings.batch_rule == "adaptive" and definition.has("batch_rule"):
+        raise UsageError(
+            f"{definition.name} has a batch_rule of its own, which goes before --batch_rule adaptive: "
+            "leave out one of them"
+        )
     definition.model()
     result: dict[str, object] = {}
     names: dict[int, str] = {

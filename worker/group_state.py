@@ -1,4 +1,4 @@
-"""What each member of an all-reduce group holds: parameters, buffers, optimizer, ledger, steps.
+"""What each member of an all-reduce group holds: parameters, buffers, optimizer, ledger, steps, batch.
 
 It is the group's one shard (ps/ledger.py has the same books on a server): `applied` says how far it
 has applied each task, and moves with the parameters. `pack` makes one blob of it, for a member that
@@ -12,6 +12,7 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -21,7 +22,9 @@ from ..common.errors import CheckpointError
 from ..common.storage import FileRecord, load, read_checked, write_file
 from ..nn.local import torch_optimizer
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
+from ..nn.optimizers import learning_rate
 from . import optimizer_state
+from .adaptive_batch import AdaptiveBatch
 from .ps_trainer import dense_tensors
 
 _SHARD = "shard-00000-of-00001"
@@ -32,11 +35,14 @@ _STATE = "state."
 class GroupState:
     """See the module. `spec` is what the model and its optimizer are."""
 
-    def __init__(self, model: nn.Module, spec: ModelSpec) -> None:
+    def __init__(
+        self, model: nn.Module, spec: ModelSpec, batch: AdaptiveBatch | None = None
+    ) -> None:
         self.model = model
         self.spec = spec
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch_optimizer(spec.optimizer, self.parameters)
+        self.batch = batch
         self.version = -1  # it has none yet
         self.applied: dict[int, int] = {}  # by task
         self._factors = (1.0, 1.0, 0)  # of the learning rate: from, to, since which step
@@ -44,7 +50,7 @@ class GroupState:
     def copy(self) -> GroupState:
         """The state of now, which training does not touch."""
         with torch.no_grad():
-            twin = GroupState(copy.deepcopy(self.model), self.spec)
+            twin = GroupState(copy.deepcopy(self.model), self.spec, copy.deepcopy(self.batch))
         ours = dict(zip(twin.parameters, self.parameters, strict=True))
         for theirs, mine in ours.items():
             steps, state = optimizer_state.get_state(self.optimizer, mine)
@@ -66,9 +72,18 @@ class GroupState:
             old = self.lr_factor(warmup_steps) if self.version else factor
             self._factors = (old, factor, self.version)
 
+    def learning_rate(self, records: int) -> float:
+        """What the optimizer says for the next step, of so many records."""
+        if self.batch is None:
+            return learning_rate(self.spec.optimizer, self.version)
+        scheduled = learning_rate(self.spec.optimizer, self.batch.schedule_step)
+        return scheduled * self.batch.lr_factor(records)
+
     def begin(self) -> None:
         """Be the first of all states."""
         self.version, self.applied = 0, {}
+        if self.batch is not None:
+            self.batch.begin(0)
 
     def retire(self, low_water: int) -> None:
         """Tasks below it are asked for no more."""
@@ -91,6 +106,7 @@ class GroupState:
                 "applied": applied,
                 "steps": steps,
                 "factors": self._factors,
+                "batch": self._batch(),
             }
         )
         return safetensors.torch.save(tensors, {"edl": books})
@@ -116,6 +132,8 @@ class GroupState:
         self.version = books["version"]
         self.applied = dict(books["applied"])
         self._factors = tuple(books["factors"])
+        if self.batch is not None:
+            self.batch.load(books["batch"], self.version)
 
     # -- checkpoints
 
@@ -147,6 +165,7 @@ class GroupState:
             "low_water": 0,
             "ledger": [[task, 0, position] for task, position in self.applied.items()],
             "pushes": 0,
+            "batch": self._batch(),
         }
         return [
             write_file(directory / f"{shard}.dense-00000.safetensors", blob),
@@ -167,6 +186,7 @@ class GroupState:
         tensors = {name: tensor for name, (tensor, _) in dense_tensors(self.model).items()}
         states: dict[str, dict[str, Tensor]] = {name: {} for name in tensors}
         steps = dict.fromkeys(tensors, 0)
+        batch = None
         for record in manifest.files:
             if not (".dense-" in record.name or record.name.endswith(".json")):
                 continue  # rows, which servers read
@@ -176,6 +196,7 @@ class GroupState:
                 if ledger:
                     self.version = books["version"]
                     self.applied |= {task: position for task, _, position in books["ledger"]}
+                    batch = books.get("batch")
                 continue
             header_nbytes = int.from_bytes(data[:8], "little")
             header = json.loads(data[8 : 8 + header_nbytes])["__metadata__"]["edl"]
@@ -189,6 +210,11 @@ class GroupState:
                         _put(place, chunk, found)
         for name, weight in self._weights():
             optimizer_state.set_state(self.optimizer, weight, steps[name], states[name])
+        if self.batch is not None:
+            self.batch.load(batch, self.version)
+
+    def _batch(self) -> dict[str, Any] | None:
+        return self.batch.state_dict() if self.batch is not None else None
 
     def _weights(self) -> Sequence[tuple[str, Tensor]]:
         return [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]

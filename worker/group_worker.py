@@ -36,6 +36,7 @@ from ..common.errors import EdlError, Fenced
 from ..common.storage import FileRecord
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
+from . import adaptive_batch
 from .allreduce_trainer import AllReduceTrainer, Reduced
 from .batch_rule import BatchRule
 from .batches import SpanError
@@ -92,6 +93,8 @@ class GroupWorker:
         self._log_loss_steps = log_loss_steps
         self._on_step = on_step
         self._rate = _Rate(clock)
+        self._clock = clock
+        self._choose = adaptive_batch.Chooser(clock)
         self._draining = threading.Event()
         self._fenced = threading.Event()
         self._round: _Round | None = None
@@ -128,6 +131,8 @@ class GroupWorker:
         values = {"records_per_s": self._rate.per_s()}
         if self.loss is not None:
             values["loss"] = self.loss
+        if (batch := self._trainer.state.batch) is not None:
+            values |= batch.scalars()
         return values
 
     @property
@@ -212,6 +217,7 @@ class GroupWorker:
             self._offer_state(reply)
             group.open(self._master, reply.round, reply.rank, world, self._backend)
             self._trainer.enter(world)
+            adaptive_batch.enter(self._trainer, stream, self._choose, self._clock, reply, shares)
             stream.start()
             _Steps(self, round_).run()
             return False

@@ -71,6 +71,10 @@ class SliceStream(TaskStream):
         """`shares`: R, the ranks that have slices. `most`: records of one forward and backward pass; 0: all of the slice."""
         super().__init__(leases, readers, feed, **settings)
         self._rank, self._shares, self._most = rank, shares, most
+        # What an adaptive minibatch changes before the stream is started:
+        self.train_minibatch = self._minibatch
+        self.splits: Callable[[int], bool] = lambda number: False  # a slice into two passes
+        self._number = 0  # of the next slice that counts
 
     def read(self, lease: Lease, position: int, boundaries: Sequence[int] = ()) -> Iterator[Batch]:
         if lease.task.kind != pb.TRAIN:
@@ -82,7 +86,7 @@ class SliceStream(TaskStream):
         stops = (*task.boundaries, *boundaries)
         skips = set(task.skips)
         pieces = []
-        for start, end in batches.cuts(position, lease.size, self._minibatch, stops):
+        for start, end in batches.cuts(position, lease.size, self.train_minibatch, stops):
             used = [p for p in range(start, end) if p not in skips]
             mine = part_of(0, len(used), self._rank, self._shares)
             pieces.append((start, end, len(used), used[mine.start : mine.stop], used[:_STAND_IN]))
@@ -93,7 +97,7 @@ class SliceStream(TaskStream):
             task.start,
             task.end,
             offsets=offsets,
-            minibatch=self._minibatch,
+            minibatch=self.train_minibatch,
             position=position,
             boundaries=stops,
             skips=set(range(lease.size)) - kept,
@@ -102,6 +106,7 @@ class SliceStream(TaskStream):
             piece = Slice(lease, start, end, len(own), total=total)
             try:
                 piece.parts = list(self._parts(span.records, bool(own)))
+                self._number += bool(total)
             except EdlError:
                 raise
             except Exception as error:  # the user's code: whatever it raises is about this span
@@ -110,7 +115,10 @@ class SliceStream(TaskStream):
 
     def _parts(self, records: Any, counts: bool) -> Iterator[tuple[Any, Any, int, Any]]:
         count = len(records)
-        size = self._most or max(count, 1)
+        passes = -(-count // self._most) if self._most else 1
+        if self.splits(self._number):
+            passes = max(passes, min(count, 2))
+        size = -(-count // max(passes, 1)) or 1
         for start in range(0, count, size):
             part = take(records, np.arange(start, min(start + size, count)))
             features, labels = self._feed(part, "train")

@@ -1,5 +1,6 @@
 """Elastic all-reduce on real processes: what it ends with, and what was applied how often."""
 
+import json
 import random
 import signal
 
@@ -9,6 +10,7 @@ from jobs import NO_RESTARTS, Job, send, write_records
 from servers import dense
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
+from edl.data.datasets import prepare
 
 RECORDS, MINIBATCH = 768, 16
 
@@ -229,3 +231,74 @@ def test_a_poisoned_record_is_quarantined_and_the_others_train(tmp_path):
     (quarantined,) = job.result()["quarantined"]
     assert 100 in quarantined["records"] and "a poisoned record" in quarantined["error"]
     assert job.result()["records_done"] == RECORDS
+
+
+# -- the minibatch follows the goodput
+
+FLOWERS, MOST = 6144, 128  # 48 tasks of 8 minibatches of 16
+
+
+@pytest.fixture(scope="module")
+def flowers(tmp_path_factory):
+    """Iris again and again, as one file of numbered records."""
+    folder = tmp_path_factory.mktemp("flowers")
+    made = prepare("iris", folder, echo=lambda line: None) / "train.csv"
+    table = np.genfromtxt(made, delimiter=",", names=True)
+    x = np.stack([table[name] for name in table.dtype.names if name != "label"], 1)
+    of, path = np.arange(FLOWERS) % len(table), folder / "flowers.npz"
+    label = table["label"].astype(np.int64)[of]
+    np.savez(path, record=np.arange(FLOWERS), x=x.astype(np.float32)[of], label=label)
+    return str(path)
+
+
+def following(folder, flowers, **more):
+    return job_of(
+        folder,
+        "stamped",
+        epochs=1,
+        training_data=flowers,
+        model_params={"records": FLOWERS, "delay_s": 0.002},
+        num_minibatches_per_task=8,
+        batch_rule="adaptive",
+        max_minibatch_size=MOST,
+        lease_s=1.5,
+        **more,
+    )
+
+
+def kept_minibatch(job):
+    """What the checkpoint says."""
+    path = job.checkpoint() / "shard-00000-of-00001.json"
+    return json.loads(path.read_text())["batch"]["minibatch"]
+
+
+def test_the_minibatch_follows_the_goodput_through_a_kill_and_a_resume(tmp_path, flowers):
+    """A member is killed when the minibatch has grown; then the run is stopped, and goes on with others."""
+    with following(tmp_path / "one", flowers, num_workers=3) as job:
+        status = job.watch(lambda s: (s["minibatch"] or 0) > MINIBATCH)
+        send(status["workers"][0]["pid"], signal.SIGKILL)
+        done = job.last["records_done"]
+        job.watch(lambda s: s["records_done"] > done + 1000)
+        send(job.about()["pid"], signal.SIGTERM)
+        assert job.wait() == 130, job.logs()
+    kept = kept_minibatch(job)
+    resume = job.result()["resume"]
+    with following(tmp_path / "two", flowers, num_workers=2, resume=resume) as job:
+        assert job.wait() == 0, job.logs()
+
+    assert kept > MINIBATCH
+    assert f"round=1 -> minibatch={kept}\n" in (job.folder / "logs" / "worker-0.log").read_text()
+    seen, moved = (dense(job.checkpoint(), name).astype(float) for name in ("seen", "moved"))
+    assert (seen > 0).all(), "a record was not applied"
+    assert (seen <= 1).all(), "a record was applied twice"
+    assert job.result()["records_done"] == FLOWERS
+    assert job.result()["version"] == pytest.approx(seen.sum(), rel=1e-4)
+    taken, factors = (
+        1 / seen,
+        moved / seen / 0.05,
+    )  # the minibatch of each record, its learning rate
+    assert 2 * MINIBATCH - 0.5 < taken.max() < MOST + 0.5
+    np.testing.assert_allclose(factors[taken < MINIBATCH + 0.5], 1, rtol=1e-4)
+    grown = taken > MINIBATCH + 0.5
+    assert (factors[grown] > 1.001).all()
+    assert (factors[grown] < taken[grown] / MINIBATCH + 1e-3).all()

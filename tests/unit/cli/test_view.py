@@ -60,6 +60,12 @@ def test_line_of_a_running_job(status: dict[str, Any]) -> None:
     )
 
 
+def test_line_of_a_job_whose_minibatch_follows_the_goodput(status: dict[str, Any]) -> None:
+    following = {**status, "minibatch": 1024, "gain": 6.25}
+
+    assert "version 608 · minibatch 1,024 (gain 6.25) · auc" in view.line(following)
+
+
 def test_job_without_end_has_no_percentage(status: dict[str, Any]) -> None:
     endless = {**status, "records_total": None, "num_epochs": None}
 

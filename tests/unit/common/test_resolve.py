@@ -28,6 +28,9 @@ def data(tmp_path: Path) -> str:
     return str(path)
 
 
+ADAPTIVE = {"strategy": "allreduce", "batch_rule": "adaptive", "max_minibatch_size": 512}
+
+
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> str:
     folder = tmp_path / "checkpoints"
@@ -54,6 +57,10 @@ def test_values_are_typed_and_the_rest_are_defaults(data: str) -> None:
         model_params={"dim": 8},
         seed=5,
     )
+
+
+def test_minibatch_that_follows_the_goodput_needs_its_bound_only(data: str) -> None:
+    assert 512 == train(data, **ADAPTIVE).max_minibatch_size
 
 
 def test_other_names_mean_the_same(data: str) -> None:
@@ -136,6 +143,23 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
         ({"strategy": "hybrid", "num_ps": 0}, "--strategy hybrid keeps parameters on servers"),
         ({"local_batch_size": 8}, "--local_batch_size is about minibatches of all workers"),
         ({"batch_rule": "linear"}, "--batch_rule is about minibatches of all workers"),
+        ({"max_minibatch_size": 99}, "--max_minibatch_size is about minibatches of all workers"),
+        ({**ADAPTIVE, "strategy": "ps"}, "--batch_rule is about minibatches of all workers"),
+        (
+            {**ADAPTIVE, "batch_rule": "linear"},
+            "is the bound of --batch_rule adaptive, not of .*lin",
+        ),
+        ({**ADAPTIVE, "max_minibatch_size": 0}, "say with --max_minibatch_size how far"),
+        (
+            {**ADAPTIVE, "max_minibatch_size": 63},
+            "--max_minibatch_size 63 is below --minibatch_size",
+        ),
+        ({**ADAPTIVE, "max_minibatch_size": 513}, "give --num_minibatches_per_task 9 or more"),
+        (
+            {**ADAPTIVE, "lr_warmup_steps": 5},
+            "--lr_warmup_steps has no effect with --batch_rule ada",
+        ),
+        ({**ADAPTIVE, "batch_rule": "adaptiv"}, "did you mean 'adaptive'"),
         ({"device": "cudaa"}, "did you mean 'cuda'"),
         ({"num_worker": 3}, "no setting --num_worker; did you mean --num_workers"),
         ({"envs": "1A=2"}, "'1A' is no name of an environment variable"),

@@ -5,11 +5,12 @@ from types import ModuleType
 import pytest
 from torch import nn
 
-from edl.common.errors import DefinitionError
+from edl.common.errors import DefinitionError, UsageError
 from edl.common.settings import JobSettings
 from edl.model_zoo.spec import Definition
 from edl.nn import SGD
 from edl.worker.batch_rule import make_rule
+from edl.worker.describe import describe
 from edl.worker.group_state import GroupState
 from edl.worker.ps_trainer import model_spec
 
@@ -47,6 +48,18 @@ def test_a_rule_that_returns_something_else_is_told_of(made):
 
     with pytest.raises(DefinitionError, match=r"batch_rule.*records of a minibatch"):
         rule(batch_rule=batch_rule)(2)
+
+
+def test_a_definitions_own_rule_and_the_adaptive_one_contradict_each_other(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from edl.model_zoo.iris import *\n"
+        "def batch_rule(workers, wanted, minibatch_size):\n    return minibatch_size, 1.0\n"
+    )
+    settings = JobSettings(model_def=str(file), batch_rule="adaptive", max_minibatch_size=128)
+
+    with pytest.raises(UsageError, match=r"own has a batch_rule of its own.*leave out one"):
+        describe(settings, tmp_path)
 
 
 def state_at(version):

@@ -25,11 +25,11 @@ def feed(records, mode):
     return np.array(records), mode
 
 
-def slices(task, rank, shares, *, minibatch=8, most=0):
+def slices(task, rank, shares, *, minibatch=8, most=0, **adapted):
     reader = Numbers()
     stream = SliceStream(
         None,
-        {pb.TRAIN: reader},
+        {pb.TRAIN: reader, pb.EVALUATE: reader},
         feed,
         rank=rank,
         shares=shares,
@@ -38,6 +38,7 @@ def slices(task, rank, shares, *, minibatch=8, most=0):
         seed=3,
         shuffle=True,
     )
+    vars(stream).update(adapted)
     return list(stream.read(Lease(task, task.position), task.position)), reader
 
 
@@ -97,6 +98,24 @@ def test_a_large_slice_comes_in_parts():
     pieces, _ = slices(task_of(16), 0, 1, minibatch=16, most=6)
 
     assert [6, 6, 4] == [count for _, _, count, _ in pieces[0].parts]
+
+
+def test_an_adaptive_minibatch_is_that_of_train_tasks():
+    """An evaluation is computed whole by one worker: it stays as it is."""
+    train, evaluate = (task_of(32), pb.Task(id=6, kind=pb.EVALUATE, end=32))
+
+    found = [slices(task, 0, 1, train_minibatch=16)[0] for task in (train, evaluate)]
+
+    assert [[16] * 2, [8] * 4] == [[piece.used for piece in pieces] for pieces in found]
+
+
+def test_slices_of_which_noise_is_measured_come_in_two_parts():
+    task = task_of(41, skips=range(8, 16))  # the second minibatch has nothing
+    pieces, _ = slices(task, 0, 1, splits=lambda number: number != 1)
+
+    assert [[4, 4], [], [8], [4, 4], [4, 4], [1]] == [
+        [count for _, _, count in piece.parts] for piece in pieces
+    ]
 
 
 def test_a_minibatch_whose_records_are_all_quarantined_has_no_parts():
