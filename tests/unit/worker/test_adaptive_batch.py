@@ -315,7 +315,7 @@ def member(optimizer, least=12, **more):
 
 def piece(inputs, labels, *counts):
     parts = [
-        (x, y, len(x))
+        (x, y, len(x), None)
         for x, y in zip(inputs.split(list(counts)), labels.split(list(counts)), strict=True)
     ]
     lease = Lease(pb.Task(id=1, kind=pb.TRAIN, end=100))

@@ -166,5 +166,5 @@ def test_a_model_with_tables_is_refused_by_name():
             self.users = Embedding("users", 4)
             self.out = nn.Linear(4, 1)
 
-    with pytest.raises(DefinitionError, match=r"tables \(users\).*--strategy ps"):
+    with pytest.raises(DefinitionError, match=r"tables \(users\).*--strategy hybrid"):
         trainer(Tables, SGD(lr=0.1))

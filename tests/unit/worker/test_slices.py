@@ -114,7 +114,7 @@ def test_slices_of_which_noise_is_measured_come_in_two_parts():
     pieces, _ = slices(task, 0, 1, splits=lambda number: number != 1)
 
     assert [[4, 4], [], [8], [4, 4], [4, 4], [1]] == [
-        [count for _, _, count in piece.parts] for piece in pieces
+        [count for _, _, count, _ in piece.parts] for piece in pieces
     ]
 
 
