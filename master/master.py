@@ -869,6 +869,7 @@ class Master:
             replicas=self.replicas,
             evaluations=self.core.evaluations,
             version=self.core.version,
+            lessee=self.collective.lessee if self.collective is not None else "",
         )
 
     def _status_reply(self) -> pb.StatusReply:

@@ -87,8 +87,9 @@ class Status:
         replicas: Replicas,
         evaluations: Evaluations,
         version: int,
+        lessee: str = "",
     ) -> dict[str, Any]:
-        """All of it, as documented in docs/architecture.md."""
+        """All of it, as documented in docs/architecture.md. `lessee`: who holds a group's leases."""
         workers = members.of(WORKER)
         losses = [m.scalars["loss"] for m in workers if "loss" in m.scalars]
         newest = max(workers, key=lambda m: m.version).scalars if workers else {}
@@ -110,8 +111,8 @@ class Status:
             "minibatch": int(newest["minibatch"]) if "minibatch" in newest else None,
             "gain": newest.get("gain"),
             "tasks": queue.counts(),
-            "workers": _rows(WORKER, now, members, replicas, queue),
-            "servers": _rows(SERVER, now, members, replicas, queue),
+            "workers": _rows(WORKER, now, members, replicas, queue, lessee),
+            "servers": _rows(SERVER, now, members, replicas, queue, lessee),
             "metrics": evaluations.latest,
             "evaluations": [
                 {"version": r.version, "epoch": r.epoch, "metrics": r.metrics}
@@ -135,14 +136,21 @@ class Status:
 
 
 def _rows(
-    role: str, now: float, members: Membership, replicas: Replicas, queue: TaskQueue
+    role: str,
+    now: float,
+    members: Membership,
+    replicas: Replicas,
+    queue: TaskQueue,
+    lessee: str,
 ) -> list[dict[str, Any]]:
     here = {member.index: member for member in members.of(role)}
     slots = sorted((s for s in replicas.slots.values() if s.role == role), key=lambda s: s.index)
-    return [_row(slot, here.get(slot.index), now, queue) for slot in slots]
+    return [_row(slot, here.get(slot.index), now, queue, lessee) for slot in slots]
 
 
-def _row(slot: Slot, member: Member | None, now: float, queue: TaskQueue) -> dict[str, Any]:
+def _row(
+    slot: Slot, member: Member | None, now: float, queue: TaskQueue, lessee: str
+) -> dict[str, Any]:
     row: dict[str, Any] = {
         "index": slot.index,
         "incarnation": member.incarnation if member else slot.incarnation,
@@ -154,7 +162,7 @@ def _row(slot: Slot, member: Member | None, now: float, queue: TaskQueue) -> dic
     }
     if slot.role == SERVER:
         return {**row, "version": member.version if member else 0}
-    held = queue.held_by(member.incarnation) if member else []
+    held = queue.held_by(member.incarnation) or queue.held_by(lessee) if member else []
     task = next((t for t in held if t.kind != Kind.TRAIN), held[0] if held else None)
     rate = member.scalars.get("records_per_s", 0.0) if member else 0.0
     return {**row, "task": task.id if task else None, "records_per_s": round(rate, 1)}

@@ -148,6 +148,7 @@ def test_all_members_are_killed_at_once(tmp_path):
 def test_a_member_that_sleeps_past_its_lease_is_left_behind_and_comes_back(tmp_path):
     with job_of(tmp_path / "job", "tally", delay_s=0.03, lease_s=1.0) as job:
         status = job.watch(lambda s: s["records_done"] >= 200)
+        assert len({w["task"] for w in status["workers"]} - {None}) == 1, "they share a task"
         pid = status["workers"][0]["pid"]
         send(pid, signal.SIGSTOP)
         job.watch(lambda s: len([w for w in s["workers"] if w["state"] == "training"]) == 1)
