@@ -39,7 +39,7 @@ from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
 from ..proto import worker_pb2_grpc
 from ..ps.client import PsClient
-from . import adaptive_batch, nursery
+from . import nursery
 from .allreduce_trainer import AllReduceTrainer
 from .batch_rule import make_rule
 from .describe import be_deterministic, describe, load, model_maker, open_readers
@@ -246,6 +246,11 @@ class _Process:
         make_model = model_maker(definition, settings)
         device = choose_device(settings.device)
         spec = model_spec(make_model(), definition.optimizer(), settings.seed)
+        clock, follower = MonotonicClock(), None
+        if settings.batch_rule == "adaptive":
+            from . import adaptive_batch  # what others need not import
+
+            follower = adaptive_batch.Follower(adaptive_batch.make(settings, spec.optimizer), clock)
         prepare: Callable[[Any], Any] = lambda features: None
         trainer: AllReduceTrainer
         backend = "nccl" if device.type == "cuda" else "gloo"
@@ -271,7 +276,7 @@ class _Process:
                 device=device,
                 compile=settings.compile,
                 warmup_steps=settings.lr_warmup_steps,
-                batch=adaptive_batch.make(settings, spec.optimizer),
+                batch=follower.batch if follower is not None else None,
             )
         tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
         tasks.train_begin(trainer.model)
@@ -301,9 +306,10 @@ class _Process:
             states=self._states,
             token=rpc.job_token(),
             backend=backend,
-            clock=MonotonicClock(),
+            clock=clock,
             log_loss_steps=settings.log_loss_steps,
             on_step=self._on_step,
+            follower=follower,
         )
 
     def _on_step(self, loss: float, records: int) -> None:

@@ -240,10 +240,8 @@ class AdaptiveBatch:
         self._decided = at, members
 
 
-def make(settings: JobSettings, optimizer: optimizers.Optimizer) -> AdaptiveBatch | None:
-    """The job's; None with another rule."""
-    if settings.batch_rule != "adaptive":
-        return None
+def make(settings: JobSettings, optimizer: optimizers.Optimizer) -> AdaptiveBatch:
+    """The job's, whose rule is adaptive."""
     return AdaptiveBatch(
         least=settings.minibatch_size,
         most=settings.max_minibatch_size,
@@ -326,7 +324,7 @@ class Meter:
     def __init__(
         self,
         state: GroupState,
-        choose: Chooser,
+        chooser: Chooser,
         clock: Clock,
         *,
         rank: int,
@@ -334,7 +332,7 @@ class Meter:
         nodes: int,
     ) -> None:
         assert state.batch is not None, "nothing is to be measured"
-        self._state, self._batch, self._choose = state, state.batch, choose
+        self._state, self._batch, self._chooser = state, state.batch, chooser
         self._rank, self._members, self._nodes = rank, members, nodes
         self._first = state.version
         self._stopwatch = Stopwatch(clock)
@@ -381,7 +379,7 @@ class Meter:
         if self._rank == 0:
             words[2] = self._total()
             if batch.is_to_choose(version, self._members):
-                words[3], words[4] = self._choose.ask(batch, self._nodes, self._members)
+                words[3], words[4] = self._chooser.ask(batch, self._nodes, self._members)
         words[5:] = times
         self._local, self._count, self._times = [], 0, Times()
         dist.all_reduce(words)
@@ -478,26 +476,27 @@ class Meter:
             measure(computed[0], mark(), lambda seconds: self._times.add_sync(seconds))
 
 
-def enter(
-    trainer: AllReduceTrainer,
-    stream: SliceStream,
-    choose: Chooser,
-    clock: Clock,
-    reply: pb.JoinReply,
-    shares: int,
-) -> None:
-    """A round begins, in torch's default process group: agree on its minibatch, where it may change."""
-    batch = trainer.state.batch
-    if batch is None:
-        return
-    device = trainer.state.parameters[0].device
-    word = torch.tensor([batch.minibatch], device=device)
-    dist.broadcast(word, 0)
-    stream.train_minibatch = int(word)
-    log.info("round=%d -> minibatch=%d", reply.round, stream.train_minibatch)
-    if shares == len(reply.peers):
+class Follower:
+    """Brings a member's rounds their minibatch, and what measures their steps."""
+
+    def __init__(self, batch: AdaptiveBatch, clock: Clock) -> None:
+        self.batch = batch  # that of the member's state
+        self._clock = clock
+        self._chooser = Chooser(clock)
+
+    def enter(
+        self, trainer: AllReduceTrainer, stream: SliceStream, reply: pb.JoinReply, shares: int
+    ) -> None:
+        """A round begins, in torch's default process group. The stream is not started yet."""
+        state = trainer.state
+        word = torch.tensor([self.batch.minibatch], device=state.parameters[0].device)
+        dist.broadcast(word, 0)
+        stream.train_minibatch = int(word)
+        log.info("round=%d -> minibatch=%d", reply.round, stream.train_minibatch)
+        if shares < len(reply.peers):
+            return
         nodes = len({host_of(peer.address) for peer in reply.peers})
-        trainer.meter = Meter(
-            trainer.state, choose, clock, rank=reply.rank, members=shares, nodes=nodes
+        trainer.meter = meter = Meter(
+            state, self._chooser, self._clock, rank=reply.rank, members=shares, nodes=nodes
         )
-        stream.splits = trainer.meter.splits
+        stream.splits = meter.splits

@@ -17,7 +17,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -27,11 +27,13 @@ from torch.nn.parallel import DistributedDataParallel
 from ..common.errors import DefinitionError
 from ..nn.embedding import tables
 from ..nn.model_spec import ModelSpec
-from .adaptive_batch import AdaptiveBatch, Measured, Meter
 from .device import to_device
 from .group_state import GroupState
 from .ps_trainer import NonFinite, _seed_of, compiled
 from .slices import Slice
+
+if TYPE_CHECKING:
+    from .adaptive_batch import AdaptiveBatch, Measured, Meter
 
 # Buffers are averaged here; torch calls that option by another name from 2.12 on.
 _SYNCS = inspect.signature(DistributedDataParallel).parameters

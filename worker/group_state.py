@@ -12,7 +12,7 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -24,8 +24,10 @@ from ..nn.local import torch_optimizer
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from ..nn.optimizers import learning_rate
 from . import optimizer_state
-from .adaptive_batch import AdaptiveBatch
 from .ps_trainer import dense_tensors
+
+if TYPE_CHECKING:
+    from .adaptive_batch import AdaptiveBatch
 
 _SHARD = "shard-00000-of-00001"
 _BESIDE_SERVERS = "group"  # whose shards have their own files in the same folder

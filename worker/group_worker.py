@@ -27,6 +27,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -36,7 +37,6 @@ from ..common.errors import EdlError, Fenced
 from ..common.storage import FileRecord
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
-from . import adaptive_batch
 from .allreduce_trainer import AllReduceTrainer, Reduced
 from .batch_rule import BatchRule
 from .batches import SpanError
@@ -46,6 +46,9 @@ from .process_group import ProcessGroup, RoundOver
 from .slices import RoundLeases, Slice, SliceStream
 from .task_stream import BadSpan, Batch, EndOfTask, Lease, Woken
 from .worker import Tasks, _Rate
+
+if TYPE_CHECKING:
+    from .adaptive_batch import Follower
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +80,11 @@ class GroupWorker:
         clock: Clock,
         log_loss_steps: int,
         on_step: Callable[[float, int], None] = lambda loss, records: None,
+        follower: Follower | None = None,
     ) -> None:
         """`first_values`: the checkpoint that gives them to a new job, if one does. `address`: where
-        `states` is served. `make_stream(leases, rank, shares, minibatch)`."""
+        `states` is served. `make_stream(leases, rank, shares, minibatch)`. `follower`: of a minibatch that
+        follows the goodput."""
         self._master = master
         self._trainer = trainer
         self._tasks = tasks
@@ -93,8 +98,7 @@ class GroupWorker:
         self._log_loss_steps = log_loss_steps
         self._on_step = on_step
         self._rate = _Rate(clock)
-        self._clock = clock
-        self._choose = adaptive_batch.Chooser(clock)
+        self._follower = follower
         self._draining = threading.Event()
         self._fenced = threading.Event()
         self._round: _Round | None = None
@@ -217,7 +221,8 @@ class GroupWorker:
             self._offer_state(reply)
             group.open(self._master, reply.round, reply.rank, world, self._backend)
             self._trainer.enter(world)
-            adaptive_batch.enter(self._trainer, stream, self._choose, self._clock, reply, shares)
+            if self._follower is not None:
+                self._follower.enter(self._trainer, stream, reply, shares)
             stream.start()
             _Steps(self, round_).run()
             return False

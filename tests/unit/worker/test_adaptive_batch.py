@@ -185,7 +185,6 @@ def test_a_schedule_goes_by_records():
 
 
 def test_without_the_rule_there_is_none():
-    assert adaptive_batch.make(JobSettings(), SGD()) is None
     assert state_of(None, SGD(lr=0.1)).learning_rate(64) == 0.1
 
 
