@@ -346,6 +346,24 @@ def test_lengths_are_those_of_uneven_gradients_and_of_their_mean():
     assert found.total == pytest.approx((gradient(weight, inputs, labels) ** 2).sum(), rel=1e-5)
 
 
+def test_lengths_of_one_of_two_members_are_its_share():
+    """Of a minibatch of 16, the other member has the rest."""
+    ours, clock = member(SGD(lr=0.1))
+    ours.enter(2)
+    ours.meter = Meter(ours.state, Chooser(clock), clock, rank=1, members=2, nodes=1)
+    inputs, labels = drawn(12)
+    weight = ours.model.out.weight.detach().numpy()[0].copy()
+    own = piece(inputs, labels, 12)
+    own.total = 16
+
+    found = ours.reduce(own, False).measured
+
+    assert (found.count, found.total) == (1, 0.0)  # the first member says what all have
+    assert found.local == pytest.approx(
+        0.75 * (gradient(weight, inputs, labels) ** 2).sum(), rel=1e-5
+    )
+
+
 def test_the_estimate_of_uneven_gradients_is_unbiased():
     """McCandlish et al., appendix A.1: "an unbiased estimate of the true gradient norm and of the
     covariance": over all minibatches of 3 records out of a population of 3, in parts of 2 and 1."""
