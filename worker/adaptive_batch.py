@@ -9,7 +9,7 @@ All members have the same minibatch at the same step, whoever dies when:
 
   AdaptiveBatch is a part of the group's state. Only a commit changes it, by numbers that all members
   of the round have from one all-reduce (`Measured`), no member by its own arithmetic: so where the
-  versions are equal, so is this, and a step that is computed again is chosen again.
+  versions are equal, so is this, and what a lost step has chosen is lost with it.
   The choice is the first member's, since a fit may end elsewhere on another machine. It travels in
   that all-reduce, and the round ends with the step, for slices are cut ahead.
   A round begins with the minibatch that its first member, who has the newest state, broadcasts: a
@@ -108,14 +108,13 @@ class Measured:
 
     `local` and `total`: L and T of the noise estimator, of `count` gradients. `times`: summed over
     the members, since the last of these. `chosen`: the minibatch from the next step on; 0: nothing
-    was decided. `gain`: in goodput, that this promises.
+    was decided. `key`: where they were measured.
     """
 
     local: float
     total: float
     count: int
     chosen: int
-    gain: float
     times: Times
     key: Key
 
@@ -261,9 +260,9 @@ class Chooser:
         self._clock = clock
         self._fitted: tuple[float, frozenset[Key], PerfParams] | None = None
         self._asked: tuple[int, int, int] | None = None
-        self._answer: Future[tuple[int, float]] = Future()
+        self._answer: Future[int] = Future()
 
-    def ask(self, batch: AdaptiveBatch, nodes: int, members: int) -> tuple[int, float]:
+    def ask(self, batch: AdaptiveBatch, nodes: int, members: int) -> int:
         """What `choose` finds; 0 while that is not known: then ask again."""
         asked = (batch.minibatch, nodes, members)
         if self._asked is None:
@@ -272,15 +271,15 @@ class Chooser:
             work = (self._answer, copy.deepcopy(batch), nodes, members)
             threading.Thread(target=self._think, args=work, name="minibatch", daemon=True).start()
         if not self._answer.done():
-            return 0, 1.0
+            return 0
         was, self._asked = self._asked, None
-        return self._answer.result() if was == asked else (0, 1.0)
+        return self._answer.result() if was == asked else 0
 
-    def choose(self, batch: AdaptiveBatch, nodes: int, members: int) -> tuple[int, float]:
-        """The minibatch and its gain, as `best`; 0 while nothing was timed."""
+    def choose(self, batch: AdaptiveBatch, nodes: int, members: int) -> int:
+        """The minibatch, as `best`; 0 while nothing was timed."""
         perf = self._perf(batch.times)
         if perf is None:
-            return 0, 1.0
+            return 0
         chosen, gain = best(
             batch.goodput(perf),
             batch.sizes,
@@ -291,11 +290,11 @@ class Chooser:
         )
         if chosen != batch.minibatch:
             log.info("minibatch=%d -> %d goodput=x%.2f", batch.minibatch, chosen, gain)
-        return chosen, gain
+        return chosen
 
     def _think(
         self,
-        answer: Future[tuple[int, float]],
+        answer: Future[int],
         batch: AdaptiveBatch,
         nodes: int,
         members: int,
@@ -373,17 +372,17 @@ class Meter:
             return None
         self._stopwatch.collect()
         times = torch.tensor(dataclasses.astuple(self._times), dtype=torch.float64)
-        words = torch.zeros(5 + len(times), dtype=torch.float64, device=self._device)
+        words = torch.zeros(4 + len(times), dtype=torch.float64, device=self._device)
         words[0] = sum(self._local, words[0])
         words[1] = self._count
         if self._rank == 0:
             words[2] = self._total()
             if batch.is_to_choose(version, self._members):
-                words[3], words[4] = self._chooser.ask(batch, self._nodes, self._members)
-        words[5:] = times
+                words[3] = self._chooser.ask(batch, self._nodes, self._members)
+        words[4:] = times
         self._local, self._count, self._times = [], 0, Times()
         dist.all_reduce(words)
-        local, count, total, chosen, gain, *sums = words.tolist()
+        local, count, total, chosen, *sums = words.tolist()
         shares = math.ceil(batch.minibatch / self._members)
         passes = math.ceil(shares / batch.local) if batch.local else 1
         return Measured(
@@ -391,7 +390,6 @@ class Meter:
             total,
             round(count),
             round(chosen),
-            gain,
             Times(*sums),
             (self._nodes, self._members, math.ceil(shares / passes)),
         )

@@ -198,7 +198,7 @@ class GroupState:
                 if ledger:
                     self.version = books["version"]
                     self.applied |= {task: position for task, _, position in books["ledger"]}
-                    batch = books.get("batch")
+                    batch = books.get("batch") or batch
                 continue
             header_nbytes = int.from_bytes(data[:8], "little")
             header = json.loads(data[8 : 8 + header_nbytes])["__metadata__"]["edl"]

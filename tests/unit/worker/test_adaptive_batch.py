@@ -141,7 +141,7 @@ def known(sqr=0.5, var=1.0, **more):
 
 
 def measured(local=2.0, total=1.5, count=2, chosen=0, times=None, key=(1, 2, 8)):
-    return Measured(local, total, count, chosen, 1.1, times or Times(), key)
+    return Measured(local, total, count, chosen, times or Times(), key)
 
 
 def state_of(batch, optimizer, version=0):
@@ -447,7 +447,7 @@ def test_one_alone_asks_for_two_passes_where_noise_is_measured():
 
 
 def test_a_choice_ends_the_round():
-    answers = [(0, 1.0), (12, 1.0), (24, 1.5)]
+    answers = [0, 12, 24]
     ours, _ = member(SGD(), chooser=SimpleNamespace(ask=lambda *about: answers.pop(0)))
     ends = []
     version = 0
@@ -476,11 +476,11 @@ class Thinker(Chooser):
 
     def choose(self, batch, nodes, members):
         assert self.go.wait(10)
-        return 10 * members, 2.0
+        return 10 * members
 
     def told(self, *about):
         self.go.set()
-        while not (answer := self.ask(*about))[0]:
+        while not (answer := self.ask(*about)):
             self._answer.result(10)
         return answer
 
@@ -488,8 +488,8 @@ class Thinker(Chooser):
 def test_nobody_waits_for_the_choice():
     batch, chooser = known(), Thinker()
 
-    assert (0, 1.0) == chooser.ask(batch, 1, 2) == chooser.ask(batch, 1, 2)
-    assert (20, 2.0) == chooser.told(batch, 1, 2)
+    assert 0 == chooser.ask(batch, 1, 2) == chooser.ask(batch, 1, 2)
+    assert 20 == chooser.told(batch, 1, 2)
 
 
 def test_what_was_thought_about_another_group_is_not_told():
@@ -498,8 +498,8 @@ def test_what_was_thought_about_another_group_is_not_told():
     chooser.go.set()
     chooser._answer.result(10)
 
-    assert chooser.ask(batch, 1, 3) == (0, 1.0)
-    assert chooser.told(batch, 1, 3) == (30, 2.0)
+    assert chooser.ask(batch, 1, 3) == 0
+    assert chooser.told(batch, 1, 3) == 30
 
 
 def test_an_error_in_thinking_is_told():
@@ -525,4 +525,4 @@ def test_the_model_of_the_times_is_fitted_where_the_group_has_run_otherwise(monk
 
 
 def test_nothing_is_chosen_while_nothing_was_timed():
-    assert Chooser(FakeClock()).choose(known(), 1, 2) == (0, 1.0)
+    assert Chooser(FakeClock()).choose(known(), 1, 2) == 0
