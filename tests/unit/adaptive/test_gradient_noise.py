@@ -173,8 +173,20 @@ def test_inner_products_are_those_of_float64(tensor):
 
 
 def test_inner_products_can_be_of_quotients():
-    one, two, by = torch.rand(3, 200_000, dtype=torch.float64)
+    one, two, by = torch.rand(3, 300_000, dtype=torch.float64)
 
-    found = sum(map(float, inner_product(one, two, lambda part: by[part])))
+    found = [
+        sum(map(float, inner_product(one, other, lambda part: by[part].clone())))
+        for other in (one, two)
+    ]
 
-    assert (one / by @ (two / by)).item() == pytest.approx(found)
+    assert [(one / by @ (of / by)).item() for of in (one, two)] == pytest.approx(found)
+
+
+@pytest.mark.parametrize("size", [1, 5, 600_000])
+def test_the_shares_of_replicas_in_an_inner_product_add_up_to_it(size):
+    one, two = torch.rand(2, size, dtype=torch.float64)
+
+    found = sum(float(part) for at in range(3) for part in inner_product(one, two, share=(at, 3)))
+
+    assert (one @ two).item() == pytest.approx(found)
