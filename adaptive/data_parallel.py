@@ -145,7 +145,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """The model's; with gradients on, it decides whether their averaging follows."""
         loop = data_loader.current_dataloader()
         averages = loop is not None and loop.is_sync_step()
-        if averages is not self.require_backward_grad_sync:  # to set what a Module has is slow
+        if averages is not self.require_backward_grad_sync:  # Module.__setattr__ is slow
             self.require_backward_grad_sync = averages
         if torch.is_grad_enabled():
             self._backward.expect(loop)
@@ -189,7 +189,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
             result = original(*args, **kwargs)
         else:
             result = self._scaled(factors, original, *args, **kwargs)
-        self.progress += gns.gain(gns.scale)
+        # Past Module.__setattr__, which costs as much as all else here.
+        self.__dict__["progress"] += gns.gain(gns.scale)
         gns.advance()
         return result
 
