@@ -24,6 +24,7 @@ training goes on and are used from the next step on; so a gradient is never scal
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ _FEW = 64  # estimates, while every step is measured
 _SMOOTHING = 0.999  # for every M0 examples; Pollux's code
 _LEAST_VAR = 1e-6
 _PART = 2**18  # elements of a dot product: float32 sums of more lose digits, temporaries the cache
+_LANES = 64  # elements at once
 _WARM = 5  # steps of Adam before its second moments are taken for a preconditioner
 
 Floats = NDArray[np.float64]
@@ -410,8 +412,6 @@ class AdamGradientNoiseScale(GradientNoiseScale):
             self.optimizer.state.clear()
         super().start(accum_scale, micros)
 
-    _scratch: Tensor | None = None
-
     def _product(
         self, parameter: Tensor, one: Tensor, two: Tensor, share: tuple[int, int] = (0, 1)
     ) -> list[Tensor]:
@@ -419,53 +419,77 @@ class AdamGradientNoiseScale(GradientNoiseScale):
         if not state or (steps := float(state["step"])) < _WARM:
             return inner_product(one, two, share=share)
         group = self.optimizer.param_groups[self._step.groups[parameter]]
-        moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"].reshape(-1)
+        moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
         unbiased = 1 - float(group["betas"][1]) ** steps
-        eps = group["eps"] * unbiased**0.5
+        # Divided by sqrt(unbiased) x (sqrt(v_hat) + eps), for a pass less.
+        precondition = Precondition(_flat(moments), group["eps"] * unbiased**0.5)
+        return [p * unbiased for p in inner_product(one, two, precondition, share)]
 
-        def divisor(part: slice) -> Tensor:
-            """sqrt(unbiased) x (sqrt(v_hat) + eps), for a pass less."""
-            squares = moments[part]
-            return torch.sqrt(squares, out=self._room(squares)).add_(eps)
 
-        return [product * unbiased for product in inner_product(one, two, divisor, share)]
+@dataclass(frozen=True)
+class Precondition:
+    """Divides by sqrt(moments) + eps, element by element; `moments` are flat."""
 
-    def _room(self, part: Tensor) -> Tensor:
-        """For as many elements, always the same: memory that is new costs a page fault for each 4 KiB."""
-        dtype = torch.promote_types(part.dtype, torch.float32)
-        room = self._scratch
-        if room is None or (room.dtype, room.device) != (dtype, part.device):
-            room = self._scratch = torch.empty(_PART, dtype=dtype, device=part.device)
-        return room[: len(part)]
+    moments: Tensor
+    eps: float
 
 
 def inner_product(
     one: Tensor,
     two: Tensor,
-    divisor: Callable[[slice], Tensor] | None = None,
+    by: Precondition | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> list[Tensor]:
     """Scalars that add up to the inner product of two tensors of one shape, each divided before.
 
-    `divisor` gives its part of the flattened tensor, which is overwritten then. `share`: only the
-    k-th of so many equal parts.
+    `share`: only the k-th of so many equal parts.
     """
     first = _flat(one)
     second = first if two is one else _flat(two)
     (at, of), size = share, first.numel()
-    products, stop = [], size * (at + 1) // of
-    for start in range(size * at // of, stop, _PART):
-        part = slice(start, min(start + _PART, stop))
-        a, b = first[part], second[part]
-        if divisor is not None:
-            by = divisor(part)
-            if two is not one:
-                b = b / by
-            a = torch.div(a, by, out=by)
-            if two is one:
-                b = a
-        products.append(torch.dot(a, b))
+    begin, end = size * at // of, size * (at + 1) // of
+    if by is not None and _is_plain(first) and _is_plain(by.moments):
+        part = slice(begin, end)
+        arrays = (flat[part].detach().numpy() for flat in (first, second, by.moments))
+        return [torch.tensor(_kernel()(*arrays, by.eps), dtype=torch.float64)]
+    products = []
+    for start in range(begin, end, _PART):
+        part = slice(start, min(start + _PART, end))
+        quotients = [flat[part] for flat in ((first,) if second is first else (first, second))]
+        if by is not None:
+            divisor = by.moments[part].sqrt().add_(by.eps)
+            quotients = [quotient / divisor for quotient in quotients]
+        products.append(torch.dot(quotients[0], quotients[-1]))
     return products
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32
+
+
+@functools.cache
+def _kernel() -> Callable[..., float]:
+    from ..common.kernels import DOUBLE, FLOATS_1D, compiled
+
+    return compiled(_quotients, FLOATS_1D, FLOATS_1D, FLOATS_1D, DOUBLE)
+
+
+def _quotients(one, two, moments, eps):  # type: ignore[no-untyped-def]  # compiled by numba
+    """The inner product of quotients in one pass, where torch needs four: half of the time.
+
+    Added up in lanes, and these in float64: only so may a compiler take several elements at once.
+    """
+    lanes, least = np.zeros(_LANES), np.float32(eps)
+    whole = one.size - one.size % _LANES
+    for start in range(0, whole, _LANES):
+        for lane in range(_LANES):
+            at = start + lane
+            factor = np.float32(1) / (np.sqrt(moments[at]) + least)
+            lanes[lane] += np.float64((one[at] * factor) * (two[at] * factor))
+    for at in range(whole, one.size):
+        factor = np.float32(1) / (np.sqrt(moments[at]) + least)
+        lanes[0] += np.float64((one[at] * factor) * (two[at] * factor))
+    return lanes.sum()
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -190,6 +190,19 @@ def test_adam_s_noise_is_that_of_gradients_divided_by_its_second_moments(enter):
     assert smoothed(expected, [0.999**2] * 8) == pytest.approx(net.gns.raw_sqr_avg[0])
 
 
+def test_the_shares_of_replicas_in_adam_s_lengths_add_up_to_them(enter):
+    net, _ = wrap(torch.optim.AdamW, sizes=(30,))
+    train(net, enter(Loop(accumulation_steps=1)), gradients(5, 16, 30))
+    (weight,) = net.module.weights
+    whole, *shares = [
+        sum(map(float, net.gns._product(weight, weight.grad, weight.grad, share)))
+        for share in [(0, 1), (0, 3), (1, 3), (2, 3)]
+    ]
+
+    assert whole == pytest.approx(sum(shares))
+    assert whole > 2 * max(shares)
+
+
 def test_adam_begins_anew_with_another_batch_size_and_sgd_does_not(enter):
     steps = {}
     for optimizer in (torch.optim.Adam, torch.optim.AdamW):

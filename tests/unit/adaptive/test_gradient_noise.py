@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noise import mean, multi_sample, smoothed, squared
 
-from edl.adaptive.gradient_noise import EVERY, NoiseEstimator, gain, inner_product, is_due
+from edl.adaptive.gradient_noise import (
+    EVERY,
+    NoiseEstimator,
+    Precondition,
+    gain,
+    inner_product,
+    is_due,
+)
 
 GOLDEN = [[[1.0, 2.0, 0.0]], [[3.0, 0.0, -1.0]]]
 
@@ -223,24 +230,42 @@ def test_inner_products_are_those_of_float64(tensor):
     assert (exact * other.double()).sum().item() == pytest.approx(product, rel=5e-6)
 
 
-def test_inner_products_can_be_of_quotients():
-    one, two, by = torch.rand(3, 300_000, dtype=torch.float64)
+def parts_and_oracle(size, dtype):
+    """Inner products of two quotients and of one with itself, and what they are in float64."""
+    one, two, moments = (torch.rand(3, size, dtype=dtype) + 0.01).unbind()
+    by = Precondition(moments**2, 1e-2)
+    divisor = moments.double() + 1e-2
+    found = [inner_product(one, of, by) for of in (one, two)]
+    return found, [(one.double() / divisor @ (of.double() / divisor)).item() for of in (one, two)]
 
-    found = [
-        sum(map(float, inner_product(one, other, lambda part: by[part].clone())))
-        for other in (one, two)
-    ]
 
-    assert [(one / by @ (of / by)).item() for of in (one, two)] == pytest.approx(found)
+@pytest.mark.parametrize("size", [1, 63, 64, 1000, 300_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inner_products_can_be_of_quotients(size, dtype):
+    found, expected = parts_and_oracle(size, dtype)
+
+    assert expected == pytest.approx([sum(map(float, parts)) for parts in found], rel=2e-6)
+
+
+def test_quotients_of_gradients_that_are_not_finite_are_not():
+    one, by = torch.tensor([1.0, float("inf")]), Precondition(torch.zeros(2), 1.0)
+    (product,) = inner_product(one, one, by)
+
+    assert not product.isfinite()
 
 
 @pytest.mark.parametrize("size", [1, 5, 600_000])
-def test_the_shares_of_replicas_in_an_inner_product_add_up_to_it(size):
-    one, two, by = torch.rand(3, size, dtype=torch.float64) + 1
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_shares_of_replicas_in_an_inner_product_add_up_to_it(size, dtype):
+    one, moments = torch.rand(2, size, dtype=dtype) + 1
+    by = Precondition(moments, 0.5)
 
     found = [
-        sum(float(part) for at in range(3) for part in inner_product(one, two, divisor, (at, 3)))
-        for divisor in (None, lambda part: by[part].clone())
+        sum(float(part) for at in range(3) for part in inner_product(one, one, of, (at, 3)))
+        for of in (None, by)
     ]
 
-    assert [(one @ two).item(), (one / by @ (two / by)).item()] == pytest.approx(found)
+    one, divisor = one.double(), moments.double() ** 0.5 + 0.5
+    assert [quotient.square().sum().item() for quotient in (one, one / divisor)] == pytest.approx(
+        found, rel=2e-6
+    )
