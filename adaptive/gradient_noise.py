@@ -15,10 +15,12 @@ in between; the first n of the other kind forgets what was found so.
 Estimates are averaged exponentially, by 0.999 for every M0 examples. `NoiseEstimator` is that, on
 numbers alone; `GradientNoiseScale` makes the numbers out of tensors.
 
-What it costs. Squared lengths are dot products of small parts, added up in float64.
+What it costs. Squared lengths are dot products of small parts, added up in float64; of that of the
+mean, which all replicas hold, each computes a share.
 Not every step is measured, but one for about every `every` x M0 examples (every step while there are
 few estimates): which ones depends on no gradient, so the estimates stay unbiased, and one that is
-missing only leaves the others more weight. The lengths of all replicas are averaged while
+missing only leaves the others more weight. About 2000 / `every` figures count in an average, as many
+as every step gives where S = `every`, whatever the present S. The lengths of all replicas are averaged while
 training goes on and are used from the next step on; so a gradient is never scaled by its own length.
 """
 
