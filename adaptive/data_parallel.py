@@ -17,6 +17,10 @@ of them tell their micro-gradient, and the end of the pass comes after the avera
 callback is queued by a callback that was queued before DDP's own. Where shares are uneven, a
 micro-gradient is multiplied by the loop's `weight`, so that the mean over replicas is that over records.
 
+Most passes have nothing to tell: the step is not measured, has one micro-batch, and the batch is that of the
+step before. The forward pass knows, and takes the hooks off: each costs some 10 us of a busy
+machine. Of such passes one in _TIMED is heard nevertheless, for how long it synchronises.
+
 What is not supported: several backward passes for one micro-batch (add up the losses instead).
 """
 
@@ -47,8 +51,11 @@ from .stopwatch import Moment, Stopwatch
 if TYPE_CHECKING:
     from torch.amp import GradScaler
     from torch.optim.lr_scheduler import LRScheduler
+    from torch.utils.hooks import RemovableHandle
 
     from .data_loader import AdaptiveDataLoaderHelper
+
+_TIMED = 32  # passes: of so many one is timed; a guess, for each of them costs about 2 % more
 
 
 class Scalars(Protocol):
@@ -135,8 +142,11 @@ class AdaptiveDataParallel(DistributedDataParallel):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The model's; with gradients on, it decides whether their averaging follows."""
         loop = data_loader.current_dataloader()
-        self.require_backward_grad_sync = loop is not None and loop.is_sync_step()
-        self._backward.expect()
+        averages = loop is not None and loop.is_sync_step()
+        if averages is not self.require_backward_grad_sync:  # Module.__setattr__ is slow
+            self.require_backward_grad_sync = averages
+        if torch.is_grad_enabled():
+            self._backward.expect(loop)
         return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -169,18 +179,32 @@ class AdaptiveDataParallel(DistributedDataParallel):
     def _optimizer_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not _loop().is_sync_step():
             return None
+        gns = self.gns
+        if gns.collect():
+            profile.set_gradient_stats(gns.sqr_avg(), gns.var_avg())
+        factors = self.lr_factors
+        if all(factor == 1 for factor in factors):  # as without autoscale
+            result = original(*args, **kwargs)
+        else:
+            result = self._scaled(factors, original, *args, **kwargs)
+        # Past Module.__setattr__, which costs as much as all else here.
+        self.__dict__["progress"] += gns.gain(gns.scale)
+        gns.advance()
+        return result
+
+    def _scaled(
+        self, factors: list[float], original: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """With learning rates that stand for this call only."""
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
-        for group, factor in zip(groups, self.lr_factors, strict=True):
+        for group, factor in zip(groups, factors, strict=True):
             group["lr"] = group["lr"] * factor
         try:
-            result = original(*args, **kwargs)
+            return original(*args, **kwargs)
         finally:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
-        self.progress += self.gain
-        self.gns.advance()
-        return result
 
     def _if_averaged(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs) if _loop().is_sync_step() else None
@@ -207,13 +231,47 @@ class _Backward:
         self._newest: Tensor | None = None  # whose gradient came last,
         self._last: Tensor | None = None  # and in the pass before
         self._computed: Moment | None = None  # when the last gradient of this pass came
-        for parameter in parameters:
-            hook = functools.partial(self._gradient, parameter)
-            parameter.register_hook(hook)  # type: ignore[no-untyped-call]
+        self._untimed = _TIMED  # passes since one was timed
+        self._measured_before = False  # in the pass before
+        self._hooks: list[RemovableHandle] = []
+        self._listen()
 
-    def expect(self) -> None:
+    def expect(self, loop: AdaptiveDataLoaderHelper | None) -> None:
         """A pass may follow. One that failed in its middle is forgotten."""
         self._running = False
+        self._measured_before = self._measures and bool(self._hooks)
+        self._untimed += 1
+        if not self._is_quiet(loop):
+            self._listen()
+        elif self._hooks:
+            self._ignore()
+
+    def _is_quiet(self, loop: AdaptiveDataLoaderHelper | None) -> bool:
+        """Whether there is nothing to learn and nothing to do in a pass of this loop."""
+        return (
+            loop is not None
+            and (self._replicas == 1 or self._untimed < _TIMED)
+            and not self.accumulating
+            and loop.training
+            and loop.weight == 1.0
+            and loop.accumulation_steps == 0
+            and loop.batch_size == self.init_batch_size
+            and self._gns.is_quiet(loop.current_batch_size / loop.batch_size)
+        )
+
+    def _listen(self) -> None:
+        if not self._hooks:
+            for parameter in self._parameters:
+                hook = functools.partial(self._gradient, parameter)
+                self._hooks.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def _ignore(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        for parameter in self._parameters:
+            if not parameter._backward_hooks:  # an empty dictionary costs nearly what a hook does
+                parameter._backward_hooks = None
 
     def _gradient(self, parameter: Tensor, gradient: Tensor) -> Tensor | None:
         """A micro-gradient is known; it is not in `.grad` yet."""
@@ -249,15 +307,15 @@ class _Backward:
         self.accumulating = not loop.is_sync_step()
         if self.accumulating:
             return
-        if self._replicas > 1 and self._computed is not None:
+        usual = self._measured_before or not self._measures  # measuring hides some averaging
+        if self._replicas > 1 and self._computed is not None and usual:
             ended = self._stopwatch.mark()
             self._stopwatch.measure(self._computed, ended, profile.record_sync)
+            self._untimed = 0
         if self._gns.accum_count > 1:
             for parameter in self._parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(self._gns.accum_count)
-        if self._gns.collect():
-            profile.set_gradient_stats(self._gns.sqr_avg(), self._gns.var_avg())
         self._gns.finish()
 
 

@@ -1,17 +1,23 @@
 """What adaptivity costs: a step of AdaptiveDataParallel against one of plain DistributedDataParallel.
 
-    python -m benchmarks.adaptive_overhead [--rounds 48] [--steps 16]
+    python -m benchmarks.adaptive_overhead [--cases "MLP, SGD"] [--variants default] [--rounds 48]
 
-Two replicas (gloo, one thread each), a fixed batch, gradients averaged at every step. The variants take
-turns in the same two processes, a chunk of steps each, the order turned from round to round; a ratio is
-taken within a round (measure.py), for the replica whose chunk took longer.
+Two replicas (gloo, one thread each), a fixed batch, gradients averaged at every step. In a round each
+variant makes --steps steps (a multiple of 16: as many of them are measured in each round), all of them in
+the same two processes and in turns of TURN steps, in an order that is turned round and reversed from
+turn to turn; what else the machine does meets them alike. Wall time is the slower replica's, CPU time
+both replicas'. What a variant costs more is a ratio within a round: the median over the rounds, its 95 %
+interval (bootstrap of the groups of rounds that had the same models) and the quartiles of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import itertools
+import os
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
 
 import torch
@@ -19,7 +25,7 @@ from torch import distributed, multiprocessing, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.measure import Found, Sample, load, machine, sample, table
+from benchmarks.measure import Sample, cpu_s, load, machine, more
 from edl.adaptive import AdaptiveDataParallel, data_loader, session
 from edl.adaptive.gradient_noise import EVERY
 from edl.model_zoo import resnet20
@@ -27,7 +33,8 @@ from edl.model_zoo import resnet20
 REPLICAS = 2
 WARM_UP = 16  # steps
 FEW = 64  # estimates, while every step is measured: not what is looked at here
-ROUNDS_EACH = 6  # then models are made anew, for where they lie in memory makes a difference of 3 %
+ROUNDS_EACH = 4  # then models are made anew, for where they lie in memory makes a difference of 3 %
+TURN = 4  # steps
 
 
 class FixedBatch:
@@ -73,10 +80,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.optim.Optimi
     "MLP, AdamW": (mlp, adamw, 64),
     "ResNet-20, SGD": (resnet20.model, sgd, 16),
 }
+PLAIN = "plain DDP"
 VARIANTS: dict[str, int | None] = {
-    "plain DDP": None,
-    f"adaptive, gns_every={EVERY} (default)": EVERY,
-    "adaptive, gns_every=1": 1,
+    PLAIN: None,
+    "default": EVERY,  # of gns_every
+    "gns_every=1": 1,
+    "nothing measured": 10**9,
 }
 
 
@@ -103,25 +112,42 @@ def stepper(case: str, every: int | None) -> Callable[[], None]:
     return step
 
 
-def chunks(case: str, rounds: int, steps: int) -> Found:
-    """The samples of each variant: the slower replica's wall time, both replicas' CPU time."""
-    names = list(VARIANTS)
-    found: dict[str, list[Sample]] = {name: [] for name in names}
-    for turn in range(rounds):
-        if turn % ROUNDS_EACH == 0:
-            session.reset()  # lets go of the models before
-            variants = {name: stepper(case, every) for name, every in VARIANTS.items()}
-            for step in variants.values():
-                work(step, WARM_UP)
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            distributed.barrier()
-            mine = sample(steps, functools.partial(work, variants[name], steps))
-            wall_s, cpu_s = torch.tensor(mine.wall_s), torch.tensor(mine.cpu_s)
-            distributed.all_reduce(wall_s, op=distributed.ReduceOp.MAX)
-            distributed.all_reduce(cpu_s)
-            found[name].append(Sample(steps, wall_s.item(), cpu_s.item()))
+def groups(case: str, names: list[str], rounds: int, steps: int) -> dict[str, list[list[Sample]]]:
+    """The samples of each variant, one a round, by the group of rounds that had the same models."""
+    found: dict[str, list[list[Sample]]] = {name: [] for name in names}
+    for began in range(0, rounds, ROUNDS_EACH):
+        session.reset()  # lets go of the models before
+        variants = {name: stepper(case, VARIANTS[name]) for name in names}
+        for step in variants.values():
+            work(step, WARM_UP)
+        for name in names:
+            found[name].append([])
+        for number in range(began, min(began + ROUNDS_EACH, rounds)):
+            for name, one in round_of(variants, number, steps).items():
+                found[name][-1].append(one)
     return found
+
+
+def round_of(variants: dict[str, Callable[[], None]], number: int, steps: int) -> dict[str, Sample]:
+    """One sample of each."""
+    names = list(variants)
+    spent = {name: torch.zeros(2, dtype=torch.float64) for name in names}  # wall s, CPU s
+    for turn in range(steps // TURN):
+        first = (number + turn // 2) % len(names)
+        order = names[first:] + names[:first]
+        for name in order if turn % 2 else reversed(order):
+            distributed.barrier()
+            began, used = time.perf_counter(), cpu_s([os.getpid()])
+            work(variants[name], TURN)
+            wall_s, used_s = time.perf_counter() - began, cpu_s([os.getpid()]) - used
+            spent[name] += torch.tensor([wall_s, used_s])
+    samples = {}
+    for name, times in spent.items():
+        wall_s, used_s = times.clone()
+        distributed.all_reduce(wall_s, op=distributed.ReduceOp.MAX)
+        distributed.all_reduce(used_s)
+        samples[name] = Sample(steps, wall_s.item(), used_s.item())
+    return samples
 
 
 def work(step: Callable[[], None], steps: int) -> None:
@@ -129,7 +155,23 @@ def work(step: Callable[[], None], steps: int) -> None:
         step()
 
 
-def replica(rank: int, folder: str, cases: list[str], rounds: int, steps: int) -> None:
+def table(found: dict[str, list[list[Sample]]]) -> str:
+    """Markdown: a step of each variant, and what it costs more than the plain one's."""
+    lines = ["| | ms a step | more | CPU ms a step | more |", "|---" * 5 + "|"]
+    for name, mine in found.items():
+        cells = [name]
+        for of in (lambda s: s.wall_s / s.amount, lambda s: s.cost):
+            times = [[1000 * of(one) for one in group] for group in mine]
+            plain = [[1000 * of(one) for one in group] for group in found[PLAIN]]
+            cells.append(f"{statistics.median(itertools.chain(*times)):.1f}")
+            cells.append("" if name == PLAIN else more(times, plain))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def replica(
+    rank: int, folder: str, cases: list[str], names: list[str], rounds: int, steps: int
+) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=REPLICAS
@@ -137,11 +179,9 @@ def replica(rank: int, folder: str, cases: list[str], rounds: int, steps: int) -
     if rank == 0:
         print(f"{machine()}\n- {rounds} rounds of {steps} steps\n- load before: {load()}")
     for case in cases:
-        found = chunks(case, rounds, steps)
+        found = groups(case, names, rounds, steps)
         if rank == 0:
-            plain = next(iter(VARIANTS))
-            of = table(found, [plain], ("steps/s", 1.0), ("CPU ms a step", 1000.0))
-            print(f"\n{case}:\n\n{of}", flush=True)
+            print(f"\n{case}:\n\n{table(found)}", flush=True)
     if rank == 0:
         print(f"\n- load after: {load()}")
     distributed.destroy_process_group()
@@ -149,11 +189,24 @@ def replica(rank: int, folder: str, cases: list[str], rounds: int, steps: int) -
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument(
+        "--variants", nargs="+", default=["default", "gns_every=1"], choices=list(VARIANTS)[1:]
+    )
     parser.add_argument("--rounds", type=int, default=48)
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=EVERY)
     arguments = parser.parse_args()
+    if arguments.steps % EVERY:
+        parser.error(f"--steps must be a multiple of {EVERY}: so that all rounds measure as often")
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(
-            replica, (folder, arguments.cases, arguments.rounds, arguments.steps), nprocs=REPLICAS
+            replica,
+            (
+                folder,
+                arguments.cases,
+                [PLAIN, *arguments.variants],
+                arguments.rounds,
+                arguments.steps,
+            ),
+            nprocs=REPLICAS,
         )

@@ -190,6 +190,19 @@ def test_adam_s_noise_is_that_of_gradients_divided_by_its_second_moments(enter):
     assert smoothed(expected, [0.999**2] * 8) == pytest.approx(net.gns.raw_sqr_avg[0])
 
 
+def test_the_shares_of_replicas_in_adam_s_lengths_add_up_to_them(enter):
+    net, _ = wrap(torch.optim.AdamW, sizes=(30,))
+    train(net, enter(Loop(accumulation_steps=1)), gradients(5, 16, 30))
+    (weight,) = net.module.weights
+    whole, *shares = [
+        sum(map(float, net.gns._product(weight, weight.grad, weight.grad, share)))
+        for share in [(0, 1), (0, 3), (1, 3), (2, 3)]
+    ]
+
+    assert whole == pytest.approx(sum(shares))
+    assert whole > 2 * max(shares)
+
+
 def test_adam_begins_anew_with_another_batch_size_and_sgd_does_not(enter):
     steps = {}
     for optimizer in (torch.optim.Adam, torch.optim.AdamW):
@@ -319,6 +332,63 @@ def test_a_backward_pass_outside_of_a_loop_is_refused_and_one_inside_goes_on(ent
     train(net, enter(Loop()), [[np.ones(3)]])
 
     assert [-0.1] * 3 == pytest.approx(weights(net)[0])
+
+
+def heard(net, loop, passes=1):
+    """Whether there are hooks in the backward passes of such steps, by pass."""
+    found = []
+    for given in gradients(17, passes, 3):
+        train(net, loop, [given])
+        found.append(bool(net.module.weights[0]._backward_hooks))
+    return found
+
+
+def test_nothing_listens_where_nothing_is_measured_or_kept(enter):
+    net, _ = wrap(gns_every=4)
+    net.gns.estimator.samples = 64
+    found = heard(net, enter(Loop()), 9)
+
+    # Steps 0, 4 and 8 are measured, together with the gradients of 3 and 7.
+    assert [True, False, False, True, True, False, False, True, True] == found
+
+
+def test_what_needs_its_hooks_has_them_after_a_pass_without(enter):
+    found = {}
+    for name, changes in {
+        "another batch": {"current_local_bsz": 16},
+        "uneven": {"weight": 0.5},
+        "accumulating": {"accumulation_steps": 1, "current_local_bsz": 4},
+        "another loader": {"batch_size": 16, "current_local_bsz": 16},
+        "not training yet": {"training": False},
+        "the same": {},
+    }.items():
+        net, _ = wrap(gns_every=10**6, name=name)
+        net.gns.estimator.samples, net.gns._made = 64, 1
+        without = heard(net, enter(Loop()), 2)[-1]
+        found[name] = (without, *heard(net, enter(Loop(**({"training": True} | changes)))))
+
+    assert {**dict.fromkeys(found, (False, True)), "the same": (False, False)} == found
+
+
+def test_a_backward_pass_outside_of_a_loop_is_refused_also_after_one_without_hooks(enter):
+    net, _ = wrap(gns_every=10**6)
+    net.gns.estimator.samples, net.gns._made = 64, 1
+    without = heard(net, enter(Loop()), 2)[-1]
+    enter(None)
+
+    assert not without
+    with pytest.raises(UsageError, match="only within a loop"):
+        net([torch.ones(3, dtype=torch.float64)]).backward()
+
+
+def test_hooks_of_the_user_s_own_stay(enter):
+    net, _ = wrap(gns_every=10**6)
+    net.gns.estimator.samples, net.gns._made = 64, 1
+    seen = []
+    net.module.weights[0].register_hook(lambda gradient: seen.append(1))
+    heard(net, enter(Loop()), 3)
+
+    assert [1, 1, 1] == seen
 
 
 def test_outside_of_a_loop_a_model_can_be_applied(enter):

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noise import mean, multi_sample, smoothed, squared
 
-from edl.adaptive.gradient_noise import NoiseEstimator, gain, inner_product, is_due
+from edl.adaptive.gradient_noise import (
+    EVERY,
+    NoiseEstimator,
+    Precondition,
+    gain,
+    inner_product,
+    is_due,
+)
 
 GOLDEN = [[[1.0, 2.0, 0.0]], [[3.0, 0.0, -1.0]]]
 
@@ -122,6 +129,57 @@ def test_estimates_converge_to_the_planted_noise(replicas):
     )
 
 
+def weights_of(theta, samples):
+    """What each of so many figures counts in their exponential average, the last one the most."""
+    weights = theta ** np.arange(samples)[::-1]
+    return weights / weights.sum()
+
+
+def test_estimates_of_every_16th_step_and_of_all_differ_by_their_standard_error():
+    """Measuring fewer steps of a stationary stream brings no bias, only the variance of fewer figures.
+
+    With weights w and v of the steps in the two estimates, the variance of their difference is
+    sum((w - v)^2) times that of a single step's.
+    """
+    random = np.random.default_rng(0)
+    steps, every, streams = 3000, 16, 100
+    all_of, some_of = NoiseEstimator(streams), NoiseEstimator(streams)  # each a group
+    single = []
+    for step in range(steps):
+        pairs = 0.5 + random.normal(size=(2, streams, 8))
+        local, total = (pairs**2).sum(2).mean(0), (pairs.mean(0) ** 2).sum(1)
+        single.append([2 * total - local, local - total])
+        all_of.observe(local, total, count=2, scale=1.0)
+        if step % every == 0:
+            some_of.observe(local, total, count=2, scale=1.0, steps=every)
+    missing = weights_of(0.999, steps)
+    missing[::every] -= weights_of(0.999**every, len(missing[::every]))
+    error = np.std(single, axis=(0, 2)) * np.sum(missing**2) ** 0.5
+    z_scores = np.subtract([some_of.raw_sqr, some_of.raw_var], [all_of.raw_sqr, all_of.raw_var])
+    z_scores /= error[:, None]
+
+    assert [0.0, 0.0] == pytest.approx(z_scores.mean(1), abs=3 / streams**0.5)
+    assert [1.0, 1.0] == pytest.approx(z_scores.std(1), abs=3 / (2 * streams) ** 0.5)
+
+
+@pytest.mark.parametrize("scale", [1, 2, 4, 8, 16, 32])
+def test_estimates_are_never_those_of_fewer_figures_than_every_step_gives_at_16_initial_batches(
+    scale,
+):
+    """Pollux smooths by 0.999 for each initial batch: the larger the batch, the fewer figures count."""
+
+    def effective(theta):  # 1 / sum(w^2), of weights that add up to 1
+        return 1 / np.sum(weights_of(theta, 10**5) ** 2)
+
+    (period,) = {16 // scale or 1} & set(
+        np.diff([step for step in range(1000, 1100) if is_due(step, 64, scale, EVERY)])
+    )
+
+    assert effective(0.999 ** (scale * period)) == pytest.approx(
+        effective(0.999 ** max(scale, 16)), rel=1e-6
+    )
+
+
 def test_the_gain_has_its_golden_values():
     assert [1.0, 1.5, 2.0, 8 / 3] == pytest.approx([gain(0.5, 1.0, s) for s in (1, 2, 4, 16)])
 
@@ -172,9 +230,42 @@ def test_inner_products_are_those_of_float64(tensor):
     assert (exact * other.double()).sum().item() == pytest.approx(product, rel=5e-6)
 
 
-def test_inner_products_can_be_of_quotients():
-    one, two, by = torch.rand(3, 200_000, dtype=torch.float64)
+def parts_and_oracle(size, dtype):
+    """Inner products of two quotients and of one with itself, and what they are in float64."""
+    one, two, moments = (torch.rand(3, size, dtype=dtype) + 0.01).unbind()
+    by = Precondition(moments**2, 1e-2)
+    divisor = moments.double() + 1e-2
+    found = [inner_product(one, of, by) for of in (one, two)]
+    return found, [(one.double() / divisor @ (of.double() / divisor)).item() for of in (one, two)]
 
-    found = sum(map(float, inner_product(one, two, lambda part: by[part])))
 
-    assert (one / by @ (two / by)).item() == pytest.approx(found)
+@pytest.mark.parametrize("size", [1, 63, 64, 1000, 300_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inner_products_can_be_of_quotients(size, dtype):
+    found, expected = parts_and_oracle(size, dtype)
+
+    assert expected == pytest.approx([sum(map(float, parts)) for parts in found], rel=2e-6)
+
+
+def test_quotients_of_gradients_that_are_not_finite_are_not():
+    one, by = torch.tensor([1.0, float("inf")]), Precondition(torch.zeros(2), 1.0)
+    (product,) = inner_product(one, one, by)
+
+    assert not product.isfinite()
+
+
+@pytest.mark.parametrize("size", [1, 5, 600_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_shares_of_replicas_in_an_inner_product_add_up_to_it(size, dtype):
+    one, moments = torch.rand(2, size, dtype=dtype) + 1
+    by = Precondition(moments, 0.5)
+
+    found = [
+        sum(float(part) for at in range(3) for part in inner_product(one, one, of, (at, 3)))
+        for of in (None, by)
+    ]
+
+    one, divisor = one.double(), moments.double() ** 0.5 + 0.5
+    assert [quotient.square().sum().item() for quotient in (one, one / divisor)] == pytest.approx(
+        found, rel=2e-6
+    )

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from benchmarks.measure import Sample, alternate, cpu_s, sample, spread, table
+from benchmarks.measure import Sample, alternate, cpu_s, more, sample, spread, table
 
 
 def burn(cpu_seconds):
@@ -74,3 +74,10 @@ def test_a_ratio_is_taken_within_a_round():
 
 def test_large_figures_have_no_exponent():
     assert "12,346 (999-123,457)" == spread([12345.6, 999.0, 123456.7])
+
+
+def test_what_costs_more_is_told_by_the_median_its_interval_and_the_quartiles():
+    """Of the groups of ratios +1 +2 +3, +5 +5 +5 % the same one may be drawn twice."""
+    mine, theirs = [[1.01, 2.04, 3.09], [1.05, 1.05, 1.05]], [[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]]
+
+    assert "+4.0 % [+2.0, +5.0] (+2.3, +5.0)" == more(mine, theirs)
