@@ -259,6 +259,29 @@ def test_rounding_never_exceeds_the_largest_batch(restart, goodput):
     assert Batch(3, 22, 0, 64) == loader._elastic.batch
 
 
+@pytest.mark.parametrize(("size", "most"), [(400, 64), (40, 40), (5, 8)])
+def test_a_batch_is_never_larger_than_a_pass_but_where_the_first_one_is(
+    restart, goodput, size, most
+):
+    restart(0, 2)
+    function = goodput(b4_0=1.0)
+    loader = autoscaled(size)
+    next(iter(loader))
+    loader._elastic.train()
+
+    assert most == function.asked[2] == profile.current().max_batch_size
+
+
+def test_a_step_tells_how_many_records_it_has(restart, goodput):
+    restart(0, 2)
+    goodput(b4_1=1.0)
+    loader = autoscaled(size=42)
+
+    assert [16, 13, 13] == [
+        loader._elastic.step_records for _ in loader if loader._elastic.is_sync_step()
+    ]
+
+
 @pytest.mark.parametrize(("gain", "total"), [(1.05, 8), (1.06, 16)])
 def test_another_batch_is_adopted_only_if_it_promises_more_than_5_percent(
     restart, goodput, monkeypatch, gain, total
