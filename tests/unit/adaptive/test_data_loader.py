@@ -1,5 +1,6 @@
 """A loader's place, its batch and its loops, in a process that comes back as another replica."""
 
+import contextlib
 import sys
 import types
 from collections import Counter
@@ -346,6 +347,29 @@ def test_an_autoscaled_epoch_ends_with_its_progress_one_step_late_and_goes_on_th
     assert [17 * 8, 16 * 8] == [len(taken) for taken in epochs]
     assert [*range(64)] * 2 + [*range(8)] == epochs[0]
     assert [*range(8, 64)] + [*range(64)] + [*range(8)] == epochs[1]
+
+
+def test_an_autoscaled_epoch_goes_on_from_1_to_2_to_4_replicas_where_it_was(
+    restart, checkpoints, model
+):
+    taken, progress = [], 0.0
+    for replicas, steps in [(1, 3), (2, 4), (4, None)]:
+        for rank in range(replicas):
+            restart(rank, replicas)
+            profile.current()  # as init_process_group does
+            model.progress = progress  # the model's checkpoint brings it back
+            loader = autoscaled(size=40, bounds=(1, 32))
+            with contextlib.suppress(SystemExit):
+                for _ in remaining_epochs_until(1):
+                    for number, batch in enumerate(loader, 1):
+                        loader._elastic.train()
+                        taken += batch.tolist()
+                        model.progress += 0.5
+                        collective.preemption().requested |= number == steps
+        progress = model.progress
+
+    # An epoch is 5 initial batches: progress 5 at step 10, at the end of the 2nd pass; known a step later.
+    assert {record: 3 if record < 8 else 2 for record in range(40)} == Counter(taken)
 
 
 @pytest.mark.parametrize("pace_s", [0.0, 1e9])
