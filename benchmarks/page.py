@@ -62,7 +62,7 @@ def _drawn(panel: Panel) -> list[str]:
     xs = sorted({x for x, _ in points})
     scale = float if panel.steps else math.log
     first, last = scale(0.0 if panel.steps else xs[0]), scale(xs[-1])
-    most = max(y for _, y in points) - panel.low
+    most = (max(y for _, y in points) - panel.low) or 1.0
     step = _round_step(most)
     top = step * math.ceil(most / step)
     inner_width, inner_height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
