@@ -247,15 +247,13 @@ def main() -> None:
     parser.add_argument("--data", default="edl-runs/data/fashion-mnist")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="passes of the initial batch")
     given = parser.parse_args()
-    before = measure.load()
+    machine, before = measure.machine(), measure.load()
     found: dict[int, dict[str, Curve]] = {}
     for turn, seed in enumerate(given.seeds):
         curves = {name: run(name, seed, given) for name in VARIANTS[:: -1 if turn % 2 else 1]}
         found[seed] = {name: curves[name] for name in VARIANTS}
     (page.DOCS / "adaptive-curve.svg").write_text(drawn(found))
-    told = (
-        f"{report(found)}\n\n{measure.machine()}\n- load before: {before}, after: {measure.load()}"
-    )
+    told = f"{report(found)}\n\n{machine}\n- load before: {before}, after: {measure.load()}"
     print(told)
     page.refresh("adaptive-curve", told, page.DOCS / "adaptive.md")
 
