@@ -1,8 +1,10 @@
 """plain_cifar.py, elastic, its batch by goodput: AdaptDL's example pytorch-cifar.
 
-python docs/examples/adaptive_cifar.py [--cifar cifar-10-batches-bin]
-torchrun --nproc-per-node 2 docs/examples/adaptive_cifar.py
-diff docs/examples/plain_cifar.py docs/examples/adaptive_cifar.py
+    python docs/examples/adaptive_cifar.py [--cifar cifar-10-batches-bin]
+    torchrun --nproc-per-node 2 docs/examples/adaptive_cifar.py
+    diff docs/examples/plain_cifar.py docs/examples/adaptive_cifar.py
+
+Batch, learning rate and largest batch are Pollux' (OSDI '21, table 1).
 """
 
 from __future__ import annotations
