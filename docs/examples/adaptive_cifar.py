@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 docs/examples/adaptive_cifar.py
     diff docs/examples/plain_cifar.py docs/examples/adaptive_cifar.py
 
-Batch, learning rate and largest batch are Pollux' (OSDI '21, table 1).
+The first and the largest batch are Pollux' (OSDI '21, table 1).
 """
 
 from __future__ import annotations
