@@ -127,9 +127,9 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
                 )
         if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
             raise TypeError("an AdaptiveDataLoader needs a dataset with a length and an index")
-        AdaptiveDataLoaderMixin.__init__(self, batch_size, keep_index=True)
-        self._epoch_of_birth = epochs().current or 0
         self._size = len(dataset)
+        AdaptiveDataLoaderMixin.__init__(self, batch_size, True, pass_records=self._size)
+        self._epoch_of_birth = epochs().current or 0
         self._order = ElasticSampler(dataset, shuffle, seed)
         peers = collective.control()
         if dataloader_kwargs.get("generator") is None:

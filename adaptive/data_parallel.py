@@ -296,7 +296,9 @@ class _Backward:
         if not self.accumulating:
             self.init_batch_size = loop.batch_size
             micros = loop.accumulation_steps + 1
-            self._gns.start(loop.current_batch_size / loop.batch_size / micros, micros)
+            whole = loop.current_batch_size / loop.batch_size
+            scale = max(1.0, loop.step_records / loop.batch_size)
+            self._gns.start(scale / micros, micros, whole)
         self._measures = self._gns.measures
         _after_backward(lambda: _after_backward(lambda: self._end(loop)))
 

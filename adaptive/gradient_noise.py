@@ -146,10 +146,11 @@ def is_due(step: int, samples: int, scale: float, every: int) -> bool:
 @dataclass
 class _Step:
     """The optimizer step at hand: `micros` micro-batches of accum_scale x M0 examples each, over all
-    replicas. The rest is filled where the step is measured."""
+    replicas; whole x M0 if the batch is whole. The rest is filled where the step is measured."""
 
     accum_scale: float = 1.0
     micros: int = 1
+    whole: float = 1.0
     groups: dict[Tensor, int] = field(default_factory=dict)  # the group of a parameter
     local: list[list[Tensor]] = field(default_factory=list)  # parts of L so far, by group
 
@@ -245,11 +246,15 @@ class GradientNoiseScale:
         """How many steps at M0 a step of scale x M0 examples is worth."""
         return gain(self.estimator.sqr, self.estimator.var, scale)
 
-    def start(self, accum_scale: float, micros: int) -> None:
-        """An optimizer step begins, of `micros` micro-batches."""
+    def start(self, accum_scale: float, micros: int, whole: float | None = None) -> None:
+        """An optimizer step begins, of `micros` micro-batches.
+
+        `whole`: S of a step of a whole batch, where this one has fewer records.
+        """
         if accum_scale != self.accum_scale:
             self._kept_at = None
-        self._step, self._sent = _Step(accum_scale, micros), None
+        whole = accum_scale * micros if whole is None else whole
+        self._step, self._sent = _Step(accum_scale, micros, whole), None
         if self._replicas * micros > 1 and self._is_due(self._made):
             self._step.groups = self._groups()
             self._step.local = [[] for _ in self.optimizer.param_groups]
@@ -317,12 +322,14 @@ class GradientNoiseScale:
             "seen": self._seen,
             "accum_scale": self.accum_scale,
             "accum_count": self.accum_count,
+            "whole": self._step.whole,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.estimator.load_state_dict(state["estimator"])
         self._made, self._seen = int(state["made"]), int(state["seen"])
-        self._step = _Step(float(state["accum_scale"]), int(state["accum_count"]))
+        scale, micros = float(state["accum_scale"]), int(state["accum_count"])
+        self._step = _Step(scale, micros, float(state.get("whole", scale * micros)))
         self._sent = self._pending = self._kept_at = None
 
     def _is_due(self, step: int) -> bool:
@@ -406,13 +413,15 @@ class AdamGradientNoiseScale(GradientNoiseScale):
     """The same in the space in which Adam steps: of gradients divided by sqrt(v_hat) + eps.
 
     v_hat are the second moments without their bias; they count from the 5th step on. Moments of
-    another batch size are those of another noise: where S changes, Adam begins anew.
+    another batch size are those of another noise: where S changes, Adam begins anew, but not for a
+    step that is not whole.
     """
 
-    def start(self, accum_scale: float, micros: int) -> None:
-        if self._made and accum_scale * micros != self.scale:
+    def start(self, accum_scale: float, micros: int, whole: float | None = None) -> None:
+        before = self._step.whole
+        super().start(accum_scale, micros, whole)
+        if self._made and self._step.whole != before:
             self.optimizer.state.clear()
-        super().start(accum_scale, micros)
 
     def _product(
         self, parameter: Tensor, one: Tensor, two: Tensor, share: tuple[int, int] = (0, 1)

@@ -103,10 +103,13 @@ class AdaptiveDataLoaderHelper:
                     yield ...                                            # one micro-batch
                 self._elastic.current_index += ...
 
-    `keep_index`: the index goes on in the next loop, instead of from 0.
+    `keep_index`: the index goes on in the next loop, instead of from 0. `pass_records`: so many there
+    are to read, where that is known; a batch never grows beyond them.
     """
 
-    def __init__(self, batch_size: int = 1, keep_index: bool = False) -> None:
+    def __init__(
+        self, batch_size: int = 1, keep_index: bool = False, pass_records: int | None = None
+    ) -> None:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size is {batch_size!r}: give a whole number of at least 1")
         if current_dataloader() is not None:
@@ -120,6 +123,8 @@ class AdaptiveDataLoaderHelper:
         self.steps_of_loop = 0
         self._pace = _Pace(MonotonicClock())
         self._keep_index = keep_index
+        self._pass_records = pass_records
+        self._step_records: int | None = None
         self.micro = 0  # the micro-batch that is being computed,
         self._micros = 1  # of so many of this step
         self._passes_of_loop = 0
@@ -164,6 +169,11 @@ class AdaptiveDataLoaderHelper:
     def current_batch_size(self) -> int:
         """Records of an optimizer step, over all replicas and micro-batches."""
         return self.batch.total
+
+    @property
+    def step_records(self) -> int:
+        """Records of the current step: fewer than `current_batch_size` in a pass's last ones."""
+        return self._step_records or self.current_batch_size
 
     @property
     def accumulation_steps(self) -> int:
@@ -215,6 +225,8 @@ class AdaptiveDataLoaderHelper:
                 f"local_bsz_bounds are {local_bsz_bounds!r}: they must include the batch size, "
                 f"{self.batch_size}; either may be None"
             )
+        if self._pass_records is not None:
+            max_batch_size = min(max_batch_size, max(self._pass_records, self.batch_size))
         self.max_batch_size = max_batch_size
         self.local_bsz_bounds = (low, high)
         self.gradient_accumulation = gradient_accumulation
@@ -263,7 +275,7 @@ class AdaptiveDataLoaderHelper:
     def begin(self, step: Step, micro: int) -> None:
         """The next micro-batch is this one of the step."""
         peers = collective.control()
-        self._micros = step.micros
+        self._micros, self._step_records = step.micros, step.stop - step.start
         self.weight = step.share(micro, peers.rank, peers.replicas).weight
 
     @contextmanager
@@ -363,8 +375,10 @@ class AdaptiveDataLoaderHelper:
 class AdaptiveDataLoaderMixin:
     """The attributes of an elastic loader, for one that has an AdaptiveDataLoaderHelper."""
 
-    def __init__(self, batch_size: int, keep_index: bool = False) -> None:
-        self._elastic = AdaptiveDataLoaderHelper(batch_size, keep_index)
+    def __init__(
+        self, batch_size: int, keep_index: bool = False, pass_records: int | None = None
+    ) -> None:
+        self._elastic = AdaptiveDataLoaderHelper(batch_size, keep_index, pass_records)
 
     @property
     def current_local_bsz(self) -> int:

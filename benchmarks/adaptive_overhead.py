@@ -46,7 +46,7 @@ class FixedBatch:
 
     def __init__(self, local_bsz: int) -> None:
         self.current_local_bsz = local_bsz
-        self.batch_size = self.current_batch_size = local_bsz * REPLICAS
+        self.batch_size = self.current_batch_size = self.step_records = local_bsz * REPLICAS
 
     def is_sync_step(self) -> bool:
         return True

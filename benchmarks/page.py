@@ -28,7 +28,7 @@ def refresh(block: str, text: str, page: Path = PAGE) -> None:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines of (x, y) by name; x is drawn by its logarithm, y from 0. At most four lines.
+    """Lines of (x, y) by name; x is drawn by its logarithm, y from `low` on. At most four lines.
 
     `steps`: x is a time, from 0 on, drawn as it is; y holds until the next point.
     """
@@ -37,20 +37,23 @@ class Panel:
     across: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
     steps: bool = False
+    low: float = 0.0
 
 
-def picture(panels: Sequence[Panel]) -> str:
-    """The panels side by side."""
-    width = _WIDTH * len(panels)
+def picture(panels: Sequence[Panel], columns: int | None = None) -> str:
+    """The panels side by side, so many in a row: all."""
+    columns = columns or len(panels)
+    width, height = _WIDTH * columns, _HEIGHT * math.ceil(len(panels) / columns)
     parts = [
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_HEIGHT}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             'font-family="sans-serif" font-size="11">'
         ),
-        f'<rect width="{width}" height="{_HEIGHT}" fill="#ffffff"/>',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     for number, panel in enumerate(panels):
-        parts += [f'<g transform="translate({number * _WIDTH} 0)">', *_drawn(panel), "</g>"]
+        x, y = number % columns * _WIDTH, number // columns * _HEIGHT
+        parts += [f'<g transform="translate({x} {y})">', *_drawn(panel), "</g>"]
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -59,23 +62,23 @@ def _drawn(panel: Panel) -> list[str]:
     xs = sorted({x for x, _ in points})
     scale = float if panel.steps else math.log
     first, last = scale(0.0 if panel.steps else xs[0]), scale(xs[-1])
-    step = _round_step(max(y for _, y in points))
-    top = step * math.ceil(max(y for _, y in points) / step)
+    most = (max(y for _, y in points) - panel.low) or 1.0
+    step = _round_step(most)
+    top = step * math.ceil(most / step)
     inner_width, inner_height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def across(x: float) -> float:
         return _LEFT + inner_width * (scale(x) - first) / ((last - first) or 1.0)
 
     def down(y: float) -> float:
-        return _TOP + inner_height * (1 - y / top)
+        return _TOP + inner_height * (1 - (y - panel.low) / top)
 
     parts = [f'<text x="{_LEFT}" y="18" font-weight="bold">{panel.title}</text>']
     for mark in range(round(top / step) + 1):
-        y = down(mark * step)
+        value = panel.low + mark * step
+        y = down(value)
         parts.append(f'<path d="M{_LEFT},{y:.1f}H{_WIDTH - _RIGHT}" stroke="#dddddd"/>')
-        parts.append(
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{mark * step:g}</text>'
-        )
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
     right = math.inf
     for x in _times(xs[-1]) if panel.steps else _marks(xs):
         if right - across(x) < _APART:

@@ -7,7 +7,8 @@ import numpy as np
 
 @dataclass
 class Loop:
-    """A loop over micro-batches of `current_local_bsz` records, `accumulation_steps` + 1 of them a step."""
+    """A loop over micro-batches of `current_local_bsz` records, `accumulation_steps` + 1 of them a step,
+    with so many records `missing`."""
 
     current_local_bsz: int = 8
     accumulation_steps: int = 0
@@ -16,10 +17,15 @@ class Loop:
     training: bool = False
     weight: float = 1.0
     micro: int = 0
+    missing: int = 0
 
     @property
     def current_batch_size(self):
         return self.current_local_bsz * self.replicas * (self.accumulation_steps + 1)
+
+    @property
+    def step_records(self):
+        return self.current_batch_size - self.missing
 
     def is_sync_step(self):
         return self.micro == self.accumulation_steps

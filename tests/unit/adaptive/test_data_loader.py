@@ -1,5 +1,6 @@
 """A loader's place, its batch and its loops, in a process that comes back as another replica."""
 
+import contextlib
 import sys
 import types
 from collections import Counter
@@ -259,6 +260,29 @@ def test_rounding_never_exceeds_the_largest_batch(restart, goodput):
     assert Batch(3, 22, 0, 64) == loader._elastic.batch
 
 
+@pytest.mark.parametrize(("size", "most"), [(400, 64), (40, 40), (5, 8)])
+def test_a_batch_is_never_larger_than_a_pass_but_where_the_first_one_is(
+    restart, goodput, size, most
+):
+    restart(0, 2)
+    function = goodput(b4_0=1.0)
+    loader = autoscaled(size)
+    next(iter(loader))
+    loader._elastic.train()
+
+    assert most == function.asked[2] == profile.current().max_batch_size
+
+
+def test_a_step_tells_how_many_records_it_has(restart, goodput):
+    restart(0, 2)
+    goodput(b4_1=1.0)
+    loader = autoscaled(size=42)
+
+    assert [16, 13, 13] == [
+        loader._elastic.step_records for _ in loader if loader._elastic.is_sync_step()
+    ]
+
+
 @pytest.mark.parametrize(("gain", "total"), [(1.05, 8), (1.06, 16)])
 def test_another_batch_is_adopted_only_if_it_promises_more_than_5_percent(
     restart, goodput, monkeypatch, gain, total
@@ -323,6 +347,29 @@ def test_an_autoscaled_epoch_ends_with_its_progress_one_step_late_and_goes_on_th
     assert [17 * 8, 16 * 8] == [len(taken) for taken in epochs]
     assert [*range(64)] * 2 + [*range(8)] == epochs[0]
     assert [*range(8, 64)] + [*range(64)] + [*range(8)] == epochs[1]
+
+
+def test_an_autoscaled_epoch_goes_on_from_1_to_2_to_4_replicas_where_it_was(
+    restart, checkpoints, model
+):
+    taken, progress = [], 0.0
+    for replicas, steps in [(1, 3), (2, 4), (4, None)]:
+        for rank in range(replicas):
+            restart(rank, replicas)
+            profile.current()  # as init_process_group does
+            model.progress = progress  # the model's checkpoint brings it back
+            loader = autoscaled(size=40, bounds=(1, 32))
+            with contextlib.suppress(SystemExit):
+                for _ in remaining_epochs_until(1):
+                    for number, batch in enumerate(loader, 1):
+                        loader._elastic.train()
+                        taken += batch.tolist()
+                        model.progress += 0.5
+                        collective.preemption().requested |= number == steps
+        progress = model.progress
+
+    # An epoch is 5 initial batches: progress 5 at step 10, at the end of the 2nd pass; known a step later.
+    assert {record: 3 if record < 8 else 2 for record in range(40)} == Counter(taken)
 
 
 @pytest.mark.parametrize("pace_s", [0.0, 1e9])

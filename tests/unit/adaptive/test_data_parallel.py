@@ -1,5 +1,6 @@
 """The adaptive model on one replica: accumulation, noise, learning rates, state."""
 
+import functools
 import io
 import itertools
 
@@ -14,6 +15,7 @@ from edl.adaptive import (
     AdamScale,
     AdaptiveDataParallel,
     AdaScale,
+    LEGWScale,
     LinearScale,
     SqrtScale,
     data_loader,
@@ -209,6 +211,7 @@ def test_adam_begins_anew_with_another_batch_size_and_sgd_does_not(enter):
         net, _ = wrap(optimizer, name=optimizer.__name__)
         train(net, enter(Loop()), gradients(6, 4, 3))
         train(net, enter(Loop(replicas=2)), gradients(6, 1, 3))
+        train(net, enter(Loop(replicas=2, missing=6)), gradients(6, 1, 3))  # the end of a pass
         (state,) = net.optimizer.state.values()
         steps[optimizer.__name__] = float(state["step"])
     net, _ = wrap(lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9), name="sgd")
@@ -216,7 +219,7 @@ def test_adam_begins_anew_with_another_batch_size_and_sgd_does_not(enter):
     before = next(iter(net.optimizer.state.values()))["momentum_buffer"]
     train(net, enter(Loop(replicas=2)), gradients(6, 1, 3))
 
-    assert {"Adam": 1.0, "AdamW": 1.0} == steps
+    assert {"Adam": 2.0, "AdamW": 2.0} == steps
     assert before is next(iter(net.optimizer.state.values()))["momentum_buffer"]
 
 
@@ -233,15 +236,20 @@ def test_groups_have_their_own_noise(enter):
     assert expected == pytest.approx(net.gns.raw_sqr_avg)
 
 
-def test_planted_noise_is_found_while_a_quadratic_is_minimised(enter):
-    """McCandlish et al., section 2.2: phi = tr(Sigma) / |G|^2, here 200 x 0.5^2 / 200 at each step."""
+@pytest.mark.parametrize("micros", [1, 4])
+def test_planted_noise_is_found_while_a_quadratic_is_minimised(enter, micros):
+    """McCandlish et al., section 2.2: phi = tr(Sigma) / |G|^2, here 200 x 0.5^2 / 200 at each step.
+
+    The weights stay where they are, so that the gradients of two steps are as those of one.
+    """
     random = torch.Generator().manual_seed(0)
     plane = Plane(200)
     net = AdaptiveDataParallel(plane, torch.optim.SGD(plane.parameters(), lr=0.0), name="quadratic")
-    loop = enter(Loop(accumulation_steps=3, current_local_bsz=8, batch_size=32))
+    loop = enter(Loop(accumulation_steps=micros - 1, current_local_bsz=32 // micros, batch_size=32))
     for _ in range(80):
         for _ in loop.micro_batches():
-            noise = torch.randn(200, dtype=torch.float64, generator=random)  # 0.5 of M0
+            noise = torch.randn(200, dtype=torch.float64, generator=random)
+            noise *= 0.5 * micros**0.5  # of a micro-batch, so that it is 0.5 of M0
             net.optimizer.zero_grad()
             (((net.module.weights[0] - 1) ** 2).sum() / 2 + net([noise])).backward()
             net.optimizer.step()
@@ -250,7 +258,15 @@ def test_planted_noise_is_found_while_a_quadratic_is_minimised(enter):
     assert (200.0, 200 * 0.25) == pytest.approx((sqr, var), rel=0.05)
 
 
-RULES = [AdaScale, AdamScale, LinearScale, SqrtScale]
+# The factor of S = 4 where sqr is 0.5 and var 1, in the step at each progress. M0 is 8: LEGW warms up for
+# 1 epoch x S = 8 steps of it.
+RULES = {
+    AdaScale: lambda progress: 2.0,
+    AdamScale: lambda progress: 2.0**0.5,
+    LinearScale: lambda progress: 4.0,
+    SqrtScale: lambda progress: 2.0,
+    functools.partial(LEGWScale, 1, 16): lambda progress: 2.0 * min(1.0, progress / 8),
+}
 
 
 def numpy_sgd(weight, gradient, state, lr):
@@ -270,7 +286,9 @@ def numpy_adamw(weight, gradient, state, lr):
     return numpy_adam(weight, gradient, state, lr, decay=0.1)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize(
+    "rule", RULES, ids=["AdaScale", "AdamScale", "LinearScale", "SqrtScale", "LEGWScale"]
+)
 @pytest.mark.parametrize(
     ("make", "step"),
     [
@@ -285,13 +303,13 @@ def test_steps_are_those_of_numpy_with_the_learning_rate_of_the_rule(enter, rule
     net.gns.estimator.observe([1.5], [1.0], count=2, scale=2.0)  # sqr 0.5, var 1
     net.gns.estimator.samples = 64
     net.gns._made = 1  # the next that is due is far
-    factor = {AdaScale: 2.0, AdamScale: 2.0**0.5, LinearScale: 4.0, SqrtScale: 2.0}[rule]
-    given = gradients(8, 8, 3)
+    given = gradients(8, 12, 3)
     net.gns.start(2.0, 2)
     train(net, enter(Loop(current_local_bsz=16, accumulation_steps=1)), given)
 
     expected, state = np.zeros(3), {}
-    for at in range(0, 8, 2):
+    for at in range(0, 12, 2):  # a step is worth 2 of M0, two gradients
+        factor = RULES[rule](progress=at)
         expected = step(expected, mean(given[at : at + 2])[0], state, lr=0.1 * factor)
     assert expected == pytest.approx(weights(net)[0])
     assert [0.1] == [group["lr"] for group in net.optimizer.param_groups]
@@ -313,6 +331,18 @@ def test_progress_grows_by_the_gain_of_each_step(enter):
     train(net, enter(Loop(current_local_bsz=16, accumulation_steps=1)), gradients(9, 6, 3))
 
     assert (2.0, 6.0) == pytest.approx((net.gain, net.progress))
+
+
+@pytest.mark.parametrize(("missing", "gain"), [(0, 2.0), (16, 1.5), (24, 1.0), (28, 1.0)])
+def test_a_step_that_lacks_records_is_worth_those_it_has(enter, missing, gain):
+    """AdaScale, section 3: gain = (var + sqr) / (var / S + sqr); here var 1, sqr 0.5, M0 8."""
+    net, _ = wrap(gns_every=10**6)
+    net.gns.estimator.observe([1.5], [1.0], count=2, scale=2.0)
+    net.gns.estimator.samples, net.gns._made = 64, 1
+    loop = Loop(current_local_bsz=16, accumulation_steps=1, missing=missing)
+    train(net, enter(loop), gradients(9, 2, 3))
+
+    assert gain == pytest.approx(net.progress)
 
 
 def test_a_step_is_never_scaled_by_its_own_gradient(enter):

@@ -52,6 +52,24 @@ def test_lines_are_drawn_by_the_logarithm_of_x_and_from_0():
     assert {"title", "rows", "one", "0", "100"} <= set(texts)
 
 
+def test_panels_stand_in_rows_and_may_begin_above_0():
+    lines = {"one": [(0, 0.8), (10, 0.9)]}
+    panels = [Panel(title, "seconds", lines, steps=True, low=0.8) for title in "ab"]
+
+    drawn = ET.fromstring(picture(panels, columns=1))
+
+    one, other = drawn.iter(f"{SVG}g")
+    _, _, _, height = drawn.get("viewBox").split()
+    assert ["translate(0 0)", f"translate(0 {int(height) // 2})"] == [
+        group.get("transform") for group in (one, other)
+    ]
+    assert {"0.8", "0.9"} <= {text.text for text in one.iter(f"{SVG}text")}
+    assert "0.7" not in {text.text for text in one.iter(f"{SVG}text")}
+    points = one.find(f"{SVG}polyline").get("points").split()
+    lines = [path.get("d") for path in one.iter(f"{SVG}path")]
+    assert lines[0].startswith(f"M48,{points[0].split(',')[1]}H")  # 0.8 lies on the lowest
+
+
 def test_numbers_are_short():
     assert ["1", "2k", "316k", "3.16M", "100M"] == [
         short(n) for n in (1, 2_000, 316_228, 3_162_278, 100_000_000)
