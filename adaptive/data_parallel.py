@@ -256,7 +256,7 @@ class _Backward:
             and loop.weight == 1.0
             and loop.accumulation_steps == 0
             and loop.batch_size == self.init_batch_size
-            and self._gns.is_quiet(loop.current_batch_size / loop.batch_size)
+            and self._gns.is_quiet(max(1.0, loop.step_records / loop.batch_size))
         )
 
     def _listen(self) -> None:
