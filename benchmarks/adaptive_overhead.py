@@ -3,7 +3,7 @@
     python -m benchmarks.adaptive_overhead [--cases "MLP, SGD"] [--variants default] [--rounds 48]
 
 Two replicas (gloo, one thread each), a fixed batch, gradients averaged at every step. In a round each
-variant makes --steps steps (a multiple of 16: as many of them are measured in each round), all of them in
+variant makes --steps steps (a multiple of 32: as many of them are measured in each round), all of them in
 the same two processes and in turns of TURN steps, in an order that is turned round and reversed from
 turn to turn; what else the machine does meets them alike. Wall time is the slower replica's, CPU time
 both replicas'. What a variant costs more is a ratio within a round: the median over the rounds, its 95 %

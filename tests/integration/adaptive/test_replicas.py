@@ -193,7 +193,7 @@ def test_what_synchronising_costs_is_told_at_every_measured_step(said):
 
 
 def test_where_few_steps_are_measured_others_tell_what_synchronising_costs(said):
-    """Steps 0, 16 and 32 are measured, which makes them other than most."""
+    """Steps 0 and 32 are measured, which makes them other than most."""
     assert [("timed", [1, 33])] * 2 == [replica[3] for replica in said]
 
 
