@@ -234,6 +234,11 @@ def _check_allreduce(settings: JobSettings, say: Say) -> None:
                 f"{say(name)} is about pushes to servers, which {say('strategy')} allreduce has not: "
                 "leave out one of them."
             )
+    if settings.fully_shard and settings.compile:
+        raise UsageError(
+            f"{say('fully_shard')} shards the model module by module, and {say('compile')} makes one "
+            "piece of it: leave out one of them."
+        )
 
 
 def _check_consistency(settings: JobSettings, say: Say) -> None:
@@ -246,7 +251,7 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
     if settings.strategy == "allreduce":
         _check_allreduce(settings, say)
     else:
-        for name in ("local_batch_size", "batch_rule", "lr_warmup_steps"):
+        for name in ("fully_shard", "local_batch_size", "batch_rule", "lr_warmup_steps"):
             if getattr(settings, name) != getattr(JobSettings(), name):
                 raise UsageError(
                     f"{say(name)} is about minibatches of all workers together; with "

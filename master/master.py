@@ -499,6 +499,7 @@ class Master:
         on the state that all have by then."""
         if not group.is_member(request.replica.incarnation, request.round):
             return pb.GetTaskReply(outcome=pb.GetTaskReply.ROUND_OVER)
+        group.begun()
         together = {"worker": group.lessee, "request": str(request.number)}
         if self.queue.knows(**together):
             return self._lease(request, together)
