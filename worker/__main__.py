@@ -44,6 +44,8 @@ from .describe import be_deterministic, describe, load, model_maker, open_reader
 from .group_worker import GroupWorker
 from .peers import StateServicer
 from .ps_trainer import PsTrainer, model_spec
+from .sharded_trainer import ShardedTrainer, units
+from .sharded_worker import ShardedWorker
 from .slices import RoundLeases, SliceStream
 from .task_stream import TaskStream
 from .tasks import DefinitionTasks
@@ -235,14 +237,27 @@ class _Process:
         readers = open_readers(definition, settings)
         make_model = model_maker(definition, settings)
         device = choose_device(settings.device)
-        trainer = AllReduceTrainer(
-            make_model,
-            definition.loss,
-            model_spec(make_model(), definition.optimizer(), settings.seed),
-            device=device,
-            compile=settings.compile,
-            warmup_steps=settings.lr_warmup_steps,
-        )
+        spec = model_spec(make_model(), definition.optimizer(), settings.seed)
+        trainer: AllReduceTrainer | ShardedTrainer
+        if settings.fully_shard:
+            trainer = ShardedTrainer(
+                make_model,
+                definition.loss,
+                spec,
+                device=device,
+                plan=definition.shard_plan or units,
+                most=settings.local_batch_size,
+                warmup_steps=settings.lr_warmup_steps,
+            )
+        else:
+            trainer = AllReduceTrainer(
+                make_model,
+                definition.loss,
+                spec,
+                device=device,
+                compile=settings.compile,
+                warmup_steps=settings.lr_warmup_steps,
+            )
         tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
         tasks.train_begin(trainer.model)
 
@@ -259,7 +274,7 @@ class _Process:
                 shuffle=settings.shuffle,
             )
 
-        return GroupWorker(
+        return (ShardedWorker if settings.fully_shard else GroupWorker)(
             master,
             trainer,
             tasks,
