@@ -5,9 +5,9 @@ import signal
 
 import numpy as np
 import pytest
+from groups import MINIBATCH, RECORDS, counts, job_of, scale, values
 from jobs import send
 from servers import dense
-from test_allreduce import MINIBATCH, RECORDS, counts, job_of, scale, values
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 
