@@ -319,7 +319,7 @@ class Master:
 
         def ask() -> pb.JoinReply | None:
             reply = answer()
-            if reply is None:
+            if reply is None and not request.leaves:
                 self.members_group.join(request)
             return reply
 
