@@ -37,7 +37,7 @@ from ..common.errors import EdlError, Fenced
 from ..common.storage import FileRecord
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
-from .allreduce_trainer import AllReduceTrainer, Reduced
+from .allreduce_trainer import Reduced
 from .batch_rule import BatchRule
 from .batches import SpanError
 from .group_state import GroupState
@@ -133,7 +133,7 @@ class GroupWorker:
 
     @property
     def version(self) -> int:
-        return self._trainer.state.version
+        return int(self._trainer.state.version)
 
     # -- rounds
 

@@ -55,9 +55,7 @@ class PartClient:
         self._lock = threading.Lock()
         self._channels: dict[str, rpc.Channel] = {}
 
-    def fetch(
-        self, address: str, request: pb.FetchPartRequest, over: Callable[[], bool]
-    ) -> bytes:
+    def fetch(self, address: str, request: pb.FetchPartRequest, over: Callable[[], bool]) -> bytes:
         """Waits until the other one has it. Raises RoundOver where it has it no more, or does not
         answer, or `over` says so."""
         with self._lock:

@@ -407,9 +407,7 @@ class ShardedState(GroupState):
 
     def _chunks(self) -> list[_Chunk]:
         return [
-            _Chunk(
-                name, kind, number, start, min(start + CHUNK_ELEMENTS, like.numel()), like.dtype
-            )
+            _Chunk(name, kind, number, start, min(start + CHUNK_ELEMENTS, like.numel()), like.dtype)
             for name, (like, kind) in dense_tensors(self.skeleton).items()
             for number, start in enumerate(range(0, like.numel(), CHUNK_ELEMENTS))
         ]
@@ -471,7 +469,9 @@ def unpack(blob: bytes, device: torch.device) -> list[Stretch]:
 
 def fill_meta(model: nn.Module, device: torch.device) -> None:
     """Give the parameters that have none a place on the device."""
-    model._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)
+    model._apply(  # type: ignore[no-untyped-call]
+        lambda t: torch.empty_like(t, device=device) if t.is_meta else t
+    )
 
 
 def _skeleton(model: nn.Module) -> nn.Module:

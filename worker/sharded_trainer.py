@@ -101,7 +101,9 @@ class ShardedTrainer:
         state = self.state
         self._world, self._rank = world, dist.get_rank()
         model = state.new_model()
-        mesh = DeviceMesh.from_group(dist.group.WORLD, self._device.type)
+        group = dist.group.WORLD
+        assert group is not None, "a round has a process group"
+        mesh = DeviceMesh.from_group(group, self._device.type)
         frozen = {p for p in model.parameters() if not p.requires_grad}
         for unit in (*self._plan(model), model):
             fully_shard(unit, mesh=mesh, ignored_params=frozen)
@@ -183,7 +185,7 @@ class ShardedTrainer:
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise NonFinite(f"the loss is {value}")
-            (loss * (weight * self._world)).backward()
+            torch.autograd.backward(loss * (weight * self._world))
             share, mean = share + weight, mean + value * weight
             with torch.no_grad():
                 for buffer, values in zip(buffers, before, strict=False):
@@ -256,5 +258,3 @@ class ShardedTrainer:
             assert self.source is not None, "the whole model is put together in a round"
             self._whole = self.state.version, self.state.whole(self._world, self.source)
         return self._whole[1]
-
-

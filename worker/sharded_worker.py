@@ -193,6 +193,7 @@ class ShardedWorker(GroupWorker):
         report = pb.ReportOrderRequest(id=order.id)
         try:
             cut = self._cuts[order.cut]
+            assert isinstance(cut, ShardedState)
             there = {rank: [address] for rank, address in enumerate(order.addresses)}
             read = self._reader(cut, there, self._fenced.is_set, cut=order.cut)
             members = len(order.addresses)
@@ -212,7 +213,9 @@ class _Turns(_Orders):
         super().__init__()
         self._lock = threading.Lock()
         self._round = self._taken = 0
-        self._cuts: list[pb.Order] = []  # of this round, or of one that this member has not heard of
+        self._cuts: list[
+            pb.Order
+        ] = []  # of this round, or of one that this member has not heard of
 
     def begin(self, round_: int) -> None:
         """What a round before should have taken is asked for again."""

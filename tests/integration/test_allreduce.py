@@ -11,6 +11,7 @@ from servers import dense
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 
+
 @pytest.fixture(scope="module")
 def fixed(tmp_path_factory):
     """What one worker that nothing happens to ends with."""

@@ -34,9 +34,7 @@ def test_a_sharded_elastic_run_ends_as_the_fixed_one(tmp_path):
     points = ("worker.compute", "worker.commit")
     with (
         Controller(tmp_path / "faults", points, decide) as controller,
-        sharded(
-            tmp_path / "job", num_workers=2, envs={"EDL_FAULTS": controller.variable}
-        ) as job,
+        sharded(tmp_path / "job", num_workers=2, envs={"EDL_FAULTS": controller.variable}) as job,
     ):
         for share, workers in ((0.3, 3), (0.8, 2)):
             job.watch(lambda s, share=share: s["records_done"] >= share * 2 * RECORDS)

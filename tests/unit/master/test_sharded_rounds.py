@@ -123,7 +123,7 @@ class Storm(RuleBasedStateMachine):
         self.members = {}
         self.started, self.hurt, self.held_world = False, False, 0
         self.plan = None  # version and parts that the newest round began with
-        self.pended = {}  # by round: who had all that a step needs, by version
+        self.votes = {}  # by round and version: all had what the step needs
         self.sizes = {}
         for _ in range(count):
             self.newcomer()
@@ -178,7 +178,10 @@ class Storm(RuleBasedStateMachine):
     @precondition(lambda self: self.named("told") and self.rounds.running)
     @rule(data=st.data())
     def assemble(self, data):
-        m = self.members[self.pick(data, self.named("told"))]
+        self.take_parts(self.pick(data, self.named("told")))
+
+    def take_parts(self, name):
+        m = self.members[name]
         version, world = self.plan
         sources = [*self.rounds.members, *self.rounds.givers]
         for rank in range(world):
@@ -196,7 +199,9 @@ class Storm(RuleBasedStateMachine):
     @precondition(lambda self: self.named("assembled") and self.rounds.running)
     @rule(data=st.data())
     def pass_barrier(self, data):
-        name = self.pick(data, self.named("assembled"))
+        self.pass_barrier_of(self.pick(data, self.named("assembled")))
+
+    def pass_barrier_of(self, name):
         if any(m is None or m.stage not in ("assembled", "in") for m in self.of_round()):
             return
         m = self.members[name]
@@ -204,29 +209,43 @@ class Storm(RuleBasedStateMachine):
         self.rounds.settle()
         self.hurt, self.held_world = False, self.sizes[m.round]
 
+    @precondition(lambda self: self.named("told") and self.rounds.running)
+    @rule()
+    def all_begin(self):
+        for name in self.named("told"):
+            self.take_parts(name)
+        for name in self.named("assembled"):
+            self.pass_barrier_of(name)
+
     @precondition(lambda self: self.named("in") and self.rounds.running)
-    @rule(data=st.data())
-    def have_gradients(self, data):
-        m = self.members[self.pick(data, self.named("in"))]
-        done = self.pended.get((m.round, m.version - 1), set())
-        began = any(r == m.round for r, _ in self.pended)
-        if m.pending or (began and len(done) < self.sizes[m.round] and done):
+    @rule(data=st.data(), all_have_it=st.booleans())
+    def step(self, data, all_have_it):
+        """Some have the gradients of a step, or all; then some pass the vote."""
+        members = self.of_round()
+        if any(m is None or m.stage != "in" or m.pending for m in members):
             return
-        others = [o for o in self.of_round() if o is not None]
-        if any(o.stage != "in" or o.version < m.version for o in others):
+        if len({m.version for m in members}) > 1:
             return  # nobody takes part in the next step before it has made this one
-        m.pending = True
-        self.pended.setdefault((m.round, m.version), set()).add(m.rank)
+        names = self.named("in")
+        having = names if all_have_it else data.draw(st.sets(st.sampled_from(names)))
+        voted = data.draw(st.sets(st.sampled_from(names))) if all_have_it else ()
+        for name in having:
+            self.members[name].pending = True
+        self.votes[members[0].round, members[0].version] = len(having) == len(members)
+        for name in voted:
+            self.vote(self.members[name])
+
+    def vote(self, m):
+        if self.votes.get((m.round, m.version)):
+            m.version, m.pending = m.version + 1, False
 
     @precondition(lambda self: any(m.pending for m in self.members.values()))
     @rule(data=st.data())
     def pass_vote(self, data):
         """The sum may still come where somebody has died since it told its part."""
         name = self.pick(data, sorted(n for n, m in self.members.items() if m.pending))
-        m = self.members[name]
-        if m.stage != "in" or len(self.pended[m.round, m.version]) < self.sizes[m.round]:
-            return
-        m.version, m.pending = m.version + 1, False
+        if self.members[name].stage == "in":
+            self.vote(self.members[name])
 
     @precondition(lambda self: self.named("told", "assembled", "in"))
     @rule(data=st.data(), leaves=st.booleans())
@@ -280,4 +299,4 @@ class Storm(RuleBasedStateMachine):
 
 
 TestStorm = Storm.TestCase
-TestStorm.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestStorm.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -57,7 +57,9 @@ def member(rank, world, optimizer, most):
     state.begin()
     trainer.enter(world)
     for number in range(STEPS):
-        step = trainer.reduce(piece(number, rank, world, most), wish=not rank and number == STEPS - 1)
+        step = trainer.reduce(
+            piece(number, rank, world, most), wish=not rank and number == STEPS - 1
+        )
         assert step.ends_round == (number == STEPS - 1)
         trainer.commit(step)
 
