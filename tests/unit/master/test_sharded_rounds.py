@@ -116,7 +116,7 @@ class Storm(RuleBasedStateMachine):
     """Members that put their parts together, step, vote, come and go; a death is allowed wherever the
     one before is made good: the round's members have all got their parts since."""
 
-    @initialize(count=st.integers(1, 4))
+    @initialize(count=st.integers(1, 5))
     def begin(self, count):
         self.rounds = rounds()
         self.now, self.fresh = 0.0, 0
@@ -155,6 +155,9 @@ class Storm(RuleBasedStateMachine):
 
     @rule(wanted=st.integers(1, 4))
     def form(self, wanted):
+        self.form_of(wanted)
+
+    def form_of(self, wanted):
         self.now += 10.0
         if not self.rounds.ready(wanted, self.now):
             return
@@ -212,6 +215,9 @@ class Storm(RuleBasedStateMachine):
     @precondition(lambda self: self.named("told") and self.rounds.running)
     @rule()
     def all_begin(self):
+        self.all_begin_of()
+
+    def all_begin_of(self):
         for name in self.named("told"):
             self.take_parts(name)
         for name in self.named("assembled"):
@@ -263,6 +269,18 @@ class Storm(RuleBasedStateMachine):
         else:
             m.stage = "waiting"
             self.rounds.join(self.told(name), m.round, over, self.now)
+
+    @precondition(lambda self: not self.rounds.running and self.rounds.number)
+    @rule()
+    def all_come_back(self):
+        """And go on: what most often follows a death."""
+        for name in self.named("told", "assembled", "in"):
+            m = self.members[name]
+            m.stage = "waiting"
+            self.rounds.join(self.told(name), m.round, True, self.now)
+        self.form_of(1)
+        if self.rounds.running:
+            self.all_begin_of()
 
     @precondition(lambda self: self.named("leaving"))
     @rule(data=st.data())
