@@ -30,7 +30,7 @@ def storm(seed):
     ]
 
 
-def run_storm(folder, seed, strategy="ps"):
+def run_storm(folder, seed, strategy="ps", **more):
     sync = seed % 2 == 1
     rng = random.Random(-seed)
     settings = {"use_async": True}
@@ -61,6 +61,7 @@ def run_storm(folder, seed, strategy="ps"):
         lease_s=1.0,
         seed=seed,
         **settings,
+        **more,
     )
     done = []
     with job:
@@ -131,9 +132,12 @@ def test_each_record_is_applied_once_an_epoch_by_all_reduce(seed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_fifty_storms_over_a_group(tmp_path):
+@pytest.mark.parametrize("fully_shard", [False, True])
+def test_fifty_storms_over_a_group(fully_shard, tmp_path):
     for seed in ALL_SEEDS:
-        job, code, done = run_storm(tmp_path / f"storm-{seed}", seed, "allreduce")
+        job, code, done = run_storm(
+            tmp_path / f"storm-{seed}", seed, "allreduce", fully_shard=fully_shard
+        )
         check_tally(job, code)
         restarts = job.result()["restarts"]
         print(f"seed={seed} actions={done} restarts={restarts}", flush=True)
