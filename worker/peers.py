@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ..common import rpc
-from ..common.errors import EdlError, Unreachable
+from ..common.errors import Unreachable
 from ..proto import worker_pb2 as pb
 from ..proto import worker_pb2_grpc
 from .process_group import RoundOver
 
 _PART_NBYTES = 16 << 20
 _PART_S = 30.0
+_TRIES, _AGAIN_S = 5, 0.2  # the channel makes its connection anew meanwhile
 _BEGINS_S = 0.02  # for a member that has been told of the round to begin it
 
 
@@ -63,11 +64,17 @@ class PartClient:
                 self._channels[address] = rpc.Channel(address, self._token)
             stub = worker_pb2_grpc.WorkerStub(self._channels[address])
         pause = threading.Event()
+        failed = 0
         while not over():
             try:
                 reply = rpc.call(stub.FetchPart, request, _PART_S)
-            except EdlError as error:
-                raise RoundOver(f"the member at {address} does not answer: {error}") from error
+            except Unreachable as error:
+                # Its connection may have been shut down with those of a process group.
+                failed += 1
+                if failed == _TRIES:
+                    raise RoundOver(f"the member at {address} does not answer") from error
+                pause.wait(_AGAIN_S)
+                continue
             if reply.found:
                 return bytes(reply.data)
             if reply.gone:

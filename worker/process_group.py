@@ -79,6 +79,8 @@ class ProcessGroup:
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
         """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost meanwhile."""
         _choose_interface()
+        with self._lock:
+            self._before = _connections()  # those that members fetched parts by are not the group's
         dist.init_process_group(
             backend,
             store=MasterStore(master, round_),
@@ -103,7 +105,10 @@ class ProcessGroup:
                 dist.distributed_c10d._abort_process_group()
 
     def close(self) -> None:
-        """Forget it."""
+        """Forget it. Whoever still waits for this member gets an error, also while something here
+        refers to the group yet: gloo's connections would be open for as long."""
+        if dist.is_initialized() and dist.get_backend() == "gloo":
+            self.cut()
         with self._lock:
             self._is_cut = True
         if dist.is_initialized():
