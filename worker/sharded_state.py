@@ -195,7 +195,8 @@ class ShardedState(GroupState):
     """See the module. `current` are this member's parts in its round, its own first; `parts` are all
     that it holds: while a round begins, those of the one before as well.
 
-    `pending`: the step that it can make, and does not know yet whether all can.
+    `pending`: the step that it can make, and does not know yet whether all can. `first`: the whole
+    model with its first values, until there is a state.
     """
 
     def __init__(
@@ -217,8 +218,8 @@ class ShardedState(GroupState):
         self.parts: list[Part] = []
         self.pending: Step | None = None
         self._make_model, self.device = make_model, device
-        whole = make_model()
-        self.skeleton = _skeleton(whole)
+        self.first: nn.Module | None = make_model()
+        self.skeleton = _skeleton(self.first)
         named = {n: p for n, p in self.skeleton.named_parameters() if p.requires_grad}
         if scalars := [name for name, p in named.items() if not p.dim()]:
             raise DefinitionError(
@@ -227,7 +228,7 @@ class ShardedState(GroupState):
             )
         self.like = list(named.values())
         self._numbers = {name: number for number, name in enumerate(named)}
-        self.shared = self._take_shared(whole)
+        self.shared = self._take_shared(self.first)
 
     # -- what it holds
 
@@ -249,7 +250,7 @@ class ShardedState(GroupState):
 
     def begin(self) -> None:
         """Be the first of all states: the model's own first values."""
-        whole = self._make_model()
+        whole, self.first = self.first or self._make_model(), None
         values = [p.detach().reshape(-1) for p in whole.parameters() if p.requires_grad]
         with self.lock:
             self.version, self.applied, self.pending = 0, {}, None
@@ -265,6 +266,7 @@ class ShardedState(GroupState):
 
     def assemble(self, world: int, read: Read) -> None:
         """Have the parts of `layout`, made of those of a state in `world` parts. What `read` raises."""
+        self.first = None
         there = {part.name: part for part in self.parts}
         current = []
         for part in self._new_parts():
@@ -468,9 +470,9 @@ def unpack(blob: bytes, device: torch.device) -> list[Stretch]:
 
 
 def fill_meta(model: nn.Module, device: torch.device) -> None:
-    """Give the parameters that have none a place on the device."""
+    """Have all of it on the device: the parameters without values get places for them there."""
     model._apply(  # type: ignore[no-untyped-call]
-        lambda t: torch.empty_like(t, device=device) if t.is_meta else t
+        lambda t: torch.empty_like(t, device=device) if t.is_meta else t.to(device)
     )
 
 

@@ -79,7 +79,8 @@ class ShardedTrainer:
                 f"the model has tables ({', '.join(named)}), which grow with their ids and live on "
                 "parameter servers: use --strategy ps"
             )
-        self.model = make_model()
+        assert self.state.first is not None
+        self.model = self.state.first
         self.source: Read | None = None
         self.takes = self.agreed = 0
         self._spec, self._loss, self._plan = spec, loss, plan

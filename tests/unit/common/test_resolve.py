@@ -132,6 +132,11 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
         ({"strategy": "allreduce", "use_async": True}, "--use_async is about pushes to servers"),
         ({"strategy": "allreduce", "pull_ahead": 1}, "--pull_ahead is about pushes to servers"),
         ({"local_batch_size": 8}, "--local_batch_size is about minibatches of all workers"),
+        ({"fully_shard": True}, "--fully_shard is about minibatches of all workers"),
+        (
+            {"strategy": "allreduce", "fully_shard": True, "compile": True},
+            "--fully_shard shards the model module by module, and --compile makes one piece of it",
+        ),
         ({"batch_rule": "linear"}, "--batch_rule is about minibatches of all workers"),
         ({"device": "cudaa"}, "did you mean 'cuda'"),
         ({"num_worker": 3}, "no setting --num_worker; did you mean --num_workers"),
