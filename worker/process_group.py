@@ -25,7 +25,9 @@ from ..master.client import MasterClient
 
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
-_MAKE_S = 30.0
+# For members that have told their addresses to connect. Nothing wakes who waits for one that died just
+# then, so it must be far below the time after which the master gives up who does not come back.
+_MAKE_S = 5.0
 _OPERATION_S = 1800.0
 
 
@@ -92,6 +94,8 @@ class ProcessGroup:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_OPERATION_S))
         with self._lock:
             self._made = _new(self._before)
+            if self._is_cut:  # meanwhile: not all of its connections were there yet
+                raise RoundOver(f"round {round_} is over")
 
     def cut(self) -> None:
         """Whoever waits in an operation of the group gets an error now."""
