@@ -235,12 +235,18 @@ def _check_group(settings: JobSettings, say: Say) -> None:
         others |= dict.fromkeys(
             ("batch_rule", "lr_warmup_steps"), "a learning rate of all-reduce alone"
         )
+        others["fully_shard"] = "a model without tables"
     for name, about in others.items():
         if getattr(settings, name) != getattr(JobSettings(), name):
             raise UsageError(
                 f"{say(name)} is about {about}, which {say('strategy')} {strategy} has not: leave out "
                 "one of them."
             )
+    if settings.fully_shard and settings.compile:
+        raise UsageError(
+            f"{say('fully_shard')} shards the model module by module, and {say('compile')} makes one "
+            "piece of it: leave out one of them."
+        )
 
 
 def _check_adaptive(settings: JobSettings, say: Say) -> None:
@@ -270,6 +276,11 @@ def _check_adaptive(settings: JobSettings, say: Say) -> None:
             f"{settings.minibatch_size}: give --num_minibatches_per_task "
             f"{-(-most // settings.minibatch_size)} or more."
         )
+    if settings.fully_shard:
+        raise UsageError(
+            f"{rule} measures whole gradients, which no worker has with {say('fully_shard')}: leave "
+            "out one of them."
+        )
     if settings.lr_warmup_steps:
         raise UsageError(
             f"{say('lr_warmup_steps')} has no effect with {rule}, whose learning rate follows the "
@@ -288,7 +299,13 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
         _check_group(settings, say)
         _check_adaptive(settings, say)
     else:
-        for name in ("local_batch_size", "batch_rule", "max_minibatch_size", "lr_warmup_steps"):
+        for name in (
+            "fully_shard",
+            "local_batch_size",
+            "batch_rule",
+            "max_minibatch_size",
+            "lr_warmup_steps",
+        ):
             if getattr(settings, name) != getattr(JobSettings(), name):
                 raise UsageError(
                     f"{say(name)} is about minibatches of all workers together; with "

@@ -118,6 +118,12 @@ class JobSettings(Stored):
         "distribution_strategy",
         choices=("ps", "allreduce", "hybrid"),
     )
+    fully_shard: bool = knob(
+        False,
+        "All-reduce: no worker holds the whole model; each has a part of the parameters, gradients and "
+        "optimizer state, and a mirror of its neighbour's (torch's fully_shard).",
+        "Job",
+    )
     output: str = knob(
         "", "Folder for the exported model, predictions and TensorBoard.", "Job", path=True
     )

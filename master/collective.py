@@ -7,6 +7,9 @@ begins with, so the same queue as with parameter servers keeps every record's co
 
 A cut is a copy that one member takes of its state between two steps and writes beside training.
 Snapshots are such cuts: what the group begins from should all its members be lost at once.
+
+Of a sharded state (worker/sharded_state.py) each member has a part: then all of a round take the cut,
+after the same step, and each writes its share of the files.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -29,7 +32,7 @@ from .core import RETRY_S, Core
 from .loop import Script
 from .membership import WORKER
 from .plan import Kind
-from .rounds import Peer, Rounds
+from .rounds import Farewell, Peer, Rounds
 from .servers import NUM_SLOTS, Cut, Snapshot
 
 log = logging.getLogger(__name__)
@@ -41,11 +44,32 @@ _FOLDER = "group"  # of snapshots, in the job's
 
 @dataclass
 class _Ordered:
-    """Work that a member was given."""
+    """Work that a member was given. `future`: what became of it, with all `members` who were;
+    `told`: what they have said so far."""
 
     order: pb.Order
     member: str
+    members: int
     future: Future[pb.ReportOrderRequest]
+    told: list[pb.ReportOrderRequest]
+
+    def fail(self, error: EdlError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def report(self, report: pb.ReportOrderRequest) -> None:
+        """A member's answer. The last one resolves the future: all files, of one step."""
+        if report.error:
+            self.fail(EdlError(report.error))
+        self.told.append(report)
+        if len(self.told) < self.members or self.future.done():
+            return
+        if len({each.version for each in self.told}) > 1:
+            self.fail(Unreachable("the members took it after different steps"))
+            return
+        for other in self.told[:-1]:
+            report.files.extend(other.files)
+        self.future.set_result(report)
 
 
 @dataclass
@@ -73,12 +97,17 @@ class Collective:
         self._afresh = False  # the newest round began from there
         self.gave_up: list[int] = []  # workers that did not come back: the master ends them
         self._core = core
-        self._rounds = Rounds(last_call_s=_LAST_CALL_S, patience_s=3 * core.settings.lease_s)
+        self._sharded = core.settings.fully_shard
+        self._rounds = Rounds(
+            last_call_s=_LAST_CALL_S,
+            patience_s=3 * core.settings.lease_s,
+            sharded=self._sharded,
+        )
         self._keys: dict[str, bytes] = {}
         self._orders: dict[int, _Ordered] = {}
         # above those of the masters before, which the members know
         self._order_numbers = itertools.count((core.journal.epoch << 32) + 1)
-        self._holders: dict[str, str] = {}  # by cut: the incarnation that has it
+        self._holders: dict[str, list[Peer]] = {}  # by cut: who has it, by rank
         self._cut_numbers = itertools.count(1)
         self._newly_durable = self._snapshotting = False
         self._at: Mapping[int, int] = self._base.applied  # where the newest round began, by task
@@ -87,12 +116,14 @@ class Collective:
 
     def memory(self) -> dict[str, Any]:
         """What a successor must know."""
-        members = [[m.incarnation, m.index, m.address, m.version] for m in self._rounds.members]
+        members = [_remembered(member) for member in self._rounds.members]
         return {
             "base": [self._base.path, self._base.version, list(self._base.applied.items())],
             "afresh": self._afresh,
             "round": self._rounds.number,
             "members_of_round": members,
+            "parts_of_state": self._rounds.world,
+            "givers": [_remembered(giver) for giver in self._rounds.givers],
         }
 
     def remember(self, memory: dict[str, Any]) -> None:
@@ -101,10 +132,11 @@ class Collective:
         self._base = _Base(path, version, dict(applied))
         self._at = self._base.applied
         self._afresh = memory["afresh"]
-        members = tuple(Peer(*each) for each in memory["members_of_round"])
+        members = tuple(_recalled(*each) for each in memory["members_of_round"])
+        givers = tuple(_recalled(*each) for each in memory["givers"])
         there = {member.incarnation for member in self._core.members.of(WORKER)}
-        self._rounds.remember(memory["round"], members)
-        for member in members:
+        self._rounds.remember(memory["round"], members, memory["parts_of_state"], givers)
+        for member in (*members, *givers):
             if member.incarnation not in there:
                 self.lost(member.incarnation)
 
@@ -186,8 +218,10 @@ class Collective:
                 taken = yield future
             except Unreachable as error:  # its member is gone: another one
                 log.info("cut=%s -> lost error=%r", name, str(error))
+                self._drop(name)
                 continue
             if taken.version < 0:
+                self._drop(name)
                 yield from core.loop.sleep(RETRY_S)
                 continue
             faults.point("master.cut", cut=name)
@@ -214,7 +248,7 @@ class Collective:
     def close(self) -> None:
         """Whoever waits for a member need not wait any longer."""
         for ordered in self._orders.values():
-            ordered.future.set_exception(Unreachable("the job is over"))
+            ordered.fail(Unreachable("the job is over"))
         self._orders.clear()
 
     # -- rounds
@@ -239,18 +273,11 @@ class Collective:
 
     def join(self, request: pb.JoinRequest) -> None:
         """A worker wants to be in the next round."""
-        replica = request.replica
-        peer = Peer(
-            replica.incarnation,
-            replica.index,
-            request.address,
-            request.version,
-            dict(request.applied),
-        )
+        peer = _peer_of(request)
         was = self._rounds.running
         self._rounds.join(peer, request.round, request.broken, self._core.clock.now())
         if was and not self._rounds.running:
-            log.info("round=%d -> over worker=%d", self._rounds.number, replica.index)
+            log.info("round=%d -> over worker=%d", self._rounds.number, peer.index)
 
     def joined(self, request: pb.JoinRequest) -> pb.JoinReply | None:
         """The round that a worker was asked into; None while there is none."""
@@ -258,20 +285,26 @@ class Collective:
         if not rounds.is_running(me) or request.round == rounds.number:
             return None
         ranks = [peer.incarnation for peer in rounds.members]
-        peers = [
-            pb.Peer(index=p.index, address=p.address, version=p.version) for p in rounds.members
-        ]
+        version, world = rounds.wanted
+        givers = [giver for giver in rounds.givers if giver.can_be(version)]
         return pb.JoinReply(
             round=rounds.number,
             rank=ranks.index(me),
-            peers=peers,
+            peers=[_told(peer, world) for peer in rounds.members],
             low_water=self._core.queue.low_water,
             afresh=self._afresh,
             restore=self._base.path,
+            version=version,
+            parts=world,
+            givers=[_told(giver, world) for giver in givers],
         )
 
-    def leave(self, request: pb.JoinRequest) -> pb.JoinReply:
-        """A member goes, in order. The last one saves the state first. May come twice."""
+    def leave(self, request: pb.JoinRequest) -> pb.JoinReply | None:
+        """A member goes, in order. The last one saves the state first. May come twice.
+
+        None: it has a part of a sharded state that somebody may need yet."""
+        if self._sharded:
+            return self._farewell(request)
         me = request.replica.incarnation
         last = self._rounds.leave(me, self._core.clock.now()) and request.version >= 0
         if last and not self._core.ended:
@@ -280,6 +313,28 @@ class Collective:
         if self._last == me:
             reply.save = str(self._folder / f"left-{request.version}-{me}")
         return reply
+
+    def _farewell(self, request: pb.JoinRequest) -> pb.JoinReply | None:
+        me = request.replica.incarnation
+        leaver = _peer_of(request)
+        if self._core.ended or self._is_left:
+            return pb.JoinReply(outcome=pb.JoinReply.LEAVE)
+        what = self._rounds.farewell(leaver, self._core.clock.now())
+        if what is Farewell.GO:
+            return pb.JoinReply(outcome=pb.JoinReply.LEAVE)
+        version, world = self._rounds.wanted
+        reply = pb.JoinReply(outcome=pb.JoinReply.WAIT, version=version, parts=world)
+        if what is Farewell.SAVE:
+            reply.save = str(self._folder / f"left-{version}-{me}")
+            reply.givers.extend(_told(giver, world) for giver in self._rounds.givers)
+            return reply
+        # It makes the step that it has not made yet, where that is asked for.
+        return reply if leaver.version + 1 == version else None
+
+    def begun(self) -> None:
+        """A member of the round asks for a task: all have what the round begins with."""
+        if self._sharded:
+            self._rounds.settle()
 
     @property
     def left(self) -> Cut | None:
@@ -325,9 +380,12 @@ class Collective:
         for number, ordered in [*self._orders.items()]:
             if ordered.member == incarnation:
                 del self._orders[number]
-                ordered.future.set_exception(Unreachable("the worker that had it is gone"))
-        for cut in [name for name, holder in self._holders.items() if holder == incarnation]:
-            del self._holders[cut]
+                ordered.fail(Unreachable("the worker that had it is gone"))
+        for cut, holders in [*self._holders.items()]:
+            left = [holder for holder in holders if holder.incarnation != incarnation]
+            if len(left) < len(holders):
+                self._holders[cut] = left
+                self._drop(cut)
 
     def failed(self) -> None:
         """A member cannot finish the step under way: its content fails."""
@@ -351,7 +409,9 @@ class Collective:
         self._keys.clear()
         self._is_left = False
         self._afresh = formed.afresh
-        version, there = formed.top.version, formed.top.applied
+        if self._sharded:
+            self._forget_cuts()
+        version, there = formed.version, formed.applied
         if formed.afresh:
             version, there = self._base.version, self._base.applied
         before = queue.records_done
@@ -386,20 +446,38 @@ class Collective:
     def _order(
         self, kind: Any, cut: str, future: Future[pb.ReportOrderRequest], directory: str = ""
     ) -> None:
-        holder = self._rounds.members[0].incarnation
         if kind in (pb.Order.TAKE, pb.Order.TAKE_ALL):
-            self._holders[cut] = holder
-        elif cut not in self._holders:
+            members = self._rounds.members
+            self._holders[cut] = list(members if self._sharded else members[:1])
+        holders = self._holders.get(cut, [])
+        if not holders:
             future.set_exception(Unreachable("the worker that had it is gone"))
             return
-        number = next(self._order_numbers)
-        order = pb.Order(id=number, kind=kind, cut=cut, directory=directory)
-        self._orders[number] = _Ordered(order, self._holders[cut], future)
+        told: list[pb.ReportOrderRequest] = []
+        for rank, holder in enumerate(holders):
+            order = pb.Order(
+                id=next(self._order_numbers),
+                kind=kind,
+                cut=cut,
+                directory=directory,
+                round=self._rounds.number,
+                rank=rank,
+                addresses=[each.address for each in holders] if self._sharded else (),
+            )
+            ordered = _Ordered(order, holder.incarnation, len(holders), future, told)
+            self._orders[order.id] = ordered
 
     def _drop(self, cut: str) -> None:
-        if cut in self._holders:
+        if self._holders.get(cut):
             self._order(pb.Order.DROP, cut, Future())
-            del self._holders[cut]
+        self._holders.pop(cut, None)
+
+    def _forget_cuts(self) -> None:
+        """Those that not all have taken: members of a new round take none of an old one."""
+        for number, ordered in [*self._orders.items()]:
+            if ordered.order.kind == pb.Order.TAKE:
+                del self._orders[number]
+                ordered.fail(Unreachable("its round is over"))
 
     def reported(self, report: pb.ReportOrderRequest) -> None:
         """What became of an order, or the state of the last member. May come twice."""
@@ -408,10 +486,7 @@ class Collective:
             return
         ordered = self._orders.pop(report.id, None)
         if ordered is not None:
-            if report.error:
-                ordered.future.set_exception(EdlError(report.error))
-            else:
-                ordered.future.set_result(report)
+            ordered.report(report)
 
     # -- snapshots, and what they make superfluous
 
@@ -465,10 +540,41 @@ class Collective:
         ]
 
 
+def _peer_of(request: pb.JoinRequest) -> Peer:
+    return Peer(
+        request.replica.incarnation,
+        request.replica.index,
+        request.address,
+        request.version,
+        dict(request.applied),
+        frozenset((part.world, part.rank) for part in request.parts),
+        request.pending,
+    )
+
+
+def _recalled(
+    incarnation: str, index: int, address: str, version: int, parts: Sequence[Sequence[int]] = ()
+) -> Peer:
+    """What `_remembered` made a list of."""
+    held = frozenset((world, rank) for world, rank in parts)
+    return Peer(incarnation, index, address, version, parts=held)
+
+
+def _remembered(peer: Peer) -> list[Any]:
+    return [peer.incarnation, peer.index, peer.address, peer.version, sorted(peer.parts)]
+
+
+def _told(peer: Peer, world: int) -> pb.Peer:
+    """As the others need it: `parts`, of a state in `world` of them."""
+    parts = sorted(rank for of, rank in peer.parts if of == world)
+    return pb.Peer(index=peer.index, address=peer.address, version=peer.version, parts=parts)
+
+
 def _written(report: pb.ReportOrderRequest) -> Snapshot:
-    """What a member says that it has written."""
-    files = (storage.FileRecord(f.name, f.nbytes, f.sha256) for f in report.files)
-    return Snapshot(tuple(files), json.loads(report.model_json), 1)
+    """What members say that they have written: the books once each."""
+    files = tuple(storage.FileRecord(f.name, f.nbytes, f.sha256) for f in report.files)
+    shards = sum(file.name.endswith(".json") for file in files)
+    return Snapshot(files, json.loads(report.model_json), shards)
 
 
 def _write_manifest(directory: Path, version: int, snapshot: Snapshot) -> None:

@@ -324,7 +324,7 @@ class Master:
 
         def ask() -> pb.JoinReply | None:
             reply = answer()
-            if reply is None:
+            if reply is None and not request.leaves:
                 self.members_group.join(request)
             return reply
 
@@ -504,6 +504,7 @@ class Master:
         on the state that all have by then."""
         if not group.is_member(request.replica.incarnation, request.round):
             return pb.GetTaskReply(outcome=pb.GetTaskReply.ROUND_OVER)
+        group.begun()
         together = {"worker": group.lessee, "request": str(request.number)}
         if self.queue.knows(**together):
             return self._lease(request, together)

@@ -13,46 +13,75 @@ the all-reduce itself on the step after which they stop, and come back here. It 
 them is lost, or says that it failed: the others are told to give up the step under way. Either way
 the next one is formed once all who are left are here, so that nobody is left behind in the old one;
 whoever does not come back within `patience_s` is `overdue`.
+
+A sharded state (worker/sharded_state.py) is held in parts, named (world, rank) after the round that
+cut it: a member has its own and a mirror of its neighbour's. Two parts of one version and name are
+equal, whoever has them. The next round goes on from the newest version of which all parts are here:
+a death leaves one, two neighbours that die at once do not, and all begin from a snapshot. Whoever
+leaves stays until the next round has taken what it holds (`settle`), or, where all leave, until one
+of them has saved the state.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 
 @dataclass(frozen=True)
 class Peer:
     """One who trains, or waits to. `version`: steps that its state has, -1 without one; `applied`: its ledger, the
-    position by task; `address`: where its state can be fetched."""
+    position by task; `address`: where its state can be fetched.
+
+    `parts`: those of a sharded state that it has, each (world, rank); `pending`: it has all that it
+    needs for the next step, and makes it where somebody has."""
 
     incarnation: str
     index: int
     address: str
     version: int = -1
     applied: Mapping[int, int] = field(default_factory=dict)
+    parts: frozenset[tuple[int, int]] = frozenset()
+    pending: bool = False
+
+    def can_be(self, version: int) -> bool:
+        return self.version == version or (self.pending and self.version == version - 1)
 
 
 @dataclass(frozen=True)
 class Formed:
     """A round: its members by rank, the first of which has what the furthest has.
 
-    `afresh`: nobody brought the state of the round before.
+    `afresh`: nobody brought the state of the round before. `version` and `applied`: what it begins
+    with (not where afresh).
     """
 
     number: int
     members: tuple[Peer, ...]
     afresh: bool
+    version: int = -1
+    applied: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def top(self) -> Peer:
         return self.members[0]
 
 
-class Rounds:
-    """`last_call_s`: how long a round that nobody continues waits for workers that are still to come."""
+class Farewell(Enum):
+    """What one who leaves with parts of a sharded state has to do."""
 
-    def __init__(self, *, last_call_s: float, patience_s: float) -> None:
+    GO = "nobody needs it"
+    STAY = "somebody may"
+    SAVE = "all leave: write the state"
+
+
+class Rounds:
+    """`last_call_s`: how long a round that nobody continues waits for workers that are still to come.
+    `sharded`: the state is held in parts."""
+
+    def __init__(self, *, last_call_s: float, patience_s: float, sharded: bool = False) -> None:
         self._last_call_s = last_call_s
         self._patience_s = patience_s
         self.number = 0
@@ -62,10 +91,17 @@ class Rounds:
         self._missing: dict[str, Peer] = {}  # of a round that is over: not back, not lost
         self._here: dict[str, Peer] = {}
         self._since = 0.0  # when the round ended, or the first one came
+        self._sharded = sharded
+        self.world = 0  # parts of the sharded state that the newest round began with
+        self._leaving: dict[str, Peer] = {}  # with parts that may be needed
+        self._settled = False  # all of the newest round have their parts
 
-    def remember(self, number: int, members: tuple[Peer, ...]) -> None:
+    def remember(
+        self, number: int, members: tuple[Peer, ...], world: int = 0, givers: tuple[Peer, ...] = ()
+    ) -> None:
         """Be as after that round was formed: nobody knows yet that it is not running any more."""
         self.number, self.members, self.running = number, members, bool(members)
+        self.world, self._leaving = world, {giver.incarnation: giver for giver in givers}
 
     def join(self, member: Peer, round_: int, broken: bool, now: float) -> None:
         """It is out of round `round_` (0: of none) and wants to be in the next one. May come twice."""
@@ -84,6 +120,42 @@ class Rounds:
         if self.is_running(incarnation):
             self._end(True, now)
         self._missing.pop(incarnation, None)
+        self._leaving.pop(incarnation, None)
+
+    @property
+    def givers(self) -> tuple[Peer, ...]:
+        """Who leaves, and has parts that the newest round, or the next one, may need."""
+        return tuple(self._leaving.values())
+
+    def settle(self) -> None:
+        """All of the running round have what it begins with."""
+        self._settled = True
+        self._leaving.clear()
+
+    def farewell(self, member: Peer, now: float) -> Farewell:
+        """With a sharded state: it is out of its round, in order, and wants no other. Asked again
+        until it may go."""
+        me = member.incarnation
+        if self.is_running(me):
+            self._end(False, now)
+        self._here.pop(me, None)
+        self._missing.pop(me, None)
+        if not member.parts or (self.running and self._settled):
+            self._leaving.pop(me, None)
+            return Farewell.GO
+        self._leaving[me] = member
+        if self.running or self._here or self._missing:
+            return Farewell.STAY
+        if self._whole is None:
+            return Farewell.GO
+        return Farewell.SAVE if me == min(self._leaving) else Farewell.STAY
+
+    @property
+    def wanted(self) -> tuple[int, int]:
+        """Version and number of parts of what those who leave are asked for."""
+        if self.running:
+            return self.members[0].version, self.world
+        return self._whole or (-1, 0)
 
     def leave(self, incarnation: str, now: float) -> bool:
         """It is out of its round, in order, and wants no other. Whether nobody else has the state."""
@@ -119,6 +191,8 @@ class Rounds:
 
     def form(self) -> Formed:
         """Form it of all who are here. Ranks: who has the newest state first, then by index."""
+        if self._sharded:
+            return self._form_sharded()
         afresh = not self._goes_on
         newest = max(member.version for member in self._here.values())
         members = sorted(self._here.values(), key=lambda m: (m.version < newest, m.index))
@@ -126,7 +200,35 @@ class Rounds:
         self.members = tuple(members)
         self.running, self.broken = True, False
         self._here.clear()
-        return Formed(self.number, self.members, afresh)
+        top = members[0]
+        return Formed(self.number, self.members, afresh, top.version, top.applied)
+
+    def _form_sharded(self) -> Formed:
+        """By index alone: whoever replaces a lost member has its rank, and the others keep their parts.
+
+        The members' version is from now on that of the round."""
+        there = [*self._here.values(), *self._leaving.values()]
+        whole = self._whole
+        version, self.world = whole or (-1, 0)
+        applied: Mapping[int, int] = {}
+        if whole is None:
+            self._leaving.clear()
+        else:
+            applied = next(m.applied for m in there if m.version == version)
+        members = sorted(self._here.values(), key=lambda m: m.index)
+        self.number += 1
+        self.members = tuple(
+            dataclasses.replace(
+                m,
+                version=version,
+                parts=m.parts if m.can_be(version) else frozenset(),
+                pending=False,
+            )
+            for m in members
+        )
+        self.running, self.broken, self._settled = True, False, False
+        self._here.clear()
+        return Formed(self.number, self.members, whole is None, version, applied)
 
     def overdue(self, now: float) -> list[Peer]:
         """Members that did not come back in time; named once."""
@@ -139,10 +241,23 @@ class Rounds:
     @property
     def _goes_on(self) -> bool:
         """Somebody is here who has what the last round began with."""
+        if self._sharded:
+            return self._whole is not None
         began = self.members[0].version if self.members else 0
         known = {member.incarnation for member in self.members}
         there = [m for m in self._here.values() if m.incarnation in known]
         return any(m.version >= max(began, 0) for m in there)
+
+    @property
+    def _whole(self) -> tuple[int, int] | None:
+        """The newest version of a sharded state of which all parts are here, and how many they are."""
+        there = [*self._here.values(), *self._leaving.values()]
+        for version in sorted({m.version for m in there if m.parts}, reverse=True):
+            found = {part for m in there if m.can_be(version) for part in m.parts}
+            for world in sorted({world for world, _ in found}):
+                if all((world, rank) in found for rank in range(world)):
+                    return version, world
+        return None
 
     def _end(self, broken: bool, now: float) -> None:
         self.running, self.broken = False, broken

@@ -11,6 +11,7 @@ A definition is a plain Python module (docs/model-zoo.md):
     class Callbacks                               optional
     def process_predictions(outputs, worker)      optional
     def batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)    optional
+    def shard_plan(model) -> [nn.Module, ...]     optional
 
 What the module defines is called only through `Definition`, which checks what comes back.
 Nothing here imports torch; the definition does. catalogue.py finds definitions, check.py tries one
@@ -47,6 +48,7 @@ SIGNATURES = {
     "Callbacks": "class Callbacks, made without arguments",
     "process_predictions": "def process_predictions(outputs, worker)",
     "batch_rule": "def batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)",
+    "shard_plan": "def shard_plan(model) -> [nn.Module, ...]",
 }
 # Positional arguments that each function is called with (model: by name, from --model_params).
 _ARGUMENTS = {
@@ -58,6 +60,7 @@ _ARGUMENTS = {
     "Callbacks": (),
     "process_predictions": ("outputs", "worker"),
     "batch_rule": ("workers", "wanted", "minibatch_size"),
+    "shard_plan": ("model",),
 }
 # What Callbacks may define, and what each is called with.
 CALLBACKS = {
@@ -96,7 +99,14 @@ class Definition:
         """The optional parts that it has."""
         return tuple(
             name
-            for name in ("metrics", "reader", "Callbacks", "process_predictions", "batch_rule")
+            for name in (
+                "metrics",
+                "reader",
+                "Callbacks",
+                "process_predictions",
+                "batch_rule",
+                "shard_plan",
+            )
             if self.has(name)
         )
 
@@ -157,6 +167,11 @@ class Definition:
     @property
     def process_predictions(self) -> Callable[[Any, Any], Any] | None:
         return getattr(self.module, "process_predictions", None)
+
+    @property
+    def shard_plan(self) -> Callable[[Any], Any] | None:
+        """The definition's own, or None."""
+        return getattr(self.module, "shard_plan", None)
 
     def batch_rule(self, workers: int, wanted: int, minibatch_size: int) -> tuple[int, float]:
         """All-reduce: records of a minibatch of so many workers, and the factor of the learning rate.

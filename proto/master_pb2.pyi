@@ -266,7 +266,7 @@ class GetServersReply(_message.Message):
     def __init__(self, slot_map_version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., num_slots: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("replica", "wait_s", "address", "version", "applied", "round", "broken", "leaves")
+    __slots__ = ("replica", "wait_s", "address", "version", "applied", "round", "broken", "leaves", "parts", "pending")
     class AppliedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -282,6 +282,8 @@ class JoinRequest(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     wait_s: float
     address: str
@@ -290,20 +292,32 @@ class JoinRequest(_message.Message):
     round: int
     broken: bool
     leaves: bool
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., wait_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[int] = ..., applied: _Optional[_Mapping[int, int]] = ..., round: _Optional[int] = ..., broken: bool = ..., leaves: bool = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    pending: bool
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., wait_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[int] = ..., applied: _Optional[_Mapping[int, int]] = ..., round: _Optional[int] = ..., broken: bool = ..., leaves: bool = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., pending: bool = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("world", "rank")
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    world: int
+    rank: int
+    def __init__(self, world: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("index", "address", "version")
+    __slots__ = ("index", "address", "version", "parts")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     index: int
     address: str
     version: int
-    def __init__(self, index: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    parts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[int] = ..., parts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("outcome", "round", "rank", "peers", "low_water", "afresh", "restore", "save")
+    __slots__ = ("outcome", "round", "rank", "peers", "low_water", "afresh", "restore", "save", "version", "parts", "givers")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ROUND: _ClassVar[JoinReply.Outcome]
@@ -322,6 +336,9 @@ class JoinReply(_message.Message):
     AFRESH_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    GIVERS_FIELD_NUMBER: _ClassVar[int]
     outcome: JoinReply.Outcome
     round: int
     rank: int
@@ -330,7 +347,10 @@ class JoinReply(_message.Message):
     afresh: bool
     restore: str
     save: str
-    def __init__(self, outcome: _Optional[_Union[JoinReply.Outcome, str]] = ..., round: _Optional[int] = ..., rank: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., low_water: _Optional[int] = ..., afresh: bool = ..., restore: _Optional[str] = ..., save: _Optional[str] = ...) -> None: ...
+    version: int
+    parts: int
+    givers: _containers.RepeatedCompositeFieldContainer[Peer]
+    def __init__(self, outcome: _Optional[_Union[JoinReply.Outcome, str]] = ..., round: _Optional[int] = ..., rank: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., low_water: _Optional[int] = ..., afresh: bool = ..., restore: _Optional[str] = ..., save: _Optional[str] = ..., version: _Optional[int] = ..., parts: _Optional[int] = ..., givers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
 
 class WatchRoundRequest(_message.Message):
     __slots__ = ("replica", "round", "told_to_change", "orders", "wait_s")
@@ -363,7 +383,7 @@ class WatchRoundReply(_message.Message):
     def __init__(self, signal: _Optional[_Union[WatchRoundReply.Signal, str]] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("id", "kind", "cut", "directory")
+    __slots__ = ("id", "kind", "cut", "directory", "round", "rank", "addresses")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         TAKE: _ClassVar[Order.Kind]
@@ -378,11 +398,17 @@ class Order(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     id: int
     kind: Order.Kind
     cut: str
     directory: str
-    def __init__(self, id: _Optional[int] = ..., kind: _Optional[_Union[Order.Kind, str]] = ..., cut: _Optional[str] = ..., directory: _Optional[str] = ...) -> None: ...
+    round: int
+    rank: int
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[_Union[Order.Kind, str]] = ..., cut: _Optional[str] = ..., directory: _Optional[str] = ..., round: _Optional[int] = ..., rank: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReportOrderRequest(_message.Message):
     __slots__ = ("replica", "id", "error", "version", "applied", "files", "model_json", "directory")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64l/proto/worker.proto\x12\x06\x65\x64l.v1\"2\n\x11\x46\x65tchStateRequest\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"=\n\x0f\x46\x65tchStateReply\x12\x0c\n\x04gone\x18\x01 \x01(\x08\x12\x0e\n\x06nbytes\x18\x02 \x01(\x03\x12\x0c\n\x04part\x18\x03 \x01(\x0c\x32J\n\x06Worker\x12@\n\nFetchState\x12\x19.edl.v1.FetchStateRequest\x1a\x17.edl.v1.FetchStateReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64l/proto/worker.proto\x12\x06\x65\x64l.v1\"2\n\x11\x46\x65tchStateRequest\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"=\n\x0f\x46\x65tchStateReply\x12\x0c\n\x04gone\x18\x01 \x01(\x08\x12\x0e\n\x06nbytes\x18\x02 \x01(\x03\x12\x0c\n\x04part\x18\x03 \x01(\x0c\"6\n\x07Stretch\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\r\n\x05start\x18\x02 \x01(\x03\x12\x0c\n\x04stop\x18\x03 \x01(\x03\"q\n\x10\x46\x65tchPartRequest\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0b\n\x03\x63ut\x18\x02 \x01(\t\x12\r\n\x05world\x18\x03 \x01(\x05\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\"\n\tstretches\x18\x05 \x03(\x0b\x32\x0f.edl.v1.Stretch\";\n\x0e\x46\x65tchPartReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x0c\n\x04gone\x18\x02 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x32\x89\x01\n\x06Worker\x12@\n\nFetchState\x12\x19.edl.v1.FetchStateRequest\x1a\x17.edl.v1.FetchStateReply\x12=\n\tFetchPart\x12\x18.edl.v1.FetchPartRequest\x1a\x16.edl.v1.FetchPartReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FETCHSTATEREQUEST']._serialized_end=84
   _globals['_FETCHSTATEREPLY']._serialized_start=86
   _globals['_FETCHSTATEREPLY']._serialized_end=147
-  _globals['_WORKER']._serialized_start=149
-  _globals['_WORKER']._serialized_end=223
+  _globals['_STRETCH']._serialized_start=149
+  _globals['_STRETCH']._serialized_end=203
+  _globals['_FETCHPARTREQUEST']._serialized_start=205
+  _globals['_FETCHPARTREQUEST']._serialized_end=318
+  _globals['_FETCHPARTREPLY']._serialized_start=320
+  _globals['_FETCHPARTREPLY']._serialized_end=379
+  _globals['_WORKER']._serialized_start=382
+  _globals['_WORKER']._serialized_end=519
 # @@protoc_insertion_point(module_scope)

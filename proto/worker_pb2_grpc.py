@@ -39,6 +39,11 @@ class WorkerStub(object):
                 request_serializer=edl_dot_proto_dot_worker__pb2.FetchStateRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_worker__pb2.FetchStateReply.FromString,
                 _registered_method=True)
+        self.FetchPart = channel.unary_unary(
+                '/edl.v1.Worker/FetchPart',
+                request_serializer=edl_dot_proto_dot_worker__pb2.FetchPartRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_worker__pb2.FetchPartReply.FromString,
+                _registered_method=True)
 
 
 class WorkerServicer(object):
@@ -51,6 +56,13 @@ class WorkerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchPart(self, request, context):
+        """Stretches of a sharded state, out of the part that this member has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +70,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.FetchState,
                     request_deserializer=edl_dot_proto_dot_worker__pb2.FetchStateRequest.FromString,
                     response_serializer=edl_dot_proto_dot_worker__pb2.FetchStateReply.SerializeToString,
+            ),
+            'FetchPart': grpc.unary_unary_rpc_method_handler(
+                    servicer.FetchPart,
+                    request_deserializer=edl_dot_proto_dot_worker__pb2.FetchPartRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_worker__pb2.FetchPartReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +104,33 @@ class Worker(object):
             '/edl.v1.Worker/FetchState',
             edl_dot_proto_dot_worker__pb2.FetchStateRequest.SerializeToString,
             edl_dot_proto_dot_worker__pb2.FetchStateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchPart(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.v1.Worker/FetchPart',
+            edl_dot_proto_dot_worker__pb2.FetchPartRequest.SerializeToString,
+            edl_dot_proto_dot_worker__pb2.FetchPartReply.FromString,
             options,
             channel_credentials,
             insecure,

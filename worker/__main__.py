@@ -47,6 +47,8 @@ from .group_worker import GroupWorker
 from .hybrid_trainer import HybridTrainer
 from .peers import StateServicer
 from .ps_trainer import PsTrainer, model_spec
+from .sharded_trainer import ShardedTrainer, units
+from .sharded_worker import ShardedWorker
 from .slices import RoundLeases, SliceStream
 from .task_stream import TaskStream
 from .tasks import DefinitionTasks
@@ -252,7 +254,7 @@ class _Process:
 
             follower = adaptive_batch.Follower(adaptive_batch.make(settings, spec.optimizer), clock)
         prepare: Callable[[Any], Any] = lambda features: None
-        trainer: AllReduceTrainer
+        trainer: AllReduceTrainer | ShardedTrainer
         backend = "nccl" if device.type == "cuda" else "gloo"
         if settings.strategy == "hybrid":
             trainer = HybridTrainer(
@@ -268,6 +270,16 @@ class _Process:
             prepare = trainer.prepare
             if device.type == "cuda":
                 backend = "cpu:gloo,cuda:nccl"  # rows are the CPU's
+        elif settings.fully_shard:
+            trainer = ShardedTrainer(
+                make_model,
+                definition.loss,
+                spec,
+                device=device,
+                plan=definition.shard_plan or units,
+                most=settings.local_batch_size,
+                warmup_steps=settings.lr_warmup_steps,
+            )
         else:
             trainer = AllReduceTrainer(
                 make_model,
@@ -295,7 +307,7 @@ class _Process:
                 prepare=prepare,
             )
 
-        return GroupWorker(
+        return (ShardedWorker if settings.fully_shard else GroupWorker)(
             master,
             trainer,
             tasks,

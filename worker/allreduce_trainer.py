@@ -76,7 +76,29 @@ class _Weighted(nn.Module):
         return loss * weight + (self.said * words).sum()
 
 
-class AllReduceTrainer:
+class GroupTrainer:
+    """What a group does beside its steps, which is nothing where it has no servers."""
+
+    state: GroupState
+
+    def pass_over(self, piece: Slice) -> None:
+        """A minibatch of which no record is used."""
+        self.state.applied[piece.lease.task.id] = piece.end
+
+    def finish(self) -> None:
+        """Wait for what this member has under way beside the group."""
+
+    def settle(self) -> int:
+        """All members have finished: all call this after the same step. The version of the servers
+        that have what was pushed; 0: there are none."""
+        return 0
+
+    def cut(self, name: str) -> GroupState | None:
+        """Of all sides, which are settled: the group's part. None: they do not stand together."""
+        raise NotImplementedError("there are no servers")
+
+
+class AllReduceTrainer(GroupTrainer):
     """One member's model. `enter` before the steps of a round, `leave` after them."""
 
     def __init__(
@@ -227,22 +249,6 @@ class AllReduceTrainer:
         """The same, untouched by the steps that follow."""
         step.gradients = [None if g is None else g.clone() for g in step.gradients]
         return step
-
-    def pass_over(self, piece: Slice) -> None:
-        """A minibatch of which no record is used."""
-        self.state.applied[piece.lease.task.id] = piece.end
-
-    def finish(self) -> None:
-        """Wait for what this member has under way beside the group."""
-
-    def settle(self) -> int:
-        """All members have finished: all call this after the same step. The version of the servers
-        that have what was pushed; 0: there are none."""
-        return 0
-
-    def cut(self, name: str) -> GroupState | None:
-        """Of all sides, which are settled: the group's part. None: they do not stand together."""
-        raise NotImplementedError("there are no servers")
 
     # -- what is done alone
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _SHARD = "shard-00000-of-00001"
 _BESIDE_SERVERS = "group"  # whose shards have their own files in the same folder
 _STATE = "state."
+# of a checkpoint: tensor, number, steps, value, optimizer state by torch's names
+StoredChunk = tuple[str, int, int, Tensor, dict[str, Tensor]]
 
 
 class GroupState:
@@ -160,7 +162,13 @@ class GroupState:
                 number += 1
         shard = _BESIDE_SERVERS if self.spec.tables else _SHARD
         directory.mkdir(parents=True, exist_ok=True)
-        blob = safetensors.torch.save(tensors, {"edl": json.dumps({"chunks": about})})
+        return [
+            write_chunks(directory / f"{shard}.dense-00000.safetensors", tensors, about),
+            self.write_books(directory / f"{shard}.json"),
+        ]
+
+    def write_books(self, path: Path) -> FileRecord:
+        """What else is in a checkpoint, of each shard."""
         books = {
             "model": json.loads(self.spec.to_json()),
             "version": self.version,
@@ -169,51 +177,60 @@ class GroupState:
             "pushes": 0,
             "batch": self._batch(),
         }
-        return [
-            write_file(directory / f"{shard}.dense-00000.safetensors", blob),
-            write_file(directory / f"{shard}.json", json.dumps(books).encode()),
-        ]
+        return write_file(path, json.dumps(books).encode())
 
     def read(self, path: str, *, ledger: bool) -> None:
         """Become a checkpoint, of any strategy; with its ledger where the same job goes on.
 
         Raises CheckpointError where a file is damaged or it is another model's.
         """
+        same, chunks = self._stored(path, ledger)
+        tensors = {name: tensor for name, (tensor, _) in dense_tensors(self.model).items()}
+        states: dict[str, dict[str, Tensor]] = {name: {} for name in tensors}
+        steps = dict.fromkeys(tensors, 0)
+        for name, chunk, count, value, state in chunks:
+            _put(tensors[name], chunk, value)
+            steps[name] = max(steps[name], count) if same else 0
+            for ours, found in state.items():
+                place = states[name].setdefault(ours, torch.empty_like(tensors[name]))
+                _put(place, chunk, found)
+        for name, weight in self._weights():
+            optimizer_state.set_state(self.optimizer, weight, steps[name], states[name])
+
+    def _stored(self, path: str, ledger: bool) -> tuple[bool, Iterator[StoredChunk]]:
+        """The chunks of a checkpoint, and whether the optimizer's state is among them: it is of the
+        same optimizer. The books are taken over on the way, with `ledger`."""
         manifest = load(path)
         theirs = ModelSpec.from_json(json.dumps(manifest.model))
         if (theirs.dense, theirs.tables) != (self.spec.dense, self.spec.tables):
             raise CheckpointError(f"{manifest.directory} is a checkpoint of another model")
         same = type(theirs.optimizer) is type(self.spec.optimizer)
         names = optimizer_state.state_names(self.spec.optimizer) if same else {}
-        tensors = {name: tensor for name, (tensor, _) in dense_tensors(self.model).items()}
-        states: dict[str, dict[str, Tensor]] = {name: {} for name in tensors}
-        steps = dict.fromkeys(tensors, 0)
-        batch = None
-        for record in manifest.files:
-            if not (".dense-" in record.name or record.name.endswith(".json")):
-                continue  # rows, which servers read
-            data = read_checked(manifest, record)
-            if record.name.endswith(".json"):
-                books = json.loads(data)
-                if ledger:
-                    self.version = books["version"]
-                    self.applied |= {task: position for task, _, position in books["ledger"]}
-                    batch = books.get("batch") or batch
-                continue
-            header_nbytes = int.from_bytes(data[:8], "little")
-            header = json.loads(data[8 : 8 + header_nbytes])["__metadata__"]["edl"]
-            parts = safetensors.torch.load(data)
-            for number, (name, chunk, count, _) in enumerate(json.loads(header).get("chunks", ())):
-                _put(tensors[name], chunk, parts[f"{number}.value"])
-                steps[name] = max(steps[name], count) if same else 0
-                for told, ours in names.items():
-                    if (found := parts.get(f"{number}.{_STATE}{told}")) is not None:
-                        place = states[name].setdefault(ours, torch.empty_like(tensors[name]))
-                        _put(place, chunk, found)
-        for name, weight in self._weights():
-            optimizer_state.set_state(self.optimizer, weight, steps[name], states[name])
-        if self.batch is not None:
-            self.batch.load(batch, self.version)
+
+        def chunks() -> Iterator[StoredChunk]:
+            for record in manifest.files:
+                if not (".dense-" in record.name or record.name.endswith(".json")):
+                    continue  # rows, which servers read
+                data = read_checked(manifest, record)
+                if record.name.endswith(".json"):
+                    books = json.loads(data)
+                    if ledger:
+                        self.version = books["version"]
+                        self.applied |= {task: position for task, _, position in books["ledger"]}
+                        if self.batch is not None:
+                            self.batch.load(books.get("batch"), self.version)
+                    continue
+                header_nbytes = int.from_bytes(data[:8], "little")
+                header = json.loads(data[8 : 8 + header_nbytes])["__metadata__"]["edl"]
+                parts = safetensors.torch.load(data)
+                for number, (name, chunk, count, _) in enumerate(
+                    json.loads(header).get("chunks", ())
+                ):
+                    told = ((ours, f"{number}.{_STATE}{each}") for each, ours in names.items())
+                    state = {ours: parts[key] for ours, key in told if key in parts}
+                    yield name, chunk, count, parts[f"{number}.value"], state
+
+        return same, chunks()
 
     def _batch(self) -> dict[str, Any] | None:
         return self.batch.state_dict() if self.batch is not None else None
@@ -225,6 +242,13 @@ class GroupState:
         """The state of a weight that had no gradient yet."""
         initial = getattr(self.spec.optimizer, "initial_accumulator_value", 0.0)
         return torch.full_like(weight, initial if state == "sum" else 0.0)
+
+
+def write_chunks(path: Path, tensors: dict[str, Tensor], about: list[Any]) -> FileRecord:
+    """A file of chunks, as the servers write it: `about` tells of each its tensor's name, number,
+    steps and version; `tensors` has `<place>.value` and `<place>.state.<name>`."""
+    blob = safetensors.torch.save(tensors, {"edl": json.dumps({"chunks": about})})
+    return write_file(path, blob)
 
 
 def _chunks(tensor: Tensor) -> list[Tensor]:

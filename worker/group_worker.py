@@ -27,7 +27,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,7 +37,7 @@ from ..common.errors import EdlError, Fenced
 from ..common.storage import FileRecord
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
-from .allreduce_trainer import AllReduceTrainer, Reduced
+from .allreduce_trainer import Reduced
 from .batch_rule import BatchRule
 from .batches import SpanError
 from .group_state import GroupState
@@ -67,7 +67,7 @@ class GroupWorker:
     def __init__(
         self,
         master: MasterClient,
-        trainer: AllReduceTrainer,
+        trainer: Any,
         tasks: Tasks,
         make_stream: Callable[[RoundLeases, int, int, int], SliceStream],
         batch_rule: BatchRule,
@@ -141,7 +141,7 @@ class GroupWorker:
 
     @property
     def version(self) -> int:
-        return self._trainer.state.version
+        return int(self._trainer.state.version)
 
     # -- rounds
 
@@ -174,17 +174,8 @@ class GroupWorker:
     def _join(self, broken: bool) -> pb.JoinReply | None:
         """The next round; None: leave."""
         self.state = "waiting"
-        state = self._trainer.state
         while not self._draining.is_set():
-            request = pb.JoinRequest(
-                wait_s=_JOIN_WAIT_S,
-                address=self._address,
-                version=state.version,
-                applied=state.applied,
-                round=self.number,
-                broken=broken,
-            )
-            reply = self._master.join(request)
+            reply = self._master.join(self._request(wait_s=_JOIN_WAIT_S, broken=broken))
             match reply.outcome:
                 case pb.JoinReply.ROUND:
                     return reply
@@ -193,6 +184,17 @@ class GroupWorker:
                 case pb.JoinReply.LEAVE:
                     return None
         return None
+
+    def _request(self, **more: Any) -> pb.JoinRequest:
+        """With what the state is."""
+        state = self._trainer.state
+        return pb.JoinRequest(
+            address=self._address,
+            version=state.version,
+            applied=state.applied,
+            round=self.number,
+            **more,
+        )
 
     def _train(self, reply: pb.JoinReply) -> bool:
         """A round, to its end. Whether it broke."""
@@ -224,7 +226,7 @@ class GroupWorker:
             if self._follower is not None:
                 self._follower.enter(self._trainer, stream, reply, shares)
             stream.start()
-            _Steps(self, round_).run()
+            self._steps(round_).run()
             return False
         except (_Broken, RoundOver) as error:
             log.info("round=%d -> broken reason=%r", reply.round, _line(error.__cause__ or error))
@@ -242,6 +244,9 @@ class GroupWorker:
         if self._fenced.is_set():
             raise Fenced("the master has declared this worker lost")
         return broken
+
+    def _steps(self, round_: _Round) -> _Steps:
+        return _Steps(self, round_)
 
     def _begin(self, restore: str) -> None:
         """The state that all begin with, where nobody has one."""

@@ -25,7 +25,9 @@ from ..master.client import MasterClient
 
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
-_MAKE_S = 30.0
+# For members that have told their addresses to connect. Nothing wakes who waits for one that died just
+# then, so it must be far below the time after which the master gives up who does not come back.
+_MAKE_S = 5.0
 _OPERATION_S = 1800.0
 
 
@@ -79,6 +81,8 @@ class ProcessGroup:
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
         """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost meanwhile."""
         _choose_interface()
+        with self._lock:
+            self._before = _connections()  # those that members fetched parts by are not the group's
         dist.init_process_group(
             backend,
             store=MasterStore(master, round_),
@@ -90,6 +94,8 @@ class ProcessGroup:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_OPERATION_S))
         with self._lock:
             self._made = _new(self._before)
+            if self._is_cut:  # meanwhile: not all of its connections were there yet
+                raise RoundOver(f"round {round_} is over")
 
     def cut(self) -> None:
         """Whoever waits in an operation of the group gets an error now."""
@@ -103,7 +109,10 @@ class ProcessGroup:
                 dist.distributed_c10d._abort_process_group()
 
     def close(self) -> None:
-        """Forget it."""
+        """Forget it. Whoever still waits for this member gets an error, also while something here
+        refers to the group yet: gloo's connections would be open for as long."""
+        if dist.is_initialized() and dist.get_backend() == "gloo":
+            self.cut()
         with self._lock:
             self._is_cut = True
         if dist.is_initialized():

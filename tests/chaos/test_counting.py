@@ -31,7 +31,7 @@ def storm(seed):
     ]
 
 
-def run_storm(folder, seed, strategy="ps"):
+def run_storm(folder, seed, strategy="ps", **more):
     sync = seed % 2 == 1
     rng = random.Random(-seed)
     settings = {"use_async": True}
@@ -73,6 +73,7 @@ def run_storm(folder, seed, strategy="ps"):
         lease_s=1.0,
         seed=seed,
         **settings,
+        **more,
     )
     done = []
     with job:
@@ -156,10 +157,13 @@ def test_each_record_is_applied_once_an_epoch_by_a_group(seed, strategy, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("strategy", ["allreduce", "hybrid"])
-def test_fifty_storms_over_a_group(strategy, tmp_path):
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [("allreduce", {}), ("allreduce", {"fully_shard": True}), ("hybrid", {})],
+)
+def test_fifty_storms_over_a_group(strategy, more, tmp_path):
     for seed in ALL_SEEDS:
-        job, code, done = run_storm(tmp_path / f"storm-{seed}", seed, strategy)
+        job, code, done = run_storm(tmp_path / f"storm-{seed}", seed, strategy, **more)
         check_group(job, code)
         restarts = job.result()["restarts"]
         print(f"seed={seed} actions={done} restarts={restarts}", flush=True)

@@ -142,6 +142,11 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
         ({"strategy": "hybrid", "batch_rule": "linear"}, "--batch_rule is about a learning rate"),
         ({"strategy": "hybrid", "num_ps": 0}, "--strategy hybrid keeps parameters on servers"),
         ({"local_batch_size": 8}, "--local_batch_size is about minibatches of all workers"),
+        ({"fully_shard": True}, "--fully_shard is about minibatches of all workers"),
+        (
+            {"strategy": "allreduce", "fully_shard": True, "compile": True},
+            "--fully_shard shards the model module by module, and --compile makes one piece of it",
+        ),
         ({"batch_rule": "linear"}, "--batch_rule is about minibatches of all workers"),
         ({"max_minibatch_size": 99}, "--max_minibatch_size is about minibatches of all workers"),
         ({**ADAPTIVE, "strategy": "ps"}, "--batch_rule is about minibatches of all workers"),

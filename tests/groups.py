@@ -1,0 +1,47 @@
+"""All-reduce jobs on numbered records, and what they end with."""
+
+from __future__ import annotations
+
+import numpy as np
+from jobs import Job, write_records
+from servers import dense
+
+RECORDS, MINIBATCH = 768, 16
+
+
+def job_of(folder, model_def="curve", *, delay_s=0.004, epochs=2, **more):
+    data = str(write_records(folder.parent / "records.npz", RECORDS))
+    params = {"delay_s": delay_s}
+    if model_def == "tally":
+        params["records"] = RECORDS
+    return Job(
+        folder,
+        **{
+            "strategy": "allreduce",
+            "model_def": model_def,
+            "model_params": params,
+            "training_data": data,
+            "minibatch_size": MINIBATCH,
+            "num_minibatches_per_task": 4,
+            "num_epochs": epochs,
+            "num_workers": 2,
+            "lease_s": 3.0,
+            "envs": {"MINIBATCH": str(MINIBATCH), **more.pop("envs", {})},
+            **more,
+        },
+    )
+
+
+def values(job):
+    names = [f"layers.{layer}.{what}" for layer in (0, 2) for what in ("weight", "bias")]
+    return np.concatenate([dense(job.checkpoint(), name) for name in names])
+
+
+def counts(job):
+    return np.round(dense(job.checkpoint(), "counts"), 3).tolist()
+
+
+def scale(job, workers):
+    client = job.client()
+    client.scale(workers)
+    client.close()

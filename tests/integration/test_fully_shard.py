@@ -1,0 +1,114 @@
+"""All-reduce with a model that no member holds whole: what it ends with, what was applied how often."""
+
+import signal
+
+import numpy as np
+from groups import MINIBATCH, RECORDS, counts, job_of, scale, values
+from jobs import send, write_records
+from safetensors.torch import load_file
+from servers import dense
+
+from edl.chaos.controller import CONTINUE, OFF, Controller
+
+
+def sharded(folder, *more, **settings):
+    return job_of(folder, *more, **{"fully_shard": True, "num_workers": 3, **settings})
+
+
+def test_a_sharded_elastic_run_ends_as_the_fixed_one(tmp_path):
+    """2 -> 3 -> 2 members; one is killed as it computes, the first of the group after a vote."""
+    with job_of(tmp_path / "fixed", num_workers=1, delay_s=0.0) as job:
+        assert job.wait() == 0, job.logs()
+    fixed = values(job)
+    moments = {20: ("worker.compute", 1), 50: ("worker.commit", 0)}
+    killed = []
+
+    def decide(hit):
+        done = hit.about["task"] * RECORDS // 12 // MINIBATCH  # steps, about
+        due = [m for m, what in moments.items() if m <= done and what == (hit.point, hit.index)]
+        if due:
+            killed.append(moments.pop(due[0]))
+            send(hit.pid, signal.SIGKILL)
+        return CONTINUE if moments else OFF
+
+    points = ("worker.compute", "worker.commit")
+    with (
+        Controller(tmp_path / "faults", points, decide) as controller,
+        sharded(tmp_path / "job", num_workers=2, envs={"EDL_FAULTS": controller.variable}) as job,
+    ):
+        for share, workers in ((0.3, 3), (0.8, 2)):
+            job.watch(lambda s, share=share: s["records_done"] >= share * 2 * RECORDS)
+            scale(job, workers)
+        assert job.wait() == 0, job.logs()
+
+    assert len(killed) == 2
+    assert job.result()["version"] == 2 * RECORDS // MINIBATCH
+    assert job.result()["restarts"]["worker"] == 0, "a survivor crashed"
+    told = [event["text"] for event in job.result()["events"]]
+    assert not [text for text in told if "computed again" in text], "a state was lost"
+    np.testing.assert_allclose(values(job), fixed, rtol=0, atol=2e-5)
+
+
+def test_two_of_three_are_killed_at_once(tmp_path):
+    """No mirror is left of one part: all begin from the newest snapshot, and the books with them."""
+    with sharded(tmp_path / "job", "tally", delay_s=0.02, snapshot_s=0.3) as job:
+        job.watch(lambda s: s["records_done"] >= 400)
+        status = job.watch(lambda s: all(w["pid"] for w in s["workers"]))
+        for worker in status["workers"][:2]:
+            send(worker["pid"], signal.SIGKILL)
+        assert job.wait() == 0, job.logs()
+
+    assert counts(job) == [2.0] * RECORDS
+    told = [event["text"] for event in job.result()["events"]]
+    again = [t for t in told if "computed again" in t]
+    assert len(again) == 1 and "from step 0" not in again[0], again
+    assert job.result()["restarts"]["worker"] == 0, "a survivor crashed"
+
+
+def test_all_stop_and_servers_go_on(tmp_path):
+    """The members leave together: one of them writes what all had, and no step is computed again."""
+    with sharded(tmp_path / "one", "tally", delay_s=0.02) as job:
+        job.watch(lambda s: s["records_done"] >= 300)
+        send(job.about()["pid"], signal.SIGTERM)
+        assert job.wait() == 130, job.logs()
+    stopped = job.result()
+    assert stopped["resume"] == str(job.checkpoint())
+    applied = dense(job.checkpoint(), "counts").sum()
+    assert (stopped["records_done"], stopped["version"] * MINIBATCH) == (applied, applied)
+
+    how = {"strategy": "ps", "num_workers": 1, "num_ps": 2, "use_async": True}
+    with job_of(tmp_path / "two", "tally", delay_s=0.0, resume=stopped["resume"], **how) as job:
+        assert job.wait() == 0, job.logs()
+
+    assert counts(job) == [2.0] * RECORDS
+
+
+def test_two_leave_at_once_and_one_goes_on(tmp_path):
+    """What they had, they hand to the one that stays."""
+    with sharded(tmp_path / "job", "tally", delay_s=0.02, snapshot_s=0) as job:
+        job.watch(lambda s: s["records_done"] >= 300)
+        scale(job, 1)
+        assert job.wait() == 0, job.logs()
+
+    assert counts(job) == [2.0] * RECORDS
+    told = [event["text"] for event in job.result()["events"]]
+    assert not [text for text in told if "computed again" in text], told
+
+
+def test_evaluations_and_the_export_see_the_whole_model(tmp_path):
+    data = str(write_records(tmp_path / "records.npz", RECORDS))
+    with sharded(
+        tmp_path / "job",
+        validation_data=data,
+        evaluation_steps=20,
+        delay_s=0.0,
+        output=str(tmp_path / "output"),
+    ) as job:
+        assert job.wait() == 0, job.logs()
+
+    result = job.result()
+    losses = [e["metrics"]["mse"] for e in result["evaluations"]]
+    assert len(losses) >= 3 and losses[-1] < losses[0]
+    exported = load_file(tmp_path / "output" / "model" / "model.safetensors")
+    names = [f"layers.{layer}.{what}" for layer in (0, 2) for what in ("weight", "bias")]
+    assert np.array_equal(values(job), np.concatenate([exported[n].numpy().ravel() for n in names]))
