@@ -259,10 +259,8 @@ def test_the_minibatch_follows_the_goodput_through_a_kill_and_a_resume(tmp_path,
     assert (seen <= 1).all(), "a record was applied twice"
     assert job.result()["records_done"] == FLOWERS
     assert job.result()["version"] == pytest.approx(seen.sum(), rel=1e-4)
-    taken, factors = (
-        1 / seen,
-        moved / seen / (0.05 * 16),
-    )  # the minibatch of each record, its learning rate
+    taken = 1 / seen  # of each record, the minibatch
+    factors = moved / seen / (0.05 * 16)  # and what the learning rate was multiplied by
     assert 2 * MINIBATCH - 0.5 < taken.max() < MOST + 0.5
     np.testing.assert_allclose(factors[taken < MINIBATCH + 0.5], 1, rtol=1e-4)
     grown = taken > MINIBATCH + 0.5
