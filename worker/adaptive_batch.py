@@ -375,10 +375,9 @@ class Meter:
         words = torch.zeros(4 + len(times), dtype=torch.float64, device=self._device)
         words[0] = sum(self._local, words[0])
         words[1] = self._count
-        if self._rank == 0:
-            words[2] = self._total()
-            if batch.is_to_choose(version, self._members):
-                words[3] = self._chooser.ask(batch, self._nodes, self._members)
+        words[2] = self._total()
+        if self._rank == 0 and batch.is_to_choose(version, self._members):
+            words[3] = self._chooser.ask(batch, self._nodes, self._members)
         words[4:] = times
         self._local, self._count, self._times = [], 0, Times()
         dist.all_reduce(words)
@@ -435,19 +434,22 @@ class Meter:
             self._count += 1
 
     def _total(self) -> Tensor:
-        """T: of the mean gradient."""
+        """T, of the mean gradient: this member's share, for all hold it."""
         parts: list[Tensor] = []
         for parameter in self._state.parameters:
             if parameter.grad is not None:
-                parts += self._product(parameter, parameter.grad)
+                parts += self._product(parameter, parameter.grad, (self._rank, self._members))
         return torch.stack(parts).double().sum()
 
-    def _product(self, parameter: Tensor, gradient: Tensor) -> list[Tensor]:
+    def _product(
+        self, parameter: Tensor, gradient: Tensor, share: tuple[int, int] = (0, 1)
+    ) -> list[Tensor]:
         if not self._batch.adam:
-            return inner_product(gradient, gradient)
+            return inner_product(gradient, gradient, share=share)
         optimizer = self._state.optimizer
         (group,) = optimizer.param_groups
-        return adam_product(optimizer.state.get(parameter, {}), group, gradient, gradient)
+        state = optimizer.state.get(parameter, {})
+        return adam_product(state, group, gradient, gradient, share)
 
     @contextmanager
     def _timed(self, last: bool) -> Iterator[None]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from edl.adaptive.gradient_noise import FEW
+from edl.adaptive.gradient_noise import EVERY, FEW
 from edl.adaptive.step_times import Times
 from edl.common import storage
 from edl.common.clock import FakeClock
@@ -201,8 +201,9 @@ def test_noise_and_times_are_measured_in_turns():
 
     assert [v % 2 == 0 for v in range(128)] == noisy[:128]  # while there are few estimates
     assert not any(a and b for a, b in zip(noisy, timed, strict=True))
-    spans = [slice(at, at + 16) for at in range(128, 288, 16)]  # then one in 16, as edl.adaptive
-    assert [(1, 1)] * 10 == [(sum(noisy[span]), sum(timed[span])) for span in spans]
+    # then once in so many, as edl.adaptive does
+    spans = [slice(at, at + EVERY) for at in range(2 * FEW, 2 * FEW + 5 * EVERY, EVERY)]
+    assert [(1, 1)] * 5 == [(sum(noisy[span]), sum(timed[span])) for span in spans]
 
 
 def test_moments_of_adam_are_waited_for():
@@ -346,22 +347,25 @@ def test_lengths_are_those_of_uneven_gradients_and_of_their_mean():
     assert found.total == pytest.approx((gradient(weight, inputs, labels) ** 2).sum(), rel=1e-5)
 
 
-def test_lengths_of_one_of_two_members_are_its_share():
-    """Of a minibatch of 16, the other member has the rest."""
+def test_each_of_two_members_tells_its_share_of_the_lengths():
+    """Of a minibatch of 16; the other member has the rest."""
     ours, clock = member(SGD(lr=0.1))
     ours.enter(2)
-    ours.meter = Meter(ours.state, Chooser(clock), clock, rank=1, members=2, nodes=1)
     inputs, labels = drawn(12)
     weight = ours.model.out.weight.detach().numpy()[0].copy()
     own = piece(inputs, labels, 12)
     own.total = 16
+    found = []
+    for rank in range(2):
+        ours.meter = Meter(ours.state, Chooser(clock), clock, rank=rank, members=2, nodes=1)
+        step = ours.reduce(own, False)
+        found.append(step.measured)
 
-    found = ours.reduce(own, False).measured
-
-    assert (found.count, found.total) == (1, 0.0)  # the first member says what all have
-    assert found.local == pytest.approx(
-        0.75 * (gradient(weight, inputs, labels) ** 2).sum(), rel=1e-5
-    )
+    local = 0.75 * (gradient(weight, inputs, labels) ** 2).sum()
+    assert [local] * 2 == pytest.approx([each.local for each in found], rel=1e-5)
+    (mean,) = step.gradients  # which both hold
+    assert sum(each.total for each in found) == pytest.approx(float((mean**2).sum()), rel=1e-5)
+    assert all(0 < each.total for each in found)
 
 
 def test_the_estimate_of_uneven_gradients_is_unbiased():
