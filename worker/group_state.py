@@ -167,12 +167,13 @@ class GroupState:
             self.write_books(directory / f"{shard}.json"),
         ]
 
-    def write_books(self, path: Path) -> FileRecord:
-        """What else is in a checkpoint, of each shard."""
+    def write_books(self, path: Path, low_water: int = 0) -> FileRecord:
+        """What else is in a checkpoint, of each shard. Of tasks below `low_water` a shard may know
+        what others have forgotten."""
         books = {
             "model": json.loads(self.spec.to_json()),
             "version": self.version,
-            "low_water": 0,
+            "low_water": low_water,
             "ledger": [[task, 0, position] for task, position in self.applied.items()],
             "pushes": 0,
             "batch": self._batch(),

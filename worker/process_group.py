@@ -12,8 +12,11 @@ import contextlib
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import torch.distributed as dist
@@ -25,9 +28,8 @@ from ..master.client import MasterClient
 
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
-# For members that have told their addresses to connect. Nothing wakes who waits for one that died just
-# then, so it must be far below the time after which the master gives up who does not come back.
-_MAKE_S = 5.0
+_MAKE_S = 30.0
+_LOOK_S = 0.01  # whether a group that is being made is still wanted
 _OPERATION_S = 1800.0
 
 
@@ -77,19 +79,21 @@ class ProcessGroup:
         self._before = _connections()
         self._made: dict[str, int] | None = None
         self._is_cut = False
+        self._over = threading.Event()
 
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
         """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost meanwhile."""
         _choose_interface()
         with self._lock:
             self._before = _connections()  # those that members fetched parts by are not the group's
-        dist.init_process_group(
-            backend,
-            store=MasterStore(master, round_),
-            rank=rank,
-            world_size=world,
-            timeout=timedelta(seconds=_MAKE_S),
-        )
+        with _made_aside(self._over):
+            dist.init_process_group(
+                backend,
+                store=MasterStore(master, round_),
+                rank=rank,
+                world_size=world,
+                timeout=timedelta(seconds=_MAKE_S),
+            )
         # of operations: a member that computes slowly is no failure, one that is lost is told of
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_OPERATION_S))
         with self._lock:
@@ -103,6 +107,7 @@ class ProcessGroup:
             if self._is_cut:
                 return
             self._is_cut = True
+            self._over.set()
             for name, fd in (_new(self._before) if self._made is None else self._made).items():
                 _shut_down(name, fd)
             if self._made is not None and dist.get_backend() == "nccl":
@@ -119,6 +124,37 @@ class ProcessGroup:
             dist.destroy_process_group()
         else:  # its making failed: the next one is called as those of the others are
             dist.distributed_c10d._world.group_count = 0
+
+
+@contextlib.contextmanager
+def _made_aside(over: threading.Event) -> Iterator[None]:
+    """Within, gloo's constructor runs in a thread that is left to itself once `over` is set: it waits
+    for the connections of members that died just then, beyond its timeout, and nothing wakes it."""
+    gloo = dist.distributed_c10d.ProcessGroupGloo
+
+    class Aside(type):
+        """Torch asks whether a group is one of these."""
+
+        def __call__(cls, *arguments: Any, **named: Any) -> Any:
+            made: Future[Any] = Future()
+
+            def run() -> None:
+                try:
+                    made.set_result(gloo(*arguments, **named))
+                except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                    made.set_exception(error)
+
+            threading.Thread(target=run, name="make-group", daemon=True).start()
+            while not wait([made], _LOOK_S).done:
+                if over.is_set():
+                    raise RoundOver("the round is over before its group is made")
+            return made.result()
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, gloo)
+
+    with patch.object(dist.distributed_c10d, "ProcessGroupGloo", Aside("Aside", (), {})):
+        yield
 
 
 def _choose_interface() -> None:

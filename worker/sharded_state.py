@@ -210,6 +210,7 @@ class ShardedState(GroupState):
         self.spec, self.batch = spec, None
         self.version = -1
         self.applied = {}
+        self._low_water = 0
         self._factors = (1.0, 1.0, 0)
         self.warmup_steps = warmup_steps
         self.lock = threading.RLock()  # whoever asks for a part is answered between two steps
@@ -278,6 +279,10 @@ class ShardedState(GroupState):
         with self.lock:
             self.current = current
             self.parts = list({id(part): part for part in (*self.parts, *current)}.values())
+
+    def retire(self, low_water: int) -> None:
+        self._low_water = max(self._low_water, low_water)
+        super().retire(low_water)
 
     def settle(self) -> None:
         """All members have their parts: those of the round before are needed no more."""
@@ -382,7 +387,7 @@ class ShardedState(GroupState):
         for at in range(0, len(mine), _CHUNKS_OF_FILE):
             path = directory / f"{shard}.dense-{at // _CHUNKS_OF_FILE:05d}.safetensors"
             files.append(self._write_file(path, mine[at : at + _CHUNKS_OF_FILE], world, read))
-        return [*files, self.write_books(directory / f"{shard}.json")]
+        return [*files, self.write_books(directory / f"{shard}.json", self._low_water)]
 
     def _write_file(
         self, path: Path, chunks: Sequence[_Chunk], world: int, read: Read
