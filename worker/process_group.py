@@ -13,10 +13,9 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
 from typing import Any
-from unittest.mock import patch
 
 import psutil
 import torch.distributed as dist
@@ -29,7 +28,6 @@ from ..master.client import MasterClient
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
 _MAKE_S = 30.0
-_LOOK_S = 0.01  # whether a group that is being made is still wanted
 _OPERATION_S = 1800.0
 
 
@@ -79,14 +77,14 @@ class ProcessGroup:
         self._before = _connections()
         self._made: dict[str, int] | None = None
         self._is_cut = False
-        self._over = threading.Event()
+        self._making: Future[Any] = Future()
 
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
         """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost meanwhile."""
         _choose_interface()
         with self._lock:
             self._before = _connections()  # those that members fetched parts by are not the group's
-        with _made_aside(self._over):
+        with _made_aside(self._making):
             dist.init_process_group(
                 backend,
                 store=MasterStore(master, round_),
@@ -107,7 +105,7 @@ class ProcessGroup:
             if self._is_cut:
                 return
             self._is_cut = True
-            self._over.set()
+            _settle(self._making, error=RoundOver("the round is over before its group is made"))
             for name, fd in (_new(self._before) if self._made is None else self._made).items():
                 _shut_down(name, fd)
             if self._made is not None and dist.get_backend() == "nccl":
@@ -127,34 +125,42 @@ class ProcessGroup:
 
 
 @contextlib.contextmanager
-def _made_aside(over: threading.Event) -> Iterator[None]:
-    """Within, gloo's constructor runs in a thread that is left to itself once `over` is set: it waits
-    for the connections of members that died just then, beyond its timeout, and nothing wakes it."""
-    gloo = dist.distributed_c10d.ProcessGroupGloo
+def _made_aside(made: Future[Any]) -> Iterator[None]:
+    """Within, gloo's constructor runs in a thread, which is left to itself once `made` has failed: it
+    waits for the connections of members that died just then, beyond its timeout, and nothing wakes it."""
+    torchs, gloo = dist.distributed_c10d, dist.distributed_c10d.ProcessGroupGloo
 
     class Aside(type):
         """Torch asks whether a group is one of these."""
 
         def __call__(cls, *arguments: Any, **named: Any) -> Any:
-            made: Future[Any] = Future()
-
             def run() -> None:
                 try:
-                    made.set_result(gloo(*arguments, **named))
+                    group = gloo(*arguments, **named)
                 except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                    made.set_exception(error)
+                    _settle(made, error=error)
+                else:
+                    _settle(made, group)
 
             threading.Thread(target=run, name="make-group", daemon=True).start()
-            while not wait([made], _LOOK_S).done:
-                if over.is_set():
-                    raise RoundOver("the round is over before its group is made")
             return made.result()
 
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, gloo)
 
-    with patch.object(dist.distributed_c10d, "ProcessGroupGloo", Aside("Aside", (), {})):
+    torchs.ProcessGroupGloo = Aside("Aside", (), {})
+    try:
         yield
+    finally:
+        torchs.ProcessGroupGloo = gloo
+
+
+def _settle(made: Future[Any], group: Any = None, error: BaseException | None = None) -> None:
+    with contextlib.suppress(InvalidStateError):  # the other thread was first
+        if error is None:
+            made.set_result(group)
+        else:
+            made.set_exception(error)
 
 
 def _choose_interface() -> None:
