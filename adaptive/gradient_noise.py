@@ -155,10 +155,10 @@ class _Step:
     whole: float = 1.0
     groups: dict[Tensor, int] = field(default_factory=dict)  # the group of a parameter
     local: list[list[Tensor]] = field(default_factory=list)  # parts of L so far, by group
+    scale: float = field(init=False)  # S
 
-    @property
-    def scale(self) -> float:
-        return self.accum_scale * self.micros
+    def __post_init__(self) -> None:
+        self.scale = self.accum_scale * self.micros
 
 
 @dataclass(frozen=True)
