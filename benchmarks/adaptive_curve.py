@@ -7,8 +7,9 @@ Two replicas (gloo, one thread each) train the same network from the same seed w
 learning rate and schedule, in turns: once so, once with `autoscale_batch_size` and AdaScale. The schedule follows
 `model.progress`, which counts steps of the initial batch, so both go through it whole.
 
-The network is one whose steps have a fixed part, without which a larger batch wins nothing: 20 layers of few
-channels, on pictures that the first one halves. ResNet-20 as it is takes 250 records a second at any batch.
+The network is one whose steps have a fixed part, without which a larger batch wins nothing: 8 layers of few
+channels, on pictures that the first one halves. A thread computes 2,500 records a second of it in batches of 16,
+6,300 in batches of 256; of ResNet-20 as it is about 250 in any.
 
 The clock counts training alone: every SNAPSHOT_S of it the parameters are copied, and they are tested when
 the training is over. *Time* to an accuracy is that of the first snapshot that has it.
@@ -46,9 +47,9 @@ LR = 0.05
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
 WARM_UP = 0.05  # of the training
-WIDTH = 8  # channels of the first stage
-EPOCHS = 4
-SNAPSHOT_S = 3.0
+WIDTH, BLOCKS = 8, 1  # channels of the first stage, and of each stage its blocks
+EPOCHS = 8
+SNAPSHOT_S = 2.0
 TARGETS = (1.0, 0.995, 0.99)  # of the accuracy that the fixed run ends with
 LOW = 0.8  # of the picture
 VARIANTS = ("fixed", "adaptive")
@@ -97,8 +98,8 @@ def inputs(images: Tensor) -> Tensor:
 
 
 def network() -> nn.Module:
-    """ResNet-20 with a first convolution of stride 2."""
-    net = resnet20.model(WIDTH)
+    """ResNet-8 with a first convolution of stride 2."""
+    net = resnet20.model(WIDTH, BLOCKS)
     assert isinstance(net, nn.Sequential)
     net[0] = nn.Conv2d(1, WIDTH, 3, stride=2, padding=1, bias=False)
     return net

@@ -82,7 +82,7 @@ def test_the_cifar_example_reads_its_binary_version(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     Path("pictures").mkdir()
-    for name, size in (("data_batch_1", 80), ("data_batch_2", 80), ("test_batch", 32)):
+    for name, size in (("data_batch_1", 32), ("data_batch_2", 32), ("test_batch", 16)):
         rows = random.integers(0, 256, (size, 3073), np.uint8)
         rows[:, 0] %= 10
         rows.tofile(f"pictures/{name}.bin")
@@ -92,7 +92,7 @@ def test_the_cifar_example_reads_its_binary_version(tmp_path, monkeypatch):
 
 
 def films(say):
-    run(say, EXAMPLES / "adaptive_ncf.py", "--ratings", "u.data", "--epochs", "12")
+    run(say, EXAMPLES / "adaptive_ncf.py", "--ratings", "u.data", "--epochs", "10")
 
 
 def test_the_ncf_example_finds_who_likes_what(tmp_path, monkeypatch):
