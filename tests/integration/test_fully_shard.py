@@ -3,6 +3,7 @@
 import signal
 
 import numpy as np
+import pytest
 from groups import MINIBATCH, RECORDS, counts, job_of, scale, values
 from jobs import send, write_records
 from safetensors.torch import load_file
@@ -83,6 +84,7 @@ def test_all_stop_and_servers_go_on(tmp_path):
     assert counts(job) == [2.0] * RECORDS
 
 
+@pytest.mark.slow
 def test_two_leave_at_once_and_one_goes_on(tmp_path):
     """What they had, they hand to the one that stays."""
     with sharded(tmp_path / "job", "tally", delay_s=0.02, snapshot_s=0) as job:
