@@ -1,5 +1,6 @@
 """All-reduce with a model that no member holds whole: what it ends with, what was applied how often."""
 
+import re
 import signal
 
 import numpy as np
@@ -10,6 +11,8 @@ from safetensors.torch import load_file
 from servers import dense
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
+
+_SIZES = re.compile(r"values=\[(\d+), (\d+)\]")  # of a member's own part and its mirror
 
 
 def sharded(folder, *more, **settings):
@@ -48,6 +51,9 @@ def test_a_sharded_elastic_run_ends_as_the_fixed_one(tmp_path):
     told = [event["text"] for event in job.result()["events"]]
     assert not [text for text in told if "computed again" in text], "a state was lost"
     np.testing.assert_allclose(values(job), fixed, rtol=0, atol=2e-5)
+    sizes = {(int(own), int(mirror)) for own, mirror in _SIZES.findall(job.logs(tail=1000))}
+    # of 97 parameters in rows of 4, 1, 16 and 1: what two, and what three members have
+    assert {(57, 40), (40, 57), (47, 20), (30, 47), (20, 30)} >= sizes >= {(47, 20)}
 
 
 def test_two_of_three_are_killed_at_once(tmp_path):
