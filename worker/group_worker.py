@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 10.0  # of a long poll
 _JOIN_WAIT_S = 2.0  # between two looks whether this worker is to leave
+_IDLE_S = 1.0  # without a task, before a worker that is to leave does so without a step
 _KEPT_STEPS = 64  # of a latecomer, at most; then the group waits for it
 
 
@@ -408,12 +409,14 @@ class _Steps:
         item = self._stream.next(timeout_s=0.0)
         if item is None and not self._stream.ended:
             self._worker.state = "waiting"
-            item = self._stream.next()
+            leaves = self._worker._draining.is_set()
+            # Who trains leaves with a step, for the others may be in the midst of one.
+            item = self._stream.next(timeout_s=_IDLE_S if leaves else None)
         match item:
             case None:
                 return False
             case Woken():
-                return not self._worker._draining.is_set()
+                return True
             case BadSpan(lease, error):
                 self._fail(lease, error)
             case EndOfTask(lease):
@@ -423,6 +426,11 @@ class _Steps:
             case Batch():
                 self._evaluate(item)
         return True
+
+    @property
+    def _idle(self) -> bool:
+        """The round has no task for this member."""
+        return not any(lease.task.kind == pb.TRAIN for lease in self._stream.held())
 
     def _do_orders(self) -> None:
         while (order := self._round.orders.next(self._settled)) is not None:

@@ -29,7 +29,6 @@ from .group_worker import _JOIN_WAIT_S, GroupWorker, _Orders, _Round, _Steps, _t
 from .peers import PartClient
 from .process_group import RoundOver
 from .sharded_state import Part, Read, ShardedState, Span, Stretch, pack, unpack
-from .task_stream import Lease
 
 log = logging.getLogger(__name__)
 
@@ -264,16 +263,11 @@ class _ShardedSteps(_Steps):
     def _do_orders(self) -> None:
         turns, trainer = self._worker._turns, self._trainer
         while True:
-            idle = not any(_trains(lease) for lease in self._stream.held())
-            order = turns.turn(trainer.agreed, idle) or turns.next(settled=True)
+            order = turns.turn(trainer.agreed, self._idle) or turns.next(settled=True)
             if order is None:
                 break
             self._worker._carry_out(order)
         trainer.takes = turns.told
-
-
-def _trains(lease: Lease) -> bool:
-    return bool(lease.task.kind == pb.TRAIN)
 
 
 def _named(parts: Sequence[Part], world: int, rank: int) -> Part | None:

@@ -156,6 +156,20 @@ def test_servers_go_on_with_what_a_group_has_begun(tmp_path):
     assert counts(job) == [2.0] * RECORDS
 
 
+def test_workers_that_leave_take_no_step_along(tmp_path):
+    """They are told (SIGTERM) at any moment of a step, or before the next is read; no round breaks."""
+    slow = {"FEED_S": "0.02"}
+    with job_of(tmp_path / "job", "tally", delay_s=0.01, num_workers=3, envs=slow) as job:
+        for number, records in enumerate((100, 400, 700)):
+            status = job.watch(lambda s, records=records: s["records_done"] >= records)
+            pids = [worker["pid"] for worker in status["workers"] if worker["pid"]]
+            send(pids[number % len(pids)], signal.SIGTERM)
+        assert job.wait() == 0, job.logs()
+
+    assert counts(job) == [2.0] * RECORDS
+    assert "-> broken" not in job.logs()
+
+
 def test_the_last_worker_leaves_its_state_to_the_next(tmp_path):
     """Preempted with a notice (SIGTERM), and no snapshot: no step is computed again."""
     with job_of(tmp_path / "job", "tally", delay_s=0.02, num_workers=1, snapshot_s=0) as job:

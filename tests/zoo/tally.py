@@ -41,6 +41,7 @@ def optimizer():
 
 
 def feed(records, mode):
+    time.sleep(float(os.environ.get("FEED_S", "0")))
     ids = torch.from_numpy(records["record"])
     return {"record": ids}, ids
 
