@@ -40,6 +40,7 @@ from .slices import Slice
 
 _NEVER_STALE = 1 << 40  # the version of a push that has no gradients
 _CUT_HOLD_S = 2.0
+_WHOLE = np.frombuffer(b"all here", np.uint8)  # what a message of rows ends with
 Rows = dict[str, tuple[Ids, Values]]  # by table: distinct ids[U], gradients[U, D]
 
 
@@ -143,37 +144,39 @@ class HybridTrainer(AllReduceTrainer):
         world, tables = self._world, list(self._dims)
         if world == 1:
             return mine
-        sizes, parts = torch.zeros(world, len(tables), dtype=torch.int64), []
+        counts, parts = torch.zeros(world, len(tables) + 1, dtype=torch.int64), []
+        counts[:, -1] = 1
         owned = {t: self._ps.slot_map.partition(t, ids) for t, (ids, _) in mine.items()}
         for rank in range(world):
+            shards = range(rank, self._ps.num_shards, world)
             for number, table in enumerate(tables):
                 if table not in mine:
                     continue
                 order, bounds = owned[table]
-                places = np.concatenate(
-                    [
-                        order[bounds[s] : bounds[s + 1]]
-                        for s in range(rank, self._ps.num_shards, world)
-                    ]
-                    or [order[:0]]
-                )
+                own = [order[:0], *(order[bounds[s] : bounds[s + 1]] for s in shards)]
+                places = np.concatenate(own)
                 ids, values = mine[table]
-                sizes[rank, number] = len(places)
+                counts[rank, number] = len(places)
                 parts += [ids[places].view(np.uint8), values[places].reshape(-1).view(np.uint8)]
-        theirs = torch.empty_like(sizes)
-        dist.all_to_all_single(theirs, sizes)
-        row_nbytes = torch.tensor([8 + 4 * self._dims[table] for table in tables])
-        sent, received = ((s * row_nbytes).sum(1).tolist() for s in (sizes, theirs))
-        outgoing = torch.from_numpy(np.concatenate(parts) if parts else np.empty(0, np.uint8))
-        incoming = torch.empty(sum(received), dtype=torch.uint8)
-        dist.all_to_all_single(incoming, outgoing, received, sent)
-        return self._sum(incoming.numpy(), theirs.tolist())
+            parts.append(_WHOLE)
+        theirs = torch.zeros_like(counts)
+        dist.all_to_all_single(theirs, counts)
+        nbytes = torch.tensor([*(8 + 4 * self._dims[table] for table in tables), len(_WHOLE)])
+        sent, received = (each @ nbytes for each in (counts, theirs))
+        incoming = torch.zeros(int(received.sum()), dtype=torch.uint8)
+        outgoing = torch.from_numpy(np.concatenate(parts))
+        dist.all_to_all_single(incoming, outgoing, received.tolist(), sent.tolist())
+        messages = [part.numpy() for part in torch.split(incoming, received.tolist())]
+        # An operation that was given up may end without an error.
+        if not all(bytes(each[-len(_WHOLE) :]) == bytes(_WHOLE) for each in messages):
+            raise dist.DistError("the group was given up")
+        return self._sum(messages, theirs.tolist())
 
-    def _sum(self, data: Any, counts: Sequence[Sequence[int]]) -> Rows:
+    def _sum(self, messages: Sequence[Any], counts: Sequence[Sequence[int]]) -> Rows:
         found: dict[str, list[tuple[Ids, Values]]] = {}
-        at = 0
-        for of_rank in counts:
-            for (table, dim), count in zip(self._dims.items(), of_rank, strict=True):
+        for data, of_rank in zip(messages, counts, strict=True):
+            at = 0
+            for (table, dim), count in zip(self._dims.items(), of_rank[:-1], strict=True):
                 if not count:
                     continue
                 middle, end = at + 8 * count, at + (8 + 4 * dim) * count

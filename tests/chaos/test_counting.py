@@ -16,7 +16,7 @@ from jobs import Job, send, write_records
 from servers import dense, table
 
 RECORDS, EPOCHS = 4000, 2
-CI_SEEDS = range(4)
+CI_SEEDS = range(2)
 ALL_SEEDS = range(50)
 
 
@@ -149,7 +149,7 @@ def test_each_record_is_applied_once_an_epoch_through_a_storm(seed, tmp_path):
     check_books(job, code)
 
 
-@pytest.mark.parametrize(("seed", "strategy"), [(0, "allreduce"), (1, "allreduce"), (0, "hybrid")])
+@pytest.mark.parametrize(("seed", "strategy"), [(0, "allreduce"), (0, "hybrid")])
 def test_each_record_is_applied_once_an_epoch_by_a_group(seed, strategy, tmp_path):
     job, code, _ = run_storm(tmp_path / f"storm-{seed}", seed, strategy)
     check_group(job, code)

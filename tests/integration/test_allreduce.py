@@ -121,6 +121,7 @@ def test_a_member_that_sleeps_past_its_lease_is_left_behind_and_comes_back(tmp_p
     assert counts(job) == [2.0] * RECORDS
 
 
+@pytest.mark.slow  # so do the next one, and the one whose minibatch follows the goodput
 def test_a_run_is_stopped_and_goes_on_with_others(tmp_path):
     with job_of(tmp_path / "one", "tally", delay_s=0.02) as job:
         job.watch(lambda s: s["records_done"] >= 300)

@@ -72,6 +72,7 @@ def test_two_of_three_are_killed_at_once(tmp_path):
     assert job.result()["restarts"]["worker"] == 0, "a survivor crashed"
 
 
+@pytest.mark.slow
 def test_all_stop_and_servers_go_on(tmp_path):
     """The members leave together: one of them writes what all had, and no step is computed again."""
     with sharded(tmp_path / "one", "tally", delay_s=0.02) as job:

@@ -4,6 +4,7 @@ import random
 import signal
 
 import numpy as np
+import pytest
 from jobs import Job, send, write_records
 from servers import dense, table
 
@@ -121,6 +122,7 @@ def test_the_master_is_killed_and_a_server_while_it_is_away(tmp_path):
     assert_exact(job)
 
 
+@pytest.mark.slow  # the next one stops and goes on as well
 def test_a_run_is_stopped_and_goes_on_with_others(tmp_path):
     with job_of(tmp_path / "one", delay_s=0.02) as job:
         job.watch(lambda s: s["records_done"] >= 300)
