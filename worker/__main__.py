@@ -40,15 +40,13 @@ from ..proto import master_pb2 as pb
 from ..proto import worker_pb2_grpc
 from ..ps.client import PsClient
 from . import nursery
-from .allreduce_trainer import AllReduceTrainer
+from .allreduce_trainer import AllReduceTrainer, GroupTrainer
 from .batch_rule import make_rule
 from .describe import be_deterministic, describe, load, model_maker, open_readers
 from .group_worker import GroupWorker
 from .hybrid_trainer import HybridTrainer
 from .peers import StateServicer
 from .ps_trainer import PsTrainer, model_spec
-from .sharded_trainer import ShardedTrainer, units
-from .sharded_worker import ShardedWorker
 from .slices import RoundLeases, SliceStream
 from .task_stream import TaskStream
 from .tasks import DefinitionTasks
@@ -254,10 +252,11 @@ class _Process:
 
             follower = adaptive_batch.Follower(adaptive_batch.make(settings, spec.optimizer), clock)
         prepare: Callable[[Any], Any] = lambda features: None
-        trainer: AllReduceTrainer | ShardedTrainer
+        trainer: GroupTrainer
+        member: type[GroupWorker] = GroupWorker
         backend = "nccl" if device.type == "cuda" else "gloo"
         if settings.strategy == "hybrid":
-            trainer = HybridTrainer(
+            trainer = hybrid = HybridTrainer(
                 make_model,
                 definition.loss,
                 self._connect(master, settings, spec.of_servers, PsClient),
@@ -267,10 +266,15 @@ class _Process:
                 device=device,
                 compile=settings.compile,
             )
-            prepare = trainer.prepare
+            prepare = hybrid.prepare
             if device.type == "cuda":
                 backend = "cpu:gloo,cuda:nccl"  # rows are the CPU's
         elif settings.fully_shard:
+            # What others need not import: 1.5 s.
+            from .sharded_trainer import ShardedTrainer, units
+            from .sharded_worker import ShardedWorker
+
+            member = ShardedWorker
             trainer = ShardedTrainer(
                 make_model,
                 definition.loss,
@@ -307,7 +311,7 @@ class _Process:
                 prepare=prepare,
             )
 
-        return (ShardedWorker if settings.fully_shard else GroupWorker)(
+        return member(
             master,
             trainer,
             tasks,

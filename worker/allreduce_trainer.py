@@ -79,6 +79,7 @@ class _Weighted(nn.Module):
 class GroupTrainer:
     """What a group does beside its steps, which is nothing where it has no servers."""
 
+    model: nn.Module
     state: GroupState
 
     def pass_over(self, piece: Slice) -> None:
@@ -131,11 +132,7 @@ class AllReduceTrainer(GroupTrainer):
         self._world = 1
 
     def _check(self, names: Sequence[str]) -> None:
-        if names:
-            raise DefinitionError(
-                f"the model has tables ({', '.join(names)}), which grow with their ids and live on "
-                "parameter servers: use --strategy hybrid, or ps"
-            )
+        refuse_tables(names)
 
     def follow(self, factor: float) -> None:
         """The learning rate goes to so many times what the optimizer says."""
@@ -184,7 +181,7 @@ class AllReduceTrainer(GroupTrainer):
                     loss.backward()
                 if count:  # a stand-in has no gradient
                     self._end_part()
-            changes = self._changes_of_buffers(before, share)
+            changes = mean_changes(self._buffers, before, share)
         finally:
             with torch.no_grad():
                 for buffer, values in zip(self._buffers, before, strict=True):
@@ -213,18 +210,6 @@ class AllReduceTrainer(GroupTrainer):
 
     def _end_part(self) -> None:
         """After its backward pass."""
-
-    def _changes_of_buffers(self, before: list[Tensor], share: float) -> list[Tensor]:
-        """What the forward passes changed of them: the members' mean, of counters one's own."""
-        changes = [now.detach() - was for now, was in zip(self._buffers, before, strict=True)]
-        floats = [i for i, change in enumerate(changes) if change.is_floating_point()]
-        if floats:
-            flat = torch.cat([changes[i].reshape(-1) for i in floats]) * share
-            dist.all_reduce(flat)
-            parts = torch.split(flat, [changes[i].numel() for i in floats])
-            for i, part in zip(floats, parts, strict=True):
-                changes[i] = part.view_as(changes[i])
-        return changes
 
     @torch.no_grad()
     def commit(self, step: Reduced) -> None:
@@ -264,3 +249,25 @@ class AllReduceTrainer(GroupTrainer):
     def state_dict(self) -> dict[str, Tensor]:
         """The model's values, on the CPU."""
         return {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
+
+
+def refuse_tables(names: Sequence[str]) -> None:
+    """Raises DefinitionError where a model has tables of these names, which only servers hold."""
+    if names:
+        raise DefinitionError(
+            f"the model has tables ({', '.join(names)}), which grow with their ids and live on "
+            "parameter servers: use --strategy hybrid, or ps"
+        )
+
+
+def mean_changes(buffers: list[Tensor], before: list[Tensor], share: float) -> list[Tensor]:
+    """What the forward passes changed of them: the members' mean, of counters one's own."""
+    changes = [now.detach() - was for now, was in zip(buffers, before, strict=True)]
+    floats = [i for i, change in enumerate(changes) if change.is_floating_point()]
+    if floats:
+        flat = torch.cat([changes[i].reshape(-1) for i in floats]) * share
+        dist.all_reduce(flat)
+        parts = torch.split(flat, [changes[i].numel() for i in floats])
+        for i, part in zip(floats, parts, strict=True):
+            changes[i] = part.view_as(changes[i])
+    return changes

@@ -427,11 +427,6 @@ class _Steps:
                 self._evaluate(item)
         return True
 
-    @property
-    def _idle(self) -> bool:
-        """The round has no task for this member."""
-        return not any(lease.task.kind == pb.TRAIN for lease in self._stream.held())
-
     def _do_orders(self) -> None:
         while (order := self._round.orders.next(self._settled)) is not None:
             self._catch_up(wait=True)

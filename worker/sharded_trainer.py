@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from ..common.errors import DefinitionError
 from ..nn.embedding import tables
 from ..nn.model_spec import ModelSpec
-from .allreduce_trainer import GroupTrainer
+from .allreduce_trainer import GroupTrainer, mean_changes, refuse_tables
 from .device import to_device
 from .ps_trainer import NonFinite, _seed_of
 from .sharded_state import Part, Read, ShardedState, Step, fill_meta
@@ -76,11 +75,7 @@ class ShardedTrainer(GroupTrainer):
         Raises DefinitionError for a model with tables, or with parameters that cannot be cut.
         """
         self.state: ShardedState = ShardedState(make_model, spec, device, warmup_steps)
-        if named := tables(self.state.skeleton):
-            raise DefinitionError(
-                f"the model has tables ({', '.join(named)}), which grow with their ids and live on "
-                "parameter servers: use --strategy ps"
-            )
+        refuse_tables(list(tables(self.state.skeleton)))
         assert self.state.first is not None
         self.model = self.state.first
         self.source: Read | None = None
@@ -142,7 +137,7 @@ class ShardedTrainer(GroupTrainer):
         told = [1.0, float(wish), float(self.takes), 0.0, 0.0]
         try:
             share, told[4] = self._passes(piece, buffers)
-            changes = self._changes_of_buffers(buffers, before, share)
+            changes = mean_changes(buffers, before, share)
         finally:
             with torch.no_grad():
                 for buffer, values in zip(buffers, before, strict=True):
@@ -194,20 +189,6 @@ class ShardedTrainer(GroupTrainer):
                 for buffer, values in zip(buffers, before, strict=False):
                     buffer.copy_(values)
         return share, mean
-
-    def _changes_of_buffers(
-        self, buffers: list[Tensor], before: list[Tensor], share: float
-    ) -> list[Tensor]:
-        """What the forward passes changed of them: the members' mean, of counters one's own."""
-        changes = [now.detach() - was for now, was in zip(buffers, before, strict=True)]
-        floats = [i for i, change in enumerate(changes) if change.is_floating_point()]
-        if floats:
-            flat = torch.cat([changes[i].reshape(-1) for i in floats]) * share
-            dist.all_reduce(flat)
-            parts = torch.split(flat, [changes[i].numel() for i in floats])
-            for i, part in zip(floats, parts, strict=True):
-                changes[i] = part.view_as(changes[i])
-        return changes
 
     def _mirrored(self, mirror: Part, mine: list[Tensor | None]) -> list[Tensor | None]:
         """The gradients of the rows that this member mirrors, from their owner, for its own."""

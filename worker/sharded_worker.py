@@ -263,7 +263,8 @@ class _ShardedSteps(_Steps):
     def _do_orders(self) -> None:
         turns, trainer = self._worker._turns, self._trainer
         while True:
-            order = turns.turn(trainer.agreed, self._idle) or turns.next(settled=True)
+            idle = not any(lease.task.kind == pb.TRAIN for lease in self._stream.held())
+            order = turns.turn(trainer.agreed, idle) or turns.next(settled=True)
             if order is None:
                 break
             self._worker._carry_out(order)
