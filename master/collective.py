@@ -33,7 +33,7 @@ from .loop import Script
 from .membership import WORKER
 from .plan import Kind
 from .rounds import Farewell, Peer, Rounds
-from .servers import NUM_SLOTS, Cut, Snapshot
+from .servers import Cut, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -351,7 +351,7 @@ class Collective:
         """The last member has saved the state."""
         if self._rounds.running or report.version < self._base.version:
             return
-        _write_manifest(Path(report.directory), report.version, _written(report))
+        _written(report).write_manifest(Path(report.directory), report.version)
         self._base = _Base(report.directory, report.version, dict(report.applied))
         self._newly_durable = self._is_left = True
         self._core.tell(f"the last worker has left its state, of step {report.version}")
@@ -519,7 +519,7 @@ class Collective:
         """In the background."""
         directory = storage.free_directory(self._folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
-        _write_manifest(directory, cut.version, self._group_snapshot(cut.name, directory))
+        self._group_snapshot(cut.name, directory).write_manifest(directory, cut.version)
         return directory
 
     def _retire(self) -> None:
@@ -575,14 +575,3 @@ def _written(report: pb.ReportOrderRequest) -> Snapshot:
     files = tuple(storage.FileRecord(f.name, f.nbytes, f.sha256) for f in report.files)
     shards = sum(file.name.endswith(".json") for file in files)
     return Snapshot(files, json.loads(report.model_json), shards)
-
-
-def _write_manifest(directory: Path, version: int, snapshot: Snapshot) -> None:
-    storage.write_manifest(
-        directory,
-        version=version,
-        num_shards=snapshot.num_shards,
-        num_slots=NUM_SLOTS,
-        files=snapshot.files,
-        model=snapshot.model,
-    )

@@ -18,7 +18,7 @@ from .evaluation import Round, pack
 from .loop import Script
 from .plan import Kind, Piece
 from .server_group import ServerGroup
-from .servers import NUM_SLOTS, Cut, Snapshot
+from .servers import Cut, Snapshot
 from .task_queue import UNPLANNED_IDS
 
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
@@ -288,15 +288,8 @@ class Course:
     def _write_manifest(
         self, directory: Path, version: int, snapshot: Snapshot, books: dict[str, Any]
     ) -> None:
-        storage.write_manifest(
-            directory,
-            version=version,
-            num_shards=snapshot.num_shards,
-            num_slots=NUM_SLOTS,
-            files=snapshot.files,
-            model=snapshot.model,
-            books={**books, "settings": dataclasses.asdict(self._settings)},
-        )
+        settings = dataclasses.asdict(self._settings)
+        snapshot.write_manifest(directory, version, {**books, "settings": settings})
         storage.prune(self._checkpoint_dir, self._settings.keep_checkpoint_max)
 
     def _saved(self, directory: Path) -> None:

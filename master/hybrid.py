@@ -116,4 +116,4 @@ class Hybrid(Collective):
 
 def _together(group: Snapshot, rows: Snapshot) -> Snapshot:
     """The group is one more shard."""
-    return Snapshot((*rows.files, *group.files), group.model, rows.num_shards + 1)
+    return Snapshot((*rows.files, *group.files), group.model, rows.num_shards + group.num_shards)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..common.errors import PeerError
-from ..common.storage import MANIFEST, FileRecord
+from ..common.storage import MANIFEST, FileRecord, write_manifest
 from ..ps.client import PsClient, SlotMap
 
 NUM_SLOTS = SlotMap(1).num_slots
@@ -33,6 +33,20 @@ class Snapshot:
     files: tuple[FileRecord, ...]
     model: dict[str, Any]
     num_shards: int
+
+    def write_manifest(
+        self, directory: Path, version: int, books: dict[str, Any] | None = None
+    ) -> None:
+        """Make them whole: from now on the folder is a snapshot, or with `books` a checkpoint."""
+        write_manifest(
+            directory,
+            version=version,
+            num_shards=self.num_shards,
+            num_slots=NUM_SLOTS,
+            files=self.files,
+            model=self.model,
+            books=books,
+        )
 
 
 class Servers(Protocol):

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from ..common.errors import DefinitionError
 from ..common.ids import finite, sum_by_id
 from ..nn.model_spec import ModelSpec
-from ..ps.client import PsClient, PushOutcome, Span
+from ..ps.client import PsClient, Pulled, PushOutcome, Span
 from .allreduce_trainer import AllReduceTrainer, Reduced
 from .device import Link, to_device
 from .group_state import GroupState
@@ -126,14 +126,16 @@ class HybridTrainer(AllReduceTrainer):
             self.settle()
 
     def _begin_part(self, prepared: Mapping[str, Unique]) -> None:
-        ids = {name: entry.ids_U for name, entry in prepared.items()}
-        while True:
-            pulled = self._ps.pull(ids, timeout_s=self._patience_s)
-            if pulled.initialized:
-                break
-            self._ps.init(self._of_servers, {}, timeout_s=self._patience_s)
+        pulled = self._pull(prepared)
         self._versions = self._versions or pulled.versions  # of the oldest rows
         self._source = self._rows.attach(prepared, pulled.rows, "", train=True)
+
+    def _pull(self, prepared: Mapping[str, Unique]) -> Pulled:
+        """The rows of now; tells servers the model that have not been told."""
+        ids = {name: entry.ids_U for name, entry in prepared.items()}
+        while not (pulled := self._ps.pull(ids, timeout_s=self._patience_s)).initialized:
+            self._ps.init(self._of_servers, {}, timeout_s=self._patience_s)
+        return pulled
 
     def _end_part(self) -> None:
         assert self._source is not None
@@ -230,9 +232,7 @@ class HybridTrainer(AllReduceTrainer):
     def outputs(self, features: Any) -> Any:
         """The model's outputs in evaluation mode, on the CPU."""
         prepared = self._rows.prepare(features)
-        ids = {name: entry.ids_U for name, entry in prepared.items()}
-        pulled = self._ps.pull(ids, timeout_s=self._patience_s)
-        self._rows.attach(prepared, pulled.rows, "", train=False)
+        self._rows.attach(prepared, self._pull(prepared).rows, "", train=False)
         self.model.eval()
         return to_device(self.model(to_device(features, self._device)), torch.device("cpu"))
 
