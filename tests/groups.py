@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
-from jobs import Job, write_records
+from jobs import Job, send, write_records
 from servers import dense
 
 RECORDS, MINIBATCH = 768, 16
@@ -45,3 +47,16 @@ def scale(job, workers):
     client = job.client()
     client.scale(workers)
     client.close()
+
+
+def stopped_in_order(starting):
+    """Stop a job of the counting model in its midst: what it leaves is what it has applied."""
+    with starting as job:
+        job.watch(lambda s: s["records_done"] >= 300)
+        send(job.about()["pid"], signal.SIGTERM)
+        assert job.wait() == 130, job.logs()
+    stopped = job.result()
+    assert stopped["resume"] == str(job.checkpoint())
+    applied = dense(job.checkpoint(), "counts").sum()
+    assert (stopped["records_done"], stopped["version"] * MINIBATCH) == (applied, applied)
+    return stopped

@@ -6,7 +6,7 @@ import signal
 
 import numpy as np
 import pytest
-from groups import MINIBATCH, RECORDS, counts, job_of, scale, values
+from groups import MINIBATCH, RECORDS, counts, job_of, scale, stopped_in_order, values
 from jobs import NO_RESTARTS, send, write_records
 from servers import dense
 
@@ -123,14 +123,7 @@ def test_a_member_that_sleeps_past_its_lease_is_left_behind_and_comes_back(tmp_p
 
 @pytest.mark.slow  # so do the next one, and the one whose minibatch follows the goodput
 def test_a_run_is_stopped_and_goes_on_with_others(tmp_path):
-    with job_of(tmp_path / "one", "tally", delay_s=0.02) as job:
-        job.watch(lambda s: s["records_done"] >= 300)
-        send(job.about()["pid"], signal.SIGTERM)
-        assert job.wait() == 130, job.logs()
-    stopped = job.result()
-    assert stopped["resume"] == str(job.checkpoint())
-    applied = dense(job.checkpoint(), "counts").sum()
-    assert (stopped["records_done"], stopped["version"] * MINIBATCH) == (applied, applied)
+    stopped = stopped_in_order(job_of(tmp_path / "one", "tally", delay_s=0.02))
 
     with job_of(
         tmp_path / "two", "tally", delay_s=0.0, num_workers=3, resume=stopped["resume"]

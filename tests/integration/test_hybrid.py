@@ -3,35 +3,20 @@
 import random
 import signal
 
+import groups
 import numpy as np
 import pytest
-from jobs import Job, send, write_records
+from groups import MINIBATCH, RECORDS, scale
+from jobs import send, write_records
 from servers import dense, table
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 
-RECORDS, MINIBATCH = 768, 16
 
-
-def job_of(folder, *, delay_s=0.004, epochs=2, names=True, **more):
-    data = str(write_records(folder.parent / "records.npz", RECORDS))
-    return Job(
-        folder,
-        **{
-            "strategy": "hybrid",
-            "model_def": "hybrid",
-            "model_params": {"records": RECORDS, "delay_s": delay_s, "names": names},
-            "training_data": data,
-            "minibatch_size": MINIBATCH,
-            "num_minibatches_per_task": 4,
-            "num_epochs": epochs,
-            "num_workers": 2,
-            "num_ps": 2,
-            "lease_s": 3.0,
-            "envs": {"MINIBATCH": str(MINIBATCH), **more.pop("envs", {})},
-            **more,
-        },
-    )
+def job_of(folder, model_def="hybrid", *, delay_s=0.004, names=True, **more):
+    params = {"records": RECORDS, "delay_s": delay_s, "names": names}
+    more = {"strategy": "hybrid", "model_params": params, "num_ps": 2, **more}
+    return groups.job_of(folder, model_def, **more)
 
 
 def assert_exact(job, epochs=2):
@@ -51,9 +36,7 @@ def test_an_elastic_run_without_staleness_ends_as_servers_with_one_worker(tmp_pa
         with job_of(tmp_path / strategy, strategy=strategy, **how) as job:
             for share, workers in ((0.2, 3), (0.6, 2)) if strategy == "hybrid" else ():
                 job.watch(lambda s, share=share: s["records_done"] >= share * 2 * RECORDS)
-                client = job.client()
-                client.scale(workers)
-                client.close()
+                scale(job, workers)
             assert job.wait() == 0, job.logs()
         checkpoint = job.checkpoint()
         assert job.result()["version"] == 2 * RECORDS // MINIBATCH
