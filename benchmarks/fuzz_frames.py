@@ -54,6 +54,7 @@ def seeds() -> list[bytes]:
         ids = b"".join(
             np.arange(a.count).tobytes() for a in arrays if a.kind == frames.ROWS and asked
         )
+        ids += bytes(frames.padded(len(ids)) - len(ids))
         head = head._replace(descriptors_nbytes=len(descriptors), body_nbytes=nbytes + len(ids))
         return frames.pack_head(head) + descriptors + ids + bytes(nbytes)
 
@@ -111,7 +112,8 @@ def parse(data: bytes) -> bool:
     except frames.Malformed:
         return True
     ids = sum(8 * a.count for a in arrays if a.kind == frames.ROWS and head.op < frames.PULLED)
-    assert ids + sum(array.nbytes for array in arrays) == head.body_nbytes, data.hex()
+    values = sum(array.nbytes for array in arrays)
+    assert frames.padded(ids) + values == head.body_nbytes, data.hex()
     assert head.body_nbytes <= frames.MAX_BODY_NBYTES and len(arrays) <= frames.MAX_ARRAYS
     return False
 

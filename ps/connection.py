@@ -280,12 +280,13 @@ class _Link:
     # -- Sending
 
     def send_pull(self, pull: ShardPull, deadline: float) -> None:
-        parts, told, nbytes = [], [], 0
+        parts: list[NDArray[Any]] = []
+        told = []
         for table, mine in pull.tables.items():
             ids = np.ascontiguousarray(mine, _INT64)
             parts.append(ids)
             told.append((frames.ROWS, frames.NONE, table, 0, len(ids)))
-            nbytes += ids.nbytes
+        nbytes = _align(parts)
         if pull.cut:
             told.append((frames.CUT, frames.NONE, pull.cut, 0, 0))
         _, descriptors, _ = frames.describe(tuple(told))
@@ -307,10 +308,10 @@ class _Link:
         ]
         told += [(frames.CHUNK, wire, t, number, values.size) for t, number, values in push.dense]
         arrays, descriptors, nbytes = frames.describe(tuple(told))
+        ids = [np.ascontiguousarray(ids, _INT64) for ids, _ in push.tables.values()]
+        ids_nbytes = _align(ids)
+        nbytes += ids_nbytes
         parts: list[NDArray[Any]] = []
-        for ids, _ in push.tables.values():
-            parts.append(np.ascontiguousarray(ids, _INT64))
-            nbytes += parts[-1].nbytes
         gradients = [v for _, v in push.tables.values()] + [v for _, _, v in push.dense]
         for array, mine in zip(arrays, gradients, strict=True):
             values = np.ascontiguousarray(mine, _FLOAT32)
@@ -328,10 +329,12 @@ class _Link:
             timeout_ms = min(int(left_s * _WAIT_SHARE * 1e3), 2**32 - 1)
         body = reply = 0
         later: list[NDArray[Any]] = []
+        if self._shares_memory and ids_nbytes >= _SHARED_NBYTES:
+            parts, later = ids, parts
+            flags |= frames.LATER
+        else:
+            parts = ids + parts
         if self._shares_memory:
-            if 8 * sum(len(ids) for ids, _ in push.tables.values()) >= _SHARED_NBYTES:
-                parts, later = parts[: len(push.tables)], parts[len(push.tables) :]
-                flags |= frames.LATER
             body, reply = self._share(parts, nbytes, then, deadline)
         begins = frames.HEAD.pack(
             frames.MAGIC, frames.PROTOCOL, frames.PUSH, flags, self._slot_map_version, timeout_ms,
@@ -341,7 +344,7 @@ class _Link:
         self._send([begins, descriptors], parts, 0 if body else nbytes, deadline)
         if later:
             assert self._lent is not None
-            _copy(later, self._lent[sum(part.nbytes for part in parts) :])
+            _copy(later, self._lent[ids_nbytes:])
             self.stream.write(b"V", deadline)
 
     def _share(
@@ -548,6 +551,14 @@ def _encoded(values: Floats, wire: str) -> list[NDArray[Any]]:
 
     codes, scales = quantize.encode(values, wire)
     return [scales, codes]
+
+
+def _align(ids: list[NDArray[Any]]) -> int:
+    """Add the zeros that stand behind the ids of all tables. How many bytes there are."""
+    nbytes = sum(each.nbytes for each in ids)
+    if padding := frames.padded(nbytes) - nbytes:
+        ids.append(np.zeros(padding, np.uint8))
+    return nbytes + padding
 
 
 def _copy(parts: Iterable[NDArray[Any]], region: Bytes) -> None:

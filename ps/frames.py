@@ -1,8 +1,9 @@
 """The tensor plane's binary format: bytes <-> messages. Pure; docs/tensor-plane.md tells each byte.
 
 A frame is a head of 80 bytes, then descriptors of arrays, then the arrays' bytes: the ids of all
-tables first, then values. Everything is little-endian and begins at a multiple of 8, so a receiver
-looks at arrays where they lie. `parse_head` and `parse_arrays` check every length against the
+tables first, then values. Everything is little-endian. Values begin at a multiple of 16, as they do
+in memory: a receiver looks at arrays where they lie, and the kernel copies what lies alike at both
+ends a third faster. `parse_head` and `parse_arrays` check every length against the
 limits and against each other before anybody allocates or reads further.
 """
 
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from ..common.errors import EdlError
 
 MAGIC = 0x504C4445  # "EDLP"
-PROTOCOL = 1
+PROTOCOL = 2
 HEAD = struct.Struct("<IBBHIIIiQqqqqqII")
 HEAD_NBYTES = HEAD.size
 _ARRAY = struct.Struct("<BBHIQ")
 ARRAY_NBYTES = _ARRAY.size
+ALIGN = 16  # bytes: a power of two
 
 # Operations; a reply has bit 6.
 PULL, PUSH, MAP, UNMAP = 1, 2, 3, 4
@@ -143,7 +145,7 @@ def _num_scales(kind: int, count: int) -> int:
 
 
 def padded(nbytes: int) -> int:
-    return nbytes + 7 & -8
+    return nbytes + ALIGN - 1 & -ALIGN
 
 
 def pack_head(head: Head) -> bytes:
@@ -169,15 +171,15 @@ def describe(told: tuple[Told, ...]) -> tuple[tuple[Array, ...], bytes, int]:
     for kind, wire, name, number, count in told:
         text = name.encode()
         parts.append(_ARRAY.pack(kind, wire, len(text), number, count))
-        parts.append(text + bytes(-len(text) % 8))
+        parts.append(text + bytes(-len(text) % ALIGN))
     arrays = tuple(_array(*each) for each in told)
     return arrays, b"".join(parts), sum(array.nbytes for array in arrays)
 
 
 def pack_error(code: int, text: str) -> bytes:
     """A whole ERROR frame."""
-    told = text.encode()[: MAX_DESCRIPTORS_NBYTES - 8]
-    told += bytes(-len(told) % 8)
+    told = text.encode()[: MAX_DESCRIPTORS_NBYTES - ALIGN]
+    told += bytes(-len(told) % ALIGN)
     return pack_head(Head(ERROR, code=code, descriptors_nbytes=len(told))) + told
 
 
@@ -197,9 +199,9 @@ def parse_head(data: Any, ops: frozenset[int]) -> Head:
         raise Malformed(f"operation {op} is not expected here")
     if flags > _ALL_FLAGS:
         raise Malformed(f"unknown flags {flags:#x}")
-    if told > MAX_DESCRIPTORS_NBYTES or told & 7:
+    if told > MAX_DESCRIPTORS_NBYTES or told % ALIGN:
         raise Malformed(f"{told} bytes of descriptors")
-    if body > MAX_BODY_NBYTES or body & 7:
+    if body > MAX_BODY_NBYTES or body % ALIGN:
         raise Malformed(f"a body of {body} bytes")
     if flags & LATER and (op != PUSH or not body_region):
         raise Malformed("only the values of a push in a region may come later")
@@ -221,7 +223,7 @@ def parse_arrays(head: Head, data: Any) -> tuple[Array, ...]:
 def _parsed(op: int, body_nbytes: int, data: bytes) -> tuple[Array, ...]:
     arrays: list[Array] = []
     seen = set[tuple[int, str, int]]()
-    place, body = 0, 0
+    place, ids, values = 0, 0, 0
     while place < len(data):
         if place + _ARRAY.size > len(data) or len(arrays) == MAX_ARRAYS:
             raise Malformed("descriptors end in the midst of one, or are too many")
@@ -243,8 +245,10 @@ def _parsed(op: int, body_nbytes: int, data: bytes) -> tuple[Array, ...]:
             raise Malformed(f"{_title(kind, name, number)} comes twice")
         seen.add(key)
         array = _array(kind, wire, name, number, count)
-        body += array.nbytes + (8 * count if kind == ROWS and op != PULLED else 0)
+        ids += 8 * count if kind == ROWS and op != PULLED else 0
+        values += array.nbytes
         arrays.append(array)
+    body = padded(ids) + values
     if body != body_nbytes:
         raise Malformed(f"the body has {body_nbytes} bytes, its arrays {body}")
     return tuple(arrays)
@@ -282,7 +286,7 @@ def ids_of(arrays: Iterable[Array], body: Bytes) -> tuple[dict[str, NDArray[np.i
             count = array.count
             ids[array.name] = np.frombuffer(body, _INT64, count, place) if count else _NO_IDS
             place += 8 * count
-    return ids, place
+    return ids, padded(place)
 
 
 def values_of(array: Array, body: Bytes, place: int) -> NDArray[Any]:

@@ -16,7 +16,15 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from ..common.kernels import INTEGER, INTS_1D, compiled, load_integer, prefetch, store_integer
+from ..common.kernels import (
+    INTEGER,
+    INTS_1D,
+    compiled,
+    inlined,
+    load_integer,
+    prefetch,
+    store_integer,
+)
 from . import frames
 from .frames import Bytes
 from .index import BUCKET_NBYTES, ROW, home_of, probe
@@ -35,7 +43,7 @@ _PULL = _BEGINS | frames.PULL << 40
 _PULL_KNOWN = _PULL | frames.KNOWN << 48
 _PULLED = _BEGINS | frames.PULLED << 40
 _ROWS = frames.ROWS  # the first eight bytes of a pull's array, but for the length of the name
-_HEAD_NBYTES, _ARRAY_NBYTES = frames.HEAD_NBYTES, frames.ARRAY_NBYTES
+_HEAD_NBYTES, _ARRAY_NBYTES, _ALIGN = frames.HEAD_NBYTES, frames.ARRAY_NBYTES, frames.ALIGN
 _MAX_COUNT = 1 << 16
 _MSG_WAITALL, _MSG_NOSIGNAL, _CLOCK_MONOTONIC = 0x100, 0x4000, 1
 
@@ -69,7 +77,7 @@ class Board:
                     word.ctypes.data,
                 ]
             )
-            names += text + bytes(-len(text) % 8)
+            names += text + bytes(-len(text) % frames.ALIGN)
         self.tables: Ints = np.array(lines, np.int64).reshape(len(lines), 10)
         self.names: Ints = np.frombuffer(names + bytes(8), np.int64).copy()
 
@@ -103,10 +111,15 @@ _send: Any = types.ExternalFunction("send", _ssize(_int, _ssize, _ssize, _int))
 _gettime: Any = types.ExternalFunction("clock_gettime", _int(_int, _ssize))
 
 
+@inlined
+def _padded(nbytes):  # type: ignore[no-untyped-def]
+    return (nbytes + _ALIGN - 1) & -_ALIGN
+
+
 def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  # type: ignore[no-untyped-def]
     request, answer = np.int64(first.ctypes.data), np.int64(reply.ctypes.data)
     most, places = 8 * len(first), np.empty(len(first), np.int64)
-    asked = np.empty(2 * _MOST_TABLES, np.int64)  # by array: its table's line, its ids
+    asked = np.empty(2 * _MOST_TABLES + 2, np.int64)  # by array: its table's line, its ids
     clock = np.empty(2, np.int64)
     num_tables = len(tables) // 10
     while True:
@@ -120,7 +133,7 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
         told, body = load_integer(request + 16) & 0xFFFFFFFF, load_integer(request + 24)
         if word != _PULL and word != _PULL_KNOWN:
             return got
-        if told > most or body < 0 or body > most or (told | body) & 7 != 0:
+        if told > most or body < 0 or body > most or (told | body) & (_ALIGN - 1) != 0:
             return got
         nbytes = _HEAD_NBYTES + told + body
         regions = load_integer(request + 72)
@@ -141,7 +154,7 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
         while at < end:
             line = -1
             name_nbytes = (load_integer(at) >> 16) & 0xFFFF
-            name_end = at + _ARRAY_NBYTES + ((name_nbytes + 7) & -8)
+            name_end = at + _ARRAY_NBYTES + _padded(name_nbytes)
             rows = load_integer(at + 8)
             plain = load_integer(at) & ~(0xFFFF << 16) == _ROWS
             if plain and name_end <= end and 0 <= rows <= _MAX_COUNT:
@@ -159,14 +172,15 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
                 return got
             asked[2 * count], asked[2 * count + 1] = line, ids
             ids += 8 * rows
-            values += (rows * tables[line + _ROW_NBYTES] + 7) & -8
+            values += _padded(rows * tables[line + _ROW_NBYTES])
             at = name_end
             place += _ARRAY_NBYTES
             count += 1
             if place - answer + values > REPLY_NBYTES:
                 return got
-        if ids != request + nbytes:
+        if end + _padded(ids - end) != request + nbytes:
             return got
+        asked[2 * count + 1] = ids
         version = words[VERSION]
         sizes = answer + _HEAD_NBYTES
         for k in range(10):
@@ -179,8 +193,8 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
         # the rows
         for number in range(count):
             line, ids = asked[2 * number], asked[2 * number + 1]
-            ids_end = asked[2 * number + 3] if number + 1 < count else request + nbytes
-            rows, row_nbytes = (ids_end - ids) >> 3, tables[line + _ROW_NBYTES]
+            rows, row_nbytes = (asked[2 * number + 3] - ids) >> 3, tables[line + _ROW_NBYTES]
+            stop = place + _padded(rows * row_nbytes)
             base, head = tables[line + _LINES], tables[line + _HEAD]
             memory, stride = tables[line + _MEMORY] - tables[line + _STRIDE], tables[line + _STRIDE]
             kind = _ROWS | tables[line + _WIRE] << 8 | tables[line + _DIM] << 32
@@ -201,14 +215,15 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
                 places[i] = memory + (word & ROW) * stride
                 prefetch_row(places[i], row_nbytes)
             if known:
-                if (rows * row_nbytes) & 7 != 0:  # of 16 bits: they may end within a word
-                    store_integer((place + rows * row_nbytes) & -8, 0)
+                if rows > 0:  # they may end before
+                    store_integer(stop - 16, 0)
+                    store_integer(stop - 8, 0)
                 for i in range(rows):
                     copy_row(places[i], place + i * row_nbytes, row_nbytes)
             unshare(tables[line + _LOCK])
             if not known:
                 return got
-            place = (place + rows * row_nbytes + 7) & -8
+            place = stop
 
         sent, total = 0, place - answer
         while sent < total:

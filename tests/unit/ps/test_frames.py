@@ -13,19 +13,22 @@ from edl.ps import frames
 from edl.ps.frames import Head, Malformed
 
 PULL_GOLDEN = (
-    "45444c50" "01" "01" "0300"  # magic, protocol, pull, dense and known
-    "07000000" "00000000" "18000000" "00000000"  # slot map 7; 24 bytes of descriptors
+    "45444c50" "02" "01" "0300"  # magic, protocol, pull, dense and known
+    "07000000" "00000000" "20000000" "00000000"  # slot map 7; 32 bytes of descriptors
     "1000000000000000" "0000000000000000" "0000000000000000" "0000000000000000"  # body of 16
     "0000000000000000" "2a00000000000000" "00000000" "00000000"  # knows version 42
-    "02" "00" "0400" "00000000" "0200000000000000" "7573657200000000"  # 2 rows of "user"
+    "02" "00" "0400" "00000000" "0200000000000000"  # 2 rows of
+    "75736572000000000000000000000000"  # "user"
 )  # fmt: skip
 PUSH_GOLDEN = (
-    "45444c50" "01" "02" "0400"  # push, then answer with dense chunks
-    "01000000" "e8030000" "30000000" "03000000"  # waits 1,000 ms; attempt 3
-    "2000000000000000" "0500000000000000" "4000000000000000" "8000000000000000"  # task 5: [64, 128)
+    "45444c50" "02" "02" "0400"  # push, then answer with dense chunks
+    "01000000" "e8030000" "40000000" "03000000"  # waits 1,000 ms; attempt 3
+    "3000000000000000" "0500000000000000" "4000000000000000" "8000000000000000"  # task 5: [64, 128)
     "0900000000000000" "0000000000000000" "02000000" "01000000"  # as of version 9; regions 2 and 1
-    "02" "01" "0400" "02000000" "0100000000000000" "7573657200000000"  # 1 float32 row of dim 2
-    "03" "05" "0100" "06000000" "0500000000000000" "7700000000000000"  # 5 codes of chunk 6 of "w"
+    "02" "01" "0400" "02000000" "0100000000000000"  # 1 float32 row of dim 2 of
+    "75736572000000000000000000000000"  # "user"
+    "03" "05" "0100" "06000000" "0500000000000000"  # 5 codes of chunk 6 of
+    "77000000000000000000000000000000"  # "w"
 )  # fmt: skip
 PULL = ((frames.ROWS, frames.NONE, "user", 0, 2),)
 PUSH = (
@@ -37,7 +40,7 @@ PUSH = (
 def framed(head: Head, told: tuple[frames.Told, ...], body: int | None = None) -> bytes:
     arrays, descriptors, nbytes = frames.describe(told)
     ids = sum(8 * a.count for a in arrays if a.kind == frames.ROWS and head.op != frames.PULLED)
-    lengths = {"descriptors_nbytes": len(descriptors), "body_nbytes": nbytes + ids}
+    lengths = {"descriptors_nbytes": len(descriptors), "body_nbytes": nbytes + frames.padded(ids)}
     return frames.pack_head(head._replace(**lengths)) + descriptors
 
 
@@ -88,7 +91,8 @@ def test_pull_of_the_documentation_is_these_bytes():
 
 
 def test_error_is_these_bytes():
-    expected = "45444c500144000003000000000000000800000000000000" + 56 * "00" + "6f68206e6f000000"
+    text = "6f68206e6f" + 11 * "00"
+    expected = "45444c500244000003000000000000001000000000000000" + 56 * "00" + text
 
     assert frames.pack_error(3, "oh no").hex() == expected
     assert frames.error_text(bytes.fromhex(expected)[frames.HEAD_NBYTES :]) == "oh no"
@@ -99,7 +103,7 @@ def test_golden_bytes_are_understood():
 
     assert (head.task, head.attempt, head.start, head.end, head.version) == (5, 3, 64, 128, 9)
     assert [array[:5] for array in arrays] == list(PUSH)
-    assert [array.nbytes for array in arrays] == [8, 16]
+    assert [array.nbytes for array in arrays] == [16, 16]
 
 
 names = st.text(max_size=20).filter(lambda text: len(text.encode()) < 60)
@@ -170,7 +174,8 @@ def test_a_changed_frame_is_malformed_or_keeps_its_promises(data):
         return
 
     ids = sum(8 * array.count for array in arrays if array.kind == frames.ROWS)
-    assert ids + sum(array.nbytes for array in arrays) == head.body_nbytes
+    values = sum(array.nbytes for array in arrays)
+    assert frames.padded(ids) + values == head.body_nbytes
     assert head.body_nbytes <= frames.MAX_BODY_NBYTES
 
 
@@ -182,10 +187,10 @@ def test_a_changed_frame_is_malformed_or_keeps_its_promises(data):
         {"flags": frames.LATER},  # a pull has no values that could come later
         {"op": frames.PUSH, "flags": frames.LATER},  # nor has a push that comes on the socket
         {"flags": 16},
-        {"descriptors_nbytes": frames.MAX_DESCRIPTORS_NBYTES + 8},
-        {"descriptors_nbytes": 20},
-        {"body_nbytes": frames.MAX_BODY_NBYTES + 8},
-        {"body_nbytes": 12},
+        {"descriptors_nbytes": frames.MAX_DESCRIPTORS_NBYTES + 16},
+        {"descriptors_nbytes": 24},
+        {"body_nbytes": frames.MAX_BODY_NBYTES + 16},
+        {"body_nbytes": 8},
         {"body_region": frames.MAX_REGIONS + 1},
         {"reply_region": 2**32 - 1},
     ],
@@ -199,10 +204,10 @@ def test_head_beyond_the_limits_is_malformed(change):
 
 
 @pytest.mark.parametrize(
-    "data", [b"HTTP" + bytes(76), struct.pack("<IB", frames.MAGIC, 2) + bytes(75)]
+    "data", [b"HTTP" + bytes(76), struct.pack("<IB", frames.MAGIC, 1) + bytes(75)]
 )
 def test_another_protocol_is_malformed(data):
-    with pytest.raises(Malformed, match="no frame of protocol 1"):
+    with pytest.raises(Malformed, match="no frame of protocol 2"):
         frames.parse_head(data, frames.REQUESTS)
 
 
@@ -231,7 +236,7 @@ def test_arrays_that_the_operation_has_not_are_malformed(op, told):
 
 def test_body_of_another_size_than_its_arrays_is_malformed():
     data = bytearray.fromhex(PULL_GOLDEN)
-    data[24] += 8
+    data[24] += 16
 
     with pytest.raises(Malformed, match="its arrays 16"):
         parsed(bytes(data))
@@ -239,7 +244,7 @@ def test_body_of_another_size_than_its_arrays_is_malformed():
 
 def test_name_beyond_the_descriptors_is_malformed():
     data = bytearray.fromhex(PULL_GOLDEN)
-    data[82] = 9
+    data[82] = 17
 
     with pytest.raises(Malformed, match="beyond"):
         parsed(bytes(data))

@@ -125,7 +125,7 @@ def push(start, end, ids=(), value=1.0, **options):
 def frame(head, *told):
     arrays, descriptors, nbytes = frames.describe(told)
     ids = sum(8 * array.count for array in arrays if array.kind == frames.ROWS)
-    head = head._replace(descriptors_nbytes=len(descriptors), body_nbytes=nbytes + ids)
+    head = head._replace(descriptors_nbytes=len(descriptors), body_nbytes=nbytes + frames.padded(ids))
     return frames.pack_head(head) + descriptors
 
 
@@ -761,7 +761,7 @@ class Later:
 
     def complete(self):
         values = np.ones((len(self._ids), 16), np.float32)
-        start = self._ids.nbytes
+        start = frames.padded(self._ids.nbytes)
         self._memory[start : start + values.nbytes] = values.reshape(-1).view(np.uint8)
         self._sock.sendall(b"V")
 

@@ -93,6 +93,7 @@ def request(tables, flags=0, code=1, **fields):
     told = tuple((frames.ROWS, frames.NONE, name, 0, len(ids)) for name, ids in tables)
     _, descriptors, _ = frames.describe(told)
     body = b"".join(np.asarray(ids, np.int64).tobytes() for _, ids in tables)
+    body += bytes(frames.padded(len(body)) - len(body))
     head = Head(frames.PULL, flags, code, body_nbytes=len(body), **fields)
     return frames.pack_head(head._replace(descriptors_nbytes=len(descriptors))) + descriptors + body
 
@@ -118,7 +119,7 @@ def test_known_rows_are_answered_without_python(monkeypatch):
     assert until(lambda: not plane.connections)
     metrics = generate_latest(plane.metrics.registry).decode()
     assert 'edl_ps_rpc_duration_seconds_count{code="OK",method="Pull"} 4.0' in metrics
-    assert "edl_ps_bytes_received_total 912.0" in metrics
+    assert "edl_ps_bytes_received_total 976.0" in metrics
 
 
 def rows_of(store, name, ids):
