@@ -125,7 +125,9 @@ def push(start, end, ids=(), value=1.0, **options):
 def frame(head, *told):
     arrays, descriptors, nbytes = frames.describe(told)
     ids = sum(8 * array.count for array in arrays if array.kind == frames.ROWS)
-    head = head._replace(descriptors_nbytes=len(descriptors), body_nbytes=nbytes + frames.padded(ids))
+    head = head._replace(
+        descriptors_nbytes=len(descriptors), body_nbytes=nbytes + frames.padded(ids)
+    )
     return frames.pack_head(head) + descriptors
 
 

@@ -9,6 +9,7 @@ import pytest
 from edl.nn import optimizers as specs
 from edl.nn.initializers import initial_rows
 from edl.nn.model_spec import TableSpec
+from edl.ps import rows, work
 from edl.ps.optimizers import make_rule
 from edl.ps.rows import Rows, _stride
 from edl.ps.table import RowBlock, Table
@@ -23,6 +24,14 @@ def counting_table(dim=3, **spec):
 
 def ones(ids, dim=3):
     return np.ones((len(ids), dim), np.float32)
+
+
+@pytest.fixture(params=["alone", "helped"])
+def helped(request, monkeypatch):
+    """Pushes are applied by their own thread; or in pieces, by one that helps as well."""
+    if request.param == "helped":
+        monkeypatch.setattr(rows, "_PIECE", 100)
+        monkeypatch.setattr(work, "_core_is_idle", lambda: True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -41,7 +50,7 @@ def test_rows_of_any_width_are_read_and_written_where_they_lie(dim, dtype):
 
 
 @pytest.mark.parametrize("dim", [3, 16])
-def test_concurrent_pushes_of_overlapping_ids_lose_nothing_while_the_table_grows(dim):
+def test_concurrent_pushes_of_overlapping_ids_lose_nothing_while_the_table_grows(dim, helped):
     """Concurrent pushes lose no update: each row ends as the number of pushes that named it."""
     table, threads, pushes = counting_table(dim), 6, 25
     hot = np.arange(300, dtype=np.int64)  # in every push
@@ -73,7 +82,7 @@ def test_concurrent_pushes_of_overlapping_ids_lose_nothing_while_the_table_grows
     np.testing.assert_array_equal(counts[block.ids], block.steps)
 
 
-def test_concurrent_pushes_of_the_same_rows_lose_nothing():
+def test_concurrent_pushes_of_the_same_rows_lose_nothing(helped):
     """The oracle of the lock of a row: without it this fails on a machine of two cores."""
     table, threads, pushes = counting_table(16), 4, 400
     rng = np.random.default_rng(0)
@@ -91,7 +100,7 @@ def test_concurrent_pushes_of_the_same_rows_lose_nothing():
     np.testing.assert_array_equal(table.pull(np.sort(orders[0])), threads * pushes)
 
 
-def test_pins_are_exact_under_concurrent_pushes():
+def test_pins_are_exact_under_concurrent_pushes(helped):
     """All rows of a push move together in the books; a pin between pushes shows whole rows, and
     the same ones each time that it is read."""
     table = counting_table()
@@ -124,6 +133,24 @@ def test_pins_are_exact_under_concurrent_pushes():
         np.testing.assert_array_equal(then[block.ids], block.weight)
         np.testing.assert_array_equal(block.steps, block.weight[:, 0])
     assert (seen["c7"] >= seen["c0"]).all()
+
+
+def test_a_push_that_two_threads_apply_is_the_same_push(helped):
+    """Half of the rows are there; the others are made."""
+    spec = TableSpec("t", 5, dtype="bfloat16", rounding="stochastic")
+    table, rng = Table(spec, 3, make_rule(specs.Adam(0.1))), np.random.default_rng(0)
+    ids = rng.permutation(2000).astype(np.int64)
+    grads = rng.standard_normal((2000, 5), np.float32)
+    table.apply(ids[::2].copy(), grads[::2].copy(), 0.1)
+
+    table.apply(ids, grads, 0.1)
+
+    expected = Table(spec, 3, make_rule(specs.Adam(0.1)))
+    for some in (slice(0, None, 2), slice(None)):
+        for id, grad in zip(ids[some], grads[some], strict=True):
+            expected.apply(np.array([id]), grad[None], 0.1)
+    everything = np.sort(ids)
+    np.testing.assert_array_equal(table.pull(everything), expected.pull(everything))
 
 
 def test_a_row_that_is_named_twice_in_a_push_is_stepped_twice():
