@@ -78,6 +78,7 @@ OURS = "edl, 1 worker + 1 server"
 PEERS_DEEPFM = {
     OURS: Peer("ours"),
     "edl, store inside the worker": Peer("ours", arguments=("--in_process",)),
+    "edl, rows made as their ids come": Peer("ours", arguments=("--growing",)),
     "plain torch, 1 process": Peer("torch_plain"),
     "TensorFlow's ParameterServerStrategy": Peer("tf_ps", "tensorflow", python=True),
     "torch RPC": Peer("torch_rpc"),

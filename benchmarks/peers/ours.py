@@ -1,12 +1,15 @@
 """Ours: one worker and one server process, or the same store inside the worker.
 
-    python -m benchmarks.peers.ours FILE [--in_process]
+    python -m benchmarks.peers.ours FILE [--in_process] [--growing]
         [--transport auto|shm|unix|tcp|grpc] [--pull_ahead 0|1] [--gradient_wire WIRE] [--compile]
 
 The server is `python -m edl.ps`, as a job starts it. The worker is the project's trainer in a loop
 like that of worker/worker.py: the next minibatch is prepared in another thread, the next pull and
 the last push run while this one computes (`--pull_ahead 0`: the pull waits for the push). The flags
 are those of a job, and so are their defaults.
+
+All rows are there before the first minibatch, as they are in the peers' tables, made by pushes of
+zeros, which change nothing else. `--growing`: rows are made as their ids come, as in a job.
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.ours")
     parser.add_argument("file")
     parser.add_argument("--in_process", action="store_true")
+    parser.add_argument("--growing", action="store_true")
     parser.add_argument("--transport", default=SETTINGS.transport)
     parser.add_argument("--pull_ahead", type=int, default=SETTINGS.pull_ahead)
     parser.add_argument("--gradient_wire", default=SETTINGS.gradient_wire)
@@ -74,14 +78,15 @@ def main() -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     work, in_process = w.load(given.pop("file")), given.pop("in_process")
+    growing = given.pop("growing")
     settings = dataclasses.replace(SETTINGS, **given)
     optimizer = Adagrad(lr=w.LR, initial_accumulator_value=w.ACCUMULATOR)
     spec = model_spec(Model(work), optimizer, seed=0)
     with contextlib.nullcontext(Inside()) if in_process else serving(spec, settings) as ps:
-        train(work, ps, spec, settings)
+        train(work, ps, spec, settings, growing)
 
 
-def train(work: w.Work, ps: Any, spec: ModelSpec, settings: JobSettings) -> None:
+def train(work: w.Work, ps: Any, spec: ModelSpec, settings: JobSettings, growing: bool) -> None:
     pull_ahead = bool(settings.pull_ahead)
     trainer = PsTrainer(
         lambda: Model(work),
@@ -94,6 +99,9 @@ def train(work: w.Work, ps: Any, spec: ModelSpec, settings: JobSettings) -> None
         wire=settings.gradient_wire,
         compile=settings.compile,
     )
+    if not growing:
+        trainer.refresh()
+        fill(ps)
     stream, pool = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
 
     def prepare(step: int) -> tuple[dict[str, Tensor], Tensor, Any]:
@@ -123,6 +131,16 @@ def train(work: w.Work, ps: Any, spec: ModelSpec, settings: JobSettings) -> None
         meter.step()
     _acknowledged(pushed)
     meter.report(losses)
+
+
+def fill(ps: Any) -> None:
+    """Make all rows of the table, in no order."""
+    everything = np.random.default_rng(1).permutation(w.ROWS)
+    zeros = np.zeros((w.VOCABULARY, w.DIM), np.float32)
+    for number, ids in enumerate(everything.reshape(w.FIELDS, w.VOCABULARY)):
+        span, tables = Span(1, 1, number, number + 1), {"rows": (ids, zeros)}
+        result = ps.push(span, (0,), dense={}, tables=tables, timeout_s=START_S)
+        assert result.outcome is PushOutcome.APPLIED, result
 
 
 def _acknowledged(pushed: Future[PushResult] | None) -> None:
