@@ -90,6 +90,7 @@ def _used_s(pid: int) -> float:
 
 def cycles(transport: str, count: int) -> None:
     """What is sampled: pull and push, over and over, until SIGINT. Says when it has begun."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell has us behind
     spec = ModelSpec((), (TableSpec("t", parameters.DIM),), Adagrad())
     if count > 1:
         with parameters.crowded(count, count, spec, transport) as crowd:
