@@ -513,7 +513,9 @@ class Master:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.ROUND_OVER)
         alone = {"worker": request.replica.incarnation, "request": request.request_id}
         reply = self._lease(request, {**alone, "planned": False})
-        if reply is None and not self.course.evaluating:
+        # What servers still fence comes first once they have: the order of tasks is then that of one
+        # worker, however long they take.
+        if reply is None and not self.course.evaluating and not self.queue.fencing:
             reply = self._lease(request, {**together, "planned": True})
         return reply
 
