@@ -119,7 +119,9 @@ def _padded(nbytes):  # type: ignore[no-untyped-def]
 def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  # type: ignore[no-untyped-def]
     request, answer = np.int64(first.ctypes.data), np.int64(reply.ctypes.data)
     most, places = 8 * len(first), np.empty(len(first), np.int64)
-    asked = np.empty(2 * _MOST_TABLES + 2, np.int64)  # by array: its table's line, its ids; their end
+    asked = np.empty(
+        2 * _MOST_TABLES + 2, np.int64
+    )  # by array: its table's line, its ids; their end
     clock = np.empty(2, np.int64)
     num_tables = len(tables) // 10
     while True:
