@@ -171,7 +171,7 @@ def describe(told: tuple[Told, ...]) -> tuple[tuple[Array, ...], bytes, int]:
     for kind, wire, name, number, count in told:
         text = name.encode()
         parts.append(_ARRAY.pack(kind, wire, len(text), number, count))
-        parts.append(text + bytes(-len(text) % ALIGN))
+        parts.append(text.ljust(padded(len(text)), b"\0"))
     arrays = tuple(_array(*each) for each in told)
     return arrays, b"".join(parts), sum(array.nbytes for array in arrays)
 
@@ -179,7 +179,7 @@ def describe(told: tuple[Told, ...]) -> tuple[tuple[Array, ...], bytes, int]:
 def pack_error(code: int, text: str) -> bytes:
     """A whole ERROR frame."""
     told = text.encode()[: MAX_DESCRIPTORS_NBYTES - ALIGN]
-    told += bytes(-len(told) % ALIGN)
+    told = told.ljust(padded(len(told)), b"\0")
     return pack_head(Head(ERROR, code=code, descriptors_nbytes=len(told))) + told
 
 

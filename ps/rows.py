@@ -185,38 +185,37 @@ class Rows:
         """One step of the rows `ids` with grads[n, dim]; the places of those that are unknown, and
         of those that another thread is at. A core that is free takes its share of many."""
         if len(ids) < 2 * _PIECE:
-            return self._apply_some(constants, ids, grads, 0, len(ids))
+            return self._apply_some(constants, ids, grads)
         starts = range(0, len(ids) - _PIECE + 1, _PIECE)
         stops = [*starts[1:], len(ids)]
         left: list[tuple[Ints, Ints]] = [(_NONE, _NONE)] * len(starts)
 
         def apply(number: int) -> None:
             start, stop = starts[number], stops[number]
-            left[number] = self._apply_some(constants, ids, grads, start, stop)
+            unknown, busy = self._apply_some(constants, ids[start:stop], grads[start:stop])
+            left[number] = start + unknown, start + busy
 
         with Work([functools.partial(apply, number) for number in range(len(starts))]):
             pass
         unknown, busy = zip(*left, strict=True)
         return np.concatenate(unknown), np.concatenate(busy)
 
-    def _apply_some(
-        self, constants: Floats, ids: Ints, grads: Floats, start: int, stop: int
-    ) -> tuple[Ints, Ints]:
-        """`apply` of a part."""
-        left = np.empty(stop - start, np.int64)
+    def _apply_some(self, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
+        """`apply`, by this thread."""
+        left = np.empty(len(ids), np.int64)
         index = self.index
         unknown, busy = self._apply(
             index.lines,
             index.head,
             self.layout,
             self.memory,
-            ids[start:stop],
-            grads[start:stop],
+            ids,
+            grads,
             constants,
             self._by_step,
             left,
         )
-        return start + left[:unknown], start + left[len(left) - busy :]
+        return left[:unknown], left[len(left) - busy :]
 
 
 def _stride(nbytes: int) -> int:

@@ -77,7 +77,7 @@ class Board:
                     word.ctypes.data,
                 ]
             )
-            names += text + bytes(-len(text) % frames.ALIGN)
+            names += text.ljust(frames.padded(len(text)), b"\0")
         self.tables: Ints = np.array(lines, np.int64).reshape(len(lines), 10)
         self.names: Ints = np.frombuffer(names + bytes(8), np.int64).copy()
 
@@ -119,9 +119,8 @@ def _padded(nbytes):  # type: ignore[no-untyped-def]
 def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  # type: ignore[no-untyped-def]
     request, answer = np.int64(first.ctypes.data), np.int64(reply.ctypes.data)
     most, places = 8 * len(first), np.empty(len(first), np.int64)
-    asked = np.empty(
-        2 * _MOST_TABLES + 2, np.int64
-    )  # by array: its table's line, its ids; their end
+    # by array: its table's line, its ids; behind them, where those end
+    asked = np.empty(2 * _MOST_TABLES + 2, np.int64)
     clock = np.empty(2, np.int64)
     num_tables = len(tables) // 10
     while True:
@@ -218,8 +217,8 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
                 prefetch_row(places[i], row_nbytes)
             if known:
                 if rows > 0:  # they may end before
-                    store_integer(stop - 16, 0)
-                    store_integer(stop - 8, 0)
+                    for zeros in range(stop - _ALIGN, stop, 8):
+                        store_integer(zeros, 0)
                 for i in range(rows):
                     copy_row(places[i], place + i * row_nbytes, row_nbytes)
             unshare(tables[line + _LOCK])
