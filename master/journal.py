@@ -165,11 +165,18 @@ class Journal:
         try:
             yield
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) in _DAMAGE:
+            code = getattr(error, "sqlite_errorcode", None)
+            if code in _DAMAGE:
                 raise self._damaged(str(error)) from error
+            if code == sqlite3.SQLITE_BUSY:
+                remedy = (
+                    "Another process holds it for longer than a decision takes (a master stopped as "
+                    "it wrote?): end that process"
+                )
+            else:
+                remedy = "Make room on its disk (or set EDL_HOME to another one)"
             raise JobError(
-                f"the journal {self._path} cannot be used: {error}. "
-                "Make room on its disk (or set EDL_HOME to another one) and start the job again."
+                f"the journal {self._path} cannot be used: {error}. {remedy} and start the job again."
             ) from error
 
     def _damaged(self, how: str) -> JobError:

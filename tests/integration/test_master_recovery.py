@@ -11,10 +11,12 @@ import os
 import random
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -205,12 +207,26 @@ def test_workers_step_on_while_the_master_is_away(tmp_path):
     check_books(job, code)
 
 
+def stop_between_decisions(job, master):
+    """One stopped as it writes holds the journal's lock, and no other master can begin."""
+    deadline = time.monotonic() + 60
+    while True:
+        send(master, signal.SIGSTOP)
+        try:
+            with closing(sqlite3.connect(job.folder / "journal.sqlite", 0)) as journal:
+                journal.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError:
+            assert time.monotonic() < deadline, job.logs()
+            send(master, signal.SIGCONT)
+
+
 def test_of_two_masters_the_older_one_ends_by_itself_and_harms_nothing(tmp_path):
     job = counting(tmp_path / "two", delay_s=0.02)
     with job:
         first = pids(job.watch(running))
         old = job.about()["pid"]
-        send(old, signal.SIGSTOP)
+        stop_between_decisions(job, old)
         with open(job.folder / "logs" / "second.log", "ab") as out:
             second = subprocess.Popen(
                 [sys.executable, "-m", "edl.master", "--job-dir", str(job.folder), "--serve"],

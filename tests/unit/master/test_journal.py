@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 
 from edl.common.errors import Fenced, JobError
+from edl.master import journal as journal_module
 from edl.master.evaluation import Evaluations, pack
 from edl.master.journal import Journal
 
@@ -41,6 +42,14 @@ def test_every_decision_is_synced_to_the_disk(tmp_path):
 def test_a_journal_that_cannot_be_opened_is_one_clear_error(tmp_path):
     with pytest.raises(JobError, match="Make room on its disk"):
         Journal(tmp_path / "missing" / "j.sqlite")
+
+
+def test_a_journal_that_another_process_holds_says_what_to_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "_BUSY_S", 0.0)
+    Journal(tmp_path / "j.sqlite")._connection.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(JobError, match="is locked.*end that process and start the job again"):
+        Journal(tmp_path / "j.sqlite")
 
 
 def test_a_value_that_json_lacks_is_refused(tmp_path):
