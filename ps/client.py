@@ -538,7 +538,7 @@ class PsClient:
 
         replies = self._all(begin, deadline, shards)
         self._refuse_moved(r.outcome == pb.PushReply.MOVED for r in replies)
-        result = dataclasses.replace(_summary(replies), servers_version=servers_version)
+        result = _summary(replies, servers_version)
         if into is None:
             return result
         changed = set[str]()
@@ -892,19 +892,22 @@ def _land(chunks: Iterable[Chunk], into: Callable[[str, int], Floats]) -> set[st
     return changed
 
 
-def _summary(replies: Sequence[ShardPushed]) -> PushResult:
+def _summary(replies: Sequence[ShardPushed], servers_version: int) -> PushResult:
     versions = tuple(reply.version for reply in replies)
     outcomes = {reply.outcome for reply in replies}
+    position = None
     if pb.PushReply.FENCED in outcomes:
-        return PushResult(PushOutcome.FENCED, versions)
-    if pb.PushReply.UNINITIALIZED in outcomes:
-        return PushResult(PushOutcome.UNINITIALIZED, versions)
-    if pb.PushReply.GAP in outcomes:
-        expected = min(r.applied for r in replies if r.outcome == pb.PushReply.GAP)
-        return PushResult(PushOutcome.GAP, versions, expected)
-    if pb.PushReply.STALE in outcomes:
-        return PushResult(PushOutcome.STALE, versions)
-    return PushResult(PushOutcome.APPLIED, versions)
+        outcome = PushOutcome.FENCED
+    elif pb.PushReply.UNINITIALIZED in outcomes:
+        outcome = PushOutcome.UNINITIALIZED
+    elif pb.PushReply.GAP in outcomes:
+        outcome = PushOutcome.GAP
+        position = min(r.applied for r in replies if r.outcome == pb.PushReply.GAP)
+    elif pb.PushReply.STALE in outcomes:
+        outcome = PushOutcome.STALE
+    else:
+        outcome = PushOutcome.APPLIED
+    return PushResult(outcome, versions, position, servers_version=servers_version)
 
 
 def _batches(chunks: Sequence[Chunk], limit_nbytes: int) -> Iterable[list[Chunk]]:

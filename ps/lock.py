@@ -26,7 +26,8 @@ class SharedLock:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._sharing = 0
         self._alone = False
         self._waiting = 0  # to be alone
@@ -34,13 +35,13 @@ class SharedLock:
         self._add = compiled(_add, INTS_1D, types.int64)
 
     def __enter__(self) -> None:
-        with self._changed:
+        with self._lock:
             while self._alone or self._waiting:
                 self._changed.wait()
             self._sharing += 1
 
     def __exit__(self, *error: object) -> None:
-        with self._changed:
+        with self._lock:
             self._sharing -= 1
             if self._waiting and not self._sharing:
                 self._changed.notify_all()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -17,23 +17,29 @@ from .small import NANOSECONDS, NBYTES
 from .store import Outcome, Pushed, Store
 
 _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
+_STALENESS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # versions
 _SMALL = ("Pull", "OK")  # what compiled code answers
 
 Ints = NDArray[np.int64]
 
 
 class Calls(Collector):
-    """Calls served, by method, status and time, and the bytes that came with them.
+    """Calls served, by method, status and time, and the bytes that came with them; pushes by what
+    became of them, and the versions that they lagged.
 
-    What compiled code counts (small.py) is read where it stands: a histogram of prometheus_client
-    can be told of one call at a time only.
+    Plain integers, because a push waits for its count: those of prometheus_client took a sixth of
+    what a server's Python does for it. What compiled code counts (small.py) is read where it stands.
     """
 
     def __init__(self) -> None:
         self._bounds_ns = [int(bound * 1e9) for bound in _BOUNDS_S]
         self._lock = threading.Lock()
-        self._counted: dict[tuple[str, str], Ints] = {_SMALL: self._zeros()}
+        self._counted: dict[tuple[str, str], list[int]] = {}
         self._compiled: list[Ints] = []
+        self._ended = self._zeros()  # of connections that are gone
+        self._outcomes = dict.fromkeys(Outcome, 0)
+        self._lags = [0] * (len(_STALENESS) + 1)
+        self._lagged = 0  # versions, all pushes together
 
     def _zeros(self) -> Ints:
         return np.zeros(len(_BOUNDS_S) + 3, np.int64)  # by bucket; nanoseconds; bytes
@@ -41,10 +47,20 @@ class Calls(Collector):
     def observe(self, method: str, code: str, seconds: float, nbytes: int = 0) -> None:
         took = int(seconds * 1e9)
         with self._lock:
-            counted = self._counted.setdefault((method, code), self._zeros())
+            counted = self._counted.get((method, code))
+            if counted is None:
+                counted = self._counted[method, code] = [0] * (len(_BOUNDS_S) + 3)
             counted[bisect_left(self._bounds_ns, took)] += 1
             counted[NANOSECONDS] += took
             counted[NBYTES] += nbytes
+
+    def pushed(self, pushed: Pushed) -> None:
+        """Count a push, whatever carried it."""
+        with self._lock:
+            self._outcomes[pushed.outcome] += 1
+            if pushed.outcome is Outcome.APPLIED:
+                self._lags[bisect_left(_STALENESS, pushed.staleness)] += 1
+                self._lagged += pushed.staleness
 
     def begin_compiled(self) -> tuple[Ints, Ints]:
         """Bounds of the buckets, in ns, and the counters of one connection until `end_compiled`."""
@@ -56,25 +72,39 @@ class Calls(Collector):
     def end_compiled(self, counters: Ints) -> None:
         with self._lock:
             self._compiled = [each for each in self._compiled if each is not counters]
-            self._counted[_SMALL] += counters
+            self._ended += counters
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            counted = {key: mine.copy() for key, mine in self._counted.items()}
-            for counters in self._compiled:
-                counted[_SMALL] += counters
+            counted = {key: np.array(mine) for key, mine in self._counted.items()}
+            small = counted.setdefault(_SMALL, self._zeros())
+            for counters in [self._ended, *self._compiled]:
+                small += counters
+            outcomes = {outcome.name.lower(): n for outcome, n in self._outcomes.items()}
+            lags, lagged = list(self._lags), self._lagged
         name, text = "edl_ps_rpc_duration_seconds", "Time to serve a call."
         times = HistogramMetricFamily(name, text, labels=["method", "code"])
         for key, mine in counted.items():
-            calls = np.cumsum(mine[:NANOSECONDS])
-            if calls[-1]:
-                bounds = [*map(floatToGoString, _BOUNDS_S), "+Inf"]
-                buckets = list(zip(bounds, map(float, calls), strict=True))
+            if mine[:NANOSECONDS].any():
+                buckets = _buckets(_BOUNDS_S, mine[:NANOSECONDS])
                 times.add_metric(key, buckets, mine[NANOSECONDS] / 1e9)
         yield times
         nbytes = float(sum(mine[NBYTES] for mine in counted.values()))
         text = "Bytes of pushes and pulls received."
         yield CounterMetricFamily("edl_ps_bytes_received", text, value=nbytes)
+        name, text = "edl_ps_gradient_staleness_steps", "Versions by which an applied push lagged."
+        yield HistogramMetricFamily(name, text, _buckets(_STALENESS, lags), lagged)
+        pushes = CounterMetricFamily("edl_ps_pushes", "Pushes by outcome.", labels=["outcome"])
+        for name, count in outcomes.items():
+            pushes.add_metric([name], count)
+        yield pushes
+        text = "Pushes repeated after a lost reply."
+        yield CounterMetricFamily("edl_ps_duplicate_pushes", text, value=outcomes["duplicate"])
+
+
+def _buckets(bounds: Sequence[float], counts: Sequence[int] | Ints) -> list[tuple[str, float]]:
+    names = [*map(floatToGoString, bounds), "+Inf"]
+    return list(zip(names, map(float, np.cumsum(counts)), strict=True))
 
 
 class Metrics:
@@ -85,17 +115,6 @@ class Metrics:
         self._shard = str(shard)
         self.calls = Calls()
         registry.register(self.calls)
-        self.staleness = Histogram(
-            "edl_ps_gradient_staleness_steps",
-            "Versions by which an applied push lagged.",
-            registry=registry,
-            buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128),
-        )
-        pushes = Counter("edl_ps_pushes", "Pushes by outcome.", ["outcome"], registry=registry)
-        self._pushes = {outcome: pushes.labels(outcome.name.lower()) for outcome in Outcome}
-        self.duplicates = Counter(
-            "edl_ps_duplicate_pushes", "Pushes repeated after a lost reply.", registry=registry
-        )
         self._rows = Gauge(
             "edl_ps_embedding_rows", "Rows of a table.", ["table", "shard"], registry=registry
         )
@@ -103,14 +122,6 @@ class Metrics:
             "edl_ps_memory_bytes", "Parameters and state.", ["shard"], registry=registry
         )
         self._version = Gauge("edl_ps_version", "Version.", ["shard"], registry=registry)
-
-    def pushed(self, pushed: Pushed) -> None:
-        """Count a push, whatever carried it."""
-        self._pushes[pushed.outcome].inc()
-        if pushed.outcome is Outcome.APPLIED:
-            self.staleness.observe(pushed.staleness)
-        elif pushed.outcome is Outcome.DUPLICATE:
-            self.duplicates.inc()
 
     def observe(self, store: Store) -> None:
         """Take the sizes of now."""

@@ -6,7 +6,6 @@ Steps and reads may run at the same time, of any number of threads. What must se
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,9 +115,9 @@ class Parameters:
 
     def check_room(self, rows: Iterable[tuple[str, int]]) -> None:
         """MemoryError where a table may have no room for so many more rows, all together."""
-        more = Counter[str]()
+        more: dict[str, int] = {}
         for table, count in rows:
-            more[table] += count
+            more[table] = more.get(table, 0) + count
         for table, count in more.items():
             self.tables[table].check_room(count)
 

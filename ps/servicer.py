@@ -152,7 +152,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         pushed = store.push(span, request.version, update)
         if pushed.outcome is Outcome.APPLIED:
             faults.point("ps.applied", task=span.task, start=span.start)
-        self.metrics.pushed(pushed)
+        self.metrics.calls.pushed(pushed)
         return pb.PushReply(
             outcome=pushed.outcome.name,
             version=pushed.version,

@@ -112,15 +112,16 @@ class Table:
         if constants is None:
             return self._make(ids)
         self.check_room(len(ids))
-        while len(ids):
+        while True:
             unknown, busy = self._pass(constants, ids, grads)
             if len(unknown):
                 self._make(ids[unknown])
             elif len(busy):
                 os.sched_yield()  # another thread is at these rows
+            else:
+                return None
             again = np.concatenate([unknown, busy])
             ids, grads = ids[again], grads[again]
-        return None
 
     def check_room(self, count: int) -> None:
         """MemoryError where `count` more rows may not have room."""
