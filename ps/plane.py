@@ -69,6 +69,7 @@ _FLOAT32 = np.dtype(np.float32)
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 _Piece = tuple[RowPlan, int, int, int]  # rows [start, stop) of a plan, and their place in a part
 _Part = tuple[list[_Piece], Bytes]
+_Coded = tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]  # codes, scales, values
 
 _OUTCOMES = {outcome: pb.PushReply.Outcome.Value(outcome.name) for outcome in Outcome}
 
@@ -599,6 +600,9 @@ class _Session:
             for array in arrays:
                 if array.kind == frames.ROWS:
                     store.check_rows(array.name, ids[array.name], array.number)
+        # All that can be done before the values are here: what receives them empties the caches.
+        span = _span(head)
+        update, coded = self._update(arrays, ids, body, values_at)
         if self._left and head.body_region:
             self._receive(self._view[:1])
         elif self._left:
@@ -606,17 +610,19 @@ class _Session:
         if moved:
             self._tell(frames.pack_reply(frames.PUSHED, pb.PushReply.MOVED))
             return
-        span = _span(head)
-        update = self._update(arrays, ids, body, values_at)
+        for codes, scales, values in coded:
+            quantize.decode(codes, scales, values)
         faults.point("ps.push", task=span.task, start=span.start)
         pushed = store.push(span, head.version, update, checked=checked)
         if pushed.outcome is Outcome.APPLIED:
             faults.point("ps.applied", task=span.task, start=span.start)
-        del update, body
-        self._give_back()
         self._calls.pushed(pushed)
         code = _OUTCOMES[pushed.outcome]
-        plan = self._then(store, head, pushed) if head.flags & frames.THEN else None
+        plan = None
+        if head.flags & frames.THEN:
+            del update, coded, body
+            self._give_back()  # others may need it before the version is made
+            plan = self._then(store, head, pushed)
         if plan is None:
             told = frames.pack_reply(frames.PUSHED, code, pushed.version, applied=pushed.applied)
             self._tell(told)
@@ -635,22 +641,23 @@ class _Session:
 
     def _update(
         self, arrays: Sequence[Array], ids: Mapping[str, NDArray[np.int64]], body: Bytes, place: int
-    ) -> Update:
-        update = Update({}, {})
+    ) -> tuple[Update, list[_Coded]]:
+        """Views of where the values are or will be, and what has still to be made float32."""
+        update, coded = Update({}, {}), []
         used = 0
         for array in arrays:
             if array.wire == frames.FLOAT32:
                 values = frames.values_of(array, body, place)
             else:
                 values = np.ndarray(array.shape, np.float32, self._wide, used)
-                quantize.decode(*frames.codes_of(array, body, place), values)
+                coded.append((*frames.codes_of(array, body, place), values))
                 used += frames.padded(values.nbytes)
             place += array.nbytes
             if array.kind == frames.ROWS:
                 update.rows[array.name] = ids[array.name], values
             else:
                 update.dense[array.name, array.number] = values
-        return update
+        return update, coded
 
     # -- Shared regions
 

@@ -5,13 +5,13 @@ and written in one pass. Its id stands in a column beside, which only inserts an
 its updates so far in its entry in the index, which a push has at hand anyway.
 
 `gather` passes over a thousand ids twice: find the rows, with the lines of the index asked for some
-ids ahead; copy them, with theirs asked for some rows ahead. `apply` works in blocks, a pipeline of
-three stages: hash the ids and ask for the lines of the index; find the rows, take them and ask for
-theirs; update. So cache misses overlap, with each other and with the arithmetic, and each stage
-finds what it needs. (Each of the two was measured the other way, too: a gather in blocks takes a
-quarter longer, an update in passes between 6 % less and 10 % more.) Each rule has an `apply` of its
-own, and each width of a few whole lanes of float32, which are constants there, has both: no loops
-and no choices.
+ids ahead; copy them, with theirs asked for some rows ahead. `apply` takes its ids one by one through
+three stages, some ids apart: hash the id and ask for the line of the index; find the row, take it
+and ask for its lines; update it. So cache misses overlap, with each other and with the arithmetic.
+(Measured otherwise: a gather in blocks takes a quarter longer. An update in blocks of 16 ids asks
+for more lines at once than a core can have on their way, and stands still meanwhile: 1.04 to 1.3
+times the time, most where rows are wide.) Each rule has an `apply` of its own, and each width of a
+few whole lanes of float32, which are constants there, has both: no loops and no choices.
 
 Several threads may apply at once. The lowest bit of a row's book says that one is at it: a row that
 is taken is passed over and listed, and the caller comes back for it, so that nobody
@@ -71,21 +71,19 @@ from .work import Work
 
 _LINE = 64
 _MOST_ROWS = 2**32 - 2
-_BLOCK = 16  # ids at once in each stage of a kernel, fewer where rows are long
-_LAG = 2  # blocks between two stages
-_RING = 32  # ids under way: _BLOCK * _LAG, a power of two
+_RING = 16  # ids between two stages of a push: a power of two, fewer where rows are long
+_PUSH_AHEAD_NBYTES = 4 << 10  # of rows that are asked for before they are updated
 _TILE = 1024  # ids that are found before their rows are copied
 _COPY_AHEAD = 16  # rows that are asked for before they are copied
 _PIECE = 8192  # rows that one thread applies at a time: some 0.4 ms
 _NONE = np.empty(0, np.int64)
 _MOST_FROZEN = 128  # floats of a row for which there are kernels of their own
-_AHEAD_NBYTES = 16 << 10  # of rows that are asked for ahead: half of a level 1 cache
 _BITS_2D = types.Array(types.uint16, 2, "C")
 Weights = NDArray[np.float32] | NDArray[np.uint16]
 _STEP = 1 << STEPS
 _MOST = -_STEP & 0xFFFFFFFF  # a book of as many steps as can be
 # of `layout`
-STRIDE, NBYTES, WEIGHT_NBYTES, STATE, DIM, KIND, STOCHASTIC, BLOCK, MARK = range(9)
+STRIDE, NBYTES, WEIGHT_NBYTES, STATE, DIM, KIND, STOCHASTIC, LAG, MARK = range(9)
 
 
 class Rows:
@@ -99,10 +97,10 @@ class Rows:
         state = -(-weight_nbytes // 4) * 4
         nbytes = state + 4 * spec.dim * num_states
         stride = _stride(nbytes)
-        block = max(4, min(_BLOCK, _AHEAD_NBYTES // nbytes // _LAG))
+        lag = max(4, min(_RING, _PUSH_AHEAD_NBYTES // nbytes))
         random = spec.rounding == "stochastic"
         self.layout = np.array(
-            [stride, nbytes, weight_nbytes, state, spec.dim, kind, random, block, COLOUR], np.int64
+            [stride, nbytes, weight_nbytes, state, spec.dim, kind, random, lag, COLOUR], np.int64
         )
         self._memory = Memory(stride, min(_MOST_ROWS, physical_nbytes() // stride))
         self.memory = self._memory.bytes
@@ -261,15 +259,19 @@ def _gather_of(frozen: int) -> Any:
         stride, nbytes = layout[STRIDE], frozen if frozen > 0 else layout[WEIGHT_NBYTES]
         first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
         n, unknowns = len(ids), 0
-        rows = np.empty(min(n, _TILE), np.int64)
+        rows, homes = np.empty(min(n, _TILE), np.int64), np.empty(AHEAD, np.int64)
         for i in range(min(n, AHEAD)):
-            prefetch(base + BUCKET_NBYTES * home_of(ids[i], old, new, cursor))
+            homes[i] = home_of(ids[i], old, new, cursor)
+            prefetch(base + BUCKET_NBYTES * homes[i])
         for start in range(0, n, _TILE):
             stop = min(start + _TILE, n)
             for i in range(start, stop):
+                home = homes[i & (AHEAD - 1)]
                 if i + AHEAD < n:
-                    prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], old, new, cursor))
-                word, _ = probe(base, ids[i], home_of(ids[i], old, new, cursor))
+                    later = home_of(ids[i + AHEAD], old, new, cursor)
+                    prefetch(base + BUCKET_NBYTES * later)
+                    homes[i & (AHEAD - 1)] = later
+                word, _ = probe(base, ids[i], home)
                 row = first + ((word & ROW) - 1) * stride if word != 0 else 0
                 rows[i - start] = row
                 if i < start + _COPY_AHEAD:
@@ -291,9 +293,9 @@ def _gather_of(frozen: int) -> Any:
 def _copy(memory, layout, ids, numbers, out_ids, out):  # type: ignore[no-untyped-def]
     stride, nbytes, n = layout[STRIDE], layout[NBYTES], len(numbers)
     first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
-    for i in range(-_RING, n):
-        if i + _RING < n:
-            prefetch_row(first + numbers[i + _RING] * stride, nbytes)
+    for i in range(-_COPY_AHEAD, n):
+        if i + _COPY_AHEAD < n:
+            prefetch_row(first + numbers[i + _COPY_AHEAD] * stride, nbytes)
         if i >= 0:
             out_ids[i] = ids[numbers[i]]
             copy_row(first + numbers[i] * stride, target + i * nbytes, nbytes)
@@ -305,7 +307,7 @@ def _apply_of(rule: int, floats: int) -> Any:
 
     def apply(lines, head, layout, memory, ids, grads, constants, by_step, left):  # type: ignore[no-untyped-def]
         base, old, new, cursor = shape_of(lines, head)
-        stride, nbytes, block = layout[STRIDE], layout[NBYTES], layout[BLOCK]
+        stride, nbytes, lag = layout[STRIDE], layout[NBYTES], layout[LAG]
         dim = floats if floats > 0 else layout[DIM]
         state = 4 * floats if floats > 0 else layout[STATE]
         kind = FLOAT32 if floats > 0 else layout[KIND]
@@ -315,44 +317,45 @@ def _apply_of(rule: int, floats: int) -> Any:
         homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
         books = np.empty(_RING, np.int64)
         wide = np.empty(dim if kind != FLOAT32 else 0, np.float32)
-        n, unknown, busy, lag = len(ids), 0, 0, _LAG * block
-        for start in range(-2 * lag, n, block):
-            for i in range(max(start, 0), min(start + block, n)):
+        n, unknown, busy = len(ids), 0, 0
+        for i in range(-2 * lag, n):
+            if i >= 0:
                 row, address = rows[i & (_RING - 1)], books[i & (_RING - 1)]
-                if row == 0:
-                    continue
-                book = load_word(address) & np.uint32(_MOST)
-                steps = np.int64(book >> np.uint32(STEPS))
-                line = min(steps, len(by_step) - 1)
-                x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
-                weight, a = row, row + state
-                if kind != FLOAT32:
-                    weight = np.int64(wide.ctypes.data)
-                    widen(row, weight, dim, kind)
-                # the only call, so that LLVM puts it in place here
-                step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
-                if kind != FLOAT32:
-                    narrow(weight, row, dim, kind, stochastic, ids[i], steps)
-                if book < np.uint32(_MOST):
-                    book += np.uint32(_STEP)
-                release_word(address, book | mark)
-            for i in range(max(start + lag, 0), min(start + lag + block, n)):
-                word, address = probe(base, ids[i], homes[i & (_RING - 1)])
+                if row != 0:
+                    book = load_word(address) & np.uint32(_MOST)
+                    steps = np.int64(book >> np.uint32(STEPS))
+                    line = min(steps, len(by_step) - 1)
+                    x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
+                    weight, a = row, row + state
+                    if kind != FLOAT32:
+                        weight = np.int64(wide.ctypes.data)
+                        widen(row, weight, dim, kind)
+                    # the only call, so that LLVM puts it in place here
+                    step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
+                    if kind != FLOAT32:
+                        narrow(weight, row, dim, kind, stochastic, ids[i], steps)
+                    if book < np.uint32(_MOST):
+                        book += np.uint32(_STEP)
+                    release_word(address, book | mark)
+            j = i + lag
+            if 0 <= j < n:
+                word, address = probe(base, ids[j], homes[j & (_RING - 1)])
                 row = 0
                 if word == 0:
-                    left[unknown] = i
+                    left[unknown] = j
                     unknown += 1
                 elif set_bit(address + BOOK):
                     row = first + ((word & ROW) - 1) * stride
                     prefetch_row(row, nbytes)
                 else:
                     busy += 1
-                    left[n - busy] = i
-                rows[i & (_RING - 1)], books[i & (_RING - 1)] = row, address + BOOK
-            for i in range(start + 2 * lag, min(start + 2 * lag + block, n)):
-                home = home_of(ids[i], old, new, cursor)
+                    left[n - busy] = j
+                rows[j & (_RING - 1)], books[j & (_RING - 1)] = row, address + BOOK
+            j = i + 2 * lag
+            if j < n:
+                home = home_of(ids[j], old, new, cursor)
                 prefetch(base + BUCKET_NBYTES * home)
-                homes[i & (_RING - 1)] = home
+                homes[j & (_RING - 1)] = home
         return unknown, busy
 
     return apply
