@@ -60,7 +60,10 @@ class Memory:
         """
         if ahead and not wait:
             self._written = nbytes
-        wanted = nbytes + (min(nbytes // 4, _AHEAD_NBYTES) if ahead else 0)
+        if ahead:
+            wanted = nbytes + min(nbytes // 4, _AHEAD_NBYTES)
+        else:  # all of it soon: the last page too, where that is not much
+            wanted = nbytes + (_HUGE - 1 if nbytes >= _NEAR_NBYTES else 0)
         wanted = min(wanted // _HUGE * _HUGE, len(self.bytes))
         if wanted > self._wanted:
             self._wanted = wanted
