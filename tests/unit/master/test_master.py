@@ -478,6 +478,28 @@ def test_a_fence_is_sent_until_every_shard_answers(start):
     assert job.servers.calls.count("fence") >= 2
 
 
+def test_what_a_round_held_is_leased_again_before_anything_new_however_long_servers_fence_it(start):
+    job = start([("a", 12)], strategy="hybrid")
+    worker = job.worker()
+
+    def join(**about):
+        request = pb.JoinRequest(wait_s=20.0, **about)
+        return worker.client.join(request).round
+
+    def get_task(round_, wait_s):
+        return worker.client.get_task_of_round(round_, 1, wait_s)
+
+    old = join(version=-1)
+    first = get_task(old, 20.0).task
+    job.servers.down.set()
+    new = join(version=0, round=old, broken=True)
+
+    assert pb.GetTaskReply.WAIT == get_task(new, 0.2).outcome
+    job.servers.down.clear()
+    again = get_task(new, 20.0).task
+    assert (first.id, first.attempt + 1) == (again.id, again.attempt)
+
+
 # -- repeats and zombies
 
 
