@@ -70,14 +70,14 @@ def main() -> None:
         command = [sys.executable, "-m", "edl", "data", "prepare", dataset, "--out", folder]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         data = Path(folder) / dataset
-        sections = [
-            section(*PARTS[part], data) if part in PARTS else section(*PEERS[part], given.peers)
-            for part in chosen
-        ]
-    command = ["python", "-m", "benchmarks.run", *sys.argv[1:]]
-    print(f"- command: `{shlex.join(command)}` (`make bench`)\n{measure.machine()}")
-    print(f"- took {time.monotonic() - began:.0f} s")
-    print("".join(sections), end="")
+        command = ["python", "-m", "benchmarks.run", *sys.argv[1:]]
+        print(f"- command: `{shlex.join(command)}` (`make bench`)\n{measure.machine()}", flush=True)
+        for part in chosen:  # each as soon as it is there: the next one may fail
+            found = (
+                section(*PARTS[part], data) if part in PARTS else section(*PEERS[part], given.peers)
+            )
+            print(found, end="", flush=True)
+    print(f"\n- took {time.monotonic() - began:.0f} s")
 
 
 def section(title: str, part: Callable[[Path], str], folder: Path) -> str:

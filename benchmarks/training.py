@@ -73,7 +73,8 @@ def job(
         "use_async": "true",
         "minibatch_size": MINIBATCH,
         "num_minibatches_per_task": 4,
-        "num_epochs": epochs + 2,
+        "num_epochs": epochs
+        + 6,  # it is killed before; they come quickly, and are looked at by turns
         "snapshot_s": snapshot_s,
     }
     arguments = [f"--{flag}={value}" for flag, value in flags.items()]
