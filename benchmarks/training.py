@@ -73,8 +73,8 @@ def job(
         "use_async": "true",
         "minibatch_size": MINIBATCH,
         "num_minibatches_per_task": 4,
-        "num_epochs": epochs
-        + 6,  # it is killed before; they come quickly, and are looked at by turns
+        # it is killed before: epochs come quickly, and not each of them is seen
+        "num_epochs": epochs + 6,
         "snapshot_s": snapshot_s,
     }
     arguments = [f"--{flag}={value}" for flag, value in flags.items()]
