@@ -46,10 +46,12 @@ def test_a_journal_that_cannot_be_opened_is_one_clear_error(tmp_path):
 
 def test_a_journal_that_another_process_holds_says_what_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(journal_module, "_BUSY_S", 0.0)
-    Journal(tmp_path / "j.sqlite")._connection.execute("BEGIN IMMEDIATE")
+    holder = Journal(tmp_path / "j.sqlite")
+    holder._connection.execute("BEGIN IMMEDIATE")
 
     with pytest.raises(JobError, match="is locked.*end that process and start the job again"):
         Journal(tmp_path / "j.sqlite")
+    holder.close()
 
 
 def test_a_value_that_json_lacks_is_refused(tmp_path):
