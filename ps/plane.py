@@ -58,7 +58,7 @@ BUDGET_NBYTES = 2 << 30  # of all pushes on their way; a freeze may hold one of 
 MAX_REQUEST_NBYTES = 1 << 30
 STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long is given up
 MAX_CONNECTIONS = 1024
-FIRST_NBYTES = 8 << 10  # read at once: a small frame is one system call
+FIRST_NBYTES = 64 << 10  # read at once: a small frame is one system call
 BEGIN_NBYTES = 256  # read at once after a large frame: the rest goes straight to its place
 _LOOK_S = 0.05  # while the budget is used up: whether a pin needs the push has no signal
 _PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
@@ -302,24 +302,27 @@ class _Session:
     def run(self) -> None:
         """Until the peer hangs up. Raises OSError, Unreachable, Malformed."""
         bounds, counters = self._calls.begin_compiled()
-        fd = self._stream.plain_fd
-        small = None if fd is None else SmallPulls(fd, self._first, bounds, counters)
+        small = SmallPulls(self._stream.plain_fd, self._first, bounds, counters)
         try:
             while self._next(small):
                 pass
         finally:
             self._calls.end_compiled(counters)
 
-    def _next(self, small: SmallPulls | None) -> bool:
+    def _next(self, small: SmallPulls) -> bool:
         """Serve one request, and all small pulls before it. False: there are no more."""
-        got = -1
         store = self._backend()
-        if small is not None and store is not None and (board := store.board) is not None:
+        board = None if store is None else store.board
+        if board is None:
+            got = self._stream.receive_some(self._window)
+        elif small.fd is None:
+            got = self._first_encrypted(small, board)
+        else:
             got = small.serve(board, len(self._window))
             if got == BROKEN:
                 raise Unreachable("the peer takes nothing")
-        if got < 0:
-            got = self._stream.receive_some(self._window)
+            if got < 0:
+                got = self._stream.receive_some(self._window)
         if got <= 0:
             return got < 0  # idle, or hung up
         began = time.perf_counter()
@@ -337,6 +340,23 @@ class _Session:
             took = time.perf_counter() - began
             self._calls.observe(method, _CODES[code], took, self._frame_nbytes)
         return True
+
+    def _first_encrypted(self, small: SmallPulls, board: Board) -> int:
+        """Like `receive_some`, but a small pull is answered, as if there had been nothing."""
+        got = self._stream.receive_some(self._view)
+        if got <= 0:
+            return got
+        began = time.perf_counter()
+        nbytes = small.answer(board, got)
+        if nbytes < 0:
+            self._stream.receive(self._view[got : got - nbytes], None)
+            got -= nbytes
+            nbytes = small.answer(board, got)
+        if nbytes == 0:
+            return got
+        self._stream.write(small.reply[:nbytes], None)
+        self._calls.observe("Pull", "OK", time.perf_counter() - began, got)
+        return -1
 
     def _answered(self, head: Head, got: int) -> int:
         """Answer one request. The status code."""

@@ -42,6 +42,7 @@ from ..common.kernels import (
     INTS_1D_IN,
     compiled,
     inlined,
+    load_integer,
     load_word,
     prefetch,
     release_word,
@@ -73,7 +74,7 @@ _LINE = 64
 _MOST_ROWS = 2**32 - 2
 _RING = 16  # ids between two stages of a push: a power of two, fewer where rows are long
 _PUSH_AHEAD_NBYTES = 4 << 10  # of rows that are asked for before they are updated
-_TILE = 1024  # ids that are found before their rows are copied
+TILE = 1024  # ids that are found before their rows are copied
 _COPY_AHEAD = 16  # rows that are asked for before they are copied
 _PIECE = 8192  # rows that one thread applies at a time: some 0.4 ms
 _NONE = np.empty(0, np.int64)
@@ -250,6 +251,42 @@ def copy_row(source, target, nbytes):  # type: ignore[no-untyped-def]
                 copy_2(source + at, target + at)
 
 
+@inlined
+def gather_rows(  # type: ignore[no-untyped-def]
+    base, old, new, cursor, first, stride, nbytes, asked, n, target, rows, homes, unknown
+):
+    """Copy the weights of the n ids at `asked`, `nbytes` each, to `target`. Into `unknown` go the
+    places of those that are not there, and how many is returned. `rows` int64[min(n, TILE)] and
+    `homes` int64[AHEAD] are memory to work in."""
+    unknowns = 0
+    for i in range(min(n, AHEAD)):
+        homes[i] = home_of(load_integer(asked + 8 * i), old, new, cursor)
+        prefetch(base + BUCKET_NBYTES * homes[i])
+    for start in range(0, n, TILE):
+        stop = min(start + TILE, n)
+        for i in range(start, stop):
+            home = homes[i & (AHEAD - 1)]
+            if i + AHEAD < n:
+                later = home_of(load_integer(asked + 8 * (i + AHEAD)), old, new, cursor)
+                prefetch(base + BUCKET_NBYTES * later)
+                homes[i & (AHEAD - 1)] = later
+            word, _ = probe(base, load_integer(asked + 8 * i), home)
+            row = first + ((word & ROW) - 1) * stride if word != 0 else 0
+            rows[i - start] = row
+            if i < start + _COPY_AHEAD:
+                prefetch_row(row, nbytes)
+        for i in range(start, stop):
+            if i + _COPY_AHEAD < stop:
+                prefetch_row(rows[i + _COPY_AHEAD - start], nbytes)
+            row = rows[i - start]
+            if row != 0:
+                copy_row(row, target + i * nbytes, nbytes)
+            else:
+                unknown[unknowns] = i
+                unknowns += 1
+    return unknowns
+
+
 @functools.cache
 def _gather_of(frozen: int) -> Any:
     """The kernel of `gather` for weights of so many bytes; 0: for any."""
@@ -258,34 +295,12 @@ def _gather_of(frozen: int) -> Any:
         base, old, new, cursor = shape_of(lines, head)
         stride, nbytes = layout[STRIDE], frozen if frozen > 0 else layout[WEIGHT_NBYTES]
         first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
-        n, unknowns = len(ids), 0
-        rows, homes = np.empty(min(n, _TILE), np.int64), np.empty(AHEAD, np.int64)
-        for i in range(min(n, AHEAD)):
-            homes[i] = home_of(ids[i], old, new, cursor)
-            prefetch(base + BUCKET_NBYTES * homes[i])
-        for start in range(0, n, _TILE):
-            stop = min(start + _TILE, n)
-            for i in range(start, stop):
-                home = homes[i & (AHEAD - 1)]
-                if i + AHEAD < n:
-                    later = home_of(ids[i + AHEAD], old, new, cursor)
-                    prefetch(base + BUCKET_NBYTES * later)
-                    homes[i & (AHEAD - 1)] = later
-                word, _ = probe(base, ids[i], home)
-                row = first + ((word & ROW) - 1) * stride if word != 0 else 0
-                rows[i - start] = row
-                if i < start + _COPY_AHEAD:
-                    prefetch_row(row, nbytes)
-            for i in range(start, stop):
-                if i + _COPY_AHEAD < stop:
-                    prefetch_row(rows[i + _COPY_AHEAD - start], nbytes)
-                row = rows[i - start]
-                if row != 0:
-                    copy_row(row, target + i * nbytes, nbytes)
-                else:
-                    unknown[unknowns] = i
-                    unknowns += 1
-        return unknowns
+        n = len(ids)
+        rows, homes = np.empty(min(n, TILE), np.int64), np.empty(AHEAD, np.int64)
+        asked = np.int64(ids.ctypes.data)
+        return gather_rows(
+            base, old, new, cursor, first, stride, nbytes, asked, n, target, rows, homes, unknown
+        )
 
     return gather
 

@@ -4,7 +4,8 @@ The thread of a connection waits for its next request in here. A pull of a few r
 is received, looked up and answered on the spot; so a small pull costs what the system calls and
 the cache misses cost. Any other request (a push, dense chunks, a cut, a region, a row that is
 unknown, a long or a broken frame, a table that somebody has alone) is handed to Python as it came:
-a pull changes nothing, so it may be begun again.
+a pull changes nothing, so it may be begun again. Where bytes are encrypted the thread waits, receives
+and sends in Python (the ssl module), and only what is between is done here.
 """
 
 from __future__ import annotations
@@ -22,17 +23,16 @@ from ..common.kernels import (
     compiled,
     inlined,
     load_integer,
-    prefetch,
     store_integer,
 )
 from . import frames
 from .frames import Bytes
-from .index import BUCKET_NBYTES, ROW, home_of, probe
+from .index import AHEAD
 from .lock import try_share, unshare
-from .rows import STRIDE, WEIGHT_NBYTES, copy_row, prefetch_row
+from .rows import STRIDE, TILE, WEIGHT_NBYTES, gather_rows
 from .table import Table
 
-REPLY_NBYTES = 64 << 10  # at most
+REPLY_NBYTES = 512 << 10  # at most: beyond, two threads gather and send
 BROKEN = -2  # the reply could not be sent
 VALID, VERSION, SLOT_MAP = range(3)  # of a board's words
 NANOSECONDS, NBYTES = -2, -1  # of the counters; before them, calls by the bound of their time
@@ -45,6 +45,7 @@ _PULLED = _BEGINS | frames.PULLED << 40
 _ROWS = frames.ROWS  # the first eight bytes of a pull's array, but for the length of the name
 _HEAD_NBYTES, _ARRAY_NBYTES, _ALIGN = frames.HEAD_NBYTES, frames.ARRAY_NBYTES, frames.ALIGN
 _MAX_COUNT = 1 << 16
+_ASKED = 2 * _MOST_TABLES + 2
 _MSG_WAITALL, _MSG_NOSIGNAL, _CLOCK_MONOTONIC = 0x100, 0x4000, 1
 
 Ints = NDArray[np.int64]
@@ -85,22 +86,32 @@ class Board:
 class SmallPulls:
     """Of one connection."""
 
-    def __init__(self, fd: int, first: Bytes, bounds: Ints, counters: Ints) -> None:
-        """`first`: where requests are received. `bounds`: of the buckets of times, in ns;
+    def __init__(self, fd: int | None, first: Bytes, bounds: Ints, counters: Ints) -> None:
+        """`fd` None: bytes are encrypted. `first`: where requests are received. `bounds`: of the buckets of times, in ns;
         `counters` int64[len(bounds) + 3]: calls by bucket, nanoseconds and bytes received."""
-        self._fd, self._bounds, self._counters = fd, bounds, counters
+        self.fd, self._bounds, self._counters = fd, bounds, counters
         self._first: Ints = first.view(np.int64)
         self._reply: Ints = np.empty(REPLY_NBYTES // 8, np.int64)
+        self.reply = memoryview(self._reply).cast("B")  # type: ignore[arg-type]
         self._serve = compiled(_serve, INTEGER, INTEGER, *[INTS_1D] * 7)
+        self._answer = compiled(_answer_one, INTEGER, *[INTS_1D] * 5)
 
     def serve(self, board: Board, window: int) -> int:
         """Answer until something else comes: its first bytes, at most `window` where nothing was
         answered before, are in `first`. How many; 0: closed; -1: ask the socket; BROKEN."""
         received: int = self._serve(
-            self._fd, window, self._first, self._reply, board.words, board.tables.reshape(-1),
+            self.fd, window, self._first, self._reply, board.words, board.tables.reshape(-1),
             board.names, self._bounds, self._counters,
         )  # fmt: skip
         return received
+
+    def answer(self, board: Board, got: int) -> int:
+        """Answer the `got` bytes in `first`: how long `reply` is. 0: it is not for here. Negative:
+        so many bytes of it are still to come."""
+        nbytes: int = self._answer(
+            got, self._first, self._reply, board.words, board.tables.reshape(-1), board.names
+        )
+        return nbytes
 
 
 # -- Compiled by numba. Addresses are int64.
@@ -119,27 +130,15 @@ def _padded(nbytes):  # type: ignore[no-untyped-def]
 def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  # type: ignore[no-untyped-def]
     request, answer = np.int64(first.ctypes.data), np.int64(reply.ctypes.data)
     most, places = 8 * len(first), np.empty(len(first), np.int64)
-    # by array: its table's line, its ids; behind them, where those end
-    asked = np.empty(2 * _MOST_TABLES + 2, np.int64)
-    clock = np.empty(2, np.int64)
-    num_tables = len(tables) // 10
+    asked, clock = np.empty(_ASKED, np.int64), np.empty(2, np.int64)
     while True:
         got = _recv(np.int32(fd), request, window, np.int32(0))
         if got < _HEAD_NBYTES:
             return got
         _gettime(np.int32(_CLOCK_MONOTONIC), np.int64(clock.ctypes.data))
         began = 1_000_000_000 * clock[0] + clock[1]
-        word = load_integer(request)
-        slot_map = load_integer(request + 8) & 0xFFFFFFFF
-        told, body = load_integer(request + 16) & 0xFFFFFFFF, load_integer(request + 24)
-        if word != _PULL and word != _PULL_KNOWN:
-            return got
-        if told > most or body < 0 or body > most or (told | body) & (_ALIGN - 1) != 0:
-            return got
-        nbytes = _HEAD_NBYTES + told + body
-        regions = load_integer(request + 72)
-        is_other = slot_map != 0 and slot_map != words[SLOT_MAP]
-        if nbytes > most or got > nbytes or regions != 0 or is_other:
+        nbytes = _length(request, most, words)
+        if got > nbytes:
             return got
         if got < nbytes:
             rest = _recv(np.int32(fd), request + got, nbytes - got, np.int32(_MSG_WAITALL))
@@ -147,86 +146,10 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
             if got < nbytes:
                 return got
         window = most
-
-        # which tables; the head of the reply
-        at, end = request + _HEAD_NBYTES, request + _HEAD_NBYTES + told
-        ids, place = end, answer + _HEAD_NBYTES
-        count, seen, values = 0, 0, 0
-        while at < end:
-            line = -1
-            name_nbytes = (load_integer(at) >> 16) & 0xFFFF
-            name_end = at + _ARRAY_NBYTES + _padded(name_nbytes)
-            rows = load_integer(at + 8)
-            plain = load_integer(at) & ~(0xFFFF << 16) == _ROWS
-            if plain and name_end <= end and 0 <= rows <= _MAX_COUNT:
-                for t in range(num_tables):
-                    if tables[10 * t + _NAME_NBYTES] != name_nbytes:
-                        continue
-                    name, theirs = tables[10 * t + _NAME] // 8, at + _ARRAY_NBYTES
-                    while theirs < name_end and load_integer(theirs) == names[name]:
-                        name += 1
-                        theirs += 8
-                    if theirs == name_end and (seen >> t) & 1 == 0:
-                        line = 10 * t
-                        seen |= 1 << t
-            if line < 0:
-                return got
-            asked[2 * count], asked[2 * count + 1] = line, ids
-            ids += 8 * rows
-            values += _padded(rows * tables[line + _ROW_NBYTES])
-            at = name_end
-            place += _ARRAY_NBYTES
-            count += 1
-            if place - answer + values > REPLY_NBYTES:
-                return got
-        if end + _padded(ids - end) != request + nbytes:
+        total = _answer(request, nbytes, answer, places, asked, words, tables, names)
+        if total == 0:
             return got
-        asked[2 * count + 1] = ids
-        version = words[VERSION]
-        sizes = answer + _HEAD_NBYTES
-        for k in range(10):
-            store_integer(answer + 8 * k, 0)
-        store_integer(answer, _PULLED)
-        store_integer(answer + 16, place - sizes)
-        store_integer(answer + 24, values)
-        store_integer(answer + 56, version)
-
-        # the rows
-        for number in range(count):
-            line, ids = asked[2 * number], asked[2 * number + 1]
-            rows, row_nbytes = (asked[2 * number + 3] - ids) >> 3, tables[line + _ROW_NBYTES]
-            stop = place + _padded(rows * row_nbytes)
-            base, head = tables[line + _LINES], tables[line + _HEAD]
-            memory, stride = tables[line + _MEMORY] - tables[line + _STRIDE], tables[line + _STRIDE]
-            kind = _ROWS | tables[line + _WIRE] << 8 | tables[line + _DIM] << 32
-            store_integer(sizes + _ARRAY_NBYTES * number, kind)
-            store_integer(sizes + _ARRAY_NBYTES * number + 8, rows)
-            if not try_share(tables[line + _LOCK]):
-                return got
-            known = words[VALID] != 0
-            old, new = np.uint64(load_integer(head)), np.uint64(load_integer(head + 8))
-            cursor = load_integer(head + 16)
-            for i in range(rows):
-                home = home_of(load_integer(ids + 8 * i), old, new, cursor)
-                prefetch(base + BUCKET_NBYTES * home)
-                places[i] = home
-            for i in range(rows):
-                word, _ = probe(base, load_integer(ids + 8 * i), places[i])
-                known = known and word != 0
-                places[i] = memory + (word & ROW) * stride
-                prefetch_row(places[i], row_nbytes)
-            if known:
-                if rows > 0:  # they may end before
-                    for zeros in range(stop - _ALIGN, stop, 8):
-                        store_integer(zeros, 0)
-                for i in range(rows):
-                    copy_row(places[i], place + i * row_nbytes, row_nbytes)
-            unshare(tables[line + _LOCK])
-            if not known:
-                return got
-            place = stop
-
-        sent, total = 0, place - answer
+        sent = 0
         while sent < total:
             part = _send(np.int32(fd), answer + sent, total - sent, np.int32(_MSG_NOSIGNAL))
             if part <= 0:
@@ -240,3 +163,120 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
         counters[bucket] += 1
         counters[NANOSECONDS] += took
         counters[NBYTES] += nbytes
+
+
+def _answer_one(got, first, reply, words, tables, names):  # type: ignore[no-untyped-def]
+    request, answer = np.int64(first.ctypes.data), np.int64(reply.ctypes.data)
+    if got < _HEAD_NBYTES:
+        return 0
+    nbytes = _length(request, 8 * len(first), words)
+    if got != nbytes:
+        return min(got - nbytes, 0) if nbytes > 0 else 0
+    places, asked = np.empty(len(first), np.int64), np.empty(_ASKED, np.int64)
+    return _answer(request, nbytes, answer, places, asked, words, tables, names)
+
+
+@inlined
+def _length(request, most, words):  # type: ignore[no-untyped-def]
+    """Of a frame that may be a small pull, by its head; else 0."""
+    word = load_integer(request)
+    slot_map = load_integer(request + 8) & 0xFFFFFFFF
+    told, body = load_integer(request + 16) & 0xFFFFFFFF, load_integer(request + 24)
+    if word not in (_PULL, _PULL_KNOWN) or load_integer(request + 72) != 0:  # regions
+        return 0
+    if told > most or body < 0 or body > most or (told | body) & (_ALIGN - 1) != 0:
+        return 0
+    if slot_map not in (0, words[SLOT_MAP]) or _HEAD_NBYTES + told + body > most:
+        return 0
+    return _HEAD_NBYTES + told + body
+
+
+@inlined
+def _answer(request, nbytes, answer, places, asked, words, tables, names):  # type: ignore[no-untyped-def]
+    """Write the reply. How long it is; 0: Python has to answer.
+
+    `asked` int64[_ASKED]: by array its table's line and its ids; behind them, where those end.
+    """
+    num_tables = len(tables) // 10
+    # which tables; the head of the reply
+    at = request + _HEAD_NBYTES
+    end = at + (load_integer(request + 16) & 0xFFFFFFFF)
+    ids, place = end, answer + _HEAD_NBYTES
+    count, seen, values = 0, 0, 0
+    while at < end:
+        line = -1
+        name_nbytes = (load_integer(at) >> 16) & 0xFFFF
+        name_end = at + _ARRAY_NBYTES + _padded(name_nbytes)
+        rows = load_integer(at + 8)
+        plain = load_integer(at) & ~(0xFFFF << 16) == _ROWS
+        if plain and name_end <= end and 0 <= rows <= _MAX_COUNT:
+            for t in range(num_tables):
+                if tables[10 * t + _NAME_NBYTES] != name_nbytes:
+                    continue
+                name, theirs = tables[10 * t + _NAME] // 8, at + _ARRAY_NBYTES
+                while theirs < name_end and load_integer(theirs) == names[name]:
+                    name += 1
+                    theirs += 8
+                if theirs == name_end and (seen >> t) & 1 == 0:
+                    line = 10 * t
+                    seen |= 1 << t
+        if line < 0:
+            return 0
+        asked[2 * count], asked[2 * count + 1] = line, ids
+        ids += 8 * rows
+        values += _padded(rows * tables[line + _ROW_NBYTES])
+        at = name_end
+        place += _ARRAY_NBYTES
+        count += 1
+        if place - answer + values > REPLY_NBYTES:
+            return 0
+    if end + _padded(ids - end) != request + nbytes:
+        return 0
+    asked[2 * count + 1] = ids
+    version = words[VERSION]
+    sizes = answer + _HEAD_NBYTES
+    for k in range(10):
+        store_integer(answer + 8 * k, 0)
+    store_integer(answer, _PULLED)
+    store_integer(answer + 16, place - sizes)
+    store_integer(answer + 24, values)
+    store_integer(answer + 56, version)
+
+    found, homes = np.empty(TILE, np.int64), np.empty(AHEAD, np.int64)
+    for number in range(count):
+        line, ids = asked[2 * number], asked[2 * number + 1]
+        rows, row_nbytes = (asked[2 * number + 3] - ids) >> 3, tables[line + _ROW_NBYTES]
+        stop = place + _padded(rows * row_nbytes)
+        base, head = tables[line + _LINES], tables[line + _HEAD]
+        memory, stride = tables[line + _MEMORY], tables[line + _STRIDE]
+        kind = _ROWS | tables[line + _WIRE] << 8 | tables[line + _DIM] << 32
+        store_integer(sizes + _ARRAY_NBYTES * number, kind)
+        store_integer(sizes + _ARRAY_NBYTES * number + 8, rows)
+        if not try_share(tables[line + _LOCK]):
+            return 0
+        old, new = np.uint64(load_integer(head)), np.uint64(load_integer(head + 8))
+        cursor = load_integer(head + 16)
+        if rows > 0:  # they may end before
+            for zeros in range(stop - _ALIGN, stop, 8):
+                store_integer(zeros, 0)
+        unknown = gather_rows(
+            base,
+            old,
+            new,
+            cursor,
+            memory,
+            stride,
+            row_nbytes,
+            ids,
+            rows,
+            place,
+            found,
+            homes,
+            places,
+        )
+        valid = words[VALID] != 0
+        unshare(tables[line + _LOCK])
+        if unknown > 0 or not valid:
+            return 0
+        place = stop
+    return place - answer

@@ -1,8 +1,9 @@
 """One authenticated stream between a worker and a server, and the shared regions beside it.
 
-Plain sockets block in the kernel under SO_RCVTIMEO and SO_SNDTIMEO, so that a message costs one
-system call and no poll; TLS goes through the ssl module's own timeouts. A stream is used by one
-thread at a time; only `abort` may come from another.
+Sockets block in the kernel under SO_RCVTIMEO and SO_SNDTIMEO, so that a message costs one system
+call and no poll. TLS is between the bytes of a message and the socket, in memory: the ssl module's
+own sockets take two system calls and more for each record of 16 KiB. A stream is used by one thread
+at a time; only `abort` may come from another.
 
 Handshake (in TLS, where it is), before anything else is read: hello and a nonce, the server's
 nonce and proof, the client's proof, accepted or not. Both ends so prove that they hold the token.
@@ -48,7 +49,7 @@ UNIX_SEND_NBYTES = 2 << 20  # on its way: with the default of 208 KiB both ends 
 LOOPBACK_CONGESTION = b"reno"  # every kernel has it; one that paces (BBR) has nothing to pace here
 _IOV = 512  # buffers of one sendmsg; the kernel takes 1,024
 _RECORD_NBYTES = 1 << 14  # of TLS: smaller buffers are joined
-_TLS_PART_NBYTES = 1 << 20  # sent under one look at the deadline
+_TLS_NBYTES = 1 << 18  # encrypted or received at once: both ends work at the same time, in L2
 _TICK_S = 0.05  # a kernel timeout that is longer than what is left by no more is left alone
 
 
@@ -66,7 +67,6 @@ class Stream:
 
     def __init__(self, sock: socket.socket, stall_s: float = HANDSHAKE_S) -> None:
         self._sock = sock
-        self._tls = isinstance(sock, ssl.SSLSocket)
         self._stall_s = stall_s
         self._timeout_s = 0.0
         self._to_deadline = False  # what is armed ends at the deadline, not before
@@ -79,8 +79,7 @@ class Stream:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
         else:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_NBYTES)
-        if not self._tls:
-            sock.settimeout(None)
+        sock.settimeout(None)
 
     @property
     def shares_memory(self) -> bool:
@@ -89,7 +88,7 @@ class Stream:
     @property
     def plain_fd(self) -> int | None:
         """For compiled code to receive and send with; None where bytes are encrypted."""
-        return None if self._tls else self._sock.fileno()
+        return self._sock.fileno()
 
     def arm(self, deadline: float | None) -> None:
         """Let the calls that follow end at the deadline, or once nothing moves."""
@@ -101,9 +100,6 @@ class Stream:
         if left_s <= self._timeout_s <= left_s + _TICK_S:
             return
         self._timeout_s = timeout_s = math.ceil(left_s / _TICK_S) * _TICK_S
-        if self._tls:
-            self._sock.settimeout(timeout_s)
-            return
         value = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
@@ -125,9 +121,6 @@ class Stream:
 
     def send(self, buffers: Sequence[Any], nbytes: int, deadline: float | None) -> None:
         """All of the C-contiguous buffers, `nbytes` in all."""
-        if self._tls:
-            self._send_tls(buffers, deadline)
-            return
         sent = self._sendmsg(buffers, deadline) if len(buffers) <= _IOV else 0
         if sent == nbytes:
             return
@@ -149,43 +142,33 @@ class Stream:
             self.stalled(deadline)
             return 0
 
-    def _send_tls(self, buffers: Sequence[Any], deadline: float | None) -> None:
-        small: list[Any] = []
-        for buffer in [*buffers, None]:
-            if buffer is not None and memoryview(buffer).nbytes < _RECORD_NBYTES:
-                small.append(buffer)
-                continue
-            if small:
-                self._sock.sendall(b"".join(small))
-                small = []
-            if buffer is not None:
-                view = flat(buffer)
-                for start in range(0, len(view), _TLS_PART_NBYTES):
-                    self.arm(deadline)
-                    self._sock.sendall(view[start : start + _TLS_PART_NBYTES])
-
     def receive_some(self, view: memoryview) -> int:
         """What is there, at most the view: waits for a byte. 0: closed. -1: nothing in time."""
         try:
             return self._sock.recv_into(view)
-        except (BlockingIOError, TimeoutError):
+        except BlockingIOError:
             return -1
 
     def receive(self, view: memoryview, deadline: float | None) -> None:
         """Fill the view."""
-        flags = 0 if self._tls else socket.MSG_WAITALL
         got, wanted = 0, len(view)
         while got < wanted:
-            try:
-                count = self._sock.recv_into(view[got:] if got else view, wanted - got, flags)
-            except (BlockingIOError, TimeoutError):
+            count = self._receive_more(view[got:] if got else view)
+            if count < 0:
                 self.stalled(deadline)
+            elif count == 0:
+                raise Unreachable("the peer closed the connection")
             else:
-                if count == 0:
-                    raise Unreachable("the peer closed the connection")
                 got += count
             if got < wanted and deadline is not None:
                 self.arm(deadline)
+
+    def _receive_more(self, view: memoryview) -> int:
+        """Like `receive_some`, but waits for the whole view where that costs no more."""
+        try:
+            return self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
+        except BlockingIOError:
+            return -1
 
     def send_descriptor(self, fd: int) -> None:
         socket.send_fds(self._sock, [b"F"], [fd])
@@ -198,10 +181,93 @@ class Stream:
     def abort(self) -> None:
         """Wake whoever waits on it. Any thread."""
         with contextlib.suppress(OSError):  # it is closed already
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._sock.close()
+
+
+class TlsStream(Stream):
+    """Encrypted once `handshake` is through."""
+
+    def __init__(
+        self, sock: socket.socket, identity: Identity, *, server: bool, stall_s: float
+    ) -> None:
+        super().__init__(sock, stall_s)
+        self._identity = identity
+        context = identity.server_context if server else identity.client_context
+        self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._to_send, server_side=server)
+        self._records = memoryview(bytearray(_TLS_NBYTES))
+
+    @property
+    def plain_fd(self) -> int | None:
+        return None
+
+    def handshake(self, deadline: float) -> None:
+        """Raises Unauthenticated unless the peer has this identity's certificate."""
+        done = False
+        while not done:
+            try:
+                self._tls.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                self._flush(deadline)  # what is wrong, for the peer
+                raise Unauthenticated(f"the peer has another identity: {error}") from error
+            self._flush(deadline)
+            while not done and (count := self._read_records()) <= 0:
+                if count == 0:
+                    raise Unreachable("the peer closed the connection")
+                self.stalled(deadline)
+        if self._tls.getpeercert(binary_form=True) != self._identity.certificate_der:
+            raise Unauthenticated("the peer has another identity")
+
+    def write(self, data: bytes | memoryview, deadline: float | None) -> None:
+        self._tls.write(data)
+        self._flush(deadline)
+
+    def send(self, buffers: Sequence[Any], nbytes: int, deadline: float | None) -> None:
+        small: list[Any] = []
+        for buffer in buffers:
+            if memoryview(buffer).nbytes < _RECORD_NBYTES:
+                small.append(buffer)
+                continue
+            if small:
+                self._tls.write(b"".join(small))
+                small = []
+            view = flat(buffer)
+            for start in range(0, len(view), _TLS_NBYTES):
+                self._tls.write(view[start : start + _TLS_NBYTES])
+                self._flush(deadline)
+        if small:
+            self.write(b"".join(small), deadline)
+
+    def receive_some(self, view: memoryview) -> int:
+        while True:
+            try:
+                count: int = self._tls.read(len(view), view)  # type: ignore[assignment]
+                return count
+            except ssl.SSLWantReadError:
+                count = self._read_records()
+                if count <= 0:
+                    return count
+
+    _receive_more = receive_some
+
+    def _read_records(self) -> int:
+        """Encrypted bytes, of several records or a part of one; -1: nothing in time, 0: closed."""
+        count = super().receive_some(self._records)
+        if count > 0:
+            self._received.write(self._records[:count])
+        return count
+
+    def _flush(self, deadline: float | None) -> None:
+        if self._to_send.pending:
+            if deadline is not None:
+                self.arm(deadline)
+            super().write(self._to_send.read(), deadline)
 
 
 def flat(buffer: Any) -> memoryview:
@@ -225,11 +291,7 @@ def greet(
     `shard`: whom it is to reach. Unreachable where it is another one's, which was given the port of
     one that is gone.
     """
-    if tls:
-        sock.settimeout(max(0.001, deadline - time.monotonic()))
-        sock = _encrypted(sock, identity, server=False)
-    stream = Stream(sock, stall_s)
-    stream.arm(deadline)
+    stream = _begun(sock, identity, tls, deadline, stall_s, server=False)
     ours = os.urandom(_NONCE_NBYTES)
     stream.send([_HELLO.pack(MAGIC, PROTOCOL, 0, ours)], _HELLO.size, deadline)
     told = memoryview(bytearray(_CHALLENGE.size))
@@ -255,12 +317,9 @@ def admit(sock: socket.socket, identity: Identity, stall_s: float, shard: int) -
     deadline = time.monotonic() + HANDSHAKE_S
     sock.settimeout(HANDSHAKE_S)
     tls = sock.family != socket.AF_UNIX and sock.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
-    if tls:
-        sock = _encrypted(sock, identity, server=True)
-    elif sock.family != socket.AF_UNIX and not is_loopback(sock.getpeername()[0]):
+    if not tls and sock.family != socket.AF_UNIX and not is_loopback(sock.getpeername()[0]):
         raise Unauthenticated("a peer on another host must come with TLS")
-    stream = Stream(sock, stall_s)
-    stream.arm(deadline)
+    stream = _begun(sock, identity, tls, deadline, stall_s, server=True)
     told = memoryview(bytearray(_HELLO.size))
     stream.receive(told, deadline)
     magic, protocol, _, theirs = _HELLO.unpack(told)
@@ -279,15 +338,23 @@ def admit(sock: socket.socket, identity: Identity, stall_s: float, shard: int) -
     return stream
 
 
-def _encrypted(sock: socket.socket, identity: Identity, *, server: bool) -> ssl.SSLSocket:
-    context = identity.server_context if server else identity.client_context
-    try:
-        wrapped = context.wrap_socket(sock, server_side=server)
-    except ssl.SSLError as error:
-        raise Unauthenticated(f"the peer has another identity: {error}") from error
-    if wrapped.getpeercert(binary_form=True) != identity.certificate_der:
-        raise Unauthenticated("the peer has another identity")
-    return wrapped
+def _begun(
+    sock: socket.socket,
+    identity: Identity,
+    tls: bool,
+    deadline: float,
+    stall_s: float,
+    *,
+    server: bool,
+) -> Stream:
+    if not tls:
+        stream = Stream(sock, stall_s)
+        stream.arm(deadline)
+        return stream
+    encrypted = TlsStream(sock, identity, server=server, stall_s=stall_s)
+    encrypted.arm(deadline)
+    encrypted.handshake(deadline)
+    return encrypted
 
 
 def _same_protocol(magic: int, protocol: int) -> None:

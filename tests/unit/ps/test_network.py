@@ -1,4 +1,5 @@
-"""Pull and push over a TCP proxy that is slow, half open or resets, to a real server."""
+"""Pull and push over a TCP proxy that is slow, half open or resets, to a real server: with and
+without TLS."""
 
 from __future__ import annotations
 
@@ -46,27 +47,36 @@ class Line:
     store: Store
     proxy: proxy.Proxy
     address: str
+    transport: str
+    identity: Identity
 
     def client(self) -> PsClient:
-        client = PsClient([self.address], token=servers.TOKEN, spec=SPEC, transport="tcp")
+        client = PsClient(
+            [self.address],
+            token=servers.TOKEN,
+            spec=SPEC,
+            transport=self.transport,
+            identity=self.identity,
+        )
         client.init(SPEC, {"w": np.zeros(300_000, np.float32)}, timeout_s=FAR_S)
         return client
 
     def connection(self, stall_s: float) -> PlaneShardConnection:
         there = PlaneEndpoint("127.0.0.1", self.proxy.port, "", "")
         return PlaneShardConnection(
-            there, Identity(servers.TOKEN), 1, transport="tcp", stall_s=stall_s
+            there, self.identity, 1, transport=self.transport, stall_s=stall_s
         )
 
 
-@pytest.fixture
-def line() -> Iterator[Line]:
+@pytest.fixture(params=["tcp", "tls"])
+def line(request) -> Iterator[Line]:
+    identity = Identity.create(servers.TOKEN)
     store = Store(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
     servicer = ParameterServerServicer(0, store)
-    listeners = Listeners(servicer, Identity(servers.TOKEN))
+    listeners = Listeners(servicer, identity)
     with proxy.Proxy(f"127.0.0.1:{servicer.listening.tcp_port}") as between:
         servicer.listening = replace(servicer.listening, tcp_port=between.port)
-        yield Line(store, between, listeners.address)
+        yield Line(store, between, listeners.address, request.param, identity)
     listeners.close()
 
 
@@ -128,7 +138,7 @@ def test_calls_reach_the_replacement_at_another_address(line):
     outcomes = []
     pushing = threading.Thread(target=lambda: outcomes.append(push(client, 1)))
     servicer = ParameterServerServicer(0, line.store)
-    replacement = Listeners(servicer, Identity(servers.TOKEN))
+    replacement = Listeners(servicer, line.identity)
     pushing.start()
     client.update([replacement.address], 2)
     pushing.join(FAR_S)
@@ -139,12 +149,13 @@ def test_calls_reach_the_replacement_at_another_address(line):
     replacement.close()
 
 
+@pytest.mark.parametrize("line", ["tcp"], indirect=True)
 def test_a_replacement_is_known_at_once_while_a_call_waits_for_a_silent_server(line):
     """A worker's heartbeat tells its client so: it must not wait with the call and be taken for lost."""
     line.client().close()
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        client = PsClient([address], token=servers.TOKEN, spec=SPEC)
+        client = PsClient([address], token=servers.TOKEN, spec=SPEC, identity=line.identity)
         pulled = pool.submit(client.pull, {"t": IDS}, timeout_s=FAR_S)
         there, _ = silent.accept()  # it says nothing; gRPC gives up after 20 s
 

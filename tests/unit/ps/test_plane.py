@@ -78,10 +78,10 @@ class Shard:
         self._connections.append(connection)
         return connection
 
-    def peer(self):
+    def peer(self, tls=False):
         """An admitted socket, to say what no client would."""
         sock = socket.create_connection(("127.0.0.1", self.plane.listening.tcp_port))
-        return sock, stream.greet(sock, self.identity, False, time.monotonic() + FAR_S)
+        return sock, stream.greet(sock, self.identity, tls, time.monotonic() + FAR_S)
 
     def unix_peer(self):
         sock = socket.socket(socket.AF_UNIX)
@@ -448,12 +448,34 @@ def test_peer_that_dies_in_mid_frame_changes_nothing(start):
     assert shard.connect().start_push(push(0, 8, [1]), FAR_S)().outcome == pb.PushReply.APPLIED
 
 
-def test_peer_that_stops_in_mid_frame_is_given_up(start):
-    shard = start(stall_s=0.05)
-    sock, _ = shard.peer()
-    sock.sendall(frame(Head(frames.PULL))[:50])
+@pytest.mark.parametrize("tls", [False, True])
+def test_peer_that_stops_in_mid_frame_is_given_up(start, certified, tls):
+    shard = start(stall_s=0.05, identity=certified)
+    sock, peer = shard.peer(tls)
+    peer.write(frame(Head(frames.PULL))[:50], None)
 
     assert sock.recv(1) == b""
+
+
+def test_bytes_that_were_changed_on_their_way_end_an_encrypted_connection(start, certified, caplog):
+    shard = start(identity=certified)
+    sock, peer = shard.peer(tls=True)
+    peer._tls.write(frame(Head(frames.PUSH), (frames.CHUNK, frames.FLOAT32, "w", 1, 3)) + bytes(16))
+    record = bytearray(peer._to_send.read())
+    record[-20] ^= 1
+    sock.sendall(record)
+
+    until(lambda: not shard.plane.connections)
+    assert "BAD_RECORD_MAC" in caplog.text
+    assert (shard.store.version, shard.store.ledger()) == (0, ())
+
+
+def test_silent_peer_of_a_tls_handshake_is_given_up(start, certified, monkeypatch):
+    monkeypatch.setattr(stream, "HANDSHAKE_S", 0.05)
+    shard = start(identity=certified)
+    with socket.create_connection(("127.0.0.1", shard.plane.listening.tcp_port)) as sock:
+        sock.sendall(b"\x16\x03\x01")
+        assert sock.recv(1) == b""
 
 
 def test_idle_peer_is_not_given_up(start, monkeypatch):

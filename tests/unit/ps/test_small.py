@@ -26,12 +26,12 @@ from edl.ps.ledger import Span
 from edl.ps.lock import SharedLock
 from edl.ps.metrics import Metrics
 from edl.ps.plane import Plane, _Session
-from edl.ps.shard import ShardPull
+from edl.ps.shard import ShardPull, ShardPush
 from edl.ps.slots import SlotMap
 from edl.ps.store import Books, Store
 from edl.ps.stream import Stream
 
-IDENTITY = Identity("secret")
+IDENTITY = Identity.create("secret")
 SPEC = ModelSpec(
     (),
     (TableSpec("t", 16), TableSpec("long name", 3), TableSpec("half", 3, dtype="float16")),
@@ -56,11 +56,11 @@ def filled(kind=Store, policy=None):
 
 
 @contextlib.contextmanager
-def served(store):
+def served(store, transport="unix"):
     plane = Plane(lambda: store, Metrics(0), index=0, identity=IDENTITY)
     told = plane.listening
     endpoint = PlaneEndpoint("127.0.0.1", told.tcp_port, told.unix_name, told.host_id)
-    connection = PlaneShardConnection(endpoint, IDENTITY, 1, transport="unix")
+    connection = PlaneShardConnection(endpoint, IDENTITY, 1, transport=transport)
     try:
         yield connection, plane
     finally:
@@ -103,9 +103,10 @@ def stores():
     return filled(), filled(Slow)
 
 
-def test_known_rows_are_answered_without_python(monkeypatch):
+@pytest.mark.parametrize("transport", ["unix", "tls"])
+def test_known_rows_are_answered_without_python(monkeypatch, transport):
     store = filled()
-    with served(store) as (connection, plane):
+    with served(store, transport) as (connection, plane):
         first = pull(connection, t=KNOWN[:5])
         monkeypatch.setattr(store, "plan_pull", None)
         for _ in range(3):
@@ -155,11 +156,30 @@ def test_every_request_is_answered_as_python_answers_it(stores, tables, flags, c
     assert plain == compiled
 
 
-@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 900])
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 900, 8_000, 8_100])
 def test_any_number_of_rows(stores, count):
+    """The request of 8,100 is too long to be answered by compiled code."""
     whole = request([("t", np.resize(KNOWN, count)), ("half", KNOWN[:count])])
     assert answer(stores[1], whole) == answer(stores[0], whole)
     assert len(answer(stores[0], whole)) > 64 * count
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp", "tls"])
+@pytest.mark.parametrize("behind_a_push", [False, True])
+def test_thousands_of_rows_are_answered_without_python(monkeypatch, transport, behind_a_push):
+    """Their ids come in several encrypted records."""
+    store = filled()
+    with served(store, transport) as (connection, _):
+        ids = np.resize(KNOWN, 8_000)
+        if behind_a_push:
+            new = np.arange(2_000) * 7919
+            rows = {"t": (new, np.zeros((len(new), 16), np.float32))}
+            connection.start_push(ShardPush(Span(0, 1, 1, 2), 1, tables=rows), FAR_S)()
+        expected = rows_of(store, "t", ids)
+        pull(connection, half=KNOWN)  # now there is a board
+        monkeypatch.setattr(store, "plan_pull", None)
+        for _ in range(2):
+            np.testing.assert_array_equal(pull(connection, t=ids).tables["t"], expected)
 
 
 def test_version_and_rows_are_those_of_now():
