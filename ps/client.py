@@ -796,10 +796,12 @@ class PsClient:
     ) -> Floats:
         if len(parts) == 1 and table in parts[0]:
             return parts[0][table]
+        from .rows import place_rows  # numba: the master has this module, too
+
         rows = np.empty((count, self._dims[table]), np.float32)
         for place, part in zip(places, parts, strict=True):
-            if table in part:
-                _whole(rows)[place] = _whole(part[table])
+            if table in part and not isinstance(place, slice):
+                place_rows(part[table], place, rows)
         return rows
 
     def _cut_push(
@@ -928,11 +930,6 @@ def _flat(tensor: str, values: Floats) -> Floats:
     if values.dtype != np.float32 or not values.flags.c_contiguous:
         raise ValueError(f"dense tensor {tensor!r} must be float32 and C-contiguous")
     return values.reshape(-1)
-
-
-def _whole(rows: Floats) -> NDArray[np.void]:
-    """Each row as one item: numpy then places rows three times as fast."""
-    return np.ascontiguousarray(rows).view(np.dtype((np.void, 4 * rows.shape[1]))).reshape(-1)
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> NoReturn:

@@ -44,6 +44,7 @@ _FIRST_NBYTES = 8 << 10  # of a reply, read at once: a small one is one system c
 _BEGIN_NBYTES = 256  # after a large one: the rest goes straight to its place
 _SMALL_NBYTES = 8 << 10  # a body that is joined with what stands before it
 _SHARED_NBYTES = 32 << 10  # smaller bodies are as fast on the socket
+_SHARED_ROWS_NBYTES = 256 << 10  # as are replies that compiled code gives (small.py)
 _REGION_NBYTES = 1 << 20  # the smallest
 _WAIT_SHARE = 0.9  # of a deadline that the server may wait for a version
 _INT64, _FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
@@ -358,8 +359,10 @@ class _Link:
         if nbytes >= _SHARED_NBYTES:
             body, lent = self._region(nbytes, deadline)
             _copy(parts, lent)
-        if pull is not None and (wanted := self._sizes.expected(pull)) >= _SHARED_NBYTES:
-            reply, into = self._region(wanted, deadline)
+        if pull is not None:
+            wanted = self._sizes.expected(pull)
+            if wanted >= (_SHARED_NBYTES if pull.dense or pull.cut else _SHARED_ROWS_NBYTES):
+                reply, into = self._region(wanted, deadline)
         # only now: a new region is told of by a request of its own
         self._lent, self._reply, self._reply_number = lent, into, reply
         return body, reply

@@ -217,6 +217,16 @@ class Rows:
         return left[:unknown], left[len(left) - busy :]
 
 
+def place_rows(rows: Floats, places: Ints, target: Floats) -> None:
+    """target[places] = rows, all of them float32[n, dim], in a third of numpy's time.
+
+    Raises ValueError where the shapes do not fit. `places` must be of the target.
+    """
+    if rows.shape != (len(places), target.shape[1]):
+        raise ValueError(f"rows {rows.shape} for {len(places)} places of {target.shape[1]} values")
+    _place_kernel()(np.ascontiguousarray(rows), places, target)
+
+
 def _stride(nbytes: int) -> int:
     """Whole cache lines, or a whole part of one, where that is at most a quarter more."""
     whole = 1 << (nbytes - 1).bit_length() if nbytes < _LINE else -(-nbytes // _LINE) * _LINE
@@ -314,6 +324,18 @@ def _copy(memory, layout, ids, numbers, out_ids, out):  # type: ignore[no-untype
         if i >= 0:
             out_ids[i] = ids[numbers[i]]
             copy_row(first + numbers[i] * stride, target + i * nbytes, nbytes)
+
+
+@functools.cache
+def _place_kernel() -> Any:
+    return compiled(_place, FLOATS_2D_IN, INTS_1D_IN, FLOATS_2D)
+
+
+def _place(rows, places, target):  # type: ignore[no-untyped-def]
+    nbytes = 4 * target.shape[1]
+    source, base = np.int64(rows.ctypes.data), np.int64(target.ctypes.data)
+    for i in range(len(places)):
+        copy_row(source + i * nbytes, base + places[i] * nbytes, nbytes)
 
 
 @functools.cache

@@ -234,3 +234,19 @@ def test_rows_written_between_two_marked_pins_are_touched_and_no_others():
 
     assert [list(range(50)), [5, 6, 7, 8], [*range(7, 20), 30]] == found
     assert list(range(50)) == table.touched("last").tolist()
+
+
+@pytest.mark.parametrize("dim", [1, 3, 7, 8, 16, 100])
+def test_rows_are_placed_like_numpy_places_them(dim):
+    random = np.random.default_rng(dim)
+    places = random.permutation(1000)[:700]
+    some = random.random((700, 2 * dim), np.float32)[:, ::2]  # not contiguous
+    target = random.random((1000, dim), np.float32)
+    expected = target.copy()
+    expected[places] = some
+
+    rows.place_rows(some, places, target)
+
+    np.testing.assert_array_equal(expected, target)
+    with pytest.raises(ValueError, match="700 places"):
+        rows.place_rows(some[:-1], places, target)
