@@ -574,17 +574,16 @@ class _Session:
             pieces, nbytes = parts[0]
             _gather(pieces, memory)
             return memoryview(memory[:nbytes])  # type: ignore[arg-type]
-        for first in range(0, len(parts), _PARTS):
-            some = [
-                (pieces, memory[number * size : number * size + nbytes])
-                for number, (pieces, nbytes) in enumerate(parts[first : first + _PARTS])
-            ]
-            last = memoryview(some[-1][1])  # type: ignore[arg-type]
-            with _gathering(some) as work:
-                for number, (_, part) in enumerate(some):
-                    work.wait(number)
-                    if first + number + 1 < len(parts):
-                        self._flush(part)
+        placed = []
+        for number, (pieces, nbytes) in enumerate(parts):
+            start = number % _PARTS * size
+            placed.append((pieces, memory[start : start + nbytes]))
+        last = memoryview(placed[-1][1])  # type: ignore[arg-type]
+        with _gathering(placed, _PARTS) as work:
+            for number, (_, part) in enumerate(placed[:-1]):
+                work.wait(number)
+                self._flush(part)
+                work.release()
         return last
 
     def _send_chunks(
@@ -734,8 +733,8 @@ def _parts(
     yield pieces, place
 
 
-def _gathering(parts: Iterable[_Part]) -> Work:
-    return Work([functools.partial(_gather, *part) for part in parts])
+def _gathering(parts: Iterable[_Part], ahead: int | None = None) -> Work:
+    return Work([functools.partial(_gather, *part) for part in parts], ahead)
 
 
 def _gather(pieces: Sequence[_Piece], memory: Bytes) -> None:

@@ -89,6 +89,40 @@ def test_after_an_error_no_piece_is_begun_and_none_is_under_way():
     assert [len(by) for by in pieces.by] == [1, 0, 0]
 
 
+def test_only_as_many_pieces_are_begun_as_there_is_room_for():
+    pieces = Pieces(5)
+
+    with Work(pieces.all(), ahead=2) as shared:
+        pieces.go.set()
+        shared.wait(1)
+        assert shared._help.result(FAR_S) is None  # the thread that helps found no more
+        assert [len(by) for by in pieces.by] == [1, 1, 0, 0, 0]
+        shared.release()
+        shared.wait(2)
+        assert [len(by) for by in pieces.by] == [1, 1, 1, 0, 0]
+
+    assert [len(by) for by in pieces.by] == [1] * 5
+
+
+def test_help_is_asked_for_again_when_a_core_gets_free(monkeypatch):
+    monkeypatch.setattr(work, "_core_is_idle", lambda: False)
+    pieces = Pieces(3)
+    pieces.go.set()
+
+    def second():
+        """Whoever is at it, the other thread does the third."""
+        pieces(1)
+        assert pieces.helping.wait(FAR_S)
+
+    with Work([pieces.all()[0], second, pieces.all()[2]]) as shared:
+        shared.wait(0)
+        monkeypatch.setattr(work, "_core_is_idle", lambda: True)
+        shared.wait(1)
+
+    assert [len(by) for by in pieces.by] == [1] * 3
+    assert pieces.by[0] == [threading.main_thread()]
+
+
 @pytest.mark.parametrize("lack", ["_helpers", "_core_is_idle"])
 def test_where_no_core_is_idle_nobody_is_asked(monkeypatch, lack):
     alone = Pieces(2)
@@ -107,9 +141,9 @@ def test_core_is_idle_while_fewer_threads_run_than_there_are_cores(
 ):
     told = tmp_path / "loadavg"
     told.write_text(f"0.10 0.20 0.30 {running}/567 8910\n")
-    with monkeypatch.context() as patched:
-        patched.setattr(work, "_LOAD", told)
-        patched.setattr(work.os, "cpu_count", lambda: 4)
-        found = _core_is_idle()
+    with monkeypatch.context() as patched, told.open() as opened:
+        patched.setattr(work, "_loads", opened.fileno)
+        patched.setattr(work, "_num_cores", lambda: 4)
+        found = [_core_is_idle() for _ in range(2)]
 
-    assert found is idle
+    assert found == [idle, idle]
