@@ -39,6 +39,7 @@ NANOSECONDS, NBYTES = -2, -1  # of the counters; before them, calls by the bound
 _MOST_TABLES = 63
 _NAME, _NAME_NBYTES, _DIM, _WIRE, _ROW_NBYTES, _STRIDE, _LINES, _HEAD, _MEMORY, _LOCK = range(10)
 _BEGINS = frames.MAGIC | frames.PROTOCOL << 32  # the first eight bytes of a head
+_BEGINS_MASK = (1 << 40) - 1
 _PULL = _BEGINS | frames.PULL << 40
 _PULL_KNOWN = _PULL | frames.KNOWN << 48
 _PULLED = _BEGINS | frames.PULLED << 40
@@ -137,7 +138,7 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
             return got
         _gettime(np.int32(_CLOCK_MONOTONIC), np.int64(clock.ctypes.data))
         began = 1_000_000_000 * clock[0] + clock[1]
-        nbytes = _length(request, most, words)
+        nbytes = _length(request, most)
         if got > nbytes:
             return got
         if got < nbytes:
@@ -146,6 +147,8 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
             if got < nbytes:
                 return got
         window = most
+        if not _is_pull(request, words):
+            return got
         total = _answer(request, nbytes, answer, places, asked, words, tables, names)
         if total == 0:
             return got
@@ -169,26 +172,31 @@ def _answer_one(got, first, reply, words, tables, names):  # type: ignore[no-unt
     request, answer = np.int64(first.ctypes.data), np.int64(reply.ctypes.data)
     if got < _HEAD_NBYTES:
         return 0
-    nbytes = _length(request, 8 * len(first), words)
-    if got != nbytes:
+    nbytes = _length(request, 8 * len(first))
+    if got != nbytes or not _is_pull(request, words):
         return min(got - nbytes, 0) if nbytes > 0 else 0
     places, asked = np.empty(len(first), np.int64), np.empty(_ASKED, np.int64)
     return _answer(request, nbytes, answer, places, asked, words, tables, names)
 
 
 @inlined
-def _length(request, most, words):  # type: ignore[no-untyped-def]
-    """Of a frame that may be a small pull, by its head; else 0."""
-    word = load_integer(request)
-    slot_map = load_integer(request + 8) & 0xFFFFFFFF
+def _length(request, most):  # type: ignore[no-untyped-def]
+    """Of a frame whose body is on the socket, by its head; 0: more than `most`, or malformed."""
     told, body = load_integer(request + 16) & 0xFFFFFFFF, load_integer(request + 24)
-    if word not in (_PULL, _PULL_KNOWN) or load_integer(request + 72) != 0:  # regions
+    regions = load_integer(request + 72)
+    if load_integer(request) & _BEGINS_MASK != _BEGINS or regions & 0xFFFFFFFF != 0:
         return 0
     if told > most or body < 0 or body > most or (told | body) & (_ALIGN - 1) != 0:
         return 0
-    if slot_map not in (0, words[SLOT_MAP]) or _HEAD_NBYTES + told + body > most:
-        return 0
-    return _HEAD_NBYTES + told + body
+    return _HEAD_NBYTES + told + body if _HEAD_NBYTES + told + body <= most else 0
+
+
+@inlined
+def _is_pull(request, words):  # type: ignore[no-untyped-def]
+    """Of rows alone, over the socket, by this slot map."""
+    slot_map, regions = load_integer(request + 8) & 0xFFFFFFFF, load_integer(request + 72)
+    known = load_integer(request) in (_PULL, _PULL_KNOWN)
+    return known and regions == 0 and slot_map in (0, words[SLOT_MAP])
 
 
 @inlined
