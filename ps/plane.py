@@ -295,6 +295,7 @@ class _Session:
         self._frame_nbytes = 0
         self._lent: Bytes | None = None
         self._wide = _NO_BYTES
+        self._told = b""  # a reply that is still to be sent
         self._begun = False  # the reply is partly sent: too late for an error
         self._scratch = _NO_BYTES  # of a connection that pulls
         self._calls = plane.metrics.calls
@@ -313,15 +314,20 @@ class _Session:
         """Serve one request, and all small pulls before it. False: there are no more."""
         store = self._backend()
         board = None if store is None else store.board
-        if board is None:
-            got = self._stream.receive_some(self._window)
-        elif small.fd is None:
-            got = self._first_encrypted(small, board)
-        else:
-            got = small.serve(board, len(self._window))
+        told, self._told = self._told, b""
+        if board is not None and small.fd is not None:
+            small.reply[: len(told)] = told
+            got = small.serve(board, len(self._window), len(told))
             if got == BROKEN:
                 raise Unreachable("the peer takes nothing")
             if got < 0:
+                got = self._stream.receive_some(self._window)
+        else:
+            if told:
+                self._stream.write(told, None)
+            if board is not None:
+                got = self._first_encrypted(small, board)
+            else:
                 got = self._stream.receive_some(self._window)
         if got <= 0:
             return got < 0  # idle, or hung up
@@ -643,8 +649,11 @@ class _Session:
             self._give_back()  # others may need it before the version is made
             plan = self._then(store, head, pushed)
         if plan is None:
-            told = frames.pack_reply(frames.PUSHED, code, pushed.version, applied=pushed.applied)
-            self._tell(told)
+            # Sent by the code that waits for the next request: each call that lets go of the GIL may
+            # lose it to another connection.
+            self._told = frames.pack_reply(
+                frames.PUSHED, code, pushed.version, applied=pushed.applied
+            )
             return
         region = head.reply_region
         self._send(frames.PUSHED, frames.THEN, code, pushed.applied, [], plan, region)

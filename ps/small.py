@@ -94,14 +94,16 @@ class SmallPulls:
         self._first: Ints = first.view(np.int64)
         self._reply: Ints = np.empty(REPLY_NBYTES // 8, np.int64)
         self.reply = memoryview(self._reply).cast("B")  # type: ignore[arg-type]
-        self._serve = compiled(_serve, INTEGER, INTEGER, *[INTS_1D] * 7)
-        self._answer = compiled(_answer_one, INTEGER, *[INTS_1D] * 5)
+        if fd is None:
+            self._answer = compiled(_answer_one, INTEGER, *[INTS_1D] * 5)
+        else:
+            self._serve = compiled(_serve, *[INTEGER] * 3, *[INTS_1D] * 7)
 
-    def serve(self, board: Board, window: int) -> int:
-        """Answer until something else comes: its first bytes, at most `window` where nothing was
+    def serve(self, board: Board, window: int, told: int) -> int:
+        """Send the `told` bytes in `reply`, then answer until something else comes: its first bytes, at most `window` where nothing was
         answered before, are in `first`. How many; 0: closed; -1: ask the socket; BROKEN."""
         received: int = self._serve(
-            self.fd, window, self._first, self._reply, board.words, board.tables.reshape(-1),
+            self.fd, window, told, self._first, self._reply, board.words, board.tables.reshape(-1),
             board.names, self._bounds, self._counters,
         )  # fmt: skip
         return received
@@ -128,10 +130,12 @@ def _padded(nbytes):  # type: ignore[no-untyped-def]
     return (nbytes + _ALIGN - 1) & -_ALIGN
 
 
-def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  # type: ignore[no-untyped-def]
+def _serve(fd, window, total, first, reply, words, tables, names, bounds, counters):  # type: ignore[no-untyped-def]
     request, answer = np.int64(first.ctypes.data), np.int64(reply.ctypes.data)
     most, places = 8 * len(first), np.empty(len(first), np.int64)
     asked, clock = np.empty(_ASKED, np.int64), np.empty(2, np.int64)
+    if _sent(fd, answer, total) < total:
+        return BROKEN
     while True:
         got = _recv(np.int32(fd), request, window, np.int32(0))
         if got < _HEAD_NBYTES:
@@ -152,12 +156,8 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
         total = _answer(request, nbytes, answer, places, asked, words, tables, names)
         if total == 0:
             return got
-        sent = 0
-        while sent < total:
-            part = _send(np.int32(fd), answer + sent, total - sent, np.int32(_MSG_NOSIGNAL))
-            if part <= 0:
-                return BROKEN
-            sent += part
+        if _sent(fd, answer, total) < total:
+            return BROKEN
         _gettime(np.int32(_CLOCK_MONOTONIC), np.int64(clock.ctypes.data))
         took = 1_000_000_000 * clock[0] + clock[1] - began
         bucket = 0
@@ -166,6 +166,18 @@ def _serve(fd, window, first, reply, words, tables, names, bounds, counters):  #
         counters[bucket] += 1
         counters[NANOSECONDS] += took
         counters[NBYTES] += nbytes
+
+
+@inlined
+def _sent(fd, address, nbytes):  # type: ignore[no-untyped-def]
+    """How many of them; fewer where the peer takes nothing."""
+    sent = 0
+    while sent < nbytes:
+        part = _send(np.int32(fd), address + sent, nbytes - sent, np.int32(_MSG_NOSIGNAL))
+        if part <= 0:
+            break
+        sent += part
+    return sent
 
 
 def _answer_one(got, first, reply, words, tables, names):  # type: ignore[no-untyped-def]
