@@ -41,7 +41,7 @@ from ..common.errors import EdlError, NotPinned, PeerError, Unreachable
 from ..common.identity import Identity
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
-from . import frames, quantize
+from . import frames, quantize, small
 from .aggregation import Update
 from .frames import Array, Bytes, Head
 from .ledger import Span
@@ -138,7 +138,7 @@ class Plane:
         """
         if not identity.token:
             raise ValueError("the tensor plane needs the job's token")
-        identity.encrypts(host)
+        small.prepare(identity.encrypts(host))
         self.backend = backend
         self.index = index
         self.metrics = metrics
@@ -303,21 +303,21 @@ class _Session:
     def run(self) -> None:
         """Until the peer hangs up. Raises OSError, Unreachable, Malformed."""
         bounds, counters = self._calls.begin_compiled()
-        small = SmallPulls(self._stream.plain_fd, self._first, bounds, counters)
+        pulls = SmallPulls(self._stream.plain_fd, self._first, bounds, counters)
         try:
-            while self._next(small):
+            while self._next(pulls):
                 pass
         finally:
             self._calls.end_compiled(counters)
 
-    def _next(self, small: SmallPulls) -> bool:
+    def _next(self, pulls: SmallPulls) -> bool:
         """Serve one request, and all small pulls before it. False: there are no more."""
         store = self._backend()
         board = None if store is None else store.board
         told, self._told = self._told, b""
-        if board is not None and small.fd is not None:
-            small.reply[: len(told)] = told
-            got = small.serve(board, len(self._window), len(told))
+        if board is not None and pulls.fd is not None:
+            pulls.reply[: len(told)] = told
+            got = pulls.serve(board, len(self._window), len(told))
             if got == BROKEN:
                 raise Unreachable("the peer takes nothing")
             if got < 0:
@@ -326,7 +326,7 @@ class _Session:
             if told:
                 self._stream.write(told, None)
             if board is not None:
-                got = self._first_encrypted(small, board)
+                got = self._first_encrypted(pulls, board)
             else:
                 got = self._stream.receive_some(self._window)
         if got <= 0:
@@ -347,20 +347,20 @@ class _Session:
             self._calls.observe(method, _CODES[code], took, self._frame_nbytes)
         return True
 
-    def _first_encrypted(self, small: SmallPulls, board: Board) -> int:
+    def _first_encrypted(self, pulls: SmallPulls, board: Board) -> int:
         """Like `receive_some`, but a small pull is answered, as if there had been nothing."""
         got = self._stream.receive_some(self._view)
         if got <= 0:
             return got
         began = time.perf_counter()
-        nbytes = small.answer(board, got)
+        nbytes = pulls.answer(board, got)
         if nbytes < 0:
             self._stream.receive(self._view[got : got - nbytes], None)
             got -= nbytes
-            nbytes = small.answer(board, got)
+            nbytes = pulls.answer(board, got)
         if nbytes == 0:
             return got
-        self._stream.write(small.reply[:nbytes], None)
+        self._stream.write(pulls.reply[:nbytes], None)
         self._calls.observe("Pull", "OK", time.perf_counter() - began, got)
         return -1
 

@@ -10,7 +10,7 @@ and sends in Python (the ssl module), and only what is between is done here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,22 @@ class Board:
         self.names: Ints = np.frombuffer(names + bytes(8), np.int64).copy()
 
 
+def prepare(encrypted: bool) -> None:
+    """Compile what connections need, and those that are encrypted: seconds, where it is not kept
+    yet, that no peer should wait."""
+    _serving()
+    if encrypted:
+        _answering()
+
+
+def _serving() -> Callable[..., int]:
+    return compiled(_serve, *[INTEGER] * 3, *[INTS_1D] * 7)
+
+
+def _answering() -> Callable[..., int]:
+    return compiled(_answer_one, INTEGER, *[INTS_1D] * 5)
+
+
 class SmallPulls:
     """Of one connection."""
 
@@ -95,26 +111,24 @@ class SmallPulls:
         self._reply: Ints = np.empty(REPLY_NBYTES // 8, np.int64)
         self.reply = memoryview(self._reply).cast("B")  # type: ignore[arg-type]
         if fd is None:
-            self._answer = compiled(_answer_one, INTEGER, *[INTS_1D] * 5)
+            self._answer = _answering()
         else:
-            self._serve = compiled(_serve, *[INTEGER] * 3, *[INTS_1D] * 7)
+            self._serve = _serving()
 
     def serve(self, board: Board, window: int, told: int) -> int:
         """Send the `told` bytes in `reply`, then answer until something else comes: its first bytes, at most `window` where nothing was
         answered before, are in `first`. How many; 0: closed; -1: ask the socket; BROKEN."""
-        received: int = self._serve(
+        return self._serve(
             self.fd, window, told, self._first, self._reply, board.words, board.tables.reshape(-1),
             board.names, self._bounds, self._counters,
         )  # fmt: skip
-        return received
 
     def answer(self, board: Board, got: int) -> int:
         """Answer the `got` bytes in `first`: how long `reply` is. 0: it is not for here. Negative:
         so many bytes of it are still to come."""
-        nbytes: int = self._answer(
+        return self._answer(
             got, self._first, self._reply, board.words, board.tables.reshape(-1), board.names
         )
-        return nbytes
 
 
 # -- Compiled by numba. Addresses are int64.
