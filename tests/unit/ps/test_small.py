@@ -182,6 +182,24 @@ def test_thousands_of_rows_are_answered_without_python(monkeypatch, transport, b
             np.testing.assert_array_equal(pull(connection, t=ids).tables["t"], expected)
 
 
+def test_small_push_is_received_and_answered_without_python(monkeypatch):
+    store = filled()
+    with served(store, "tcp") as (connection, _):
+        for position, count in (
+            (1, 5_000),
+            (2, 1_000),
+        ):  # behind a large frame little is read at once
+            ids = np.arange(count) * 7919
+            rows = {"t": (ids, np.ones((count, 16), np.float32))}
+            push = ShardPush(Span(0, 1, position, position + 1), 1, tables=rows)
+            pushed = connection.start_push(push, FAR_S)()
+            assert pushed.outcome == pb.PushReply.APPLIED
+            monkeypatch.setattr(Stream, "receive", None)
+            monkeypatch.setattr(Stream, "write", None)
+        monkeypatch.undo()
+        assert store.version == 3
+
+
 def test_version_and_rows_are_those_of_now():
     store = filled()
     with served(store) as (connection, _):
