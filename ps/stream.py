@@ -199,6 +199,7 @@ class TlsStream(Stream):
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=server)
         self._records = memoryview(bytearray(_TLS_NBYTES))
+        self._more = False  # there may be decrypted bytes
 
     @property
     def plain_fd(self) -> int | None:
@@ -246,13 +247,16 @@ class TlsStream(Stream):
 
     def receive_some(self, view: memoryview) -> int:
         while True:
-            try:
-                count: int = self._tls.read(len(view), view)  # type: ignore[assignment]
-                return count
-            except ssl.SSLWantReadError:
-                count = self._read_records()
-                if count <= 0:
+            if self._more or self._received.pending:
+                try:
+                    count: int = self._tls.read(len(view), view)  # type: ignore[assignment]
+                    self._more = count == len(view)
                     return count
+                except ssl.SSLWantReadError:
+                    self._more = False
+            count = self._read_records()
+            if count <= 0:
+                return count
 
     _receive_more = receive_some
 
