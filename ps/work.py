@@ -43,7 +43,8 @@ class Work:
         try:
             if kind is None:
                 self._left.extend(self._later)
-                self._do_all()
+                while self._do_next():
+                    self._ask()
         finally:
             self._left.clear()  # after an error: nobody begins another one
             if self._help is not None and not self._help.cancel():
@@ -76,10 +77,6 @@ class Work:
     def _do_some(self) -> None:
         while self._do_next():
             os.sched_yield()  # who waits for this core, as the peer may, goes first
-
-    def _do_all(self) -> None:
-        while self._do_next():
-            pass
 
     def _do_next(self) -> bool:
         try:
