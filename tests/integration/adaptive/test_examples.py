@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from elastic import generation
 
 import edl
@@ -92,6 +93,7 @@ def test_the_cifar_example_reads_its_binary_version(tmp_path, monkeypatch):
 
 
 def films(say):
+    torch.manual_seed(0)  # from some first weights it takes many more epochs
     run(
         say,
         EXAMPLES / "adaptive_ncf.py",
@@ -117,5 +119,5 @@ def test_the_ncf_example_finds_who_likes_what(tmp_path, monkeypatch):
     Path("u.data").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
 
     epochs, others = (replica.said[0] for replica in generation(films, tmp_path / "kept", 2))
-    assert 0.3 < float(epochs[-1].split()[4].rstrip(","))
+    assert 0.8 < float(epochs[-1].split()[4].rstrip(","))
     assert [] == others
