@@ -7,6 +7,7 @@ import pytest
 import stage
 
 from edl.chaos import cell
+from edl.watch.jobs import Job
 
 
 @pytest.fixture
@@ -20,11 +21,18 @@ def test_a_job_of_ones_own_survives_the_faults_that_are_asked_for(home, tmp_path
     stage.edl(
         home,
         *("train", "--detach", "--job_name", "hit", "--model_def", cell.DEFINITION),
-        *("--model_params", "delay_s=0.01"),
+        *("--model_params", "delay_s=0.03"),
         *("--training_data", jobs.write_records(tmp_path / "records.npz", records)),
         *("--minibatch_size", 16, "--num_minibatches_per_task", 8, "--num_ps", 2, "--use_async"),
         *("--snapshot_s", 0.5, "--checkpoint_dir", tmp_path / "checkpoints"),
     )
+    client, (revision, status) = (
+        Job(home / "jobs/hit").client(patience_s=60),
+        (0, {"records_done": 0}),
+    )
+    while not status["records_done"]:  # so all are there: who is not cannot be hit
+        revision, status = client.status(revision, wait_s=1.0)
+    client.close()
     said = stage.edl(
         home,
         *("chaos", "run", "hit", "--kill", "worker:every=500ms,count=3", "--kill", "ps:at=1s"),
