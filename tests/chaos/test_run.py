@@ -9,6 +9,19 @@ import stage
 from edl.chaos import cell
 from edl.watch.jobs import Job
 
+# Its last minibatch waits for the gate.
+HELD = """
+import os, time
+from edl.chaos import counting
+from edl.chaos.counting import loss, metrics, model, optimizer
+
+def feed(records, mode):
+    last = records["record"].max() + 1 == int(os.environ["RECORDS"])
+    while last and os.path.exists(os.environ["GATE"]):
+        time.sleep(0.005)
+    return counting.feed(records, mode)
+"""
+
 
 @pytest.fixture
 def home(tmp_path):
@@ -17,27 +30,29 @@ def home(tmp_path):
 
 
 def test_a_job_of_ones_own_survives_the_faults_that_are_asked_for(home, tmp_path):
-    records = 4096
+    records, gate = 4096, tmp_path / "gate"
+    gate.touch()
+    (tmp_path / "held.py").write_text(HELD)
     stage.edl(
         home,
-        *("train", "--detach", "--job_name", "hit", "--model_def", cell.DEFINITION),
-        *("--model_params", "delay_s=0.03"),
+        *("train", "--detach", "--job_name", "hit", "--model_def", tmp_path / "held.py"),
+        *("--model_params", "delay_s=0.01", "--envs", f"GATE={gate},RECORDS={records}"),
+        *("--no-shuffle", "--snapshot_s", 0.5, "--checkpoint_dir", tmp_path / "checkpoints"),
         *("--training_data", jobs.write_records(tmp_path / "records.npz", records)),
         *("--minibatch_size", 16, "--num_minibatches_per_task", 8, "--num_ps", 2, "--use_async"),
-        *("--snapshot_s", 0.5, "--checkpoint_dir", tmp_path / "checkpoints"),
     )
-    client, (revision, status) = (
-        Job(home / "jobs/hit").client(patience_s=60),
-        (0, {"records_done": 0}),
-    )
-    while not status["records_done"]:  # so all are there: who is not cannot be hit
+    client = Job(home / "jobs/hit").client(patience_s=60)
+    revision = done = 0
+    while not done:  # then all are there: who is not cannot be hit
         revision, status = client.status(revision, wait_s=1.0)
+        done = status["records_done"]
     client.close()
     said = stage.edl(
         home,
         *("chaos", "run", "hit", "--kill", "worker:every=500ms,count=3", "--kill", "ps:at=1s"),
         *("--stop", "worker:at=700ms,for=200ms", "--seed", 7),
     ).stdout.splitlines()
+    gate.unlink()
     stage.edl(home, "logs", "-f", "hit", "--tail", 0)  # until it has ended
     told = [json.loads(line) for line in (home / "jobs/hit/chaos.jsonl").read_text().splitlines()]
 
