@@ -41,13 +41,13 @@ from ..common.errors import EdlError, NotPinned, PeerError, Unreachable
 from ..common.identity import Identity
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
-from . import frames, quantize, small
+from . import frames, quantize
 from .aggregation import Update
 from .frames import Array, Bytes, Head
 from .ledger import Span
 from .metrics import Metrics
 from .slots import SlotMap
-from .small import BROKEN, Board, SmallPulls
+from .small import BROKEN, Board, SmallPulls, prepare
 from .store import Invalid, Outcome, PullPlan, Pushed, RowPlan, span_of
 from .stream import Stream, admit, host_id, map_region
 from .work import Work
@@ -138,7 +138,7 @@ class Plane:
         """
         if not identity.token:
             raise ValueError("the tensor plane needs the job's token")
-        small.prepare(identity.encrypts(host))
+        prepare(identity.encrypts(host))
         self.backend = backend
         self.index = index
         self.metrics = metrics

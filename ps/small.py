@@ -1,11 +1,12 @@
 """Small pulls, answered by compiled code: two system calls, no Python and no GIL.
 
-The thread of a connection waits for its next request in here. A pull of a few rows that all exist
-is received, looked up and answered on the spot; so a small pull costs what the system calls and
-the cache misses cost. Any other request (a push, dense chunks, a cut, a region, a row that is
-unknown, a long or a broken frame, a table that somebody has alone) is handed to Python as it came:
-a pull changes nothing, so it may be begun again. Where bytes are encrypted the thread waits, receives
-and sends in Python (the ssl module), and only what is between is done here.
+The thread of a connection sends what is left of its last reply and waits for its next request in
+here. A pull of rows that all exist is received, looked up and answered on the spot; so a small pull
+costs what the system calls and the cache misses cost. Any other request (a push, dense chunks, a
+cut, a region, a row that is unknown, a long or a broken frame, a table that somebody has alone) is
+handed to Python as it came, whole where it is small: a pull changes nothing, so it may be begun
+again. Where bytes are encrypted the thread waits, receives and sends in Python (the ssl module), and
+only what is between is done here.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Board:
                 ]
             )
             names += text.ljust(frames.padded(len(text)), b"\0")
-        self.tables: Ints = np.array(lines, np.int64).reshape(len(lines), 10)
+        self.tables: Ints = np.array(lines, np.int64).reshape(-1)
         self.names: Ints = np.frombuffer(names + bytes(8), np.int64).copy()
 
 
@@ -104,8 +105,9 @@ class SmallPulls:
     """Of one connection."""
 
     def __init__(self, fd: int | None, first: Bytes, bounds: Ints, counters: Ints) -> None:
-        """`fd` None: bytes are encrypted. `first`: where requests are received. `bounds`: of the buckets of times, in ns;
-        `counters` int64[len(bounds) + 3]: calls by bucket, nanoseconds and bytes received."""
+        """`fd` None: bytes are encrypted. `first`: where requests are received. `bounds`: of the
+        buckets of times, in ns; `counters` int64[len(bounds) + 3]: calls by bucket, nanoseconds and
+        bytes received."""
         self.fd, self._bounds, self._counters = fd, bounds, counters
         self._first: Ints = first.view(np.int64)
         self._reply: Ints = np.empty(REPLY_NBYTES // 8, np.int64)
@@ -116,19 +118,18 @@ class SmallPulls:
             self._serve = _serving()
 
     def serve(self, board: Board, window: int, told: int) -> int:
-        """Send the `told` bytes in `reply`, then answer until something else comes: its first bytes, at most `window` where nothing was
-        answered before, are in `first`. How many; 0: closed; -1: ask the socket; BROKEN."""
+        """Send the `told` bytes in `reply`, then answer until something else comes: its first bytes,
+        at most `window` where nothing was answered before, are in `first`. How many; 0: closed; -1:
+        ask the socket; BROKEN."""
         return self._serve(
-            self.fd, window, told, self._first, self._reply, board.words, board.tables.reshape(-1),
+            self.fd, window, told, self._first, self._reply, board.words, board.tables,
             board.names, self._bounds, self._counters,
         )  # fmt: skip
 
     def answer(self, board: Board, got: int) -> int:
         """Answer the `got` bytes in `first`: how long `reply` is. 0: it is not for here. Negative:
         so many bytes of it are still to come."""
-        return self._answer(
-            got, self._first, self._reply, board.words, board.tables.reshape(-1), board.names
-        )
+        return self._answer(got, self._first, self._reply, board.words, board.tables, board.names)
 
 
 # -- Compiled by numba. Addresses are int64.
@@ -294,20 +295,8 @@ def _answer(request, nbytes, answer, places, asked, words, tables, names):  # ty
             for zeros in range(stop - _ALIGN, stop, 8):
                 store_integer(zeros, 0)
         unknown = gather_rows(
-            base,
-            old,
-            new,
-            cursor,
-            memory,
-            stride,
-            row_nbytes,
-            ids,
-            rows,
-            place,
-            found,
-            homes,
-            places,
-        )
+            base, old, new, cursor, memory, stride, row_nbytes, ids, rows, place, found, homes, places
+        )  # fmt: skip
         valid = words[VALID] != 0
         unshare(tables[line + _LOCK])
         if unknown > 0 or not valid:

@@ -14,10 +14,9 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Self
 
-_LOAD = Path("/proc/loadavg")
+_LOAD = "/proc/loadavg"
 
 
 class Work:

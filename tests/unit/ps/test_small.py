@@ -185,10 +185,8 @@ def test_thousands_of_rows_are_answered_without_python(monkeypatch, transport, b
 def test_small_push_is_received_and_answered_without_python(monkeypatch):
     store = filled()
     with served(store, "tcp") as (connection, _):
-        for position, count in (
-            (1, 5_000),
-            (2, 1_000),
-        ):  # behind a large frame little is read at once
+        # Behind a large frame little is read at once.
+        for position, count in ((1, 5_000), (2, 1_000)):
             ids = np.arange(count) * 7919
             rows = {"t": (ids, np.ones((count, 16), np.float32))}
             push = ShardPush(Span(0, 1, position, position + 1), 1, tables=rows)
