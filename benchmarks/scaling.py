@@ -3,7 +3,8 @@
     python -m benchmarks.scaling [--quick]     from the repository root
 
 1. One server's table grows from 10^5 rows to 10^8, or to what half of the free memory holds.
-2. 1 to 64 client processes pull and push small batches, against 1 to 16 server processes.
+2. 1 to 64 client processes pull and push small batches, against 1 to 16 server processes; some of
+   them what one server of the job below is asked for, each call by itself.
 3. Calls of many sizes: the costs of a request, a row and a byte at each end are fitted to them.
 4. From those costs alone benchmarks/model.py predicts the points of 2, and a job of 100 workers.
 
@@ -58,6 +59,7 @@ class Extent:
     sizes: Sequence[int] = tuple(round(10 ** (n / 2)) for n in range(10, 17))
     clients: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
     servers: Sequence[int] = (1, 2, 4, 8, 16)
+    sharers: Sequence[int] = (1, 4, 16)
     rows: int = 1_000_000  # of the tables behind 2 and 3
     calls: Sequence[int] = (1, 64, 1_000, 10_000, 100_000)  # rows of one
     dims: Sequence[int] = (4, 16, 64)
@@ -70,6 +72,7 @@ QUICK = Extent(
     sizes=(100_000, 300_000),
     clients=(1, 2, 4),
     servers=(1, 2),
+    sharers=(2,),
     rows=100_000,
     calls=(1, 1_000, 30_000),
     dims=(4, 16),
@@ -79,6 +82,8 @@ QUICK = Extent(
 )
 BATCHES = {"clients": 2_000, "servers": 20_000}  # rows of one call of the crowds
 CROWD_OF_SERVERS = 2  # clients, where the servers are counted
+CYCLE = ("pull", "push")
+SHARE = 1_200  # rows that the job's workers ask of each of its servers
 CROWD_ROWS = 1_000_000  # of one sample
 
 
@@ -124,6 +129,9 @@ def measured(extent: Extent) -> tuple[str, str]:
         f"**Clients and servers**, all on the {cores()} cores of this machine: as measured, and "
         "the time of a cycle (pull + push) by the model, from the costs above.\n\n"
         + crowd_table(crowds, costs),
+        f"**What one server of that job is asked for**: {SHARE:,} rows of dim {DIM} a call, by so many "
+        "processes at a time, all on this machine. *wall*: the time of a call divided by the clients, "
+        "which is how often the server answers one.\n\n" + share_table(by_share(extent)),
         job_section(costs["TCP with TLS"]),
     ]
     return "\n\n".join(parts), picture(sizes, crowds)
@@ -201,17 +209,20 @@ def _client(line: Connection, task: int) -> None:
                     identity=asked.identity,
                 )
                 # The carriers of one cluster push as tasks of their own.
-                aims[key] = There(client, (), {}, 2 * task + (asked.transport == "shm")), client
+                own = 3 * task + ("tcp", "shm", "tls").index(asked.transport)
+                aims[key] = There(client, (), {}, own), client
             end, _ = aims[key]
             grads = rng.standard_normal((asked.batch, DIM), np.float32)
             batches = [_some(rng, asked.batch, asked.rows) for _ in range(4)]
-            cycles = 2
+            kinds, cycles = CYCLE, 2
         else:
-            cycles = asked
+            kinds, cycles = asked
         for number in range(cycles):
             rows = {"t": (batches[number % len(batches)], grads)}
-            end.pull(rows, {})
-            end.push(rows, {})
+            if "pull" in kinds:
+                end.pull(rows, {})
+            if "push" in kinds:
+                end.push(rows, {})
         line.send("done")
 
 
@@ -427,6 +438,30 @@ def by_crowd(extent: Extent) -> dict[str, list[Crowd]]:
     return found
 
 
+def by_share(extent: Extent) -> dict[tuple[str, int], dict[str, Took]]:
+    """By carrier and clients of one server: a pull and a push of SHARE rows, of all at a time."""
+    found = {}
+    most = max(extent.sharers)
+    with (
+        processes(_client, [(task,) for task in range(1, most + 1)]) as (lines, pids),
+        serving(1) as (addresses, server_pids, identity),
+    ):
+        _fill_crowd(addresses, identity, extent.rows)
+        for name, transport in {**CARRIERS, **ACROSS_HOSTS}.items():
+            aim = _Aim(tuple(addresses), identity, transport, SHARE, extent.rows)
+            for clients in extent.sharers:
+                some, theirs = lines[:clients], pids[:clients]
+                _ask(some, aim)
+                cycles = max(2, int(CROWD_ROWS * extent.sample_s / 0.15) // (SHARE * clients))
+                samples: dict[str, list[Took]] = {kind: [] for kind in CYCLE}
+                for _ in range(extent.rounds):
+                    for kind in CYCLE:
+                        samples[kind].append(_cycle(some, theirs, server_pids, cycles, (kind,)))
+                found[name, clients] = {kind: median(took) for kind, took in samples.items()}
+            _progress(f"shares of {name}")
+    return found
+
+
 def _fill_crowd(addresses: list[str], identity: Identity, rows: int) -> None:
     spec = _crowd_spec()
     client = PsClient(addresses, token=TOKEN, spec=spec, transport="auto", identity=identity)
@@ -437,7 +472,7 @@ def _fill_crowd(addresses: list[str], identity: Identity, rows: int) -> None:
         client.close()
 
 
-def _ask(lines: Sequence[Connection], what: _Aim | int) -> None:
+def _ask(lines: Sequence[Connection], what: _Aim | tuple[Sequence[str], int]) -> None:
     for line in lines:
         line.send(what)
     for line in lines:
@@ -445,10 +480,14 @@ def _ask(lines: Sequence[Connection], what: _Aim | int) -> None:
 
 
 def _cycle(
-    lines: Sequence[Connection], clients: Sequence[int], servers: Sequence[int], cycles: int
+    lines: Sequence[Connection],
+    clients: Sequence[int],
+    servers: Sequence[int],
+    cycles: int,
+    kinds: Sequence[str] = CYCLE,
 ) -> Took:
     began, own, theirs = time.perf_counter(), cpu_s(clients), cpu_s(servers)
-    _ask(lines, cycles)
+    _ask(lines, (kinds, cycles))
     wall_s = time.perf_counter() - began
     client_s, server_s = cpu_s(clients) - own, cpu_s(servers) - theirs
     each = cycles * len(lines)
@@ -515,6 +554,21 @@ def crowd_table(crowds: Mapping[str, Sequence[Crowd]], costs: Mapping[str, Costs
                 f"{crowd.took.wall_s * 1e3:.2f}",
                 f"{said_s * 1e3:.2f} ({said_s / crowd.took.wall_s:.2f})",
             ]
+        rows.append(cells)
+    return table(heads, rows)
+
+
+def share_table(shares: Mapping[tuple[str, int], Mapping[str, Took]]) -> str:
+    heads = ["carrier", "clients"]
+    for kind in CYCLE:
+        heads += [f"a {kind}: us of wall", "client's CPU, us", "server's CPU, us"]
+    rows = []
+    for (name, clients), took in shares.items():
+        cells = [name, str(clients)]
+        for kind in CYCLE:
+            one = took[kind]
+            figures = (one.wall_s / clients, one.client_s, one.server_s)
+            cells += [f"{seconds * 1e6:.0f}" for seconds in figures]
         rows.append(cells)
     return table(heads, rows)
 
