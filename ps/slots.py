@@ -63,6 +63,9 @@ class SlotMap:
     def shard_of_slot(self, slot: int) -> int:
         return slot * self.num_shards // self.num_slots
 
+    def _first_slot(self, shard: int) -> int:
+        return -(-shard * self.num_slots // self.num_shards)
+
     def shard_of_chunk(self, tensor: str, chunk: int) -> int:
         return self.shard_of_slot(chunk_slot(tensor, chunk, self.num_slots))
 
@@ -76,7 +79,8 @@ class SlotMap:
         """ "" where all rows are shard `index`'s and none is named twice; else what is wrong:
         "not unique" or "foreign"."""
         bits = np.zeros(1 << max(1, (len(ids) // 4).bit_length()), np.uint64)  # 16 or more an id
-        fault = _kernels()[0](ids, _name_hash("table", table), self._owners, index, bits)
+        key, (first, end) = _name_hash("table", table), map(self._first_slot, (index, index + 1))
+        fault = _kernels()[0](ids, key, self.num_slots, first, end, bits)
         return {_NOT_UNIQUE: "not unique", _FOREIGN: "foreign"}.get(fault, "")
 
     def partition(self, table: str, ids: Ints) -> tuple[Ints, Ints]:
@@ -103,36 +107,36 @@ def _kernels() -> tuple[Callable[..., int], Callable[..., None]]:
     from ..common.kernels import INTEGER, INTS_1D, INTS_1D_IN, UINT64, compiled
 
     bits = types.Array(types.uint64, 1, "C")
-    fault: Any = compiled(_fault, INTS_1D_IN, UINT64, INTS_1D, INTEGER, bits)
+    fault: Any = compiled(_fault, INTS_1D_IN, UINT64, *[INTEGER] * 3, bits)
     return fault, compiled(_partition, INTS_1D_IN, UINT64, INTS_1D, INTS_1D, INTS_1D)
 
 
 # Compiled by numba, which sees one function at a time here: the slot's hash stands in both.
 
 
-def _fault(ids, key, owners, index, bits):  # type: ignore[no-untyped-def]
-    # Each id sets one bit; where it was set already the bit is suspect, and only the few ids of
-    # suspect bits are compared. The bits stay in the cache, and nothing is hard to predict.
-    n, num_slots = len(ids), np.uint64(len(owners))
-    power_of_two = (num_slots & (num_slots - np.uint64(1))) == 0
+def _fault(ids, key, num_slots, first_slot, end_slot, bits):  # type: ignore[no-untyped-def]
+    n, power_of_two = len(ids), (num_slots & (num_slots - 1)) == 0
     mask = np.uint64(64 * len(bits) - 1)
-    some_are_foreign = owners[0] != owners[-1]  # can there be any?
     place_of = np.empty(n, np.uint32)
-    suspects = np.empty(n + 1, np.uint32)
-    count = np.int64(0)
-    for i in range(n):
+    foreign = False
+    for i in range(n):  # a loop of its own, of several ids at once: none depends on those before
         z = (np.uint64(ids[i]) ^ key) + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
-        if some_are_foreign:
-            slot = z >> np.uint64(33)
-            slot = slot & (num_slots - np.uint64(1)) if power_of_two else slot % num_slots
-            if owners[slot] != index:
-                return _FOREIGN
-        place = z & mask
-        word, bit = place >> np.uint64(6), place & np.uint64(63)
-        place_of[i] = suspects[count] = place
+        slot = np.int64(z >> np.uint64(33))
+        slot = slot & (num_slots - 1) if power_of_two else slot % num_slots
+        foreign |= (slot < first_slot) | (slot >= end_slot)
+        place_of[i] = np.uint32(z & mask)
+    if foreign:
+        return _FOREIGN
+    # Each id sets one bit; where it was set already the bit is suspect, and only the few ids of
+    # suspect bits are compared. The bits stay in the cache, and nothing is hard to predict.
+    suspects = np.empty(n + 1, np.uint32)
+    count = np.int64(0)
+    for i in range(n):
+        place = suspects[count] = place_of[i]
+        word, bit = np.int64(place >> np.uint32(6)), np.uint64(place & np.uint32(63))
         count += np.int64((bits[word] >> bit) & np.uint64(1))
         bits[word] |= np.uint64(1) << bit
     if count == 0:

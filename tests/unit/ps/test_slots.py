@@ -102,17 +102,19 @@ def test_ids_that_are_foreign_or_named_twice_are_found(num_shards, num_slots, as
     slot_map = SlotMap(num_shards, num_slots)
     ids = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 1000)
     owners = slot_map.shards_of_ids("t", ids)
-    mine, foreign = ids[owners == 0], ids[owners != 0]
-    if ascending:
-        mine = np.sort(mine)
 
-    def fault(ids):
-        return slot_map.fault_of_ids("t", ids, 0)
+    for shard in range(num_shards):
+        mine, foreign = ids[owners == shard], ids[owners != shard]
+        if ascending:
+            mine = np.sort(mine)
 
-    assert ["", ""] == [fault(mine), fault(mine[:0])]
-    assert "not unique" == fault(np.insert(mine, 7, mine[7]))
-    assert "not unique" == fault(np.append(mine, mine[0]))
-    assert all("foreign" == fault(np.append(mine, id)) for id in foreign[:20])
+        def fault(ids, shard=shard):
+            return slot_map.fault_of_ids("t", ids, shard)
+
+        assert ["", ""] == [fault(mine), fault(mine[:0])]
+        assert "not unique" == fault(np.insert(mine, 7, mine[7]))
+        assert "not unique" == fault(np.append(mine, mine[0]))
+        assert all("foreign" == fault(np.append(mine, id)) for id in foreign[:20])
 
 
 def test_the_master_reads_slots_without_numba():
