@@ -6,9 +6,11 @@ import contextlib
 import fcntl
 import gc
 import os
+import re
 import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -678,13 +680,29 @@ def test_buffers_that_do_not_fit_make_room():
     buffers = Buffers(4 << 20)
     buffers.give(buffers.take(3 << 20))
 
-    assert len(buffers.take(2 << 20)) == 3 << 20  # the one that is there
+    assert len(buffers.take(2 << 20)) == 4 << 20  # the one that is there
     with pytest.raises(Invalid):
         buffers.take(5 << 20)
     buffers = Buffers(4 << 20)
     for size in (1, 2, 4):
         buffers.give(buffers.take(size << 20))
     assert (buffers.nbytes, buffers.kept) == (4 << 20, 4 << 20)
+
+
+def test_large_buffers_may_have_huge_pages():
+    buffer = Buffers(8 << 20).take(3 << 20)
+
+    assert len(buffer) == 4 << 20  # else the system does not align it
+    smaps = re.findall(
+        r"^(\w+)-(\w+) (\S+).*?VmFlags: (.*?)$", Path("/proc/self/smaps").read_text(), re.MULTILINE | re.DOTALL
+    )
+    (found,) = [
+        (access, flags.split())
+        for begin, end, access, flags in smaps
+        if int(begin, 16) <= buffer.ctypes.data < int(end, 16)
+    ]
+    assert found[0] == "rw-p"  # memory that is shared has none, unless the system is told to
+    assert "hg" in found[1]
 
 
 # -- Shared regions
