@@ -135,6 +135,7 @@ def watch_server(clocks: Clocks) -> None:
     clocks.watch(held.RowPlan, "gather", "lookup")
     clocks.watch(held.Parameters, "apply", "update")
     clocks.watch(stream.Stream, "send", "send")
+    clocks.watch(stream.Stream, "write", "send")
 
 
 @dataclass(frozen=True)
