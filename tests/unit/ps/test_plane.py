@@ -694,7 +694,9 @@ def test_large_buffers_may_have_huge_pages():
 
     assert len(buffer) == 4 << 20  # else the system does not align it
     smaps = re.findall(
-        r"^(\w+)-(\w+) (\S+).*?VmFlags: (.*?)$", Path("/proc/self/smaps").read_text(), re.MULTILINE | re.DOTALL
+        r"^(\w+)-(\w+) (\S+).*?VmFlags: (.*?)$",
+        Path("/proc/self/smaps").read_text(),
+        re.MULTILINE | re.DOTALL,
     )
     (found,) = [
         (access, flags.split())
