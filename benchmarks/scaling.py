@@ -49,6 +49,7 @@ from edl.ps.store import Store
 
 CARRIERS = {"TCP": "tcp", "shared memory": "shm"}
 ACROSS_HOSTS = {"TCP with TLS": "tls"}
+ALL = {**CARRIERS, **ACROSS_HOSTS}
 BATCH, DIM = 100_000, 16
 
 
@@ -209,7 +210,7 @@ def _client(line: Connection, task: int) -> None:
                     identity=asked.identity,
                 )
                 # The carriers of one cluster push as tasks of their own.
-                own = 3 * task + ("tcp", "shm", "tls").index(asked.transport)
+                own = len(ALL) * task + list(ALL.values()).index(asked.transport)
                 aims[key] = There(client, (), {}, own), client
             end, _ = aims[key]
             grads = rng.standard_normal((asked.batch, DIM), np.float32)
@@ -219,10 +220,8 @@ def _client(line: Connection, task: int) -> None:
             kinds, cycles = asked
         for number in range(cycles):
             rows = {"t": (batches[number % len(batches)], grads)}
-            if "pull" in kinds:
-                end.pull(rows, {})
-            if "push" in kinds:
-                end.push(rows, {})
+            for kind in kinds:
+                getattr(end, kind)(rows, {})
         line.send("done")
 
 
@@ -349,7 +348,7 @@ def _call(servers: int, extent: Extent, found: dict[str, Calls]) -> None:
     dense = tuple(DenseSpec(f"w{n}", (n // 4,)) for n in extent.chunk_nbytes)
     spec = ModelSpec(dense, tables, Adagrad())
     rng = np.random.default_rng(0)
-    with ends(servers, spec, {**CARRIERS, **ACROSS_HOSTS}) as (clients, pids):
+    with ends(servers, spec, ALL) as (clients, pids):
         for table in tables:
             fill(clients["TCP"], table.name, table.dim, 0, extent.rows)
             for count in extent.calls:
@@ -423,15 +422,8 @@ def by_crowd(extent: Extent) -> dict[str, list[Crowd]]:
                 for clients, _, batch in [s for s in shapes if s[1] == servers]:
                     for name, transport in CARRIERS.items():
                         aim = _Aim(tuple(addresses), identity, transport, batch, extent.rows)
-                        _ask(lines[:clients], aim)
-                        cycles = max(
-                            2, int(CROWD_ROWS * extent.sample_s / 0.15) // (batch * clients)
-                        )
-                        took = median(
-                            [
-                                _cycle(lines[:clients], pids[:clients], server_pids, cycles)
-                                for _ in range(extent.rounds)
-                            ]
+                        (took,) = _together(
+                            lines[:clients], pids[:clients], server_pids, aim, extent, [CYCLE]
                         )
                         found[name].append(Crowd(clients, servers, batch, took))
                     _progress(f"{clients} clients, {servers} servers")
@@ -447,17 +439,18 @@ def by_share(extent: Extent) -> dict[tuple[str, int], dict[str, Took]]:
         serving(1) as (addresses, server_pids, identity),
     ):
         _fill_crowd(addresses, identity, extent.rows)
-        for name, transport in {**CARRIERS, **ACROSS_HOSTS}.items():
+        for name, transport in ALL.items():
             aim = _Aim(tuple(addresses), identity, transport, SHARE, extent.rows)
             for clients in extent.sharers:
-                some, theirs = lines[:clients], pids[:clients]
-                _ask(some, aim)
-                cycles = max(2, int(CROWD_ROWS * extent.sample_s / 0.15) // (SHARE * clients))
-                samples: dict[str, list[Took]] = {kind: [] for kind in CYCLE}
-                for _ in range(extent.rounds):
-                    for kind in CYCLE:
-                        samples[kind].append(_cycle(some, theirs, server_pids, cycles, (kind,)))
-                found[name, clients] = {kind: median(took) for kind, took in samples.items()}
+                took = _together(
+                    lines[:clients],
+                    pids[:clients],
+                    server_pids,
+                    aim,
+                    extent,
+                    [(kind,) for kind in CYCLE],
+                )
+                found[name, clients] = dict(zip(CYCLE, took, strict=True))
             _progress(f"shares of {name}")
     return found
 
@@ -479,12 +472,30 @@ def _ask(lines: Sequence[Connection], what: _Aim | tuple[Sequence[str], int]) ->
         line.recv()
 
 
+def _together(
+    lines: Sequence[Connection],
+    clients: Sequence[int],
+    servers: Sequence[int],
+    aim: _Aim,
+    extent: Extent,
+    turns: Sequence[Sequence[str]],
+) -> list[Took]:
+    """The medians of turns, each of some kinds of calls, of all clients at the same time."""
+    _ask(lines, aim)
+    cycles = max(2, int(CROWD_ROWS * extent.sample_s / 0.15) // (aim.batch * len(lines)))
+    samples: list[list[Took]] = [[] for _ in turns]
+    for _ in range(extent.rounds):
+        for kinds, took in zip(turns, samples, strict=True):
+            took.append(_cycle(lines, clients, servers, cycles, kinds))
+    return [median(took) for took in samples]
+
+
 def _cycle(
     lines: Sequence[Connection],
     clients: Sequence[int],
     servers: Sequence[int],
     cycles: int,
-    kinds: Sequence[str] = CYCLE,
+    kinds: Sequence[str],
 ) -> Took:
     began, own, theirs = time.perf_counter(), cpu_s(clients), cpu_s(servers)
     _ask(lines, (kinds, cycles))
