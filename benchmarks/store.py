@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
-import mmap
 import subprocess
 import sys
 import time
@@ -41,6 +40,7 @@ from edl.common.malloc import keep_freed_memory
 from edl.nn import optimizers as specs
 from edl.nn.model_spec import TableSpec
 from edl.ps import work as shared_work
+from edl.ps.memory import huge_pages
 from edl.ps.optimizers import constants_of, make_rule, step
 from edl.ps.rows import STRIDE, copy_row, prefetch_row
 from edl.ps.table import Table
@@ -254,9 +254,7 @@ def growth(rows: int) -> str:
             pauses = _pauses(push, rows, rate)
             lines.append(f"| {title} | {pauses} | {min(sizes):.1f}-{max(sizes):.1f} |")
         del push, table
-        mapping = mmap.mmap(-1, _ROW_NBYTES * rows, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        mapping.madvise(mmap.MADV_HUGEPAGE)  # as the store does
-        memory = np.frombuffer(mapping, np.uint8)
+        memory = huge_pages(_ROW_NBYTES * rows)
 
         def touch(start: int, memory: NDArray[np.uint8] = memory) -> None:
             memory[_ROW_NBYTES * start : _ROW_NBYTES * (start + REQUEST)] = 1
@@ -264,7 +262,7 @@ def growth(rows: int) -> str:
         lines.append(
             f"| {name}, nothing but {_ROW_NBYTES} bytes a row | {_pauses(touch, rows, rate)} | |"
         )
-        del touch, memory, mapping
+        del touch, memory
     return "\n".join(lines)
 
 

@@ -24,12 +24,26 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-_HUGE = 2 << 20
+HUGE = 2 << 20
 _AHEAD_NBYTES = 64 << 20  # at most; a quarter of what is in use
 _NEAR_NBYTES = 8 << 20  # at most, an eighth: what is written while a few huge pages are cleared
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named since Python 3.13
-_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # what is shared has no huge pages (shmem_enabled)
 _POPULATE_WRITE = 23  # madvise(2), since Linux 5.14; where it fails, pages come when written
+
+
+def huge_pages(nbytes: int) -> NDArray[np.uint8]:
+    """Fresh private memory of whole pages, in huge ones as the machine has them, from its first use
+    until the last view of it is gone."""
+    memory = _aligned(nbytes, _FLAGS)
+    _madvise()(memory.ctypes.data, nbytes, mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _aligned(nbytes: int, flags: int) -> NDArray[np.uint8]:
+    everything = np.frombuffer(mmap.mmap(-1, nbytes + HUGE, flags=flags), np.uint8)
+    start = -everything.ctypes.data % HUGE
+    return everything[start : start + nbytes]
 
 
 class Memory:
@@ -38,19 +52,16 @@ class Memory:
     def __init__(self, item_nbytes: int, items: int) -> None:
         """Room for `items`, or for half as many, a quarter, ... if there is no address space."""
         while True:
-            nbytes = -(-item_nbytes * items // _HUGE) * _HUGE
+            nbytes = -(-item_nbytes * items // HUGE) * HUGE
             try:
-                self._mapping = mmap.mmap(-1, nbytes + _HUGE, flags=_FLAGS)
+                self.bytes = _aligned(nbytes, _FLAGS | _NORESERVE)
                 break
             except OSError:
                 if items < 1 << 20:
                     raise
                 items //= 2
-        everything = np.frombuffer(self._mapping, np.uint8)
-        self._start = -everything.ctypes.data % _HUGE
-        self.bytes: NDArray[np.uint8] = everything[self._start : self._start + nbytes]
         self._lock = threading.Lock()
-        self._wanted = self._ready = _HUGE
+        self._wanted = self._ready = HUGE
         self._written = 0  # by one who goes on from there
 
     def use(self, nbytes: int, *, ahead: bool = True, wait: bool = False) -> None:
@@ -63,8 +74,8 @@ class Memory:
         if ahead:
             wanted = nbytes + min(nbytes // 4, _AHEAD_NBYTES)
         else:  # all of it soon: the last page too, where that is not much
-            wanted = nbytes + (_HUGE - 1 if nbytes >= _NEAR_NBYTES else 0)
-        wanted = min(wanted // _HUGE * _HUGE, len(self.bytes))
+            wanted = nbytes + (HUGE - 1 if nbytes >= _NEAR_NBYTES else 0)
+        wanted = min(wanted // HUGE * HUGE, len(self.bytes))
         if wanted > self._wanted:
             self._wanted = wanted
             if wait:
@@ -79,13 +90,13 @@ class Memory:
             if start >= end:
                 return
             first, advise = self.bytes.ctypes.data, _madvise()  # without the GIL
-            behind = min(start, self._written) // _HUGE * _HUGE
-            if behind > _HUGE:  # what was left out: the kernel may put small pages together
-                advise(first + _HUGE, behind - _HUGE, mmap.MADV_HUGEPAGE)
-            for at in range(start, end, _HUGE):  # one by one: a writer in between is not held up
+            behind = min(start, self._written) // HUGE * HUGE
+            if behind > HUGE:  # what was left out: the kernel may put small pages together
+                advise(first + HUGE, behind - HUGE, mmap.MADV_HUGEPAGE)
+            for at in range(start, end, HUGE):  # one by one: a writer in between is not held up
                 if at >= self._written + min(self._written // 8, _NEAR_NBYTES):
-                    advise(first + at, _HUGE, mmap.MADV_HUGEPAGE)
-                    advise(first + at, _HUGE, _POPULATE_WRITE)
+                    advise(first + at, HUGE, mmap.MADV_HUGEPAGE)
+                    advise(first + at, HUGE, _POPULATE_WRITE)
 
 
 @functools.cache

@@ -23,7 +23,6 @@ import contextlib
 import functools
 import logging
 import math
-import mmap
 import os
 import secrets
 import socket
@@ -45,6 +44,7 @@ from . import frames, quantize
 from .aggregation import Update
 from .frames import Array, Bytes, Head
 from .ledger import Span
+from .memory import HUGE, huge_pages
 from .metrics import Metrics
 from .slots import SlotMap
 from .small import BROKEN, Board, SmallPulls, prepare
@@ -60,7 +60,6 @@ STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long 
 MAX_CONNECTIONS = 1024
 FIRST_NBYTES = 128 << 10  # read at once: a small frame is one system call
 BEGIN_NBYTES = 256  # read at once after a large frame: the rest goes straight to its place
-_HUGE_NBYTES = 2 << 20  # of a huge page: the system aligns what is a multiple of it
 _LOOK_S = 0.05  # while the budget is used up: whether a pin needs the push has no signal
 _PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
 _PARTS = 8  # gathered by two threads while the first ones are sent: 4 MiB of a connection
@@ -230,7 +229,7 @@ class Buffers:
 
         `needed()`: what holds the budget waits for this one, so it does not wait for the budget.
         """
-        unit = _HUGE_NBYTES if nbytes > _HUGE_NBYTES >> 1 else _HUGE_NBYTES >> 1
+        unit = HUGE if nbytes > HUGE >> 1 else HUGE >> 1
         size = nbytes + unit - 1 & -unit
         if size > self.limit_nbytes:
             raise Invalid(f"{nbytes} bytes in one request: this server takes {self.limit_nbytes}")
@@ -246,7 +245,7 @@ class Buffers:
                     self.nbytes -= len(self._kept.pop(0))
                 if self._room(size) or needed():
                     self.nbytes += size
-                    return _mapped(size)
+                    return huge_pages(size)
                 self.waiting += 1
                 self._changed.wait(_LOOK_S)
                 self.waiting -= 1
@@ -758,14 +757,6 @@ def _gather(pieces: Sequence[_Piece], memory: Bytes) -> None:
 
 def _span(head: Head) -> Span:
     return span_of(head.task, head.attempt, head.start, head.end)
-
-
-def _mapped(nbytes: int) -> Bytes:
-    """Anonymous memory in huge pages, which what is shared may not have (shmem_enabled): it goes
-    back to the system when it is let go."""
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)
 
 
 def _hang_up(sock: socket.socket) -> None:
