@@ -168,7 +168,9 @@ class _Nothing:
     def check_rows(self, table: str, ids: Any, dim: int) -> None:
         pass
 
-    def push(self, span: Span, version: int, update: Update, *, checked: bool) -> Pushed:
+    def push(
+        self, span: Span, version: int, update: Update, *, checked: bool, before_wait: Any
+    ) -> Pushed:
         return Pushed(Outcome.APPLIED, 1, span.end, 1, 0)
 
     def lets_through(self, span: Span) -> bool:

@@ -237,6 +237,19 @@ def release_word(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def compare_and_swap(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Write the int64 at `address` if it is the expected one, atomically; whether it was. Acquires
+    and releases."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = pointer(builder, args[0], ir.IntType(64))
+        swapped = builder.cmpxchg(place, args[1], args[2], "acq_rel", "monotonic")
+        return builder.extract_value(swapped, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def load_integer(typingctx: Any, address: Any) -> Any:
     """The int64 at `address`."""
 

@@ -49,7 +49,8 @@ from .metrics import Metrics
 from .slots import SlotMap
 from .small import BROKEN, Board, SmallPulls, prepare
 from .store import Invalid, Outcome, PullPlan, Pushed, RowPlan, span_of
-from .stream import Stream, admit, host_id, map_region
+from .stream import Stream, TlsStream, admit, host_id, map_region
+from .turns import Turns, of_this_process
 from .work import Work
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long 
 MAX_CONNECTIONS = 1024
 FIRST_NBYTES = 128 << 10  # read at once: a small frame is one system call
 BEGIN_NBYTES = 256  # read at once after a large frame: the rest goes straight to its place
+_TURN_NBYTES = 256 << 10  # of a body that is served in a turn: 0.2 ms of updates
 _LOOK_S = 0.05  # while the budget is used up: whether a pin needs the push has no signal
 _PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
 _PARTS = 8  # gathered by two threads while the first ones are sent: 4 MiB of a connection
@@ -101,7 +103,13 @@ class Backend(Protocol):
     def check_rows(self, table: str, ids: NDArray[np.int64], dim: int) -> None: ...
 
     def push(
-        self, span: Span, version: int, update: Update, *, checked: bool = False
+        self,
+        span: Span,
+        version: int,
+        update: Update,
+        *,
+        checked: bool = False,
+        before_wait: Callable[[], None] = ...,
     ) -> Pushed: ...
 
     def lets_through(self, span: Span) -> bool: ...
@@ -131,8 +139,10 @@ class Plane:
         host: str = "127.0.0.1",
         budget_nbytes: int = BUDGET_NBYTES,
         stall_s: float = STALL_S,
+        turns: Turns | None = None,
     ) -> None:
-        """`backend` None: every call is answered UNAVAILABLE (ask again).
+        """`backend` None: every call is answered UNAVAILABLE (ask again). `turns`: those of this
+        process, but for a test.
 
         Raises EdlError where `host` is not on loopback and `identity` has no certificate.
         """
@@ -142,6 +152,7 @@ class Plane:
         self.backend = backend
         self.index = index
         self.metrics = metrics
+        self.turns = turns or of_this_process()
         self.buffers = Buffers(budget_nbytes)
         self._identity = identity
         self._stall_s = stall_s
@@ -198,6 +209,8 @@ class Plane:
         stream: Stream | None = None
         try:
             stream = admit(sock, self._identity, self._stall_s, self.index)
+            if isinstance(stream, TlsStream):
+                stream.turns = self.turns
             with self._lock:
                 self._peers[sock] = stream
                 if self._closed.is_set():
@@ -294,6 +307,8 @@ class _Session:
         self._got = 0  # bytes of the frame that have been received
         self._left = 0  # bytes that are still to come
         self._frame_nbytes = 0
+        self._short = True  # the request is served in a turn
+        self._turns = plane.turns
         self._lent: Bytes | None = None
         self._wide = _NO_BYTES
         self._told = b""  # a reply that is still to be sent
@@ -304,11 +319,12 @@ class _Session:
     def run(self) -> None:
         """Until the peer hangs up. Raises OSError, Unreachable, Malformed."""
         bounds, counters = self._calls.begin_compiled()
-        pulls = SmallPulls(self._stream.plain_fd, self._first, bounds, counters)
+        pulls = SmallPulls(self._stream.plain_fd, self._first, bounds, counters, self._turns)
         try:
             while self._next(pulls):
                 pass
         finally:
+            self._turns.end()
             self._calls.end_compiled(counters)
 
     def _next(self, pulls: SmallPulls) -> bool:
@@ -324,6 +340,7 @@ class _Session:
             if got < 0:
                 got = self._stream.receive_some(self._window)
         else:
+            self._turns.end()
             if told:
                 self._stream.write(told, None)
             if board is not None:
@@ -379,6 +396,7 @@ class _Session:
         self._got, self._left, self._begun = got, nbytes - got, False
         self._window = self._view if nbytes <= FIRST_NBYTES else self._view[:BEGIN_NBYTES]
         self._frame_nbytes = nbytes
+        self._short = head.body_nbytes <= _TURN_NBYTES
         try:
             if op == frames.PULL:
                 self._pull(head)
@@ -407,6 +425,7 @@ class _Session:
     def _refuse(self, code: int, text: str) -> int:
         if self._begun:
             raise Unreachable(f"a reply broke off: {text}")
+        self._turns.end()
         while self._left > 0:
             part = min(self._left, FIRST_NBYTES)
             self._stream.receive(self._view[:part], None)
@@ -454,7 +473,10 @@ class _Session:
             self._receive(memoryview(body)[start:end])  # type: ignore[arg-type]
 
     def _receive(self, view: memoryview) -> None:
+        self._turns.end()
         self._stream.receive(view, None)
+        if self._short:
+            self._turns.take()
         self._got += len(view)
         self._left -= len(view)
 
@@ -472,6 +494,7 @@ class _Session:
 
     def _needed(self, head: Head) -> bool:
         """Pushes that a freeze holds back have the budget, and its pin waits for this one."""
+        self._turns.end()  # there is a wait ahead
         store = self._backend()
         try:
             return head.op == frames.PUSH and store is not None and store.lets_through(_span(head))
@@ -508,6 +531,7 @@ class _Session:
             tables=ids.items(),
             cut=arrays[-1].name if len(ids) < len(arrays) else "",
         )
+        self._turns.end()
         if plan is None:
             self._tell(frames.pack_reply(frames.PULLED, pb.PullReply.UNINITIALIZED))
             return
@@ -639,7 +663,11 @@ class _Session:
         for codes, scales, values in coded:
             quantize.decode(codes, scales, values)
         faults.point("ps.push", task=span.task, start=span.start)
-        pushed = store.push(span, head.version, update, checked=checked)
+        if not self._short:
+            self._turns.end()
+        pushed = store.push(
+            span, head.version, update, checked=checked, before_wait=self._turns.end
+        )
         if pushed.outcome is Outcome.APPLIED:
             faults.point("ps.applied", task=span.task, start=span.start)
         self._calls.pushed(pushed)
@@ -663,6 +691,7 @@ class _Session:
         """The chunks of the version that the push is part of, if it comes in time."""
         if pushed.outcome not in (Outcome.APPLIED, Outcome.DUPLICATE):
             return None
+        self._turns.end()
         if store.wait_version(pushed.part_of - 1, head.timeout_ms / 1e3) < pushed.part_of:
             return None
         known = head.known if head.flags & frames.KNOWN else None

@@ -4,13 +4,14 @@ The thread of a connection sends what is left of its last reply and waits for it
 here. A pull of rows that all exist is received, looked up and answered on the spot; so a small pull
 costs what the system calls and the cache misses cost. Any other request (a push, dense chunks, a
 cut, a region, a row that is unknown, a long or a broken frame, a table that somebody has alone) is
-handed to Python as it came, whole where it is small: a pull changes nothing, so it may be begun
-again. Where bytes are encrypted the thread waits, receives and sends in Python (the ssl module), and
-only what is between is done here.
+handed to Python as it came, whole where it is small, and in its turn (turns.py): a pull changes
+nothing, so it may be begun again. Where bytes are encrypted the thread waits, receives and sends in
+Python (the ssl module), and only what is between is done here.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ from .index import AHEAD
 from .lock import try_share, unshare
 from .rows import STRIDE, TILE, WEIGHT_NBYTES, gather_rows
 from .table import Table
+from .turns import Turns, await_turn, end_turn, of_this_process
 
 REPLY_NBYTES = 512 << 10  # at most: beyond, two threads gather and send
 BROKEN = -2  # the reply could not be sent
@@ -88,13 +90,14 @@ class Board:
 def prepare(encrypted: bool) -> None:
     """Compile what connections need, and those that are encrypted: seconds, where it is not kept
     yet, that no peer should wait."""
+    of_this_process()
     _serving()
     if encrypted:
         _answering()
 
 
 def _serving() -> Callable[..., int]:
-    return compiled(_serve, *[INTEGER] * 3, *[INTS_1D] * 7)
+    return compiled(_serve, *[INTEGER] * 4, *[INTS_1D] * 8)
 
 
 def _answering() -> Callable[..., int]:
@@ -104,11 +107,13 @@ def _answering() -> Callable[..., int]:
 class SmallPulls:
     """Of one connection."""
 
-    def __init__(self, fd: int | None, first: Bytes, bounds: Ints, counters: Ints) -> None:
+    def __init__(
+        self, fd: int | None, first: Bytes, bounds: Ints, counters: Ints, turns: Turns
+    ) -> None:
         """`fd` None: bytes are encrypted. `first`: where requests are received. `bounds`: of the
         buckets of times, in ns; `counters` int64[len(bounds) + 3]: calls by bucket, nanoseconds and
         bytes received."""
-        self.fd, self._bounds, self._counters = fd, bounds, counters
+        self.fd, self._bounds, self._counters, self._turns = fd, bounds, counters, turns.words
         self._first: Ints = first.view(np.int64)
         self._reply: Ints = np.empty(REPLY_NBYTES // 8, np.int64)
         self.reply = memoryview(self._reply).cast("B")  # type: ignore[arg-type]
@@ -118,12 +123,12 @@ class SmallPulls:
             self._serve = _serving()
 
     def serve(self, board: Board, window: int, told: int) -> int:
-        """Send the `told` bytes in `reply`, then answer until something else comes: its first bytes,
-        at most `window` where nothing was answered before, are in `first`. How many; 0: closed; -1:
-        ask the socket; BROKEN."""
+        """End the turn, send the `told` bytes in `reply`, then answer until something else comes, and
+        await a turn for it: its first bytes, at most `window` where nothing was answered before, are
+        in `first`. How many; 0: closed; -1: ask the socket; BROKEN."""
         return self._serve(
-            self.fd, window, told, self._first, self._reply, board.words, board.tables,
-            board.names, self._bounds, self._counters,
+            self.fd, window, told, threading.get_ident(), self._first, self._reply, board.words,
+            board.tables, board.names, self._bounds, self._counters, self._turns,
         )  # fmt: skip
 
     def answer(self, board: Board, got: int) -> int:
@@ -145,7 +150,10 @@ def _padded(nbytes):  # type: ignore[no-untyped-def]
     return (nbytes + _ALIGN - 1) & -_ALIGN
 
 
-def _serve(fd, window, total, first, reply, words, tables, names, bounds, counters):  # type: ignore[no-untyped-def]
+def _serve(  # type: ignore[no-untyped-def]
+    fd, window, total, me, first, reply, words, tables, names, bounds, counters, turns
+):
+    end_turn(turns, me)
     request, answer = np.int64(first.ctypes.data), np.int64(reply.ctypes.data)
     most, places = 8 * len(first), np.empty(len(first), np.int64)
     asked, clock = np.empty(_ASKED, np.int64), np.empty(2, np.int64)
@@ -154,23 +162,23 @@ def _serve(fd, window, total, first, reply, words, tables, names, bounds, counte
     while True:
         got = _recv(np.int32(fd), request, window, np.int32(0))
         if got < _HEAD_NBYTES:
-            return got
+            break
         _gettime(np.int32(_CLOCK_MONOTONIC), np.int64(clock.ctypes.data))
         began = 1_000_000_000 * clock[0] + clock[1]
         nbytes = _length(request, most)
         if got > nbytes:
-            return got
+            break
         if got < nbytes:
             rest = _recv(np.int32(fd), request + got, nbytes - got, np.int32(_MSG_WAITALL))
             got += max(rest, 0)
             if got < nbytes:
-                return got
+                break
         window = most
         if not _is_pull(request, words):
-            return got
+            break
         total = _answer(request, nbytes, answer, places, asked, words, tables, names)
         if total == 0:
-            return got
+            break
         if _sent(fd, answer, total) < total:
             return BROKEN
         _gettime(np.int32(_CLOCK_MONOTONIC), np.int64(clock.ctypes.data))
@@ -181,6 +189,9 @@ def _serve(fd, window, total, first, reply, words, tables, names, bounds, counte
         counters[bucket] += 1
         counters[NANOSECONDS] += took
         counters[NBYTES] += nbytes
+    if got > 0:
+        await_turn(turns, me, clock)
+    return got
 
 
 @inlined

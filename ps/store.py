@@ -343,13 +343,22 @@ class Store:
             self._parameters.check_dim(table, dim)
         check_ids(self.slot_map, self.index, table, ids)
 
-    def push(self, span: Span, version: int, update: Update, *, checked: bool = False) -> Pushed:
+    def push(
+        self,
+        span: Span,
+        version: int,
+        update: Update,
+        *,
+        checked: bool = False,
+        before_wait: Callable[[], None] = lambda: None,
+    ) -> Pushed:
         """Apply a span's gradients exactly once.
 
         Raises Invalid, or MemoryError where a table may have no room for its rows, having changed
         nothing.
 
         checked: `check_rows` has passed each table's ids. Nothing of `update` is kept.
+        `before_wait` is called where it has to wait for anything but this push.
         """
         parameters = self._parameters if self.initialized else None
         if parameters is not None:
@@ -358,7 +367,7 @@ class Store:
             if parameters is None:
                 self._check_whole()
                 return self._answer(Outcome.UNINITIALIZED, span)
-            refused = self._wait_for_turn(span, version)
+            refused = self._wait_for_turn(span, version, before_wait)
             if refused is not None:
                 return self._answer(refused, span)
             begun = self._version + len(self._applying)
@@ -411,11 +420,14 @@ class Store:
         """Each push is a step of its own (pushes: of a checkpoint, which the next step takes)."""
         return self._policy.use_async and not self._aggregation.pushes and self._trace is None
 
-    def _wait_for_turn(self, span: Span, version: int) -> Outcome | None:
+    def _wait_for_turn(
+        self, span: Span, version: int, before_wait: Callable[[], None]
+    ) -> Outcome | None:
         """Until the span may be applied; the answer where it may not."""
         while True:
             self._check_whole()  # again after each wait: another push may have failed
             if span.task in self._applying:
+                before_wait()
                 self._changed.wait()
                 continue
             verdict = self._ledger.offer(span)
@@ -425,8 +437,10 @@ class Store:
                 return Outcome.STALE
             freeze = self._freeze
             if freeze is not None and not freeze.lets_through(span):
+                before_wait()
                 self._wait_or_thaw(freeze)
             elif self._pinning or (self._applying and not self._concurrent):
+                before_wait()
                 self._changed.wait()
             else:
                 return None

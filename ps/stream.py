@@ -23,7 +23,7 @@ import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from ..common.errors import EdlError, PeerError, Unauthenticated, Unreachable
 from ..common.identity import Identity
 from ..common.listen import is_loopback
 from .frames import MAGIC, PROTOCOL, Bytes
+
+if TYPE_CHECKING:
+    from .turns import Turns  # numba: clients do without
 
 HANDSHAKE_S = 10.0
 SILENT_S = 10.0  # of a peer that a caller waits for: longer than any but the last hold of a cut
@@ -198,7 +201,9 @@ class TlsStream(Stream):
         context = identity.server_context if server else identity.client_context
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=server)
-        self._records = memoryview(bytearray(_TLS_NBYTES))
+        self._place: Bytes = np.empty(_TLS_NBYTES, np.uint8)
+        self._records = memoryview(self._place)  # type: ignore[arg-type]
+        self.turns: Turns | None = None  # a server's
         self._more = False  # there may be decrypted bytes
 
     @property
@@ -262,7 +267,10 @@ class TlsStream(Stream):
 
     def _read_records(self) -> int:
         """Encrypted bytes, of several records or a part of one; -1: nothing in time, 0: closed."""
-        count = super().receive_some(self._records)
+        if self.turns is None:
+            count = super().receive_some(self._records)
+        else:
+            count = self.turns.receive(self._sock.fileno(), self._place)
         if count > 0:
             self._received.write(self._records[:count])
         return count
@@ -271,7 +279,10 @@ class TlsStream(Stream):
         if self._to_send.pending:
             if deadline is not None:
                 self.arm(deadline)
-            super().write(self._to_send.read(), deadline)
+            data = self._to_send.read()
+            if self.turns is not None:
+                self.turns.end()
+            super().write(data, deadline)
 
 
 def flat(buffer: Any) -> memoryview:

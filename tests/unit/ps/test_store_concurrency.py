@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -70,8 +71,8 @@ def gradients(store, span):
     )
 
 
-def push(store, span, version=0):
-    return store.push(span, version, gradients(store, span))
+def push(store, span, version=0, **options):
+    return store.push(span, version, gradients(store, span), **options)
 
 
 def assert_holds(store, ledger, cut=""):
@@ -180,6 +181,7 @@ class Call:
         self.opened = threading.Event()
         self.at_gate = False
         self.done = False
+        self.waits, self.told_waits = 0, 0  # in the store, and those that it told before
         self.result = None
         self.error: BaseException | None = None
 
@@ -190,6 +192,7 @@ class Stage:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.calls: list[Call] = []
+        self.pushes: list[Call] = []
         self._of_thread: dict[int, Call] = {}
         self._running: set[Call] = set()
         self._waiting: set[Call] = set()
@@ -198,6 +201,8 @@ class Stage:
 
         class Watched(threading.Condition):
             def wait(self, timeout=None):
+                if call := stage._of_thread.get(threading.get_ident()):
+                    call.waits += 1
                 stage._pause(stage._waiting)
                 return super().wait(timeout)
 
@@ -240,7 +245,13 @@ class Stage:
         return call
 
     def push(self, *span, version=0) -> Call:
-        return self.call(push, self.store, Span(*span), version)
+        def tell_wait():
+            self._of_thread[threading.get_ident()].told_waits += 1
+
+        told = partial(push, self.store, Span(*span), version, before_wait=tell_wait)
+        call = self.call(told)
+        self.pushes.append(call)
+        return call
 
     def open(self, call: Call) -> None:
         """The step that is held ends."""
@@ -280,6 +291,8 @@ class Stage:
                 self.store.unpin(freeze.cut)
                 self.settle()
         assert all(call.done for call in self.calls), "a call waits for ever"
+        for call in self.pushes:
+            assert call.told_waits == call.waits
 
 
 @pytest.fixture
@@ -391,6 +404,18 @@ def test_a_flush_waits_for_what_is_under_way(stage_of):
     assert not flush.done
     stage.open(first)
     assert (1, 0) == flush.result
+
+
+def test_a_push_waits_for_a_moment_that_waits_for_what_is_under_way(stage_of):
+    stage = stage_of(one_store())
+    first = stage.push(0, 1, 0, 1)
+    moment = stage.call(stage.store.pin_moment, "m")
+
+    late = stage.push(1, 1, 0, 1)
+
+    assert (False, False, [first]) == (moment.done, late.done, stage.held())
+    stage.open(first)
+    assert (1, [late]) == (moment.result.books.version, stage.held())
 
 
 def test_a_task_may_be_retired_while_its_push_is_applied(stage_of):

@@ -1,0 +1,135 @@
+"""Turns: of the threads that serve connections, one at a time runs Python.
+
+A call that lets go of the GIL must get it back. Where many threads want it, that takes two context
+switches, and a request has up to a dozen such calls: they were half of the CPU time of a server to
+which 16 processes pushed over TLS. So a thread that has received a request awaits its turn before
+it asks for the GIL, and has it until it waits for something else: its next request, the rest of this
+one, another push. What takes long in kernels (store) and system calls (wire) is done without a turn.
+
+A turn is a courtesy, not a lock: nothing is safe because of it. Who has waited for its patience takes
+it away from who has it, and was stopped, or forgot to end it.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import threading
+from typing import Any
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from ..common.kernels import (
+    INTEGER,
+    INTS_1D,
+    compare_and_swap,
+    compiled,
+    inlined,
+    load_integer,
+    store_integer,
+)
+from .frames import Bytes
+
+_PATIENCE_S = 0.01  # many times what a turn takes
+_OWNER, _PATIENCE = 4, 5  # of the words, before which a semaphore stands: a thread, or 0; in ns
+_CLOCK_REALTIME = 0  # that of sem_timedwait; if it is set back meanwhile, patience is longer
+
+Ints = NDArray[np.int64]
+
+
+class Turns:
+    """A thread may ask for a turn that it has, and end one that it has not (any more)."""
+
+    def __init__(self, patience_s: float = _PATIENCE_S) -> None:
+        self.words: Ints = np.zeros(_PATIENCE + 1, np.int64)
+        self.words[_PATIENCE] = int(patience_s * 1e9)
+        self._take = compiled(_take, INTS_1D, INTEGER)
+        self._end = compiled(_end, INTS_1D, INTEGER)
+        self._receive = compiled(_receive, *[INTEGER] * 3, INTS_1D, INTEGER)
+        compiled(_prepare, INTS_1D)(self.words)
+
+    def take(self) -> None:
+        """Await this thread's turn."""
+        self._take(self.words, threading.get_ident())
+
+    def end(self) -> None:
+        """It is the next one's turn, if it was this thread's."""
+        self._end(self.words, threading.get_ident())
+
+    def receive(self, fd: int, into: Bytes) -> int:
+        """End the turn, receive what is there, await the next turn. How many bytes; 0: closed; -1:
+        nothing in time. Raises OSError."""
+        me = threading.get_ident()
+        got: int = self._receive(fd, into.ctypes.data, len(into), self.words, me)
+        if got >= 0:
+            return got
+        if got == -errno.EAGAIN:
+            return -1
+        raise OSError(-got, os.strerror(-got))
+
+
+@functools.cache
+def of_this_process() -> Turns:
+    """It has one GIL."""
+    return Turns()
+
+
+# -- Compiled by numba. Addresses are int64.
+
+_ssize, _int = types.int64, types.int32
+_recv: Any = types.ExternalFunction("recv", _ssize(_int, _ssize, _ssize, _int))
+_errno: Any = types.ExternalFunction("__errno_location", _ssize())
+_gettime: Any = types.ExternalFunction("clock_gettime", _int(_int, _ssize))
+_sem_init: Any = types.ExternalFunction("sem_init", _int(_ssize, _int, _int))
+_sem_post: Any = types.ExternalFunction("sem_post", _int(_ssize))
+_sem_timedwait: Any = types.ExternalFunction("sem_timedwait", _int(_ssize, _ssize))
+
+
+def _prepare(words):  # type: ignore[no-untyped-def]
+    _sem_init(np.int64(words.ctypes.data), np.int32(0), np.int32(1))
+
+
+@inlined
+def await_turn(words, me, clock):  # type: ignore[no-untyped-def]
+    """`clock` int64[2] is memory to work in."""
+    turn, until = np.int64(words.ctypes.data), np.int64(clock.ctypes.data)
+    owner = turn + 8 * _OWNER
+    while load_integer(owner) != me:
+        _gettime(np.int32(_CLOCK_REALTIME), until)
+        nanoseconds = clock[1] + words[_PATIENCE]
+        clock[0] += nanoseconds // 1_000_000_000
+        clock[1] = nanoseconds % 1_000_000_000
+        if _sem_timedwait(turn, until) == 0:
+            store_integer(owner, me)
+        else:
+            theirs = load_integer(owner)
+            if theirs != 0:  # else it has just ended
+                compare_and_swap(owner, theirs, me)
+
+
+@inlined
+def end_turn(words, me):  # type: ignore[no-untyped-def]
+    turn = np.int64(words.ctypes.data)
+    if compare_and_swap(turn + 8 * _OWNER, me, 0):
+        _sem_post(turn)
+
+
+def _take(words, me):  # type: ignore[no-untyped-def]
+    await_turn(words, me, np.empty(2, np.int64))
+
+
+def _end(words, me):  # type: ignore[no-untyped-def]
+    end_turn(words, me)
+
+
+def _receive(fd, address, nbytes, words, me):  # type: ignore[no-untyped-def]
+    end_turn(words, me)
+    got = _recv(np.int32(fd), address, nbytes, np.int32(0))
+    if got < 0:
+        return -(load_integer(_errno()) & 0xFFFFFFFF)
+    if got > 0:
+        await_turn(words, me, np.empty(2, np.int64))
+    return got
