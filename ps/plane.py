@@ -366,7 +366,8 @@ class _Session:
         return True
 
     def _first_encrypted(self, pulls: SmallPulls, board: Board) -> int:
-        """Like `receive_some`, but a small pull is answered, as if there had been nothing."""
+        """Like `receive_some`, but a small pull is answered, as if there had been nothing, and anything
+        else awaits its turn."""
         got = self._stream.receive_some(self._view)
         if got <= 0:
             return got
@@ -374,9 +375,11 @@ class _Session:
         nbytes = pulls.answer(board, got)
         if nbytes < 0:
             self._stream.receive(self._view[got : got - nbytes], None)
+            self._turns.end()
             got -= nbytes
             nbytes = pulls.answer(board, got)
         if nbytes == 0:
+            self._turns.take()
             return got
         self._stream.write(pulls.reply[:nbytes], None)
         self._calls.observe("Pull", "OK", time.perf_counter() - began, got)

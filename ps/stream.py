@@ -251,6 +251,12 @@ class TlsStream(Stream):
             self.write(b"".join(small), deadline)
 
     def receive_some(self, view: memoryview) -> int:
+        return self._receive_records(view, None)
+
+    def _receive_more(self, view: memoryview) -> int:
+        return self._receive_records(view, self.turns)
+
+    def _receive_records(self, view: memoryview, turns: Turns | None) -> int:
         while True:
             if self._more or self._received.pending:
                 try:
@@ -259,18 +265,16 @@ class TlsStream(Stream):
                     return count
                 except ssl.SSLWantReadError:
                     self._more = False
-            count = self._read_records()
+            count = self._read_records(turns)
             if count <= 0:
                 return count
 
-    _receive_more = receive_some
-
-    def _read_records(self) -> int:
+    def _read_records(self, turns: Turns | None = None) -> int:
         """Encrypted bytes, of several records or a part of one; -1: nothing in time, 0: closed."""
-        if self.turns is None:
+        if turns is None:
             count = super().receive_some(self._records)
         else:
-            count = self.turns.receive(self._sock.fileno(), self._place)
+            count = turns.receive(self._sock.fileno(), self._place)
         if count > 0:
             self._received.write(self._records[:count])
         return count
@@ -279,10 +283,7 @@ class TlsStream(Stream):
         if self._to_send.pending:
             if deadline is not None:
                 self.arm(deadline)
-            data = self._to_send.read()
-            if self.turns is not None:
-                self.turns.end()
-            super().write(data, deadline)
+            super().write(self._to_send.read(), deadline)
 
 
 def flat(buffer: Any) -> memoryview:

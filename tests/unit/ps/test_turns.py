@@ -350,7 +350,8 @@ def test_push_that_waits_for_the_budget_has_no_turn(start):
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("rows", [SHORT, 7_000, 30_000, 400_000])
-def test_peer_that_takes_no_reply_has_no_turn(start, tls, rows, monkeypatch):
+@pytest.mark.parametrize("begin", [80, 200])
+def test_peer_that_takes_no_reply_has_no_turn(start, tls, rows, begin, monkeypatch):
     def admit(sock, *options):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
         return stream.admit(sock, *options)
@@ -364,7 +365,9 @@ def test_peer_that_takes_no_reply_has_no_turn(start, tls, rows, monkeypatch):
     head = Head(frames.PULL, code=1, descriptors_nbytes=len(told), body_nbytes=nbytes)
     request = frames.pack_head(head) + told + np.arange(rows).tobytes()
     peer = shard.peer(tls)
-    peer.send([request], len(request), None)
+    peer.send([request[:begin]], begin, None)
+    assert is_served(connection, task=8)  # it has come by then
+    peer.send([request[begin:]], len(request) - begin, None)
 
     come, still, number = 0, 0, 0
     while still < 30:  # by then the server has sent as much as it can
