@@ -79,6 +79,8 @@ def of_this_process() -> Turns:
 
 # -- Compiled by numba. Addresses are int64.
 
+_EINTR = errno.EINTR  # by a signal, or by SIGCONT
+
 _ssize, _int = types.int64, types.int32
 _recv: Any = types.ExternalFunction("recv", _ssize(_int, _ssize, _ssize, _int))
 _errno: Any = types.ExternalFunction("__errno_location", _ssize())
@@ -127,9 +129,12 @@ def _end(words, me):  # type: ignore[no-untyped-def]
 
 def _receive(fd, address, nbytes, words, me):  # type: ignore[no-untyped-def]
     end_turn(words, me)
-    got = _recv(np.int32(fd), address, nbytes, np.int32(0))
-    if got < 0:
-        return -(load_integer(_errno()) & 0xFFFFFFFF)
-    if got > 0:
-        await_turn(words, me, np.empty(2, np.int64))
-    return got
+    while True:
+        got = _recv(np.int32(fd), address, nbytes, np.int32(0))
+        if got > 0:
+            await_turn(words, me, np.empty(2, np.int64))
+        if got >= 0:
+            return got
+        error = load_integer(_errno()) & 0xFFFFFFFF
+        if error != _EINTR:
+            return -error

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import socket
 import struct
 import termios
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,6 +160,24 @@ def test_receiving_ends_a_turn_and_takes_one():
         fd = ours.fileno()
     with pytest.raises(OSError, match="Bad file descriptor"):
         turns.receive(fd, into)
+
+
+def test_receiving_goes_on_after_a_signal():
+    turns, into, got = Turns(FAR_S), np.zeros(8, np.uint8), []
+    ours, theirs = socket.socketpair()
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(FAR_S), 0))
+        thread = started(lambda: got.append(turns.receive(ours.fileno(), into)))
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat")
+        for _ in range(20):
+            until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+            signal.pthread_kill(thread.ident, signal.SIGUSR1)
+        theirs.send(b"abc")
+        thread.join(FAR_S)
+    signal.signal(signal.SIGUSR1, before)
+
+    assert got == [3]
 
 
 # -- A plane
