@@ -6,12 +6,14 @@ its updates so far in its entry in the index, which a push has at hand anyway.
 
 `gather` passes over a thousand ids twice: find the rows, with the lines of the index asked for some
 ids ahead; copy them, with theirs asked for some rows ahead. `apply` takes its ids one by one through
-three stages, some ids apart: hash the id and ask for the line of the index; find the row, take it
-and ask for its lines; update it. So cache misses overlap, with each other and with the arithmetic.
+four stages, some ids apart: hash the id and ask for the line of the index; find the row; ask for its
+lines; update it. So cache misses overlap, with each other and with the arithmetic.
 (Measured otherwise: a gather in blocks takes a quarter longer. An update in blocks of 16 ids asks
 for more lines at once than a core can have on their way, and stands still meanwhile: 1.04 to 1.3
-times the time, most where rows are wide.) Each rule has an `apply` of its own, and each width of a
-few whole lanes of float32, which are constants there, has both: no loops and no choices.
+times the time, most where rows are wide. One that asks for a row's lines as soon as it is found
+takes 1.05 to 1.15 times the time: their addresses are not known yet, and a core has little room for
+what waits.) Each rule has an `apply` of its own, and each width of a few whole lanes of float32,
+which are constants there, has both: no loops and no choices.
 
 Several threads may apply at once. The lowest bit of a row's book says that one is at it: a row that
 is taken is passed over and listed, and the caller comes back for it, so that nobody
@@ -72,7 +74,9 @@ from .work import Work
 
 _LINE = 64
 _MOST_ROWS = 2**32 - 2
-_RING = 16  # ids between two stages of a push: a power of two, fewer where rows are long
+_PUSH_AHEAD = 16  # rows that are asked for before they are updated, fewer where they are long
+_FOUND_AHEAD = 4  # rows that are found before they are asked for
+_RING = 32  # a power of two, and at least the sum of the two
 _PUSH_AHEAD_NBYTES = 4 << 10  # of rows that are asked for before they are updated
 TILE = 1024  # ids that are found before their rows are copied
 _COPY_AHEAD = 16  # rows that are asked for before they are copied
@@ -98,7 +102,7 @@ class Rows:
         state = -(-weight_nbytes // 4) * 4
         nbytes = state + 4 * spec.dim * num_states
         stride = _stride(nbytes)
-        lag = max(4, min(_RING, _PUSH_AHEAD_NBYTES // nbytes))
+        lag = max(4, min(_PUSH_AHEAD, _PUSH_AHEAD_NBYTES // nbytes))
         random = spec.rounding == "stochastic"
         self.layout = np.array(
             [stride, nbytes, weight_nbytes, state, spec.dim, kind, random, lag, COLOUR], np.int64
@@ -118,7 +122,7 @@ class Rows:
         gather = _gather_of(weight_nbytes if usual else 0)
         self._gather = compiled(gather, *table, INTS_1D_IN, weights, INTS_1D)
         push = (INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D, INTS_1D)
-        apply = _apply_of(rule.kind, spec.dim if usual else 0)
+        apply = _apply_of(rule.kind, num_states, spec.dim if usual else 0)
         self._apply = compiled(apply, *table, *push)
         self._copy = compiled(_copy, BYTES_1D, INTS_1D, INTS_1D, INTS_1D_IN, INTS_1D, BYTES_1D)
 
@@ -238,10 +242,10 @@ def _stride(nbytes: int) -> int:
 
 @inlined
 def prefetch_row(address, nbytes):  # type: ignore[no-untyped-def]
-    line = address & -_LINE
-    while line < address + nbytes:
-        prefetch(line)
-        line += _LINE
+    for at in range(0, nbytes, _LINE):
+        prefetch(address + at)
+    if nbytes & (_LINE - 1):  # whole lines begin with one (_stride)
+        prefetch(address + nbytes - 1)
 
 
 @inlined
@@ -339,12 +343,13 @@ def _place(rows, places, target):  # type: ignore[no-untyped-def]
 
 
 @functools.cache
-def _apply_of(rule: int, floats: int) -> Any:
+def _apply_of(rule: int, states: int, floats: int) -> Any:
     """The kernel of `apply` for a rule, and rows of so many float32; 0: for any rows."""
 
     def apply(lines, head, layout, memory, ids, grads, constants, by_step, left):  # type: ignore[no-untyped-def]
         base, old, new, cursor = shape_of(lines, head)
-        stride, nbytes, lag = layout[STRIDE], layout[NBYTES], layout[LAG]
+        stride, lag = layout[STRIDE], layout[LAG]
+        nbytes = 4 * floats * (1 + states) if floats > 0 else layout[NBYTES]
         dim = floats if floats > 0 else layout[DIM]
         state = 4 * floats if floats > 0 else layout[STATE]
         kind = FLOAT32 if floats > 0 else layout[KIND]
@@ -355,40 +360,46 @@ def _apply_of(rule: int, floats: int) -> Any:
         books = np.empty(_RING, np.int64)
         wide = np.empty(dim if kind != FLOAT32 else 0, np.float32)
         n, unknown, busy = len(ids), 0, 0
-        for i in range(-2 * lag, n):
+        find = lag + _FOUND_AHEAD
+        for i in range(-2 * find, n):
             if i >= 0:
                 row, address = rows[i & (_RING - 1)], books[i & (_RING - 1)]
                 if row != 0:
-                    book = load_word(address) & np.uint32(_MOST)
-                    steps = np.int64(book >> np.uint32(STEPS))
-                    line = min(steps, len(by_step) - 1)
-                    x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
-                    weight, a = row, row + state
-                    if kind != FLOAT32:
-                        weight = np.int64(wide.ctypes.data)
-                        widen(row, weight, dim, kind)
-                    # the only call, so that LLVM puts it in place here
-                    step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
-                    if kind != FLOAT32:
-                        narrow(weight, row, dim, kind, stochastic, ids[i], steps)
-                    if book < np.uint32(_MOST):
-                        book += np.uint32(_STEP)
-                    release_word(address, book | mark)
+                    if set_bit(address):
+                        book = load_word(address) & np.uint32(_MOST)
+                        steps = np.int64(book >> np.uint32(STEPS))
+                        line = min(steps, len(by_step) - 1)
+                        x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
+                        weight, a = row, row + state
+                        if kind != FLOAT32:
+                            weight = np.int64(wide.ctypes.data)
+                            widen(row, weight, dim, kind)
+                        # the only call, so that LLVM puts it in place here
+                        step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
+                        if kind != FLOAT32:
+                            narrow(weight, row, dim, kind, stochastic, ids[i], steps)
+                        if book < np.uint32(_MOST):
+                            book += np.uint32(_STEP)
+                        release_word(address, book | mark)
+                    else:
+                        busy += 1
+                        left[n - busy] = i
             j = i + lag
+            if 0 <= j < n:
+                row = rows[j & (_RING - 1)]
+                if row != 0:
+                    prefetch_row(row, nbytes)
+            j = i + find
             if 0 <= j < n:
                 word, address = probe(base, ids[j], homes[j & (_RING - 1)])
                 row = 0
-                if word == 0:
+                if word != 0:
+                    row = first + ((word & ROW) - 1) * stride
+                else:
                     left[unknown] = j
                     unknown += 1
-                elif set_bit(address + BOOK):
-                    row = first + ((word & ROW) - 1) * stride
-                    prefetch_row(row, nbytes)
-                else:
-                    busy += 1
-                    left[n - busy] = j
                 rows[j & (_RING - 1)], books[j & (_RING - 1)] = row, address + BOOK
-            j = i + 2 * lag
+            j = i + 2 * find
             if j < n:
                 home = home_of(ids[j], old, new, cursor)
                 prefetch(base + BUCKET_NBYTES * home)
