@@ -108,8 +108,10 @@ def rows() -> str:
             ends[name] = stack.enter_context(serving(1, spec, {}, transport))
         for end in ends.values():
             fill(end)
-        many = (batches, ROW_CYCLES, ROW_CYCLES)
-        found = alternate({n: _cycles(BATCH, end, *many) for n, end in ends.items()}, ROUNDS)
+        variants = {
+            n: _cycles(BATCH, end, batches, ROW_CYCLES, ROW_CYCLES) for n, end in ends.items()
+        }
+        found = alternate(variants, ROUNDS)
     cost = ("CPU ms per 100,000 rows", BATCH * 1e3)
     return table(found, ["store in process", "plain gRPC"], ("M rows/s", 1e-6), cost)
 

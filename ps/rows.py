@@ -5,10 +5,10 @@ and written in one pass. Its id stands in a column beside, which only inserts an
 its updates so far in its entry in the index, which a push has at hand anyway.
 
 `gather` passes over a thousand ids twice: find the rows, with the lines of the index asked for some
-ids ahead, and those that overflowed into another bucket behind all the others; copy them, with theirs
-asked for some rows ahead. `apply` takes its ids one by one through
-four stages, some ids apart: hash the id and ask for the line of the index; find the row; ask for its
-lines; update it. So cache misses overlap, with each other and with the arithmetic.
+ids ahead, and those that overflowed into another bucket behind all the others; copy them, with
+theirs asked for some rows ahead. `apply` takes its ids one by one through four stages, some ids
+apart: hash the id and ask for the line of the index; find the row; ask for its lines; update it. So
+cache misses overlap, with each other and with the arithmetic.
 (Measured otherwise: a gather in blocks takes a quarter longer. An update in blocks of 16 ids asks
 for more lines at once than a core can have on their way, and stands still meanwhile: 1.04 to 1.3
 times the time, most where rows are wide. One that asks for a row's lines as soon as it is found
@@ -66,7 +66,6 @@ from .index import (
     Index,
     Ints,
     home_of,
-    is_full,
     look,
     probe,
     shape_of,
@@ -78,9 +77,9 @@ from .work import Work
 _LINE = 64
 _MOST_ROWS = 2**32 - 2
 _PUSH_AHEAD = 16  # rows that are asked for before they are updated, fewer where they are long
+_PUSH_AHEAD_NBYTES = 4 << 10  # of them
 _FOUND_AHEAD = 4  # rows that are found before they are asked for
-_RING = 32  # a power of two, and at least the sum of the two
-_PUSH_AHEAD_NBYTES = 4 << 10  # of rows that are asked for before they are updated
+_RING = 32  # ids: a power of two, at least _PUSH_AHEAD + _FOUND_AHEAD
 TILE = 1024  # ids that are found before their rows are copied
 _COPY_AHEAD = 16  # rows that are asked for before they are copied
 _PIECE = 4096  # rows that one thread applies at a time: some 0.2 ms
@@ -244,6 +243,12 @@ def _stride(nbytes: int) -> int:
 
 
 @inlined
+def row_at(word, first, stride):  # type: ignore[no-untyped-def]
+    """The address of the row of an index entry's word (not 0)."""
+    return first + ((word & ROW) - 1) * stride
+
+
+@inlined
 def prefetch_row(address, nbytes):  # type: ignore[no-untyped-def]
     for at in range(0, nbytes, _LINE):
         prefetch(address + at)
@@ -270,39 +275,38 @@ def copy_row(source, target, nbytes):  # type: ignore[no-untyped-def]
 
 @inlined
 def gather_rows(  # type: ignore[no-untyped-def]
-    base, old, new, cursor, first, stride, nbytes, asked, n, target, rows, late, homes, unknown
+    base, old, new, cursor, first, stride, nbytes, asked, n, target, rows, homes, unknown
 ):
-    """Copy the weights of the n ids at `asked`, `nbytes` each, to `target`. Into `unknown` go the
-    places of those that are not there, and how many is returned. `rows` and `late`
-    int64[min(n, TILE)] and `homes` int64[AHEAD] are memory to work in."""
+    """Copy the weights of the n ids at `asked`, `nbytes` each, to `target`. Into `unknown` int64[n]
+    go the places of those that are not there, and how many is returned. `rows` int64[min(n, TILE)]
+    and `homes` int64[AHEAD] are memory to work in."""
     unknowns = 0
     for i in range(min(n, AHEAD)):
-        homes[i] = base + BUCKET_NBYTES * home_of(load_integer(asked + 8 * i), old, new, cursor)
-        prefetch(homes[i])
+        homes[i] = home_of(load_integer(asked + 8 * i), old, new, cursor)
+        prefetch(base + BUCKET_NBYTES * homes[i])
     for start in range(0, n, TILE):
         stop = min(start + TILE, n)
-        lates = 0
+        late = end = unknowns  # unknown[late:end]: not at home, so far
         for i in range(start, stop):
             home = homes[i & (AHEAD - 1)]
             if i + AHEAD < n:
                 later = home_of(load_integer(asked + 8 * (i + AHEAD)), old, new, cursor)
-                later = base + BUCKET_NBYTES * later
-                prefetch(later)
+                prefetch(base + BUCKET_NBYTES * later)
                 homes[i & (AHEAD - 1)] = later
-            word, _ = look(home, load_integer(asked + 8 * i))
+            word, _ = look(base + BUCKET_NBYTES * home, load_integer(asked + 8 * i))
             # without a branch, which would be guessed wrong: one of some 16 is not at home
-            rows[i - start] = first + ((word & ROW) - 1) * stride if word != 0 else home
-            late[lates] = i - start
-            lates += word == 0
-        for k in range(-_COPY_AHEAD, lates):
-            if k + _COPY_AHEAD < lates:
-                prefetch(rows[late[k + _COPY_AHEAD]] + BUCKET_NBYTES)
-            if k >= 0:
-                home, word = rows[late[k]], 0
-                if is_full(home):
-                    id = load_integer(asked + 8 * (start + late[k]))
-                    word, _ = probe(home + BUCKET_NBYTES, id, 0)
-                rows[late[k]] = first + ((word & ROW) - 1) * stride if word != 0 else 0
+            rows[i - start] = row_at(word, first, stride) if word != 0 else home
+            unknown[end] = i
+            end += word == 0
+        for k in range(late - _COPY_AHEAD, end):
+            if k + _COPY_AHEAD < end:
+                prefetch(base + BUCKET_NBYTES * (rows[unknown[k + _COPY_AHEAD] - start] + 1))
+            if k >= late:
+                i = unknown[k]
+                word, _ = probe(base, load_integer(asked + 8 * i), rows[i - start])
+                rows[i - start] = row_at(word, first, stride) if word != 0 else 0
+                unknown[unknowns] = i
+                unknowns += word == 0
         for i in range(min(_COPY_AHEAD, stop - start)):
             prefetch_row(rows[i], nbytes)
         for i in range(start, stop):
@@ -311,9 +315,6 @@ def gather_rows(  # type: ignore[no-untyped-def]
             row = rows[i - start]
             if row != 0:
                 copy_row(row, target + i * nbytes, nbytes)
-            else:
-                unknown[unknowns] = i
-                unknowns += 1
     return unknowns
 
 
@@ -326,11 +327,11 @@ def _gather_of(frozen: int) -> Any:
         stride, nbytes = layout[STRIDE], frozen if frozen > 0 else layout[WEIGHT_NBYTES]
         first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
         n = len(ids)
-        rows, late = np.empty(min(n, TILE), np.int64), np.empty(min(n, TILE), np.int64)
-        homes, asked = np.empty(AHEAD, np.int64), np.int64(ids.ctypes.data)
+        rows, homes = np.empty(min(n, TILE), np.int64), np.empty(AHEAD, np.int64)
+        asked = np.int64(ids.ctypes.data)
         return gather_rows(
-            base, old, new, cursor, first, stride, nbytes, asked, n, target, rows, late, homes, unknown
-        )  # fmt: skip
+            base, old, new, cursor, first, stride, nbytes, asked, n, target, rows, homes, unknown
+        )
 
     return gather
 
@@ -380,26 +381,25 @@ def _apply_of(rule: int, states: int, floats: int) -> Any:
         for i in range(-2 * find, n):
             if i >= 0:
                 row, address = rows[i & (_RING - 1)], books[i & (_RING - 1)]
-                if row != 0:
-                    if set_bit(address):
-                        book = load_word(address) & np.uint32(_MOST)
-                        steps = np.int64(book >> np.uint32(STEPS))
-                        line = min(steps, len(by_step) - 1)
-                        x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
-                        weight, a = row, row + state
-                        if kind != FLOAT32:
-                            weight = np.int64(wide.ctypes.data)
-                            widen(row, weight, dim, kind)
-                        # the only call, so that LLVM puts it in place here
-                        step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
-                        if kind != FLOAT32:
-                            narrow(weight, row, dim, kind, stochastic, ids[i], steps)
-                        if book < np.uint32(_MOST):
-                            book += np.uint32(_STEP)
-                        release_word(address, book | mark)
-                    else:
-                        busy += 1
-                        left[n - busy] = i
+                if row != 0 and set_bit(address):
+                    book = load_word(address) & np.uint32(_MOST)
+                    steps = np.int64(book >> np.uint32(STEPS))
+                    line = min(steps, len(by_step) - 1)
+                    x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
+                    weight, a = row, row + state
+                    if kind != FLOAT32:
+                        weight = np.int64(wide.ctypes.data)
+                        widen(row, weight, dim, kind)
+                    # the only call, so that LLVM puts it in place here
+                    step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
+                    if kind != FLOAT32:
+                        narrow(weight, row, dim, kind, stochastic, ids[i], steps)
+                    if book < np.uint32(_MOST):
+                        book += np.uint32(_STEP)
+                    release_word(address, book | mark)
+                elif row != 0:
+                    busy += 1
+                    left[n - busy] = i
             j = i + lag
             if 0 <= j < n:
                 row = rows[j & (_RING - 1)]
@@ -408,10 +408,8 @@ def _apply_of(rule: int, states: int, floats: int) -> Any:
             j = i + find
             if 0 <= j < n:
                 word, address = probe(base, ids[j], homes[j & (_RING - 1)])
-                row = 0
-                if word != 0:
-                    row = first + ((word & ROW) - 1) * stride
-                else:
+                row = row_at(word, first, stride) if word != 0 else 0
+                if word == 0:
                     left[unknown] = j
                     unknown += 1
                 rows[j & (_RING - 1)], books[j & (_RING - 1)] = row, address + BOOK

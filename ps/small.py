@@ -288,8 +288,7 @@ def _answer(request, nbytes, answer, places, asked, words, tables, names):  # ty
     store_integer(answer + 24, values)
     store_integer(answer + 56, version)
 
-    found, late = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
-    homes = np.empty(AHEAD, np.int64)
+    found, homes = np.empty(TILE, np.int64), np.empty(AHEAD, np.int64)
     for number in range(count):
         line, ids = asked[2 * number], asked[2 * number + 1]
         rows, row_nbytes = (asked[2 * number + 3] - ids) >> 3, tables[line + _ROW_NBYTES]
@@ -307,8 +306,7 @@ def _answer(request, nbytes, answer, places, asked, words, tables, names):  # ty
             for zeros in range(stop - _ALIGN, stop, 8):
                 store_integer(zeros, 0)
         unknown = gather_rows(
-            base, old, new, cursor, memory, stride, row_nbytes, ids, rows, place,
-            found, late, homes, places,
+            base, old, new, cursor, memory, stride, row_nbytes, ids, rows, place, found, homes, places
         )  # fmt: skip
         valid = words[VALID] != 0
         unshare(tables[line + _LOCK])
