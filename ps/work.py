@@ -1,7 +1,8 @@
 """Pieces of work for two threads: the one that needs them, and one that has a free core.
 
 The process has as many threads for this as cores beyond the first, and asks one where the machine
-has a core that is idle at that moment. Whoever needs the pieces works on them himself, and never
+has a core that is idle at that moment: another than its own, or Linux may wake that thread where it
+would wait for who asks (common/cores.py). Whoever needs the pieces works on them himself, and never
 waits for one that nobody has begun: if the core has found something else to do, help comes late or
 not at all, and cost no more than asking for it.
 """
@@ -12,11 +13,12 @@ import collections
 import functools
 import itertools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
-_LOAD = "/proc/loadavg"
+from ..common import cores
 
 
 class Work:
@@ -64,14 +66,21 @@ class Work:
     def _ask(self) -> None:
         """A core that is free, if there is one, and work for it."""
         helpers = _helpers()
-        if helpers is None or len(self._left) < 2:
+        if not helpers or len(self._left) < 2:
             return
         if self._help is not None:
             if not self._help.done():
                 return
             self._help.result()
-        if _core_is_idle():
-            self._help = helpers.submit(self._do_some)
+        if not cores.one_is_idle():
+            return
+        try:
+            helper = helpers.pop()
+        except IndexError:  # others were faster
+            return
+        cores.send_away(helper.thread)
+        self._help = helper.submit(self._do_some)
+        self._help.add_done_callback(lambda _: helpers.append(helper))
 
     def _do_some(self) -> None:
         while self._do_next():
@@ -87,25 +96,15 @@ class Work:
         return True
 
 
-@functools.cache
-def _helpers() -> ThreadPoolExecutor | None:
-    """None: there is no core for them."""
-    spare_cores = len(os.sched_getaffinity(0)) - 1
-    return ThreadPoolExecutor(spare_cores, "work") if spare_cores else None
+class _Helper(ThreadPoolExecutor):
+    """One thread."""
 
-
-def _core_is_idle() -> bool:
-    """Fewer threads run now than the machine has cores: proc_loadavg(5)'s fourth field."""
-    running = os.pread(_loads(), 64, 0).split()[3].partition(b"/")[0]
-    return int(running) < _num_cores()
+    def __init__(self) -> None:
+        super().__init__(1, "work")
+        self.thread = self.submit(threading.get_native_id).result()
 
 
 @functools.cache
-def _loads() -> int:
-    """Open for good: to open it each time takes longer than all the rest."""
-    return os.open(_LOAD, os.O_RDONLY | os.O_CLOEXEC)
-
-
-@functools.cache
-def _num_cores() -> int:
-    return os.cpu_count() or 1
+def _helpers() -> collections.deque[_Helper]:
+    """Those that are free."""
+    return collections.deque(_Helper() for _ in range(len(os.sched_getaffinity(os.getpid())) - 1))

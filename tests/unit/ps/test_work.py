@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
+from edl.common import cores
 from edl.common.errors import EdlError
 from edl.ps import work
-from edl.ps.work import Work, _core_is_idle
+from edl.ps.work import Work
 
 FAR_S = 120.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 
@@ -37,10 +38,11 @@ class Pieces:
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
     monkeypatch.setattr(work.os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(work, "_core_is_idle", lambda: True)
+    monkeypatch.setattr(cores, "one_is_idle", lambda: True)
     work._helpers.cache_clear()
     yield
-    work._helpers().shutdown()
+    for helper in work._helpers():
+        helper.shutdown()
     work._helpers.cache_clear()
 
 
@@ -54,6 +56,25 @@ def test_each_piece_is_done_once_by_one_of_two_threads():
         assert pieces.by[0] not in ([], [threading.main_thread()])
 
     assert [len(by) for by in pieces.by] == [1] * 5
+
+
+def test_who_helped_helps_again_each_time_on_another_core(monkeypatch):
+    sent = []
+    monkeypatch.setattr(cores, "send_away", sent.append)
+
+    for _ in range(3):
+        pieces = Pieces(2)
+        with Work(pieces.all()) as shared:
+            assert pieces.helping.wait(FAR_S)
+            pieces.go.set()
+            shared.wait(0)
+            helper = pieces.by[0][0]
+            assert shared._help.result(FAR_S) is None
+        while not work._helpers():  # it is free a moment later
+            threading.Event().wait(0.001)
+
+    assert helper is not threading.main_thread()
+    assert sent == 3 * [helper.native_id]
 
 
 def test_nobody_waits_for_help_that_has_not_begun():
@@ -105,7 +126,7 @@ def test_only_as_many_pieces_are_begun_as_there_is_room_for():
 
 
 def test_help_is_asked_for_again_when_a_core_gets_free(monkeypatch):
-    monkeypatch.setattr(work, "_core_is_idle", lambda: False)
+    monkeypatch.setattr(cores, "one_is_idle", lambda: False)
     pieces = Pieces(3)
     pieces.go.set()
 
@@ -116,34 +137,20 @@ def test_help_is_asked_for_again_when_a_core_gets_free(monkeypatch):
 
     with Work([pieces.all()[0], second, pieces.all()[2]]) as shared:
         shared.wait(0)
-        monkeypatch.setattr(work, "_core_is_idle", lambda: True)
+        monkeypatch.setattr(cores, "one_is_idle", lambda: True)
         shared.wait(1)
 
     assert [len(by) for by in pieces.by] == [1] * 3
     assert pieces.by[0] == [threading.main_thread()]
 
 
-@pytest.mark.parametrize("lack", ["_helpers", "_core_is_idle"])
+@pytest.mark.parametrize("lack", [(work, "_helpers"), (cores, "one_is_idle")])
 def test_where_no_core_is_idle_nobody_is_asked(monkeypatch, lack):
     alone = Pieces(2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(work, lack, lambda: None)
+        patched.setattr(*lack, lambda: None)
         with Work(alone.all()) as shared:
             shared.wait(1)
 
     assert alone.by == [[threading.main_thread()]] * 2
-
-
-@pytest.mark.parametrize(("running", "idle"), [(3, True), (4, False)])
-def test_core_is_idle_while_fewer_threads_run_than_there_are_cores(
-    monkeypatch, tmp_path, running, idle
-):
-    told = tmp_path / "loadavg"
-    told.write_text(f"0.10 0.20 0.30 {running}/567 8910\n")
-    with monkeypatch.context() as patched, told.open() as opened:
-        patched.setattr(work, "_loads", opened.fileno)
-        patched.setattr(work, "_num_cores", lambda: 4)
-        found = [_core_is_idle() for _ in range(2)]
-
-    assert found == [idle, idle]
