@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -70,7 +71,9 @@ def test_who_helped_helps_again_each_time_on_another_core(monkeypatch):
             shared.wait(0)
             helper = pieces.by[0][0]
             assert shared._help.result(FAR_S) is None
+        deadline = time.monotonic() + FAR_S
         while not work._helpers():  # it is free a moment later
+            assert time.monotonic() < deadline
             threading.Event().wait(0.001)
 
     assert helper is not threading.main_thread()
