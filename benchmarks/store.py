@@ -27,7 +27,6 @@ import psutil
 from numpy.typing import NDArray
 
 from benchmarks.measure import Found, Sample, alternate, ratio, sample, spread
-from edl.common import cores
 from edl.common.kernels import (
     BYTES_1D,
     FLOATS_1D,
@@ -40,6 +39,7 @@ from edl.common.kernels import (
 from edl.common.malloc import keep_freed_memory
 from edl.nn import optimizers as specs
 from edl.nn.model_spec import TableSpec
+from edl.ps import work as shared_work
 from edl.ps.memory import huge_pages
 from edl.ps.optimizers import constants_of, make_rule, step
 from edl.ps.rows import STRIDE, copy_row, prefetch_row
@@ -58,7 +58,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 def store() -> str:
     """Markdown: lookups and updates, two threads, growth, start."""
-    cores.one_is_idle = lambda: False  # nobody helps
+    shared_work._core_is_idle = lambda: False
     rows = 10_000_000 if psutil.virtual_memory().available > 12 << 30 else 2_000_000
     parts = [f"{rows:,} rows, {BATCH:,} unique ids a call; M rows/s of one core by CPU time."]
     lines = ["| | M rows/s | of the known rows | of the two-miss limit |", "|---|---|---|---|"]

@@ -15,20 +15,18 @@ is dropped takes its regions along: the server may still be at them.
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common import cores
 from ..common.errors import EdlError, NotPinned, PeerError, Unauthenticated, Unreachable
 from ..common.identity import Identity
 from ..common.listen import is_loopback, joined
@@ -49,7 +47,6 @@ _SHARED_NBYTES = 32 << 10  # smaller bodies are as fast on the socket
 _SHARED_ROWS_NBYTES = 256 << 10  # as are replies that compiled code gives (small.py)
 _REGION_NBYTES = 1 << 20  # the smallest
 _WAIT_SHARE = 0.9  # of a deadline that the server may wait for a version
-_LARGE_IDS, _LARGE_NBYTES = 4096, 256 << 10  # of a pull; of a push
 _INT64, _FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
 _PULLED = frozenset((frames.PULLED, frames.ERROR))
 _PUSHED = frozenset((frames.PUSHED, frames.ERROR))
@@ -125,8 +122,7 @@ class PlaneShardConnection:
         try:
             link = self._link(deadline)
             link.stream.arm(deadline)
-            with link.placed(request):
-                send(link, request, deadline)
+            send(link, request, deadline)
         except BaseException as error:
             self._end(link)
             if not isinstance(error, EdlError | OSError):
@@ -141,8 +137,7 @@ class PlaneShardConnection:
         def wait() -> Result:
             try:
                 link.stream.arm(deadline)
-                with link.placed(request):
-                    return gather(link, request, deadline)
+                return gather(link, request, deadline)
             except OSError as error:
                 raise self._told(error) from error
             finally:
@@ -270,7 +265,6 @@ class _Link:
         self.stream = stream
         self._stall_s = stall_s
         self.sound = True  # nothing is under way
-        self._core = 0  # as a request tells it
         self._slot_map_version = slot_map_version
         self._sizes = sizes
         self._shares_memory = shares_memory
@@ -283,17 +277,6 @@ class _Link:
         self._lent: Bytes | None = None  # the request's body, until the reply is here
         self._reply: Bytes | None = None  # where the reply may be put
         self._reply_number = 0
-
-    @contextlib.contextmanager
-    def placed(self, request: ShardPull | ShardPush) -> Iterator[None]:
-        """Keep off the server's core while a large request goes, and while its reply comes."""
-        self._core = 0
-        if not self.stream.is_near or not _is_large(request):
-            yield
-            return
-        with cores.kept():
-            self._core = cores.this() + 1
-            yield
 
     # -- Sending
 
@@ -314,7 +297,7 @@ class _Link:
             frames.MAGIC, frames.PROTOCOL, frames.PULL,
             (frames.DENSE if pull.dense else 0) | (0 if known is None else frames.KNOWN),
             self._slot_map_version, 0, len(descriptors), 0, nbytes, 0, 0, 0, 0, known or 0,
-            body, reply, self._core,
+            body, reply,
         )  # fmt: skip
         self._send([begins, descriptors], parts, 0 if body else nbytes, deadline)
 
@@ -357,7 +340,7 @@ class _Link:
         begins = frames.HEAD.pack(
             frames.MAGIC, frames.PROTOCOL, frames.PUSH, flags, self._slot_map_version, timeout_ms,
             len(descriptors), span.attempt, nbytes, span.task, span.start, span.end,
-            push.version, known, body, reply, self._core,
+            push.version, known, body, reply,
         )  # fmt: skip
         self._send([begins, descriptors], parts, 0 if body else nbytes, deadline)
         if later:
@@ -560,14 +543,6 @@ class _Link:
     def _ask(self, head: Head, deadline: float) -> None:
         self.stream.send([frames.pack_head(head)], frames.HEAD_NBYTES, deadline)
         self._replied(_DONE, deadline)
-
-
-def _is_large(request: ShardPull | ShardPush) -> bool:
-    """Both ends are at it for so long that they should not share a core."""
-    if isinstance(request, ShardPull):
-        return request.dense or sum(map(len, request.tables.values())) >= _LARGE_IDS
-    rows = sum(values.nbytes for _, values in request.tables.values())
-    return rows + sum(values.nbytes for _, _, values in request.dense) >= _LARGE_NBYTES
 
 
 def _nbytes(region: _Region) -> int:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ..common.errors import EdlError
 
 MAGIC = 0x504C4445  # "EDLP"
-PROTOCOL = 3
-HEAD = struct.Struct("<IBBHIIIiQqqqqqHHI")
+PROTOCOL = 2
+HEAD = struct.Struct("<IBBHIIIiQqqqqqII")
 HEAD_NBYTES = HEAD.size
 _ARRAY = struct.Struct("<BBHIQ")
 ARRAY_NBYTES = _ARRAY.size
@@ -90,8 +90,7 @@ class Head(NamedTuple):
 
     `code`: a request's slot-map version, a reply's outcome, an error's status code.
     `body_region`: the shared region that the body lies in (0: it follows on the socket), and
-    `reply_region` the one that the reply's body may be put into (0: none). `core`: the number, plus
-    one, of the one that the caller of a large request runs on and goes on to need (0: not told).
+    `reply_region` the one that the reply's body may be put into (0: none).
     """
 
     op: int
@@ -108,7 +107,6 @@ class Head(NamedTuple):
     known: int = 0
     body_region: int = 0
     reply_region: int = 0
-    core: int = 0
 
 
 class Array(NamedTuple):
@@ -162,7 +160,7 @@ def pack_reply(
     told = len(descriptors)
     return HEAD.pack(
         MAGIC, PROTOCOL, op, flags, code, 0, told, 0, body_nbytes, 0, applied, 0, version, 0,
-        region, 0, 0,
+        region, 0,
     ) + descriptors  # fmt: skip
 
 
@@ -192,7 +190,7 @@ def error_text(descriptors: Any) -> str:
 def parse_head(data: Any, ops: frozenset[int]) -> Head:
     """The head at the beginning of `data`, at least 80 bytes. Raises Malformed."""
     fields = HEAD.unpack_from(data)
-    magic, protocol, op, flags, _, _, told, _, body, _, _, _, _, _, body_region, reply_region, _ = (
+    magic, protocol, op, flags, _, _, told, _, body, _, _, _, _, _, body_region, reply_region = (
         fields
     )
     if magic != MAGIC or protocol != PROTOCOL:

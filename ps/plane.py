@@ -35,7 +35,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common import cores, faults, listen
+from ..common import faults, listen
 from ..common.errors import EdlError, NotPinned, PeerError, Unreachable
 from ..common.identity import Identity
 from ..nn.model_spec import ModelSpec
@@ -355,8 +355,7 @@ class _Session:
             got = frames.HEAD_NBYTES
         try:
             head = frames.parse_head(self._view, frames.REQUESTS)
-            with cores.apart(head.core - 1) if head.core else contextlib.nullcontext():
-                code = self._answered(head, got)
+            code = self._answered(head, got)
         except frames.Malformed as error:
             self._left = 0  # where the next frame begins, nobody can say: this is the end
             self._refuse(frames.INVALID, str(error))

@@ -222,7 +222,7 @@ def _length(request, most):  # type: ignore[no-untyped-def]
     """Of a frame whose body is on the socket, by its head; 0: more than `most`, or malformed."""
     told, body = load_integer(request + 16) & 0xFFFFFFFF, load_integer(request + 24)
     regions = load_integer(request + 72)
-    if load_integer(request) & _BEGINS_MASK != _BEGINS or regions & 0xFFFF != 0:
+    if load_integer(request) & _BEGINS_MASK != _BEGINS or regions & 0xFFFFFFFF != 0:
         return 0
     if told > most or body < 0 or body > most or (told | body) & (_ALIGN - 1) != 0:
         return 0
@@ -234,7 +234,7 @@ def _is_pull(request, words):  # type: ignore[no-untyped-def]
     """Of rows alone, over the socket, by this slot map."""
     slot_map, regions = load_integer(request + 8) & 0xFFFFFFFF, load_integer(request + 72)
     known = load_integer(request) in (_PULL, _PULL_KNOWN)
-    return known and regions & 0xFFFFFFFF == 0 and slot_map in (0, words[SLOT_MAP])
+    return known and regions == 0 and slot_map in (0, words[SLOT_MAP])
 
 
 @inlined

@@ -73,13 +73,12 @@ class Stream:
         self._stall_s = stall_s
         self._timeout_s = 0.0
         self._to_deadline = False  # what is armed ends at the deadline, not before
-        self.is_near = sock.family == socket.AF_UNIX or is_loopback(sock.getpeername()[0])
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _ALIVE.items():
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
-            if self.is_near:
+            if is_loopback(sock.getpeername()[0]):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
         else:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_NBYTES)

@@ -1,15 +1,18 @@
 """Pieces of work for two threads: the one that needs them, and one that has a free core.
 
 The process has as many threads for this as cores beyond the first, and asks one where the machine
-has a core that is idle at that moment: another than its own, or Linux may wake that thread where it
-would wait for who asks (common/cores.py). Whoever needs the pieces works on them himself, and never
-waits for one that nobody has begun: if the core has found something else to do, help comes late or
-not at all, and cost no more than asking for it.
+has a core that is idle at that moment. That thread is sent to another core than who asks it, before
+it is woken: in a virtual machine Linux takes a core for busy that has been idle for a millisecond,
+and would wake it where it must wait for who asks (docs/performance.md). Whoever needs the pieces
+works on them himself, and never waits for one that nobody has begun: if the core has found
+something else to do, help comes late or not at all, and cost no more than asking for it.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import ctypes
 import functools
 import itertools
 import os
@@ -18,7 +21,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
-from ..common import cores
+_LOAD = "/proc/loadavg"
+_this_core: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
 
 
 class Work:
@@ -72,13 +76,13 @@ class Work:
             if not self._help.done():
                 return
             self._help.result()
-        if not cores.one_is_idle():
+        if not _core_is_idle():
             return
         try:
             helper = helpers.pop()
         except IndexError:  # others were faster
             return
-        cores.send_away(helper.thread)
+        helper.leave_core()
         self._help = helper.submit(self._do_some)
         self._help.add_done_callback(lambda _: helpers.append(helper))
 
@@ -103,8 +107,31 @@ class _Helper(ThreadPoolExecutor):
         super().__init__(1, "work")
         self.thread = self.submit(threading.get_native_id).result()
 
+    def leave_core(self) -> None:
+        """Let the thread, which waits, go on on another core than the caller's."""
+        with contextlib.suppress(OSError):  # there is no other, or a sandbox forbids it
+            others = os.sched_getaffinity(0) - {_this_core()}
+            os.sched_setaffinity(self.thread, others)
+
 
 @functools.cache
 def _helpers() -> collections.deque[_Helper]:
     """Those that are free."""
-    return collections.deque(_Helper() for _ in range(len(os.sched_getaffinity(os.getpid())) - 1))
+    return collections.deque(_Helper() for _ in range(len(os.sched_getaffinity(0)) - 1))
+
+
+def _core_is_idle() -> bool:
+    """Fewer threads run now than the machine has cores: proc_loadavg(5)'s fourth field."""
+    running = os.pread(_loads(), 64, 0).split()[3].partition(b"/")[0]
+    return int(running) < _num_cores()
+
+
+@functools.cache
+def _loads() -> int:
+    """Open for good: to open it each time takes longer than all the rest."""
+    return os.open(_LOAD, os.O_RDONLY | os.O_CLOEXEC)
+
+
+@functools.cache
+def _num_cores() -> int:
+    return os.cpu_count() or 1

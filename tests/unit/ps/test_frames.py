@@ -13,18 +13,18 @@ from edl.ps import frames
 from edl.ps.frames import Head, Malformed
 
 PULL_GOLDEN = (
-    "45444c50" "03" "01" "0300"  # magic, protocol, pull, dense and known
+    "45444c50" "02" "01" "0300"  # magic, protocol, pull, dense and known
     "07000000" "00000000" "20000000" "00000000"  # slot map 7; 32 bytes of descriptors
     "1000000000000000" "0000000000000000" "0000000000000000" "0000000000000000"  # body of 16
-    "0000000000000000" "2a00000000000000" "0000" "0000" "00000000"  # knows version 42
+    "0000000000000000" "2a00000000000000" "00000000" "00000000"  # knows version 42
     "02" "00" "0400" "00000000" "0200000000000000"  # 2 rows of
     "75736572000000000000000000000000"  # "user"
 )  # fmt: skip
 PUSH_GOLDEN = (
-    "45444c50" "03" "02" "0400"  # push, then answer with dense chunks
+    "45444c50" "02" "02" "0400"  # push, then answer with dense chunks
     "01000000" "e8030000" "40000000" "03000000"  # waits 1,000 ms; attempt 3
     "3000000000000000" "0500000000000000" "4000000000000000" "8000000000000000"  # task 5: [64, 128)
-    "0900000000000000" "0000000000000000" "0200" "0100" "04000000"  # as of version 9; regions 2 and 1; core 3
+    "0900000000000000" "0000000000000000" "02000000" "01000000"  # as of version 9; regions 2 and 1
     "02" "01" "0400" "02000000" "0100000000000000"  # 1 float32 row of dim 2 of
     "75736572000000000000000000000000"  # "user"
     "03" "05" "0100" "06000000" "0500000000000000"  # 5 codes of chunk 6 of
@@ -68,7 +68,6 @@ def test_push_is_these_bytes():
         version=9,
         body_region=2,
         reply_region=1,
-        core=4,
     )
 
     assert framed(head, PUSH).hex() == PUSH_GOLDEN
@@ -93,7 +92,7 @@ def test_pull_of_the_documentation_is_these_bytes():
 
 def test_error_is_these_bytes():
     text = "6f68206e6f" + 11 * "00"
-    expected = "45444c500344000003000000000000001000000000000000" + 56 * "00" + text
+    expected = "45444c500244000003000000000000001000000000000000" + 56 * "00" + text
 
     assert frames.pack_error(3, "oh no").hex() == expected
     assert frames.error_text(bytes.fromhex(expected)[frames.HEAD_NBYTES :]) == "oh no"
@@ -133,7 +132,6 @@ heads = st.builds(
     known=st.integers(-(2**63), 2**63 - 1),
     body_region=st.integers(0, frames.MAX_REGIONS),
     reply_region=st.just(0),
-    core=st.integers(0, 2**32 - 1),
 )
 
 
@@ -194,7 +192,7 @@ def test_a_changed_frame_is_malformed_or_keeps_its_promises(data):
         {"body_nbytes": frames.MAX_BODY_NBYTES + 16},
         {"body_nbytes": 8},
         {"body_region": frames.MAX_REGIONS + 1},
-        {"reply_region": 2**16 - 1},
+        {"reply_region": 2**32 - 1},
     ],
     ids=str,
 )
@@ -209,7 +207,7 @@ def test_head_beyond_the_limits_is_malformed(change):
     "data", [b"HTTP" + bytes(76), struct.pack("<IB", frames.MAGIC, 1) + bytes(75)]
 )
 def test_another_protocol_is_malformed(data):
-    with pytest.raises(Malformed, match="no frame of protocol 3"):
+    with pytest.raises(Malformed, match="no frame of protocol 2"):
         frames.parse_head(data, frames.REQUESTS)
 
 

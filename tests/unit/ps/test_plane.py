@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl.common import cores
 from edl.common.errors import EdlError, PeerError, Unauthenticated, Unreachable
 from edl.common.identity import IDENTITY_VARIABLE, Identity, job_identity
 from edl.nn import optimizers
@@ -230,40 +229,6 @@ def test_gradients_travel_in_fewer_bytes(start, transport, wire):
     after = connection.start_pull(pull(("t", ids), dense=True), FAR_S)()
     np.testing.assert_allclose(before - after.tables["t"], gradients, atol=1 / 254)
     np.testing.assert_allclose(after.dense[1][2], CHUNK + np.array([-1, 0.5, 2]), atol=1 / 8)
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_server_keeps_off_the_core_of_who_asks_for_much(start, certified, monkeypatch, transport):
-    told = []
-
-    def apart(core):
-        told.append(core)
-        return contextlib.nullcontext()
-
-    monkeypatch.setattr(cores, "this", lambda: 5)
-    monkeypatch.setattr(cores, "kept", contextlib.nullcontext)
-    monkeypatch.setattr(cores, "apart", apart)
-    connection = start(identity=certified).connect(transport)
-    small = [pull(("t", range(4095))), push(0, 8, range(4095))]
-    large = [pull(("t", range(4096))), push(8, 16, range(4096)), pull(dense=True)]
-
-    for request in [*small, *large]:
-        begin = connection.start_pull if isinstance(request, ShardPull) else connection.start_push
-        begin(request, FAR_S)()
-        assert told == [5] * len(told)
-
-    assert len(told) == len(large)
-
-
-def test_core_means_nothing_to_another_host(start, monkeypatch):
-    connection = start().connect()
-    connection.start_pull(pull(("t", [1])), FAR_S)()
-    monkeypatch.setattr(connection._idle[0].stream, "is_near", False)
-    monkeypatch.setattr(cores, "apart", lambda core: pytest.fail("it is of another host"))
-
-    reply = connection.start_pull(pull(("t", range(5000))), FAR_S)()
-
-    assert len(reply.tables["t"]) == 5000
 
 
 def test_many_calls_run_at_the_same_time(start):

@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from edl.common import cores
 from edl.nn import optimizers as specs
 from edl.nn.initializers import initial_rows
 from edl.nn.model_spec import TableSpec
-from edl.ps import rows
+from edl.ps import rows, work
 from edl.ps.optimizers import make_rule
 from edl.ps.rows import Rows, _stride
 from edl.ps.table import RowBlock, Table
@@ -32,7 +31,7 @@ def helped(request, monkeypatch):
     """Pushes are applied by their own thread; or in pieces, by one that helps as well."""
     if request.param == "helped":
         monkeypatch.setattr(rows, "_PIECE", 100)
-        monkeypatch.setattr(cores, "one_is_idle", lambda: True)
+        monkeypatch.setattr(work, "_core_is_idle", lambda: True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from edl.common import cores
 from edl.common.errors import EdlError
 from edl.ps import work
-from edl.ps.work import Work
+from edl.ps.work import Work, _core_is_idle
 
 FAR_S = 120.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 
@@ -39,7 +38,7 @@ class Pieces:
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
     monkeypatch.setattr(work.os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(cores, "one_is_idle", lambda: True)
+    monkeypatch.setattr(work, "_core_is_idle", lambda: True)
     work._helpers.cache_clear()
     yield
     for helper in work._helpers():
@@ -60,8 +59,9 @@ def test_each_piece_is_done_once_by_one_of_two_threads():
 
 
 def test_who_helped_helps_again_each_time_on_another_core(monkeypatch):
-    sent = []
-    monkeypatch.setattr(cores, "send_away", sent.append)
+    chosen = []
+    monkeypatch.setattr(work, "_this_core", lambda: len(chosen) % 2)
+    monkeypatch.setattr(work.os, "sched_setaffinity", lambda *told: chosen.append(told))
 
     for _ in range(3):
         pieces = Pieces(2)
@@ -77,7 +77,22 @@ def test_who_helped_helps_again_each_time_on_another_core(monkeypatch):
             threading.Event().wait(0.001)
 
     assert helper is not threading.main_thread()
-    assert sent == 3 * [helper.native_id]
+    assert chosen == [(helper.native_id, {other}) for other in (1, 0, 1)]
+
+
+def test_thread_that_may_not_be_sent_to_another_core_helps_all_the_same(monkeypatch):
+    def forbid(thread, cores):
+        raise PermissionError("seccomp")
+
+    monkeypatch.setattr(work.os, "sched_setaffinity", forbid)
+    pieces = Pieces(2)
+
+    with Work(pieces.all()) as shared:
+        assert pieces.helping.wait(FAR_S)
+        pieces.go.set()
+        shared.wait(1)
+
+    assert [len(by) for by in pieces.by] == [1, 1]
 
 
 def test_nobody_waits_for_help_that_has_not_begun():
@@ -129,7 +144,7 @@ def test_only_as_many_pieces_are_begun_as_there_is_room_for():
 
 
 def test_help_is_asked_for_again_when_a_core_gets_free(monkeypatch):
-    monkeypatch.setattr(cores, "one_is_idle", lambda: False)
+    monkeypatch.setattr(work, "_core_is_idle", lambda: False)
     pieces = Pieces(3)
     pieces.go.set()
 
@@ -140,20 +155,34 @@ def test_help_is_asked_for_again_when_a_core_gets_free(monkeypatch):
 
     with Work([pieces.all()[0], second, pieces.all()[2]]) as shared:
         shared.wait(0)
-        monkeypatch.setattr(cores, "one_is_idle", lambda: True)
+        monkeypatch.setattr(work, "_core_is_idle", lambda: True)
         shared.wait(1)
 
     assert [len(by) for by in pieces.by] == [1] * 3
     assert pieces.by[0] == [threading.main_thread()]
 
 
-@pytest.mark.parametrize("lack", [(work, "_helpers"), (cores, "one_is_idle")])
+@pytest.mark.parametrize("lack", ["_helpers", "_core_is_idle"])
 def test_where_no_core_is_idle_nobody_is_asked(monkeypatch, lack):
     alone = Pieces(2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(*lack, lambda: None)
+        patched.setattr(work, lack, lambda: None)
         with Work(alone.all()) as shared:
             shared.wait(1)
 
     assert alone.by == [[threading.main_thread()]] * 2
+
+
+@pytest.mark.parametrize(("running", "idle"), [(3, True), (4, False)])
+def test_core_is_idle_while_fewer_threads_run_than_there_are_cores(
+    monkeypatch, tmp_path, running, idle
+):
+    told = tmp_path / "loadavg"
+    told.write_text(f"0.10 0.20 0.30 {running}/567 8910\n")
+    with monkeypatch.context() as patched, told.open() as opened:
+        patched.setattr(work, "_loads", opened.fileno)
+        patched.setattr(work, "_num_cores", lambda: 4)
+        found = [_core_is_idle() for _ in range(2)]
+
+    assert found == [idle, idle]
