@@ -8,7 +8,10 @@ than one client.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -35,6 +38,7 @@ CARRIERS = {"shared memory": "shm", "unix socket": "unix", "TCP": "tcp", "plain 
 ROWS, BATCH, DIM = 2_000_000, 100_000, 16
 CYCLES = 3  # pulls and pushes of one sample
 ROW_CYCLES = 12  # of a sample of rows, and before it: 0.1 s each
+OWN_WORK_S = 0.03  # of a worker, between a push and the next pull
 ROUNDS = 9
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -100,6 +104,15 @@ def rows() -> str:
     Each sample begins with as many cycles that do not count: after a pause the scheduler puts
     client and server on one core for the first five to eight, while the other one idles.
     """
+    return _rows(lambda end, batches: _cycles(BATCH, end, batches, ROW_CYCLES, ROW_CYCLES))
+
+
+def rows_between() -> str:
+    """The same, but before each cycle the worker's end computes."""
+    return _rows(_apart)
+
+
+def _rows(sampled: Callable[[Here | There, list[Batch]], Callable[[], Sample]]) -> str:
     batches = row_batches(ROW_CYCLES)
     spec = ModelSpec((), (TableSpec("t", DIM),), Adagrad())
     with contextlib.ExitStack() as stack:
@@ -108,10 +121,7 @@ def rows() -> str:
             ends[name] = stack.enter_context(serving(1, spec, {}, transport))
         for end in ends.values():
             fill(end)
-        variants = {
-            n: _cycles(BATCH, end, batches, ROW_CYCLES, ROW_CYCLES) for n, end in ends.items()
-        }
-        found = alternate(variants, ROUNDS)
+        found = alternate({n: sampled(end, batches) for n, end in ends.items()}, ROUNDS)
     cost = ("CPU ms per 100,000 rows", BATCH * 1e3)
     return table(found, ["store in process", "plain gRPC"], ("M rows/s", 1e-6), cost)
 
@@ -316,6 +326,30 @@ def _cycles(
     def run() -> Sample:
         work(unmeasured)
         return sample(amount * cycles, work, end.pids)
+
+    return run
+
+
+def _apart(end: Here | There, batches: list[Batch]) -> Callable[[], Sample]:
+    """Times one cycle of each batch, of which each begins after OWN_WORK_S of another work."""
+    values = np.zeros(1 << 15, np.float32)
+
+    def compute() -> None:
+        until = time.perf_counter() + OWN_WORK_S
+        while time.perf_counter() < until:
+            np.exp(values, out=values)
+            values.fill(0)
+
+    def cycle(rows: Rows, dense: Dense) -> None:
+        end.pull(rows, dense)
+        end.push(rows, dense)
+
+    def run() -> Sample:
+        found = []
+        for rows, dense in batches:
+            compute()
+            found.append(sample(BATCH, functools.partial(cycle, rows, dense), end.pids))
+        return Sample(*(sum(of) for of in zip(*map(dataclasses.astuple, found), strict=True)))
 
     return run
 

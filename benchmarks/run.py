@@ -38,6 +38,10 @@ PARTS: dict[str, Part] = {
     "store": ("The store, per core", lambda _: store.store()),
     "snapshots": ("A server's own snapshots", lambda _: snapshots.snapshots()),
     "rows": ("Pull + push of 100,000 rows", lambda _: parameters.rows()),
+    "rows-between": (
+        "Pull + push of 100,000 rows, between a worker's own work",
+        lambda _: parameters.rows_between(),
+    ),
     "dense": ("Pull + push of 100 MB", lambda _: parameters.dense()),
     "dense-1gb": ("Pull + push of 1 GB", lambda _: parameters.dense_1gb()),
     "workers": ("Two servers and two workers", lambda _: parameters.workers()),
