@@ -31,7 +31,7 @@ from edl.ps.plane import Listening, Plane
 from edl.ps.shard import ShardPull, ShardPush
 from edl.ps.slots import SlotMap
 from edl.ps.store import Outcome, PullPlan, Pushed, Store
-from edl.ps.stream import LOOPBACK_CONGESTION, UNIX_SEND_NBYTES
+from edl.ps.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
 
 MEGABYTES = (1, 4, 16, 64)
 CLIENTS = (1, 4)
@@ -227,6 +227,7 @@ def _set_options(sock: socket.socket) -> None:
     if sock.family == socket.AF_INET:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, LOOPBACK_UNSENT_NBYTES)
     else:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_NBYTES)
 

@@ -50,6 +50,8 @@ _TLS_HANDSHAKE = b"\x16"  # first byte of a TLS record; a hello begins with "E"
 _NONCE_NBYTES = 32
 UNIX_SEND_NBYTES = 2 << 20  # on its way: with the default of 208 KiB both ends wait by turns
 LOOPBACK_CONGESTION = b"reno"  # every kernel has it; one that paces (BBR) has nothing to pace here
+# What the send buffer holds more is sent by the receiver's core, beside the sender's: out of order.
+LOOPBACK_UNSENT_NBYTES = 1 << 16
 _IOV = 512  # buffers of one sendmsg; the kernel takes 1,024
 _RECORD_NBYTES = 1 << 14  # of TLS: smaller buffers are joined
 _TLS_NBYTES = 1 << 18  # encrypted or received at once: both ends work at the same time, in L2
@@ -80,6 +82,9 @@ class Stream:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
             if is_loopback(sock.getpeername()[0]):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
+                sock.setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, LOOPBACK_UNSENT_NBYTES
+                )
         else:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_NBYTES)
         sock.settimeout(None)

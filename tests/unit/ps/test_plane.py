@@ -429,6 +429,16 @@ def test_nothing_is_paced_on_loopback(start):
     assert [name.rstrip(b"\0") for name in found] == [b"reno", b"reno"]
 
 
+def test_only_the_sender_sends_on_loopback(start):
+    shard = start()
+    ours, _ = shard.peer()
+    (theirs,) = shard.plane._peers
+
+    found = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) for s in (ours, theirs)]
+
+    assert found == [1 << 16, 1 << 16]
+
+
 # -- Peers that fail
 
 
