@@ -335,18 +335,20 @@ TestLives = Lives.TestCase
 
 
 def test_snapshots_beside_pushes_hold_what_their_ledgers_say():
-    """Four threads push, each its task, while a fifth takes snapshots, bases and deltas."""
-    tasks, pushes = 4, 400
+    """Four threads push, each its task, while this one takes snapshots, bases and deltas."""
+    tasks, most_pushes, snapshots = 4, 20_000, 24
     fsspec.filesystem("memory").store.clear()
     folder, store = Folder("memory://snapshots", "job", 0), begun(COUNTS)
-    stop = threading.Event()
+    enough = threading.Event()
 
     def ids_of(task, position):
         rng = np.random.default_rng(1000 * task + position)
-        return np.unique(np.concatenate([rng.integers(0, 40 + position, 20), [500 + task]]))
+        return np.unique(np.concatenate([rng.integers(0, 40 + position % 400, 20), [500 + task]]))
 
     def worker(task):
-        for p in range(pushes):
+        for p in range(most_pushes):
+            if enough.is_set():
+                return
             ids = ids_of(task, p)
             rows = {"t": (ids, np.full((len(ids), 1), -1, np.float32))}
             grads = {("w", 0): np.full(2, -1, np.float32)}
@@ -355,20 +357,19 @@ def test_snapshots_beside_pushes_hold_what_their_ledgers_say():
 
     recorder, taken = Recorder(store, folder, "a"), []
 
-    def snapshots():
-        while not stop.is_set():
-            link = recorder.take()
-            if link is not None:
-                taken.append(link)
-
-    with ThreadPoolExecutor(tasks + 1) as pool:
-        writer = pool.submit(snapshots)
-        for done in [pool.submit(worker, task) for task in range(tasks)]:
+    with ThreadPoolExecutor(tasks) as pool:
+        pushed = [pool.submit(worker, task) for task in range(tasks)]
+        try:
+            while len(taken) < snapshots and not all(done.done() for done in pushed):
+                link = recorder.take()
+                if link is not None:
+                    taken.append(link)
+        finally:
+            enough.set()
+        for done in pushed:
             done.result()
-        stop.set()
-        writer.result()
 
-    assert len(taken) > 20
+    assert snapshots == len(taken)
     for most in {link.number for link in taken[:: len(taken) // 8]}:
         copy = empty()
         links, _ = folder.links("a", most)
