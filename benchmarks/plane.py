@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import socket
 import struct
 import threading
@@ -47,7 +48,7 @@ _IDENTITY = Identity("benchmark")
 def plane() -> str:
     """Markdown: throughput and CPU at 1-64 MB, small pulls."""
     parts = [_throughput(clients, size << 20) for clients in CLIENTS for size in MEGABYTES]
-    return "\n\n".join([*parts, _memory(), _small()])
+    return "\n\n".join([*parts, _memory(), *_small()])
 
 
 def _throughput(clients: int, nbytes: int) -> str:
@@ -89,8 +90,17 @@ def _memory() -> str:
     return table(found, ["memcpy"], ("GB/s, 16 MB both ways", 1e-9), ("CPU s per GB", 1e9))
 
 
-def _small() -> str:
-    with _processes(1) as (run, pids):
+def _small() -> Iterator[str]:
+    """Where both ends are decides more than what they do, and the system moves them by chance."""
+    core, *others = sorted(os.sched_getaffinity(0))
+    yield _small_on("both ends on one core", {core}, {core})
+    if others:
+        yield _small_on("each end on a core of its own", {core}, {others[0]})
+        yield _small_on("where the system puts them", None, None)
+
+
+def _small_on(where: str, server: Cores, client: Cores) -> str:
+    with _processes(1, server, client) as (run, pids):
         found = alternate(
             {
                 f"{carrier}": _work(run, name, 4 * ROWS * DIM, PINGS, PINGS, pids)
@@ -105,10 +115,12 @@ def _small() -> str:
         )
     names = list(found)
     baselines = [names[0], names[2]]
-    return table(found, baselines, ("requests/s", 1.0), ("CPU us per request", 1e6))
+    columns = ("requests/s", 1.0), ("CPU us per request", 1e6)
+    return f"Small requests, {where}:\n\n{table(found, baselines, *columns)}"
 
 
 Run = Callable[[str, int, int], None]
+Cores = set[int] | None  # None: any
 
 
 def _work(
@@ -118,17 +130,21 @@ def _work(
 
 
 @contextlib.contextmanager
-def _processes(clients: int) -> Iterator[tuple[Run, list[int]]]:
-    """A server and its clients: what runs a carrier on all clients at once, and all pids."""
+def _processes(
+    clients: int, at_server: Cores = None, at_clients: Cores = None
+) -> Iterator[tuple[Run, list[int]]]:
+    """A server and its clients, on these cores: what runs a carrier on all clients at once, and all
+    pids."""
     spawn = multiprocessing.get_context("spawn")
     server_line, far = spawn.Pipe()
-    processes = [spawn.Process(target=_serve, args=(far,), daemon=True)]
+    processes = [spawn.Process(target=_serve, args=(far, at_server), daemon=True)]
     processes[0].start()
     told = server_line.recv()
     lines = [server_line]
     for _ in range(clients):
         line, far = spawn.Pipe()
-        processes.append(spawn.Process(target=_client, args=(far, *told), daemon=True))
+        told_client = (far, at_clients, *told)
+        processes.append(spawn.Process(target=_client, args=told_client, daemon=True))
         processes[-1].start()
         lines.append(line)
 
@@ -180,8 +196,15 @@ class _Nothing:
         raise NotImplementedError
 
 
-def _serve(line: Connection) -> None:
+def _start_on(cores: Cores) -> None:
+    """Threads that this one starts are there, too."""
     keep_freed_memory()
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+def _serve(line: Connection, cores: Cores) -> None:
+    _start_on(cores)
     store = Store(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
     store.init(ModelSpec((), (TableSpec("t", DIM),), SGD()), {}, True)
     ids = np.arange(100_000)
@@ -290,8 +313,10 @@ def _endpoint(told: Listening) -> PlaneEndpoint:
     return PlaneEndpoint("127.0.0.1", told.tcp_port, told.unix_name, told.host_id)
 
 
-def _client(line: Connection, addresses: dict[str, Any], planes: list[Listening]) -> None:
-    keep_freed_memory()
+def _client(
+    line: Connection, cores: Cores, addresses: dict[str, Any], planes: list[Listening]
+) -> None:
+    _start_on(cores)
     client = _Client(addresses, planes)
     while (what := line.recv()) is not None:
         client.run(*what)
