@@ -26,11 +26,13 @@ from edl.nn.model_spec import ModelSpec, TableSpec
 from edl.nn.optimizers import SGD
 from edl.ps.aggregation import Policy, Update
 from edl.ps.connection import PlaneEndpoint, PlaneShardConnection
+from edl.ps.dense import Chunk
 from edl.ps.ledger import Span
 from edl.ps.metrics import Metrics
-from edl.ps.plane import Listening, Plane
+from edl.ps.plane import Backend, Listening, Plane
 from edl.ps.shard import ShardPull, ShardPush
 from edl.ps.slots import SlotMap
+from edl.ps.small import Board
 from edl.ps.store import Outcome, PullPlan, Pushed, Store
 from edl.ps.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
 
@@ -40,6 +42,7 @@ TURN_NBYTES = 256 << 20  # of one sample, each way, over all clients
 PINGS = 2_000
 ROWS, DIM = 64, 16
 ROUNDS = 7
+_STORE = 0  # among the backends, which are named by the bytes of their only chunk
 _HEAD = struct.Struct("<QQ")  # 1 push, 2 pull; bytes
 _DEADLINE_S = 60.0
 _IDENTITY = Identity("benchmark")
@@ -168,18 +171,19 @@ def _processes(
 
 
 class _Nothing:
-    """A backend whose pull answers one chunk of the asked size, and whose push drops all."""
+    """A backend whose pull answers one chunk, and whose push drops all."""
 
     slot_map = SlotMap(1)
     spec = None
     initialized = True
-    board = None
 
-    def __init__(self) -> None:
-        self._values = np.ones(max(MEGABYTES) << 18, np.float32)
+    def __init__(self, nbytes: int) -> None:
+        self._values = np.ones(nbytes >> 2, np.float32)
+        chunk = Chunk(self._values, [], np.zeros(1, np.int64), 1)
+        self.board = Board({}, {("w", 0): chunk}, 1, 1)
 
     def plan_pull(self, *, dense: bool, known_version: Any, tables: Any, cut: str) -> PullPlan:
-        return PullPlan(0, [(("w", 0), self._values[:known_version])], [])
+        return PullPlan(1, [(("w", 0), self._values)], [])
 
     def check_rows(self, table: str, ids: Any, dim: int) -> None:
         pass
@@ -209,11 +213,12 @@ def _serve(line: Connection, cores: Cores) -> None:
     store.init(ModelSpec((), (TableSpec("t", DIM),), SGD()), {}, True)
     ids = np.arange(100_000)
     store.push(Span(1, 1, 0, 1), 0, Update({}, {"t": (ids, np.ones((len(ids), DIM), np.float32))}))
-    nothing = _Nothing()
-    planes = [
-        Plane(lambda: nothing, Metrics(0), index=0, identity=_IDENTITY),
-        Plane(lambda: store, Metrics(0), index=0, identity=_IDENTITY),
-    ]
+    backends: dict[int, Backend] = {size << 20: _Nothing(size << 20) for size in MEGABYTES}
+    backends[_STORE] = store
+    planes = {
+        name: Plane(lambda backend=backend: backend, Metrics(0), index=0, identity=_IDENTITY)
+        for name, backend in backends.items()
+    }
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = socket.socket(socket.AF_UNIX)
     unix.bind("")  # any abstract name
@@ -221,7 +226,7 @@ def _serve(line: Connection, cores: Cores) -> None:
     for listener in (tcp, unix):
         threading.Thread(target=_accept, args=(listener,), daemon=True).start()
     addresses = {"TCP": tcp.getsockname(), "unix": unix.getsockname()}
-    line.send((addresses, [plane.listening for plane in planes]))
+    line.send((addresses, {name: plane.listening for name, plane in planes.items()}))
     line.recv()
 
 
@@ -259,20 +264,20 @@ def _set_options(sock: socket.socket) -> None:
 
 
 class _Client:
-    def __init__(self, addresses: dict[str, Any], planes: list[Listening]) -> None:
+    def __init__(self, addresses: dict[str, Any], planes: dict[int, Listening]) -> None:
         self._sockets = {}
         for carrier, address in addresses.items():
             family = socket.AF_INET if carrier == "TCP" else socket.AF_UNIX
             sock = self._sockets[carrier] = socket.socket(family)
             sock.connect(address)
             _set_options(sock)
-        self._planes = [
-            {
+        self._planes = {
+            backend: {
                 carrier: PlaneShardConnection(_endpoint(told), _IDENTITY, 1, transport=name)
                 for carrier, name in (("TCP", "tcp"), ("unix", "unix"), ("shm", "shm"))
             }
-            for told in planes
-        ]
+            for backend, told in planes.items()
+        }
         self._out = np.ones(max(MEGABYTES) << 18, np.float32)
         self._into = np.ones(max(MEGABYTES) << 18, np.float32)
         self._ack = memoryview(bytearray(8))
@@ -298,11 +303,11 @@ class _Client:
         elif small:
             pull = ShardPull(False, None, {"t": self._ids})
             for _ in range(turns):
-                self._planes[1][carrier].start_pull(pull, _DEADLINE_S)()
+                self._planes[_STORE][carrier].start_pull(pull, _DEADLINE_S)()
         else:
-            plane = self._planes[0][carrier]
+            plane = self._planes[nbytes][carrier]
             place = None if carrier == "shm" else lambda tensor, number: into
-            pull = ShardPull(True, len(out), into=place)
+            pull = ShardPull(True, into=place)
             push = ShardPush(Span(1, 1, 0, 1), 0, [("w", 0, out)])
             for _ in range(turns):
                 plane.start_push(push, _DEADLINE_S)()
@@ -314,7 +319,7 @@ def _endpoint(told: Listening) -> PlaneEndpoint:
 
 
 def _client(
-    line: Connection, cores: Cores, addresses: dict[str, Any], planes: list[Listening]
+    line: Connection, cores: Cores, addresses: dict[str, Any], planes: dict[int, Listening]
 ) -> None:
     _start_on(cores)
     client = _Client(addresses, planes)

@@ -250,6 +250,28 @@ def compare_and_swap(typingctx: Any, address: Any, expected: Any, value: Any) ->
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def acquire_integer(typingctx: Any, address: Any) -> Any:
+    """The int64 at `address`, read atomically, before all that is read after it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(pointer(builder, args[0], ir.IntType(64)), "acquire", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def release_integer(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write the int64 at `address`, atomically, after all that was written before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = pointer(builder, args[0], ir.IntType(64))
+        builder.store_atomic(args[1], place, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def load_integer(typingctx: Any, address: Any) -> Any:
     """The int64 at `address`."""
 

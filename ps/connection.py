@@ -44,7 +44,7 @@ _FIRST_NBYTES = 8 << 10  # of a reply, read at once: a small one is one system c
 _BEGIN_NBYTES = 256  # after a large one: the rest goes straight to its place
 _SMALL_NBYTES = 8 << 10  # a body that is joined with what stands before it
 _SHARED_NBYTES = 32 << 10  # smaller bodies are as fast on the socket
-_SHARED_ROWS_NBYTES = 256 << 10  # as are replies that compiled code gives (small.py)
+_SHARED_PULLED_NBYTES = 256 << 10  # as are replies that compiled code gives (small.py)
 _REGION_NBYTES = 1 << 20  # the smallest
 _WAIT_SHARE = 0.9  # of a deadline that the server may wait for a version
 _INT64, _FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
@@ -291,7 +291,10 @@ class _Link:
         if pull.cut:
             told.append((frames.CUT, frames.NONE, pull.cut, 0, 0))
         _, descriptors, _ = frames.describe(tuple(told))
-        body, reply = self._share(parts, nbytes, pull, deadline) if self._shares_memory else (0, 0)
+        body = reply = 0
+        if self._shares_memory:
+            least = _SHARED_NBYTES if pull.cut else _SHARED_PULLED_NBYTES
+            body, reply = self._share(parts, nbytes, pull, least, deadline)
         known = pull.known_version
         begins = frames.HEAD.pack(
             frames.MAGIC, frames.PROTOCOL, frames.PULL,
@@ -336,7 +339,7 @@ class _Link:
         else:
             parts = ids + parts
         if self._shares_memory:
-            body, reply = self._share(parts, nbytes, then, deadline)
+            body, reply = self._share(parts, nbytes, then, _SHARED_NBYTES, deadline)
         begins = frames.HEAD.pack(
             frames.MAGIC, frames.PROTOCOL, frames.PUSH, flags, self._slot_map_version, timeout_ms,
             len(descriptors), span.attempt, nbytes, span.task, span.start, span.end,
@@ -349,10 +352,15 @@ class _Link:
             self.stream.write(b"V", deadline)
 
     def _share(
-        self, parts: list[NDArray[Any]], nbytes: int, pull: ShardPull | None, deadline: float
+        self,
+        parts: list[NDArray[Any]],
+        nbytes: int,
+        pull: ShardPull | None,
+        least: int,
+        deadline: float,
     ) -> tuple[int, int]:
-        """Copy a large body's parts into a region, its first ones at least; find one for a large
-        reply. Their numbers, or 0."""
+        """Copy a large body's parts into a region, its first ones at least; find one for a reply of
+        at least `least` bytes. Their numbers, or 0."""
         self.sound = False
         lent = into = None
         body = reply = 0
@@ -361,7 +369,7 @@ class _Link:
             _copy(parts, lent)
         if pull is not None:
             wanted = self._sizes.expected(pull)
-            if wanted >= (_SHARED_NBYTES if pull.dense or pull.cut else _SHARED_ROWS_NBYTES):
+            if wanted >= least:
                 reply, into = self._region(wanted, deadline)
         # only now: a new region is told of by a request of its own
         self._lent, self._reply, self._reply_number = lent, into, reply

@@ -57,6 +57,7 @@ class Dense:
         self._chunks: dict[ChunkKey, Chunk] = {}
         self._locks: dict[ChunkKey, threading.Lock] = {}
         self._pins: dict[str, dict[ChunkKey, Chunk]] = {}
+        self.moved = False  # since somebody set it back, a chunk's values have found another place
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -134,6 +135,7 @@ class Dense:
         chunk = self._chunks[key]
         if chunk.pinned:
             chunk.own()
+            self.moved = True  # only now
         if key[0] in self._buffers:
             chunk.value += grad
         else:

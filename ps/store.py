@@ -47,7 +47,7 @@ from .ledger import Entry, Ledger, Span, Verdict
 from .optimizers import Floats, Ints
 from .parameters import Invalid, Parameters, RowPlan, check_ids, check_spec, difference
 from .slots import SlotMap
-from .small import VALID, VERSION, Board
+from .small import VALID, Board
 from .table import RowBlock
 from .trace import TakenRows
 
@@ -208,8 +208,10 @@ class Store:
         if self._board is None and self._trace is None:
             with self._lock:
                 if self._board is None and self.initialized and not self._torn:
-                    tables = self._held().tables
-                    self._board = Board(tables, self.slot_map.version, self._version)
+                    held = self._held()
+                    chunks = dict(held.dense.changed_since(None))
+                    version = self._version
+                    self._board = Board(held.tables, chunks, self.slot_map.version, version)
         return self._board
 
     def _lose_board(self) -> None:
@@ -274,6 +276,7 @@ class Store:
 
     def insert_chunk(self, key: ChunkKey, chunk: Chunk) -> None:
         with self._lock:
+            self._lose_board()
             self._held().dense.insert(key, chunk)
 
     def insert_rows(self, table: str, block: RowBlock) -> None:
@@ -469,9 +472,13 @@ class Store:
         """A step has been made of all of `update`."""
         self._summed.clear()
         self._version += 1
+        dense = self._held().dense
+        if dense.moved:  # before a version is told that the board does not show
+            dense.moved = False
+            self._lose_board()
+        dense.mark(update.dense, self._version)
         if self._board is not None:
-            self._board.words[VERSION] = self._version
-        self._held().dense.mark(update.dense, self._version)
+            self._board.made(update.dense, self._version)
         self._on_version(self._version)
 
     def _answer(self, outcome: Outcome, span: Span, staleness: int = 0) -> Pushed:

@@ -79,7 +79,7 @@ def of_this_process() -> Turns:
 
 # -- Compiled by numba. Addresses are int64.
 
-_EINTR = errno.EINTR  # by a signal, or by SIGCONT
+EINTR = errno.EINTR  # by a signal, or by SIGCONT
 
 _ssize, _int = types.int64, types.int32
 _recv: Any = types.ExternalFunction("recv", _ssize(_int, _ssize, _ssize, _int))
@@ -92,6 +92,12 @@ _sem_timedwait: Any = types.ExternalFunction("sem_timedwait", _int(_ssize, _ssiz
 
 def _prepare(words):  # type: ignore[no-untyped-def]
     _sem_init(np.int64(words.ctypes.data), np.int32(0), np.int32(1))
+
+
+@inlined
+def last_error():  # type: ignore[no-untyped-def]
+    """errno of this thread."""
+    return load_integer(_errno()) & 0xFFFFFFFF
 
 
 @inlined
@@ -135,6 +141,6 @@ def _receive(fd, address, nbytes, words, me):  # type: ignore[no-untyped-def]
             await_turn(words, me, np.empty(2, np.int64))
         if got >= 0:
             return got
-        error = load_integer(_errno()) & 0xFFFFFFFF
-        if error != _EINTR:
+        error = last_error()
+        if error != EINTR:
             return -error

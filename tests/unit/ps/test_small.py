@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +18,12 @@ from prometheus_client import generate_latest
 from edl.common.errors import EdlError
 from edl.common.identity import Identity
 from edl.nn import optimizers
-from edl.nn.model_spec import ModelSpec, TableSpec
+from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import ps_pb2 as pb
 from edl.ps import frames
 from edl.ps.aggregation import Policy, Update
 from edl.ps.connection import PlaneEndpoint, PlaneShardConnection
+from edl.ps.dense import Chunk
 from edl.ps.frames import Head
 from edl.ps.ledger import Span
 from edl.ps.lock import SharedLock
@@ -33,7 +36,7 @@ from edl.ps.stream import Stream
 
 IDENTITY = Identity.create("secret")
 SPEC = ModelSpec(
-    (),
+    (DenseSpec("w", (40, 50)), DenseSpec("bias", (3,)), DenseSpec("count", (), "buffer")),
     (TableSpec("t", 16), TableSpec("long name", 3), TableSpec("half", 3, dtype="float16")),
     optimizers.SGD(1.0),
 )
@@ -48,11 +51,28 @@ class Slow(Store):
 
 
 def filled(kind=Store, policy=None):
-    store = kind(index=0, slot_map=SlotMap(1), policy=policy or Policy(use_async=True))
-    store.init(SPEC, {}, True)
+    store = of_dense(SPEC.dense, kind, policy)
     rows = {t.name: (KNOWN, np.ones((len(KNOWN), t.dim), np.float32)) for t in SPEC.tables}
-    store.push(Span(0, 1, 0, 1), 0, Update({}, rows))
+    store.push(Span(0, 1, 0, 1), 0, Update({("bias", 0): np.ones(3, np.float32)}, rows))
     return store
+
+
+def of_dense(dense, kind=Store, policy=None):
+    """A store of these tensors, of one chunk each, and of SPEC's tables."""
+    store = kind(index=0, slot_map=SlotMap(1), policy=policy or Policy(use_async=True))
+    store.init(ModelSpec(dense, SPEC.tables, SPEC.optimizer), first_values(dense), True)
+    return store
+
+
+def first_values(dense):
+    return {(d.name, 0): np.arange(d.elements, dtype=np.float32) for d in dense}
+
+
+def step(store, position, *tensors):
+    """Take one from all values of these tensors."""
+    sizes = {d.name: d.elements for d in store.spec.dense}
+    grads = {(name, 0): np.ones(sizes[name], np.float32) for name in tensors}
+    store.push(Span(0, 1, position, position + 1), store.version, Update(grads, {}))
 
 
 @contextlib.contextmanager
@@ -143,10 +163,11 @@ names = st.sampled_from(["t", "half", "long name", "none", "T", ""])
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.tuples(names, mostly_known), max_size=4), st.sampled_from([0, 2, 1, 4, 9]),
-       st.sampled_from([0, 1, 2]), st.data())  # fmt: skip
-def test_every_request_is_answered_as_python_answers_it(stores, tables, flags, code, data):
-    whole = request(tables, flags, code)
+@given(st.lists(st.tuples(names, mostly_known), max_size=4),
+       st.sampled_from([0, 1, 2, 3, 4, 9]), st.sampled_from([0, 1, 2]),
+       st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1]), st.data())  # fmt: skip
+def test_every_request_is_answered_as_python_answers_it(stores, tables, flags, code, known, data):
+    whole = request(tables, flags, code, known=known)
     for _ in range(data.draw(st.integers(0, 2), "bytes changed")):
         at = data.draw(st.integers(0, len(whole) - 1))
         whole = whole[:at] + bytes([data.draw(st.integers(0, 255))]) + whole[at + 1 :]
@@ -162,6 +183,179 @@ def test_any_number_of_rows(stores, count):
     whole = request([("t", np.resize(KNOWN, count)), ("half", KNOWN[:count])])
     assert answer(stores[1], whole) == answer(stores[0], whole)
     assert len(answer(stores[0], whole)) > 64 * count
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from([1, 2, 3, 4, 1023, 1024, 1025, 90_000, 140_000]), max_size=6),
+       st.sampled_from([0, 1, 90]), st.data())  # fmt: skip
+def test_chunks_of_any_size_are_answered_as_python_answers_them(sizes, count, data):
+    """Small ones are copied, large ones sent from where they live, and all are padded."""
+    dense = tuple(DenseSpec(f"w{'x' * k}", (size,)) for k, size in enumerate(sizes))
+    changed = data.draw(st.sets(st.sampled_from(dense)) if dense else st.just(()), "changed")
+    answers = []
+    for kind in Store, Slow:
+        store = of_dense(dense, kind)
+        rows = {"t": (KNOWN, np.ones((len(KNOWN), 16), np.float32))}
+        store.push(Span(0, 1, 0, 1), 0, Update({}, rows))
+        step(store, 1, *(d.name for d in changed))
+        asked = [request([("t", KNOWN[:count])], flags, known=1) for flags in (1, 3)]
+        answers.append([answer(store, each) for each in asked])
+    compiled, plain = answers
+    assert len(plain[0]) >= 80 + 4 * sum(sizes) + 64 * count
+    assert plain == compiled
+
+
+MANY = tuple(DenseSpec(f"w{k}", (k + 1,)) for k in range(256))
+LARGE = (DenseSpec("w0", (100_000,)), DenseSpec("w1", (3,)), DenseSpec("w2", (700_000,)))
+
+
+@pytest.mark.parametrize(
+    ("transport", "dense"),
+    [
+        ("unix", MANY),
+        ("tcp", MANY),
+        ("tls", MANY),
+        ("unix", LARGE),
+        ("tcp", LARGE),
+        ("tls", LARGE[:2]),
+    ],
+)
+def test_chunks_that_changed_are_answered_without_python(monkeypatch, transport, dense):
+    """As many as compiled code knows, or some that are larger than what any buffer holds."""
+    store = of_dense(dense)
+    with served(store, transport) as (connection, _):
+        connection.start_pull(ShardPull(False), FAR_S)()  # now there is a board
+        step(store, 0, "w1")
+        monkeypatch.setattr(store, "plan_pull", None)
+        pulled = [connection.start_pull(ShardPull(True, v), FAR_S)() for v in (None, 0, 1, 2)]
+        monkeypatch.undo()
+
+        for each, names in zip(pulled, ([d.name for d in dense], ["w1"], [], ...), strict=True):
+            assert names in (..., [name for name, _, _ in each.dense])
+            for name, number, values in each.dense:
+                expected = first_values(dense)[name, number] - (name == "w1")
+                np.testing.assert_array_equal(expected, values)
+        assert [1] * 4 == [each.version for each in pulled]
+        assert len(dense) == len(pulled[3].dense)  # of one that saw a server that is gone
+
+
+class Counted(Store):
+    """Counts the pulls that Python answers."""
+
+    asked = 0
+
+    def plan_pull(self, **pull):
+        self.asked += 1
+        return super().plan_pull(**pull)
+
+
+def test_what_compiled_code_has_no_room_for_is_answered_by_python():
+    """One chunk more than it knows; rows that leave no room for the chunks to be copied."""
+    thousands = [("t", np.resize(KNOWN, 8_000))]
+    for dense, rows in ((*MANY, DenseSpec("one more", (1,))), []), (MANY, thousands):
+        store, plain = of_dense(dense, Counted), of_dense(dense, Slow)
+        for each in store, plain:
+            each.push(Span(0, 1, 0, 1), 0, Update({}, {"t": (KNOWN, np.ones((100, 16), "f"))}))
+        whole = request(rows, 1)
+        assert answer(plain, whole) == answer(store, whole)
+        assert 1 == store.asked
+    assert len(answer(store, request(thousands))) > 64 * 8_000
+    assert 1 == store.asked
+
+
+def test_encrypted_chunk_that_no_buffer_holds_is_answered_by_python():
+    store = of_dense(LARGE, Counted)
+    with served(store, "tls") as (connection, _):
+        for known in None, 0:
+            pulled = connection.start_pull(ShardPull(True, known), FAR_S)()
+            step(store, known is not None, "w2")
+        (name, _, values), asked = pulled.dense[0], store.asked
+        assert ("w2", 2) == (name, asked)
+        np.testing.assert_array_equal(first_values(LARGE)["w2", 0] - 1, values)
+
+
+def test_sending_goes_on_after_signals():
+    stores, got = (of_dense(LARGE), of_dense(LARGE, Slow)), b""
+    expected = answer(stores[1], request([], 1))
+    plane = Plane(lambda: stores[0], Metrics(0), index=0, identity=IDENTITY)
+    ours, theirs = socket.socketpair()
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    with ours, theirs:
+        stream = Stream(theirs)
+        stream.arm(None)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        thread = threading.Thread(target=_Session(plane, stream).run)
+        thread.start()
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat")
+        ours.sendall(request([], 1))
+        while len(got) < len(expected):
+            for _ in range(4):  # the first one finds some sent, another one nothing
+                until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+                signal.pthread_kill(thread.ident, signal.SIGUSR1)
+            got += ours.recv(1 << 18)
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(FAR_S)
+    plane.close()
+    signal.signal(signal.SIGUSR1, before)
+    assert expected == got
+
+
+@pytest.mark.parametrize("use_async", [True, False])
+def test_chunks_are_those_of_now_behind_a_pin_and_a_restore(use_async):
+    store = of_dense(SPEC.dense, policy=Policy(use_async=use_async, grads_to_wait=1))
+
+    def pulled(known):
+        found = connection.start_pull(ShardPull(True, known), FAR_S)()
+        return found.version, {name: values.tolist() for name, _, values in found.dense}
+
+    with served(store) as (connection, _):
+        assert [0.0, 1.0, 2.0] == pulled(None)[1]["bias"]
+        step(store, 0, "bias", "count")
+        assert (1, {"bias": [-1.0, 0.0, 1.0], "count": [1.0]}) == pulled(0)
+        moment = store.pin_moment("cut")
+        step(store, 1, "bias")
+        assert (2, {"bias": [-2.0, -1.0, 0.0]}) == pulled(1)
+        store.unpin_moment(moment)
+        step(store, 2, "count")
+        assert (3, {"count": [2.0]}) == pulled(2)
+        chunk = Chunk(np.full(3, 7.0, np.float32), [], np.zeros(1, np.int64), 3)
+        store.insert_chunk(("bias", 0), chunk)
+        assert (3, {"bias": [7.0, 7.0, 7.0], "count": [2.0]}) == pulled(2)
+
+
+def test_no_chunk_is_missed_beside_pushes_and_pins():
+    """Whoever asks for what is newer than what he knows has all steps up to the version he is told."""
+    dense = (DenseSpec("w", (2_000,)), DenseSpec("bias", (3,)))
+    store = of_dense(dense)
+    steps, ended, wrong = 2_000, threading.Event(), []
+
+    def read(connection):
+        known, mine = None, {}
+        while not (over := ended.is_set()) or known is None:
+            pulled = connection.start_pull(ShardPull(True, known), FAR_S)()
+            mine |= {
+                name: values - first_values(dense)[name, 0] for name, _, values in pulled.dense
+            }
+            known = pulled.version
+            # odd steps are of "w" alone, all others of both
+            least = {"w": known, "bias": known // 2}
+            wrong.extend((known, name) for name in mine if -mine[name].max() < least[name])
+            if over:
+                break
+
+    with served(store) as (one, _), served(store, "tcp") as (other, _):
+        readers = [threading.Thread(target=read, args=(each,)) for each in (one, other)]
+        for reader in readers:
+            reader.start()
+        for position in range(steps):
+            moment = store.pin_moment("cut") if position % 50 == 0 else None
+            step(store, position, *(("w", "bias") if position % 2 else ("w",)))
+            if moment is not None:
+                store.unpin_moment(moment)
+        ended.set()
+        for reader in readers:
+            reader.join(FAR_S)
+    assert not wrong
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp", "tls"])
@@ -226,6 +420,8 @@ def test_restored_store_is_asked_again():
     with served(store) as (connection, _):
         before = pull(connection, t=KNOWN[:2])
         store.restore(SPEC, Books(9, 0, (), 0, Update({}, {})), new_job=False)
+        for key, value in first_values(SPEC.dense).items():
+            store.insert_chunk(key, Chunk(value, [], np.zeros(1, np.int64), 0))
         after = pull(connection, t=KNOWN[:2])
         assert (1, 9) == (before.version, after.version)
         first = filled(Slow)
