@@ -85,6 +85,7 @@ BATCHES = {"clients": 2_000, "servers": 20_000}  # rows of one call of the crowd
 CROWD_OF_SERVERS = 2  # clients, where the servers are counted
 CYCLE = ("pull", "push")
 SHARE = 1_200  # rows that the job's workers ask of each of its servers
+SHARE_ELEMENTS = 7_000  # and elements of dense parameters, as one chunk
 CROWD_ROWS = 1_000_000  # of one sample
 
 
@@ -130,9 +131,10 @@ def measured(extent: Extent) -> tuple[str, str]:
         f"**Clients and servers**, all on the {cores()} cores of this machine: as measured, and "
         "the time of a cycle (pull + push) by the model, from the costs above.\n\n"
         + crowd_table(crowds, costs),
-        f"**What one server of that job is asked for**: {SHARE:,} rows of dim {DIM} a call, by so many "
-        "processes at a time, all on this machine. *wall*: the time of a call divided by the clients, "
-        "which is how often the server answers one.\n\n" + share_table(by_share(extent)),
+        f"**What one server of that job is asked for**: {SHARE:,} rows of dim {DIM} and {SHARE_ELEMENTS:,} "
+        "dense elements a call, by so many processes at a time, all on this machine. *wall*: the time of "
+        "a call divided by the clients, which is how often the server answers one.\n\n"
+        + share_table(by_share(extent)),
         job_section(costs["TCP with TLS"]),
     ]
     return "\n\n".join(parts), picture(sizes, crowds)
@@ -189,6 +191,7 @@ class _Aim:
     transport: str
     batch: int
     rows: int
+    elements: int = 0  # of a dense tensor, pulled and pushed each time
 
 
 def _client(line: Connection, task: int) -> None:
@@ -205,14 +208,15 @@ def _client(line: Connection, task: int) -> None:
                 client = PsClient(
                     asked.addresses,
                     token=TOKEN,
-                    spec=_crowd_spec(),
+                    spec=_crowd_spec(asked.elements),
                     transport=asked.transport,
                     identity=asked.identity,
                 )
                 # The carriers of one cluster push as tasks of their own.
                 own = len(ALL) * task + list(ALL.values()).index(asked.transport)
-                aims[key] = There(client, (), {}, own), client
+                aims[key] = There(client, (), _zeros(asked.elements), own), client
             end, _ = aims[key]
+            dense = _zeros(asked.elements)
             grads = rng.standard_normal((asked.batch, DIM), np.float32)
             batches = [_some(rng, asked.batch, asked.rows) for _ in range(4)]
             kinds, cycles = CYCLE, 2
@@ -221,12 +225,17 @@ def _client(line: Connection, task: int) -> None:
         for number in range(cycles):
             rows = {"t": (batches[number % len(batches)], grads)}
             for kind in kinds:
-                getattr(end, kind)(rows, {})
+                getattr(end, kind)(rows, dense)
         line.send("done")
 
 
-def _crowd_spec() -> ModelSpec:
-    return ModelSpec((), (TableSpec("t", DIM),), Adagrad())
+def _crowd_spec(elements: int) -> ModelSpec:
+    dense = [DenseSpec(name, values.shape) for name, values in _zeros(elements).items()]
+    return ModelSpec(tuple(dense), (TableSpec("t", DIM),), Adagrad())
+
+
+def _zeros(elements: int) -> dict[str, np.ndarray]:
+    return {"w": np.zeros(elements, np.float32)} if elements else {}
 
 
 # -- 1: sizes
@@ -431,16 +440,16 @@ def by_crowd(extent: Extent) -> dict[str, list[Crowd]]:
 
 
 def by_share(extent: Extent) -> dict[tuple[str, int], dict[str, Took]]:
-    """By carrier and clients of one server: a pull and a push of SHARE rows, of all at a time."""
+    """By carrier and clients of one server: a pull and a push of its share, of all at a time."""
     found = {}
     most = max(extent.sharers)
     with (
         processes(_client, [(task,) for task in range(1, most + 1)]) as (lines, pids),
         serving(1) as (addresses, server_pids, identity),
     ):
-        _fill_crowd(addresses, identity, extent.rows)
+        _fill_crowd(addresses, identity, extent.rows, SHARE_ELEMENTS)
         for name, transport in ALL.items():
-            aim = _Aim(tuple(addresses), identity, transport, SHARE, extent.rows)
+            aim = _Aim(tuple(addresses), identity, transport, SHARE, extent.rows, SHARE_ELEMENTS)
             for clients in extent.sharers:
                 took = _together(
                     lines[:clients],
@@ -455,11 +464,11 @@ def by_share(extent: Extent) -> dict[tuple[str, int], dict[str, Took]]:
     return found
 
 
-def _fill_crowd(addresses: list[str], identity: Identity, rows: int) -> None:
-    spec = _crowd_spec()
+def _fill_crowd(addresses: list[str], identity: Identity, rows: int, elements: int = 0) -> None:
+    spec = _crowd_spec(elements)
     client = PsClient(addresses, token=TOKEN, spec=spec, transport="auto", identity=identity)
     try:
-        client.init(spec, {}, timeout_s=DEADLINE_S)
+        client.init(spec, _zeros(elements), timeout_s=DEADLINE_S)
         fill(There(client, (), {}), "t", DIM, 0, rows)
     finally:
         client.close()

@@ -45,6 +45,7 @@ VALID, VERSION, SLOT_MAP, WHOLE = range(4)  # of a board's words; whole: no chun
 NANOSECONDS, NBYTES = -2, -1  # of the counters; before them, calls by the bound of their time
 _MOST_TABLES = 63
 _MOST_CHUNKS = 256  # each is up to two of the buffers of one sendmsg, which takes 1,024
+_MOST_NBYTES = 64 << 20  # of all chunks: a connection that idles may hold values of before a pin
 _COPIED_NBYTES = 4 << 10  # of a chunk: a larger one is sent from where it lives (a guess)
 _NAME, _NAME_NBYTES, _DIM, _WIRE, _ROW_NBYTES, _STRIDE, _LINES, _HEAD, _MEMORY, _LOCK = range(10)
 _VALUE, _NBYTES, _CHANGED, _TOLD, _TOLD_NBYTES, _CHUNK = range(6)  # a chunk's numbers; how many
@@ -67,8 +68,8 @@ Ints = NDArray[np.int64]
 
 class Board:
     """What compiled code needs of a store: where its tables and chunks are, its version, and whether
-    these are still so. Keeps alive what it points to, until the last connection has seen the next
-    board."""
+    these are still so. Keeps alive what it points to until each connection that was served by it
+    has had its next request, or idled for its patience."""
 
     def __init__(
         self,
@@ -77,8 +78,9 @@ class Board:
         slot_map_version: int,
         version: int,
     ) -> None:
-        """At most 63 tables; all chunks, or where they are more than 256 none."""
-        whole = len(chunks) <= _MOST_CHUNKS
+        """At most 63 tables; all chunks, or where they are more than 256 or 64 MiB none."""
+        nbytes = sum(chunk.value.nbytes for chunk in chunks.values())
+        whole = len(chunks) <= _MOST_CHUNKS and nbytes <= _MOST_NBYTES
         self.words: Ints = np.array([1, version, slot_map_version, whole], np.int64)
         names, lines = b"", []
         self._held: list[Any] = []

@@ -20,7 +20,7 @@ from edl.common.identity import Identity
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import ps_pb2 as pb
-from edl.ps import frames
+from edl.ps import frames, small
 from edl.ps.aggregation import Policy, Update
 from edl.ps.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.dense import Chunk
@@ -249,10 +249,12 @@ class Counted(Store):
         return super().plan_pull(**pull)
 
 
-def test_what_compiled_code_has_no_room_for_is_answered_by_python():
-    """One chunk more than it knows; rows that leave no room for the chunks to be copied."""
+def test_what_compiled_code_has_no_room_for_is_answered_by_python(monkeypatch):
+    """One chunk more than it knows, or more of them; rows that leave no room for chunks to be copied."""
     thousands = [("t", np.resize(KNOWN, 8_000))]
-    for dense, rows in ((*MANY, DenseSpec("one more", (1,))), []), (MANY, thousands):
+    monkeypatch.setattr(small, "_MOST_NBYTES", 1 << 20)
+    more = (*MANY, DenseSpec("one more", (1,)))
+    for dense, rows in (more, []), (LARGE, []), (MANY, thousands):
         store, plain = of_dense(dense, Counted), of_dense(dense, Slow)
         for each in store, plain:
             each.push(Span(0, 1, 0, 1), 0, Update({}, {"t": (KNOWN, np.ones((100, 16), "f"))}))
