@@ -85,7 +85,8 @@ BATCHES = {"clients": 2_000, "servers": 20_000}  # rows of one call of the crowd
 CROWD_OF_SERVERS = 2  # clients, where the servers are counted
 CYCLE = ("pull", "push")
 SHARE = 1_200  # rows that the job's workers ask of each of its servers
-SHARE_ELEMENTS = 7_000  # and elements of dense parameters, as one chunk
+SHARE_ELEMENTS = 7_000  # and dense elements, where a push does not bring them back
+SHARE_KINDS = (*CYCLE, "pull dense")
 CROWD_ROWS = 1_000_000  # of one sample
 
 
@@ -131,9 +132,9 @@ def measured(extent: Extent) -> tuple[str, str]:
         f"**Clients and servers**, all on the {cores()} cores of this machine: as measured, and "
         "the time of a cycle (pull + push) by the model, from the costs above.\n\n"
         + crowd_table(crowds, costs),
-        f"**What one server of that job is asked for**: {SHARE:,} rows of dim {DIM} and {SHARE_ELEMENTS:,} "
-        "dense elements a call, by so many processes at a time, all on this machine. *wall*: the time of "
-        "a call divided by the clients, which is how often the server answers one.\n\n"
+        f"**What one server of that job is asked for**: {SHARE:,} rows of dim {DIM} a call, by so many "
+        "processes at a time, all on this machine. *wall*: the time of a call divided by the clients, "
+        f"which is how often the server answers one. *pull dense*: {SHARE_ELEMENTS:,} dense elements, too.\n\n"
         + share_table(by_share(extent)),
         job_section(costs["TCP with TLS"]),
     ]
@@ -225,7 +226,8 @@ def _client(line: Connection, task: int) -> None:
         for number in range(cycles):
             rows = {"t": (batches[number % len(batches)], grads)}
             for kind in kinds:
-                getattr(end, kind)(rows, dense)
+                name, _, with_dense = kind.partition(" ")
+                getattr(end, name)(rows, dense if with_dense else {})
         line.send("done")
 
 
@@ -440,7 +442,7 @@ def by_crowd(extent: Extent) -> dict[str, list[Crowd]]:
 
 
 def by_share(extent: Extent) -> dict[tuple[str, int], dict[str, Took]]:
-    """By carrier and clients of one server: a pull and a push of its share, of all at a time."""
+    """By carrier and clients of one server: pulls and a push of its share, of all at a time."""
     found = {}
     most = max(extent.sharers)
     with (
@@ -457,9 +459,9 @@ def by_share(extent: Extent) -> dict[tuple[str, int], dict[str, Took]]:
                     server_pids,
                     aim,
                     extent,
-                    [(kind,) for kind in CYCLE],
+                    [(kind,) for kind in SHARE_KINDS],
                 )
-                found[name, clients] = dict(zip(CYCLE, took, strict=True))
+                found[name, clients] = dict(zip(SHARE_KINDS, took, strict=True))
             _progress(f"shares of {name}")
     return found
 
@@ -580,12 +582,12 @@ def crowd_table(crowds: Mapping[str, Sequence[Crowd]], costs: Mapping[str, Costs
 
 def share_table(shares: Mapping[tuple[str, int], Mapping[str, Took]]) -> str:
     heads = ["carrier", "clients"]
-    for kind in CYCLE:
+    for kind in SHARE_KINDS:
         heads += [f"a {kind}: us of wall", "client's CPU, us", "server's CPU, us"]
     rows = []
     for (name, clients), took in shares.items():
         cells = [name, str(clients)]
-        for kind in CYCLE:
+        for kind in SHARE_KINDS:
             one = took[kind]
             figures = (one.wall_s / clients, one.client_s, one.server_s)
             cells += [f"{seconds * 1e6:.0f}" for seconds in figures]
