@@ -282,6 +282,27 @@ def load_integer(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def load_double(typingctx: Any, address: Any) -> Any:
+    """The float64 at `address`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(pointer(builder, args[0], ir.DoubleType()))
+
+    return types.float64(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_float(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write the float32 at `address`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], pointer(builder, args[0], ir.FloatType()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def store_integer(typingctx: Any, address: Any, value: Any) -> Any:
     """Write the int64 at `address`."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,39 +28,18 @@ def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 @functools.cache
-def _key(seed: int, table: str) -> np.uint64:
+def key_of(seed: int, table: str) -> np.uint64:
+    """What stands for both in each row's key."""
     digest = hashlib.blake2b(f"{seed}/{table}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
 
-def _uniforms(seed: int, table: str, ids: NDArray[np.int64], columns: int) -> NDArray[np.float64]:
+def uniforms(seed: int, table: str, ids: NDArray[np.int64], columns: int) -> NDArray[np.float64]:
     """float64[n, columns] on [0, 1), 53 random bits each."""
-    rows = mix64(ids.view(np.uint64) ^ _key(seed, table))
+    rows = mix64(ids.view(np.uint64) ^ key_of(seed, table))
     counters = np.arange(1, columns + 1, dtype=np.uint64) * _GOLDEN
     bits = mix64(rows[:, None] + counters[None, :])
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-@functools.cache
-def _uniform_kernel() -> Callable[..., None]:
-    from ..common.kernels import DOUBLE, FLOATS_2D, INTS_1D_IN, UINT64, compiled
-
-    return compiled(_uniform_rows, INTS_1D_IN, UINT64, DOUBLE, FLOATS_2D)
-
-
-def _uniform_rows(ids, key, scale, rows):  # type: ignore[no-untyped-def]  # compiled by numba
-    """scale * (2 * u - 1), where u are the columns of `_uniforms`: the same bits."""
-    for i in range(rows.shape[0]):
-        z = (np.uint64(ids[i]) ^ key) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        row = z ^ (z >> np.uint64(31))
-        for j in range(rows.shape[1]):
-            z = row + np.uint64(j + 2) * np.uint64(0x9E3779B97F4A7C15)
-            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            u = np.float64((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
-            rows[i, j] = np.float32(scale * (2.0 * u - 1.0))
 
 
 def initial_rows(seed: int, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -70,11 +48,13 @@ def initial_rows(seed: int, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[
     if spec.initializer == "zeros":
         return np.zeros((len(ids), spec.dim), np.float32)
     if spec.initializer == "uniform":
+        from .uniform import uniform_rows  # numba
+
         rows = np.empty((len(ids), spec.dim), np.float32)
-        _uniform_kernel()(ids, _key(seed, spec.name), spec.scale, rows)
+        uniform_rows(ids, key_of(seed, spec.name), spec.scale, rows)
         return rows
     if spec.initializer == "normal":  # Box-Muller, one pair of uniforms an element
-        u = _uniforms(seed, spec.name, ids, 2 * spec.dim)
+        u = uniforms(seed, spec.name, ids, 2 * spec.dim)
         radius = np.sqrt(-2.0 * np.log1p(-u[:, : spec.dim]))
         turn = np.cos(2.0 * np.pi * u[:, spec.dim :])
         return (spec.scale * radius * turn).astype(np.float32)

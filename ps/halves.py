@@ -15,7 +15,16 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
-from ..common.kernels import FLOATS_2D, INTEGER, OPTIONS, compiled, inlined, intrinsic, pointer
+from ..common.kernels import (
+    FLOATS_2D,
+    INTEGER,
+    OPTIONS,
+    compiled,
+    inlined,
+    intrinsic,
+    pointer,
+    store_float,
+)
 from .optimizers import Floats
 
 FLOAT32, BFLOAT16, FLOAT16 = range(3)  # the numbers of a TableSpec's dtypes
@@ -93,7 +102,7 @@ def widen(source, target, n, kind):  # type: ignore[no-untyped-def]
     for j in range(n):
         bits = _word_at(source + 2 * j)
         value = _float_of_half(bits) if kind == FLOAT16 else _float_of(bits << np.uint32(16))
-        _put_float(target + 4 * j, value)
+        store_float(target + 4 * j, value)
 
 
 @numba.njit(**OPTIONS)
@@ -144,12 +153,3 @@ _float_at = _cast(
     types.int64,
     lambda b, a: b.load(pointer(b, a, _F32), align=4),
 )
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _put_float(typingctx: Any, address: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], pointer(builder, args[0], _F32), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.float32), codegen

@@ -1,12 +1,13 @@
 """Small pulls, answered by compiled code: two system calls, no Python and no GIL.
 
 The thread of a connection sends what is left of its last reply and waits for its next request in
-here. A pull of rows that all exist, and of the dense chunks that changed, is received, looked up
-and answered on the spot; so a small pull costs what the system calls and the cache misses cost. Any
-other request (a push, a cut, a region, a row that is unknown, a long or a broken frame, a table that
-somebody has alone) is handed to Python as it came, whole where it is small, and in its turn
-(turns.py): a pull changes nothing, so it may be begun again. Where bytes are encrypted the thread
-waits, receives and sends in Python (the ssl module), and only what is between is done here.
+here. A pull of rows, and of the dense chunks that changed, is received, looked up and answered on the
+spot; so a small pull costs what the system calls and the cache misses cost. Any other request (a
+push, a cut, a region, an unknown row whose first values are normally distributed, a long or a broken
+frame, a table that somebody has alone) is handed to Python as it came, whole where it is small, and
+in its turn (turns.py): a pull changes nothing, so it may be begun again. Where bytes are encrypted
+the thread waits, receives and sends in Python (the ssl module), and only what is between is done
+here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
@@ -22,17 +24,23 @@ from numpy.typing import NDArray
 from ..common.kernels import (
     INTEGER,
     INTS_1D,
+    OPTIONS,
     acquire_integer,
     compiled,
     inlined,
+    load_double,
     load_integer,
     release_integer,
+    store_float,
     store_integer,
 )
 from ..common.lanes import copy_4
+from ..nn.initializers import key_of
+from ..nn.uniform import uniform_row
 from . import frames
 from .dense import Chunk, ChunkKey
 from .frames import Bytes
+from .halves import FLOAT32, KINDS, narrow
 from .index import AHEAD
 from .lock import try_share, unshare
 from .rows import STRIDE, TILE, WEIGHT_NBYTES, copy_row, gather_rows
@@ -48,6 +56,9 @@ _MOST_CHUNKS = 256  # each is up to two of the buffers of one sendmsg, which tak
 _MOST_NBYTES = 64 << 20  # of all chunks: a connection that idles may hold values of before a pin
 _COPIED_NBYTES = 4 << 10  # of a chunk: a larger one is sent from where it lives (a guess)
 _NAME, _NAME_NBYTES, _DIM, _WIRE, _ROW_NBYTES, _STRIDE, _LINES, _HEAD, _MEMORY, _LOCK = range(10)
+_KIND, _FIRST, _KEY, _SCALE, _TABLE = range(10, 15)  # of first values; a table's numbers in all
+_ZEROS, _UNIFORM, _OTHER = range(3)
+_FIRSTS = {"zeros": _ZEROS, "uniform": _UNIFORM}
 _VALUE, _NBYTES, _CHANGED, _TOLD, _TOLD_NBYTES, _CHUNK = range(6)  # a chunk's numbers; how many
 _BEGINS = frames.MAGIC | frames.PROTOCOL << 32  # the first eight bytes of a head
 _BEGINS_MASK = (1 << 40) - 1
@@ -100,6 +111,10 @@ class Board:
                     rows.index.head.ctypes.data,
                     rows.memory.ctypes.data,
                     word.ctypes.data,
+                    KINDS[table.spec.dtype],
+                    _FIRSTS.get(table.spec.initializer, _OTHER),
+                    key_of(table.seed, table.spec.name).view(np.int64),
+                    np.float64(table.spec.scale).view(np.int64),
                 ]
             )
             names += text.ljust(frames.padded(len(text)), b"\0")
@@ -296,6 +311,23 @@ def _answer_one(got, first, reply, words, tables, chunks, names):  # type: ignor
     return pieces[1] if count > 0 else 0
 
 
+@numba.njit(**OPTIONS)
+def _put_first(tables, line, id, target):  # type: ignore[no-untyped-def]
+    """The first values of the row `id` of a table."""
+    dim, kind = tables[line + _DIM], tables[line + _KIND]
+    row = np.empty(dim if kind != FLOAT32 else 0, np.float32)
+    values = np.int64(row.ctypes.data) if kind != FLOAT32 else target
+    if tables[line + _FIRST] == _UNIFORM:
+        numbers = np.int64(tables.ctypes.data) + 8 * line
+        key, scale = np.uint64(tables[line + _KEY]), load_double(numbers + 8 * _SCALE)
+        uniform_row(id, key, scale, dim, values)
+    else:
+        for j in range(dim):
+            store_float(values + 4 * j, np.float32(0.0))
+    if kind != FLOAT32:
+        narrow(values, target, dim, kind, False, 0, 0)
+
+
 @inlined
 def _length(request, most):  # type: ignore[no-untyped-def]
     """Of a frame whose body is on the socket, by its head; 0: more than `most`, or malformed."""
@@ -326,7 +358,7 @@ def _answer(  # type: ignore[no-untyped-def]
     `asked` int64[_ASKED + _MOST_CHUNKS]: by array its table's line and its ids; behind them, where
     those end; from _ASKED on the lines of the chunks that changed.
     """
-    num_tables = len(tables) // 10
+    num_tables = len(tables) // _TABLE
     flags = load_integer(request)
     if flags & _DENSE != 0 and words[WHOLE] == 0:
         return 0
@@ -343,14 +375,14 @@ def _answer(  # type: ignore[no-untyped-def]
         plain = load_integer(at) & ~(0xFFFF << 16) == _ROWS
         if plain and name_end <= end and 0 <= rows <= _MAX_COUNT:
             for t in range(num_tables):
-                if tables[10 * t + _NAME_NBYTES] != name_nbytes:
+                if tables[_TABLE * t + _NAME_NBYTES] != name_nbytes:
                     continue
-                name, theirs = tables[10 * t + _NAME] // 8, at + _ARRAY_NBYTES
+                name, theirs = tables[_TABLE * t + _NAME] // 8, at + _ARRAY_NBYTES
                 while theirs < name_end and load_integer(theirs) == names[name]:
                     name += 1
                     theirs += 8
                 if theirs == name_end and (seen >> t) & 1 == 0:
-                    line = 10 * t
+                    line = _TABLE * t
                     seen |= 1 << t
         if line < 0:
             return 0
@@ -421,8 +453,11 @@ def _answer(  # type: ignore[no-untyped-def]
         )  # fmt: skip
         valid = words[VALID] != 0
         unshare(tables[line + _LOCK])
-        if unknown > 0 or not valid:
+        if not valid or (unknown > 0 and tables[line + _FIRST] == _OTHER):
             return 0
+        for k in range(unknown):
+            i = places[k]
+            _put_first(tables, line, load_integer(ids + 8 * i), place + i * row_nbytes)
         place = stop
 
     begin, count = answer, 0

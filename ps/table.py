@@ -79,6 +79,10 @@ class Table:
         """Memory in use by rows, index and pins."""
         return self._rows.nbytes + sum(pin.nbytes for pin in list(self._pins.values()))
 
+    @property
+    def seed(self) -> int:
+        return self._seed
+
     def rows_and_lock(self) -> tuple[Rows, NDArray[np.int64]]:
         """For kernels that read rows by themselves: the word of the lock that they then share."""
         return self._rows, self._lock.word

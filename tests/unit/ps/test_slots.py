@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from edl.nn.initializers import _uniforms, initial_rows
+from edl.nn.initializers import initial_rows, uniforms
 from edl.nn.model_spec import TableSpec
 from edl.ps.slots import SlotMap, chunk_slot, row_slots
 
@@ -78,7 +78,7 @@ def test_first_values_of_the_kernel_are_numpys():
     ids = np.array([0, -1, 2**63 - 1, -(2**63), *range(50)])
     spec = TableSpec("t", 5, "uniform", 0.3)
 
-    u = _uniforms(9, "t", ids, 5)
+    u = uniforms(9, "t", ids, 5)
 
     expected = (0.3 * (2.0 * u - 1.0)).astype(np.float32)
     np.testing.assert_array_equal(expected, initial_rows(9, spec, ids))

@@ -50,6 +50,16 @@ class Slow(Store):
     board = None
 
 
+class Counted(Store):
+    """Counts the pulls that Python answers."""
+
+    asked = 0
+
+    def plan_pull(self, **pull):
+        self.asked += 1
+        return super().plan_pull(**pull)
+
+
 def filled(kind=Store, policy=None):
     store = of_dense(SPEC.dense, kind, policy)
     rows = {t.name: (KNOWN, np.ones((len(KNOWN), t.dim), np.float32)) for t in SPEC.tables}
@@ -141,6 +151,42 @@ def test_known_rows_are_answered_without_python(monkeypatch, transport):
     metrics = generate_latest(plane.metrics.registry).decode()
     assert 'edl_ps_rpc_duration_seconds_count{code="OK",method="Pull"} 4.0' in metrics
     assert "edl_ps_bytes_received_total 976.0" in metrics
+
+
+FIRST = [
+    TableSpec("uniform", 5, scale=0.3),
+    TableSpec("zeros", 5, "zeros"),
+    TableSpec("float16", 5, dtype="float16", scale=0.3),
+    TableSpec("bfloat16", 5, dtype="bfloat16", rounding="stochastic"),
+    TableSpec("no halves", 5, "zeros", dtype="float16"),
+]
+
+
+@pytest.mark.parametrize("transport", ["unix", "tls"])
+@pytest.mark.parametrize("table", FIRST, ids=[t.name for t in FIRST])
+def test_unknown_rows_are_answered_without_python(monkeypatch, transport, table):
+    """Ids of any sign, some of them known."""
+    store = Counted(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
+    store.init(ModelSpec((), (table,), optimizers.SGD(1.0), seed=3), {}, True)
+    ids = np.array([-1, 0, 7, 2**62, -(2**63), 8])
+    rows = {table.name: (ids[2:4], np.ones((2, table.dim), np.float32))}
+    store.push(Span(0, 1, 0, 1), 0, Update({}, rows))
+    expected = rows_of(store, table.name, ids)
+    with served(store, transport) as (connection, _):
+        for _ in range(2):
+            pulled = pull(connection, **{table.name: ids}).tables[table.name]
+            np.testing.assert_array_equal(expected, pulled)
+    assert 1 == store.asked  # by this test
+    assert 2 == len(store._parameters.tables[table.name])
+
+
+def test_unknown_rows_of_a_normal_distribution_are_answered_by_python():
+    store = Counted(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
+    store.init(ModelSpec((), (TableSpec("t", 4, "normal"),), optimizers.SGD(1.0)), {}, True)
+    with served(store) as (connection, _):
+        expected = rows_of(store, "t", KNOWN)
+        np.testing.assert_array_equal(expected, pull(connection, t=KNOWN).tables["t"])
+    assert 2 == store.asked
 
 
 def rows_of(store, name, ids):
@@ -237,16 +283,6 @@ def test_chunks_that_changed_are_answered_without_python(monkeypatch, transport,
                 np.testing.assert_array_equal(expected, values)
         assert [1] * 4 == [each.version for each in pulled]
         assert len(dense) == len(pulled[3].dense)  # of one that saw a server that is gone
-
-
-class Counted(Store):
-    """Counts the pulls that Python answers."""
-
-    asked = 0
-
-    def plan_pull(self, **pull):
-        self.asked += 1
-        return super().plan_pull(**pull)
 
 
 def test_what_compiled_code_has_no_room_for_is_answered_by_python(monkeypatch):
