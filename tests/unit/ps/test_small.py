@@ -164,7 +164,7 @@ FIRST = [
 
 @pytest.mark.parametrize("transport", ["unix", "tls"])
 @pytest.mark.parametrize("table", FIRST, ids=[t.name for t in FIRST])
-def test_unknown_rows_are_answered_without_python(monkeypatch, transport, table):
+def test_unknown_rows_are_answered_without_python(transport, table):
     """Ids of any sign, some of them known."""
     store = Counted(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
     store.init(ModelSpec((), (table,), optimizers.SGD(1.0), seed=3), {}, True)
@@ -365,11 +365,12 @@ def test_no_chunk_is_missed_beside_pushes_and_pins():
     """Whoever asks for what is newer than what he knows has all steps up to the version he is told."""
     dense = (DenseSpec("w", (2_000,)), DenseSpec("bias", (3,)))
     store = of_dense(dense)
-    steps, ended, wrong = 2_000, threading.Event(), []
+    steps, ended, wrong, last = 2_000, threading.Event(), [], []
 
     def read(connection):
-        known, mine = None, {}
-        while not (over := ended.is_set()) or known is None:
+        known, mine, over = None, {}, False
+        while not over:
+            over = ended.is_set()
             pulled = connection.start_pull(ShardPull(True, known), FAR_S)()
             mine |= {
                 name: values - first_values(dense)[name, 0] for name, _, values in pulled.dense
@@ -378,8 +379,7 @@ def test_no_chunk_is_missed_beside_pushes_and_pins():
             # odd steps are of "w" alone, all others of both
             least = {"w": known, "bias": known // 2}
             wrong.extend((known, name) for name in mine if -mine[name].max() < least[name])
-            if over:
-                break
+        last.append((known, {name: -taken.max() for name, taken in mine.items()}))
 
     with served(store) as (one, _), served(store, "tcp") as (other, _):
         readers = [threading.Thread(target=read, args=(each,)) for each in (one, other)]
@@ -394,6 +394,7 @@ def test_no_chunk_is_missed_beside_pushes_and_pins():
         for reader in readers:
             reader.join(FAR_S)
     assert not wrong
+    assert [(steps, {"w": steps, "bias": steps / 2})] * 2 == last
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp", "tls"])
