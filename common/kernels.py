@@ -151,6 +151,14 @@ def _named_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
 inlined = numba.njit(inline="always", **OPTIONS)  # a part of several kernels
 
 
+@inlined
+def mixed(z):  # type: ignore[no-untyped-def]
+    """splitmix64's finaliser of a uint64."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
 def pointer(builder: Any, address: Any, kind: ir.Type) -> Any:
     """For intrinsics: the address as an LLVM pointer."""
     return builder.inttoptr(address, kind.as_pointer())
@@ -225,18 +233,6 @@ def load_word(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def release_word(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write the uint32 at `address`, atomically, after all that was written before."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(32))
-        builder.store_atomic(args[1], place, "release", 4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint32), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
 def compare_and_swap(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
     """Write the int64 at `address` if it is the expected one, atomically; whether it was. Acquires
     and releases."""
@@ -259,55 +255,52 @@ def acquire_integer(typingctx: Any, address: Any) -> Any:
     return types.int64(types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def release_integer(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write the int64 at `address`, atomically, after all that was written before."""
+def _load(kind: Any, llvm: ir.Type) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(typingctx: Any, address: Any) -> Any:
+        """The number at `address`."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(64))
-        builder.store_atomic(args[1], place, "release", 8)
-        return context.get_dummy_value()
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.load(pointer(builder, args[0], llvm))
 
-    return types.void(types.int64, types.int64), codegen
+        return kind(types.int64), codegen
 
-
-@intrinsic  # type: ignore[untyped-decorator]
-def load_integer(typingctx: Any, address: Any) -> Any:
-    """The int64 at `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(pointer(builder, args[0], ir.IntType(64)))
-
-    return types.int64(types.int64), codegen
+    return load
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_double(typingctx: Any, address: Any) -> Any:
-    """The float64 at `address`."""
+def _store(kind: Any, llvm: ir.Type) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(typingctx: Any, address: Any, value: Any) -> Any:
+        """Write the number at `address`."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(pointer(builder, args[0], ir.DoubleType()))
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            builder.store(args[1], pointer(builder, args[0], llvm))
+            return context.get_dummy_value()
 
-    return types.float64(types.int64), codegen
+        return types.void(types.int64, kind), codegen
 
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store_float(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write the float32 at `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], pointer(builder, args[0], ir.FloatType()), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.float32), codegen
+    return store
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def store_integer(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write the int64 at `address`."""
+def _release(kind: Any, llvm: ir.Type) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def release(typingctx: Any, address: Any, value: Any) -> Any:
+        """Write the number at `address`, atomically, after all that was written before."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], pointer(builder, args[0], ir.IntType(64)))
-        return context.get_dummy_value()
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            place = pointer(builder, args[0], llvm)
+            builder.store_atomic(args[1], place, "release", kind.bitwidth // 8)
+            return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), codegen
+        return types.void(types.int64, kind), codegen
+
+    return release
+
+
+_INT64 = ir.IntType(64)
+load_integer, store_integer = _load(types.int64, _INT64), _store(types.int64, _INT64)
+load_double = _load(types.float64, ir.DoubleType())
+load_float = _load(types.float32, ir.FloatType())
+store_float = _store(types.float32, ir.FloatType())
+release_integer = _release(types.int64, _INT64)
+release_word = _release(types.uint32, ir.IntType(32))

@@ -15,6 +15,7 @@ from ..common.kernels import (
     UINT64,
     compiled,
     inlined,
+    mixed,
     store_float,
 )
 
@@ -32,18 +33,11 @@ def uniform_rows(
 
 
 @inlined
-def _mixed(z):  # type: ignore[no-untyped-def]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-@inlined
 def uniform_row(id, key, scale, dim, target):  # type: ignore[no-untyped-def]
     """The row of `id`, to the `dim` float32 at the address `target`."""
-    row = _mixed((np.uint64(id) ^ key) + _GOLDEN)
+    row = mixed((np.uint64(id) ^ key) + _GOLDEN)
     for j in range(dim):
-        bits = _mixed(row + np.uint64(j + 2) * _GOLDEN)
+        bits = mixed(row + np.uint64(j + 2) * _GOLDEN)
         u = np.float64(bits >> np.uint64(11)) * 2.0**-53
         store_float(target + 4 * j, np.float32(scale * (2.0 * u - 1.0)))
 

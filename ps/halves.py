@@ -22,6 +22,7 @@ from ..common.kernels import (
     compiled,
     inlined,
     intrinsic,
+    load_float,
     pointer,
     store_float,
 )
@@ -113,7 +114,7 @@ def narrow(source, target, n, kind, stochastic, id, step):  # type: ignore[no-un
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     low, high = np.uint32(z & np.uint64(0xFFFFFFFF)), np.uint32(z >> np.uint64(32))
     for j in range(n):
-        value = _float_at(source + 4 * j)
+        value = load_float(source + 4 * j)
         random = np.uint32(0)
         if stochastic:
             random = np.uint32(low + np.uint32(j) * np.uint32(0x9E3779B9))
@@ -148,8 +149,3 @@ def _rounded(value, kind, stochastic, random):  # type: ignore[no-untyped-def]
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_float_at = _cast(
-    types.float32,
-    types.int64,
-    lambda b, a: b.load(pointer(b, a, _F32), align=4),
-)

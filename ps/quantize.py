@@ -32,7 +32,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from ..common.kernels import OPTIONS, compiled
+from ..common.kernels import OPTIONS, compiled, mixed
 from .frames import SCALE_ELEMENTS
 
 Floats = NDArray[np.float32]
@@ -173,10 +173,7 @@ def _drawn(z, key, column):  # type: ignore[no-untyped-def]
     """32 random bits for a column, the lowest of the result; `z`: the column's before it."""
     if column & 1:
         return z >> np.uint64(32)
-    z = key + np.uint64(column + 1) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    return mixed(key + np.uint64(column + 1) * np.uint64(0x9E3779B97F4A7C15))
 
 
 def _encode_int8(values: Floats, width: int, codes: Codes, scales: Floats) -> None:
