@@ -40,10 +40,10 @@ from ..nn.uniform import uniform_row
 from . import frames
 from .dense import Chunk, ChunkKey
 from .frames import Bytes
-from .halves import FLOAT32, KINDS, narrow
+from .halves import FLOAT32, narrow
 from .index import AHEAD
 from .lock import try_share, unshare
-from .rows import STRIDE, TILE, WEIGHT_NBYTES, copy_row, gather_rows
+from .rows import KIND, STRIDE, TILE, WEIGHT_NBYTES, copy_row, gather_rows
 from .table import Table
 from .turns import EINTR, Turns, await_turn, end_turn, last_error, of_this_process
 
@@ -111,7 +111,7 @@ class Board:
                     rows.index.head.ctypes.data,
                     rows.memory.ctypes.data,
                     word.ctypes.data,
-                    KINDS[table.spec.dtype],
+                    rows.layout[KIND],
                     _FIRSTS.get(table.spec.initializer, _OTHER),
                     key_of(table.seed, table.spec.name).view(np.int64),
                     np.float64(table.spec.scale).view(np.int64),
@@ -120,16 +120,16 @@ class Board:
             names += text.ljust(frames.padded(len(text)), b"\0")
         self.tables: Ints = np.array(lines, np.int64).reshape(-1)
         self._line_of: dict[ChunkKey, int] = {}
-        lines = []
+        lines, told, place = [], [], len(names)
         for (tensor, number), chunk in chunks.items() if whole else ():
             value = chunk.value
-            told = ((frames.CHUNK, frames.FLOAT32, tensor, number, len(value)),)
-            _, descriptor, _ = frames.describe(told)
+            nbytes = frames.ARRAY_NBYTES + frames.padded(len(tensor.encode()))
             self._line_of[tensor, number] = len(lines)
             self._held.append(value)
-            line = [value.ctypes.data, value.nbytes, chunk.changed, len(names), len(descriptor)]
-            lines.append(line)
-            names += descriptor
+            lines.append([value.ctypes.data, value.nbytes, chunk.changed, place, nbytes])
+            told.append((frames.CHUNK, frames.FLOAT32, tensor, number, len(value)))
+            place += nbytes
+        names += frames.describe(tuple(told))[1]
         self.chunks: Ints = np.array(lines, np.int64).reshape(-1)
         self.names: Ints = np.frombuffer(names + bytes(8), np.int64).copy()
         self._made = compiled(_made, INTS_1D, INTS_1D, INTS_1D, INTEGER)
@@ -245,18 +245,8 @@ def _serve(  # type: ignore[no-untyped-def]
         if not _is_pull(request, words):
             break
         count = _answer(
-            request,
-            nbytes,
-            answer,
-            places,
-            asked,
-            pieces,
-            _COPIED_NBYTES,
-            words,
-            tables,
-            chunks,
-            names,
-        )
+            request, nbytes, answer, places, asked, pieces, _COPIED_NBYTES, words, tables, chunks, names
+        )  # fmt: skip
         if count == 0:
             break
         if not _sent(fd, pieces, count, message):
@@ -304,7 +294,7 @@ def _answer_one(got, first, reply, words, tables, chunks, names):  # type: ignor
     if got != nbytes or not _is_pull(request, words):
         return min(got - nbytes, 0) if nbytes > 0 else 0
     places, asked = np.empty(len(first), np.int64), np.empty(_ASKED + _MOST_CHUNKS, np.int64)
-    pieces = np.zeros(_PIECES, np.int64)
+    pieces = np.empty(_PIECES, np.int64)
     count = _answer(
         request, nbytes, answer, places, asked, pieces, _MAX_NBYTES, words, tables, chunks, names
     )

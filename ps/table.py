@@ -64,7 +64,7 @@ class Table:
     def __init__(self, spec: TableSpec, seed: int, rule: Rule) -> None:
         self.spec = spec
         self.wire_dtype = np.dtype(np.float32 if spec.dtype == "float32" else np.uint16)
-        self._seed = seed
+        self.seed = seed
         self._rule = rule
         self._rows = Rows(spec, rule)
         self._pins: dict[str, _Pin] = {}
@@ -78,10 +78,6 @@ class Table:
     def nbytes(self) -> int:
         """Memory in use by rows, index and pins."""
         return self._rows.nbytes + sum(pin.nbytes for pin in list(self._pins.values()))
-
-    @property
-    def seed(self) -> int:
-        return self._seed
 
     def rows_and_lock(self) -> tuple[Rows, NDArray[np.int64]]:
         """For kernels that read rows by themselves: the word of the lock that they then share."""
@@ -153,7 +149,7 @@ class Table:
                 self._rows.append(piece[new], weight[new], state)
 
     def _initial(self, ids: Ints) -> Weights:
-        values = initial_rows(self._seed, self.spec, ids)
+        values = initial_rows(self.seed, self.spec, ids)
         return values if self.wire_dtype == np.float32 else narrowed(values, self.spec.dtype)
 
     def insert(self, block: RowBlock) -> None:
