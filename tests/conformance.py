@@ -15,7 +15,7 @@ import pytest
 from edl.common.errors import EdlError
 from edl.runtime.base import Exit, Replica, Report, Running, Runtime
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 # Each says that it is there in the file EDL_MARK.
 _READY = (
     "import ctypes, os, signal, sys\n"

@@ -28,7 +28,7 @@ from typing import Any
 from torch.distributed import TCPStore
 
 Body = Callable[[Callable[[Any], None]], int]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 
 
 @dataclass

@@ -20,6 +20,7 @@ from edl.common.settings import JobSettings
 from edl.master.client import MasterClient
 
 ZOO = Path(__file__).parent / "zoo"
+WAIT_S = 300.0  # tells a hang from a busy machine
 NO_RESTARTS = {
     "worker": 0,
     "server": 0,
@@ -66,7 +67,7 @@ class Job:
         if self.process.poll() is None:
             pids = [self.about()["pid"], *pids]
             self.process.send_signal(signal.SIGKILL)  # the supervisor first
-            self.process.wait(10)
+            self.process.wait(WAIT_S)
         for pid in pids:
             for number in (signal.SIGCONT, signal.SIGKILL):
                 send(pid, number)
@@ -74,7 +75,7 @@ class Job:
     def about(self) -> dict[str, Any]:
         """Where the master serves; waits until it does."""
         address = self.folder / "master.json"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WAIT_S
         while not address.exists():
             assert self.process.poll() is None, self.logs()
             assert time.monotonic() < deadline, self.logs()
@@ -83,10 +84,10 @@ class Job:
 
     def client(self) -> MasterClient:
         return MasterClient(
-            self.about()["address"], token=self.token, identity=self.identity, patience_s=10
+            self.about()["address"], token=self.token, identity=self.identity, patience_s=60
         )
 
-    def watch(self, until: Any, timeout_s: float = 60.0) -> dict[str, Any]:
+    def watch(self, until: Any, timeout_s: float = WAIT_S) -> dict[str, Any]:
         """Follow the status until `until(status)`; answers that status."""
         client = self.client()
         deadline = time.monotonic() + timeout_s
@@ -102,7 +103,7 @@ class Job:
             client.close()
             self.revision = 0
 
-    def wait(self, timeout_s: float = 120.0) -> int:
+    def wait(self, timeout_s: float = WAIT_S) -> int:
         """The master's exit code."""
         try:
             return self.process.wait(timeout_s)

@@ -66,7 +66,7 @@ def edl(home: Path, *arguments: Any, code: int = 0) -> subprocess.CompletedProce
         env={**os.environ, "EDL_HOME": str(home), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         stdin=subprocess.DEVNULL,
     )

@@ -67,7 +67,7 @@ def test_workers_are_scaled_up_and_down_from_the_command_line(tmp_path):
 
     edl(home, "train", *arguments, "--checkpoint_dir", checkpoints, "--detach")
     client = CliJob(home / "jobs" / "elastic").client()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     try:
 
         def wait(until):

@@ -49,7 +49,7 @@ def train(tmp_path, inside, **more):
         env={**os.environ, "EDL_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

@@ -20,7 +20,7 @@ from edl.master.client import MasterClient
 from edl.watch.jobs import Job, kill
 
 SCRIPT = Path(__file__).parents[1] / "launched" / "counting.py"
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 # What a script is told: by torchrun too, and by us.
 _TOLD = """
     RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE
@@ -70,7 +70,7 @@ class Launched:
             kill(self.job, self.main)
         for process in self.processes:
             process.kill()
-            process.wait(10)
+            process.wait(300)
 
     def watch(self, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first status of which `until` is true."""
@@ -83,7 +83,7 @@ class Launched:
             self.job.address()[0],
             token=identity.token,
             identity=identity,
-            patience_s=20.0,
+            patience_s=300.0,
             where=lambda: self.job.address()[0],
         )
         revision = 0

@@ -197,7 +197,7 @@ def test_workers_step_on_while_the_master_is_away(tmp_path):
         job.watch(lambda s: running(s) and s["records_done"] < 500)  # in their first tasks, of 992
         master = job.about()["pid"]
         send(master, signal.SIGSTOP)
-        before, deadline = steps(), time.monotonic() + 60
+        before, deadline = steps(), time.monotonic() + 300
         while any(now < then + 10 for now, then in zip(steps(), before, strict=True)):
             assert time.monotonic() < deadline, job.logs()
             time.sleep(0.02)
@@ -209,7 +209,7 @@ def test_workers_step_on_while_the_master_is_away(tmp_path):
 
 def stop_between_decisions(job, master):
     """One stopped as it writes holds the journal's lock, and no other master can begin."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         send(master, signal.SIGSTOP)
         try:
@@ -236,7 +236,7 @@ def test_of_two_masters_the_older_one_ends_by_itself_and_harms_nothing(tmp_path)
                 start_new_session=True,
             )
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while job.about()["pid"] == old:
                 assert time.monotonic() < deadline, job.logs()
                 time.sleep(0.05)
@@ -247,7 +247,7 @@ def test_of_two_masters_the_older_one_ends_by_itself_and_harms_nothing(tmp_path)
             assert [1] == [
                 line.startswith("edl: error: another master, of epoch 2") for line in told
             ][-1:]
-            code = second.wait(120)
+            code = second.wait(300)
         finally:
             second.kill()
     check_books(job, code)

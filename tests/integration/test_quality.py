@@ -39,7 +39,7 @@ def reached(folder, data, definition, **settings):
         **settings,
     )
     with job:
-        assert 0 == job.wait(280), job.logs()
+        assert 0 == job.wait(), job.logs()
     return job.result()["metrics"]
 
 

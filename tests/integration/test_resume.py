@@ -58,17 +58,17 @@ def interrupt(home, name, records, *arguments):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    job, until = Job(home / "jobs" / name), time.monotonic() + 90
+    job, until = Job(home / "jobs" / name), time.monotonic() + 300
     while job.address() is None and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
-    client = job.client(patience_s=60)
+    client = job.client(patience_s=300)
     revision = done = 0
     while done < records and process.poll() is None and time.monotonic() < until:
         revision, status = client.status(revision, wait_s=1.0)
         done = status["records_done"]
     client.close()
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate(timeout=300)
     assert 130 == process.returncode, out
     return out.splitlines()[-1]
 
@@ -147,7 +147,7 @@ def test_job_whose_processes_were_all_killed_at_once_goes_on_from_its_folder(tmp
     )
     edl(home, "train", "--detach", *flags)
     job = Job(home / "jobs" / "demo")
-    client, (revision, status) = job.client(patience_s=60), (0, {"records_done": 0})
+    client, (revision, status) = job.client(patience_s=300), (0, {"records_done": 0})
     while status["records_done"] < RECORDS // 2:
         revision, status = client.status(revision, wait_s=1.0)
     client.close()

@@ -11,13 +11,13 @@ tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_ac
 
 
 def fetch(address):
-    return urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+    return urllib.request.urlopen(f"http://{address}/metrics", timeout=300).read().decode()
 
 
 def healthy(address):
     with grpc.insecure_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=300)
     return reply.status == health_pb2.HealthCheckResponse.SERVING
 
 

@@ -36,7 +36,7 @@ def run(controller, role="server"):
         env={**os.environ, **own},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -192,7 +192,7 @@ def ended() -> Callable[..., jobs.Job]:
 def dead_pid() -> int:
     """The number of a process that is gone."""
     process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait(10)
+    process.wait(300)
     return process.pid
 
 
@@ -239,4 +239,4 @@ def meanwhile() -> Iterator[Callable[[Callable[[], None]], None]]:
     with ThreadPoolExecutor() as pool:
         yield lambda act: futures.append(pool.submit(act))
         for future in futures:
-            future.result(10)
+            future.result(300)

@@ -69,7 +69,7 @@ partial.write_text(json.dumps({"address": server.address, "pid": os.getpid()}))
 partial.rename(job / "master.json")
 if script == "die":
     os._exit(9)
-over.wait(60)
+over.wait(300)
 code = 3 if script == "done" else 0
 ended = {
     **status,

@@ -29,7 +29,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
     yield processes
     for process in processes:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=300)
 
 
 def launch(
@@ -58,7 +58,7 @@ def read_until(process: subprocess.Popen[str], part: str) -> None:
 def test_job_is_shown_to_its_end_and_its_code_is_the_commands(
     started: list[subprocess.Popen[str]],
 ) -> None:
-    out, _ = (process := launch(started, "done")).communicate(timeout=30)
+    out, _ = (process := launch(started, "done")).communicate(timeout=300)
 
     expected = """\
 starting: checking the definition, counting the data
@@ -80,7 +80,7 @@ next         edl evaluate --model_def iris --num_ps 1 --validation_data /v.csv \
 
 
 def test_json_format_is_one_object_per_line(started: list[subprocess.Popen[str]]) -> None:
-    out, _ = launch(started, "done", "json").communicate(timeout=30)
+    out, _ = launch(started, "done", "json").communicate(timeout=300)
 
     lines = [json.loads(line) for line in out.splitlines()]
     assert ["note", "event", "status", "event", "end"] == [line["event"] for line in lines]
@@ -92,7 +92,7 @@ def test_first_interrupt_stops_gracefully(started: list[subprocess.Popen[str]]) 
     read_until(process, "running")
 
     os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=300)
 
     assert "stopping: the workers hand back" in out
     assert "state        done" in out
@@ -105,7 +105,7 @@ def test_job_outlives_its_command_line(started: list[subprocess.Popen[str]]) -> 
     read_until(process, "running")
 
     process.kill()
-    process.wait(10)
+    process.wait(300)
     lived = paths.is_locked(paths.job_folder("census"))
     client = jobs.find("census").client()
     client.stop("test")
@@ -129,7 +129,7 @@ def test_a_job_that_was_started_with_an_identity_is_found_without_it(
     state = client.status()[1]["state"]
     client.stop("test")
     client.close()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
 
     assert ("running", identity) == (state, Identity.of_folder(paths.job_folder("census")))
 
@@ -146,7 +146,7 @@ def test_a_master_whose_supervisor_is_killed_is_followed_to_its_end(
     client = jobs.find("census").client()
     client.stop("test")
     client.close()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=300)
 
     assert "state        done" in out
     assert 0 == process.returncode
@@ -169,7 +169,7 @@ def test_second_interrupt_kills(started: list[subprocess.Popen[str]]) -> None:
     os.killpg(process.pid, signal.SIGINT)
     read_until(process, "stopping")
     os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=300)
 
     assert ("killing the job" in out, 130) == (True, process.returncode)
     assert not paths.is_locked(paths.job_folder("census"))
@@ -185,7 +185,7 @@ def test_second_interrupt_kills(started: list[subprocess.Popen[str]]) -> None:
 def test_master_that_dies_is_one_error_with_the_end_of_its_log(
     started: list[subprocess.Popen[str]],
 ) -> None:
-    _, err = (process := launch(started, "silent")).communicate(timeout=30)
+    _, err = (process := launch(started, "silent")).communicate(timeout=300)
 
     assert err.startswith("edl: error: The master of job 'census' exited with 7 before the job was")
     assert err.endswith("half a word\n")
@@ -195,7 +195,7 @@ def test_master_that_dies_is_one_error_with_the_end_of_its_log(
 def test_master_that_dies_while_it_serves_is_noticed(
     started: list[subprocess.Popen[str]],
 ) -> None:
-    _, err = (process := launch(started, "die")).communicate(timeout=30)
+    _, err = (process := launch(started, "die")).communicate(timeout=300)
 
     assert ("exited with 9" in err, "Traceback" in err) == (True, False)
     assert 1 == process.returncode
@@ -204,7 +204,7 @@ def test_master_that_dies_while_it_serves_is_noticed(
 def test_usage_error_of_the_definition_is_told_as_the_masters_own(
     started: list[subprocess.Popen[str]],
 ) -> None:
-    _, err = (process := launch(started, "usage")).communicate(timeout=30)
+    _, err = (process := launch(started, "usage")).communicate(timeout=300)
 
     assert ("edl: error: the definition lacks loss\n", 2) == (err, process.returncode)
     result = json.loads((paths.job_folder("census") / "result.json").read_text())
@@ -221,7 +221,7 @@ def test_terminal_gets_the_live_panel_and_the_summary() -> None:
         os.environ.update(TERM="xterm", COLUMNS="90", LINES="40")
         os.execv(sys.executable, [sys.executable, str(HERE / "run_job.py"), "done", "text"])
     seen = b""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and select.select([terminal], [], [], 1.0)[0] is not None:
         try:
             seen += os.read(terminal, 65536)

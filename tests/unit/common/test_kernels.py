@@ -49,7 +49,7 @@ def test_a_kernel_is_compiled_anew_when_a_file_that_it_calls_into_changes(tmp_pa
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, str(tmp_path / "main.py")]
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=True, timeout=120
+            command, env=environment, capture_output=True, text=True, check=True, timeout=300
         )
         return done.stdout.strip()
 

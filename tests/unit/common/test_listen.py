@@ -54,7 +54,7 @@ def test_metrics_are_served_at_the_port_that_is_set(monkeypatch):
     monkeypatch.setenv("EDL_METRICS_PORT", str(port))
 
     server, address = listen.serve_metrics(CollectorRegistry())
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=300) as page:
         status = page.status
     server.shutdown()
     server.server_close()

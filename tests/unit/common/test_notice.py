@@ -4,7 +4,7 @@ import threading
 
 from edl.common import notice
 
-WAIT_S = 20.0
+WAIT_S = 300.0
 
 
 def test_notice_is_told_once_the_command_ends_with_0(tmp_path):

@@ -29,7 +29,7 @@ def test_a_replica_that_is_process_1_ends_at_sigterm_while_it_imports(role):
         children = f"/proc/{outer.pid}/task/{outer.pid}/children"
         with open(children) as file:
             os.kill(int(file.read()), signal.SIGTERM)
-        outer.communicate(timeout=20)
+        outer.communicate(timeout=300)
     finally:
         outer.kill()
         outer.communicate()

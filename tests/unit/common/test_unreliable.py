@@ -158,7 +158,7 @@ server.stop()
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
 
     line = "UNAVAILABLE: worker>ps.Describe: the reply was lost"

@@ -12,7 +12,7 @@ from edl.common.errors import JobError
 from edl.k8s import lease as module
 from edl.k8s.lease import Lease
 
-WAIT_S = 20.0
+WAIT_S = 300.0
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from edl.k8s import runtime as module
 from edl.k8s.runtime import KubernetesRuntime
 from edl.runtime.base import Exit, Note, Replica, Running
 
-WAIT_S = 20.0
+WAIT_S = 300.0
 JOB = "demo"
 TEMPLATES = pods.templates(JobSettings(job_name=JOB, image_name="edl:1"))
 
@@ -302,7 +302,7 @@ def test_the_api_server_is_away_for_a_while_and_then_all_is_as_wanted(runtime, s
     second = runtime.start("worker", 1, "b1", {})
     runtime.stop(replica, 5.0)
     server.remove(name, tell=False)
-    notes = [told.get(timeout=60.0)]
+    notes = [told.get(timeout=300.0)]
     server.faults.clear()
     found = next_exit(told)
     server.wait_for_pods(1)

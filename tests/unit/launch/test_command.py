@@ -80,7 +80,7 @@ def test_the_command_line_and_the_coordinator_start_without_torch():
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
     assert "False\n" == done.stdout, done.stderr
@@ -94,7 +94,7 @@ def test_a_worker_gets_its_arguments_and_one_log(tmp_path):
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
     assert ("['--a', 'b']\nerror\n", "") == (done.stdout, done.stderr)
@@ -114,7 +114,7 @@ def test_a_worker_dies_with_its_agent():
     process.kill()
 
     assert b"" == process.stdout.read()  # ends when nobody is left to write
-    assert -9 == process.wait(10)
+    assert -9 == process.wait(300)
 
 
 def test_a_worker_whose_agent_has_died_does_not_start():
@@ -122,7 +122,7 @@ def test_a_worker_whose_agent_has_died_does_not_start():
         [sys.executable, "-I", "-S", script.__file__, "1", "-c", "print('trained')"],
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
     assert (1, b"") == (done.returncode, done.stdout)
@@ -141,7 +141,7 @@ def test_the_example_of_the_documentation_trains_and_saves(tmp_path, monkeypatch
         capture_output=True,
         check=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
     assert done.stdout.startswith("rank 0 of 1: loss ")

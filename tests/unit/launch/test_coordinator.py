@@ -24,7 +24,7 @@ from edl.master.journal import Journal
 from edl.proto import master_pb2_grpc, rendezvous_pb2_grpc
 
 TOKEN = "secret"
-DEADLINE_S = 20.0
+DEADLINE_S = 300.0
 
 
 class Served:

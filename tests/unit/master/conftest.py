@@ -31,7 +31,7 @@ from edl.runtime.base import Exit, Replica
 
 TOKEN = "secret"
 IDENTITY = Identity(TOKEN, "a certificate", "its key")  # handed on; nothing here encrypts
-WAIT_S = 20.0  # far beyond what anything here takes, on a busy machine
+WAIT_S = 300.0  # far beyond what anything here takes, on a busy machine
 
 
 class FakeServers:

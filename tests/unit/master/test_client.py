@@ -29,7 +29,7 @@ class Answering(master_pb2_grpc.MasterServicer):
 
     def GetServers(self, request, context):
         self.held.set()
-        self.release.wait(20)
+        self.release.wait(300)
         return pb.GetServersReply(slot_map_version=7)
 
 
@@ -53,7 +53,7 @@ def serve():
 def test_a_call_goes_to_the_master_that_serves_now(serve):
     _, old = serve("old")
     _, new = serve("new")
-    client = MasterClient(old.address, token=TOKEN, patience_s=20, where=lambda: new.address)
+    client = MasterClient(old.address, token=TOKEN, patience_s=300, where=lambda: new.address)
     before = client.status()[1]
 
     old.stop(0)
@@ -67,7 +67,7 @@ def test_the_address_is_in_the_jobs_folder(serve, tmp_path, monkeypatch):
     monkeypatch.setenv("EDL_JOB_DIR", str(tmp_path))
     _, old = serve("old")
     _, new = serve("new")
-    client = MasterClient(old.address, token=TOKEN, patience_s=20)
+    client = MasterClient(old.address, token=TOKEN, patience_s=300)
     old.stop(0)
     (tmp_path / "master.json").write_text(json.dumps({"address": new.address, "pid": 1}))
 
@@ -80,17 +80,17 @@ def test_a_long_poll_of_another_thread_moves_with_the_line(serve):
     free, new = serve("new")
     free.release.set()
     where = [old.address]
-    client = MasterClient(old.address, token=TOKEN, patience_s=20, where=lambda: where[0])
+    client = MasterClient(old.address, token=TOKEN, patience_s=300, where=lambda: where[0])
     versions = []
     poll = threading.Thread(
         target=lambda: versions.append(client.get_servers(0, 10).slot_map_version)
     )
     poll.start()
-    assert held.held.wait(20)
+    assert held.held.wait(300)
 
     where[0] = new.address
     client._follow()  # as another thread's call does, when it is not answered
-    poll.join(20)
+    poll.join(300)
 
     assert [7] == versions
     held.release.set()
@@ -99,7 +99,7 @@ def test_a_long_poll_of_another_thread_moves_with_the_line(serve):
 
 def test_closing_gives_up_all_calls(serve):
     held, server = serve("old")
-    client = MasterClient(server.address, token=TOKEN, patience_s=20, where=lambda: None)
+    client = MasterClient(server.address, token=TOKEN, patience_s=300, where=lambda: None)
     errors = []
 
     def poll():
@@ -109,10 +109,10 @@ def test_closing_gives_up_all_calls(serve):
 
     thread = threading.Thread(target=poll)
     thread.start()
-    assert held.held.wait(20)
+    assert held.held.wait(300)
 
     client.close()
-    thread.join(20)
+    thread.join(300)
 
     assert 1 == len(errors)
     held.release.set()

@@ -109,7 +109,7 @@ def test_signals_are_handed_on(job, number):
 
     supervisor.send_signal(number)
 
-    assert 130 == supervisor.wait(30)
+    assert 130 == supervisor.wait(300)
 
 
 def test_a_master_that_dies_of_the_signal_that_was_asked_for_stays_dead(job):
@@ -118,7 +118,7 @@ def test_a_master_that_dies_of_the_signal_that_was_asked_for_stays_dead(job):
 
     supervisor.send_signal(signal.SIGTERM)
 
-    assert 130 == supervisor.wait(30)
+    assert 130 == supervisor.wait(300)
     assert 1 == len(lives(job))
 
 
@@ -129,7 +129,7 @@ def test_a_master_that_is_killed_while_it_stops_goes_on_stopping(job):
 
     supervisor.send_signal(signal.SIGTERM)
 
-    assert 130 == supervisor.wait(30)
+    assert 130 == supervisor.wait(300)
     told = ["--after", "was killed by SIGKILL", "--stop", "SIGTERM"]
     assert [[], told] == [life[3:] for life in lives(job)]
 
@@ -141,7 +141,7 @@ def test_a_master_that_has_begun_and_dies_of_the_signal_is_started_to_stop_in_or
 
     supervisor.send_signal(signal.SIGTERM)
 
-    assert 130 == supervisor.wait(30)
+    assert 130 == supervisor.wait(300)
     assert ["--stop", "SIGTERM"] == lives(job)[1][-2:]
 
 
@@ -154,7 +154,7 @@ def test_a_pod_that_is_told_to_go_has_no_other_master(job, before):
 
     supervisor.send_signal(signal.SIGTERM)
 
-    assert 130 == supervisor.wait(30)
+    assert 130 == supervisor.wait(300)
     assert 1 == len(lives(job))
 
 

@@ -130,8 +130,8 @@ def test_a_pin_waits_for_what_another_shard_has_and_holds_back_the_rest(start_sh
 
     reached = shards.client.pin("c", {0: 1}, hold_s=10.0, **WAIT)
 
-    late.join(5)
-    other.join(5)
+    late.join(300)
+    other.join(300)
     assert {0: ((Entry(0, 1, 1),), 1), 1: ((), 0)} == frozen
     assert {0: (True, 1), 1: (True, 1)} == reached
     assert (Entry(0, 1, 1), Entry(7, 1, 1)) == behind.ledger()

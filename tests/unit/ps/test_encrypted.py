@@ -129,7 +129,7 @@ def test_a_server_off_loopback_without_a_certificate_ends_with_one_line():
     ]
 
     ended = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=60, check=False
+        command, env=env, capture_output=True, text=True, timeout=300, check=False
     )
 
     (line,) = ended.stderr.splitlines()

@@ -18,7 +18,7 @@ from edl.ps.store import Outcome, Store
 
 SPEC = ModelSpec((DenseSpec("w", (2,)),), (TableSpec("t", 1, "zeros"),), optimizers.SGD(1.0))
 ONE = Update({("w", 0): np.full(2, -1, np.float32)}, {})
-WAIT_S = 120.0  # a fresh checkout compiles its kernels meanwhile
+WAIT_S = 300.0  # a fresh checkout compiles its kernels meanwhile
 
 
 @pytest.fixture

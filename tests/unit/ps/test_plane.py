@@ -43,7 +43,7 @@ SPEC = ModelSpec(
     ),
     optimizers.SGD(1.0),
 )
-FAR_S = 120.0  # a deadline that no test reaches, though kernels are compiled meanwhile
+FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 TRANSPORTS = ["tcp", "unix", "shm", "tls"]
 
 

@@ -41,7 +41,7 @@ SPEC = ModelSpec(
     optimizers.SGD(1.0),
 )
 KNOWN = np.arange(100, dtype=np.int64) * 7919
-FAR_S = 120.0  # a deadline that no test reaches, though kernels are compiled meanwhile
+FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 
 
 class Slow(Store):

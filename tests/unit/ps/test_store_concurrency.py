@@ -221,7 +221,7 @@ class Stage:
             call = self._of_thread[threading.get_ident()]
             call.at_gate = True
             self._pause(set())
-            assert call.opened.wait(30)
+            assert call.opened.wait(300)
 
         dense.apply = half
 
@@ -850,7 +850,7 @@ def test_a_step_takes_the_chunks_that_are_free_first():
     with dense._locks[keys[0]]:  # another step is at it
         thread = threading.Thread(target=dense.apply, args=(grads, -1.0))
         thread.start()
-        assert last_is_next.wait(30)
-    thread.join(30)
+        assert last_is_next.wait(300)
+    thread.join(300)
 
     assert [keys[1], keys[2], keys[0]] == order

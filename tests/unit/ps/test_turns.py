@@ -35,7 +35,7 @@ from edl.ps.turns import Turns
 
 IDENTITY = Identity.create("secret")
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 16),), optimizers.SGD(1.0))
-FAR_S = 120.0  # a deadline that no test reaches, though kernels are compiled meanwhile
+FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 SOON_S = 20.0  # after which who waits for a turn that nobody ends is given up
 SHORT, MIDDLE, LONG = 100, 3_000, 10_000  # rows: received at once, in two, and without a turn
 

@@ -11,7 +11,7 @@ from edl.common.errors import EdlError
 from edl.ps import work
 from edl.ps.work import Work, _core_is_idle
 
-FAR_S = 120.0  # a deadline that no test reaches, though kernels are compiled meanwhile
+FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 
 
 class Pieces:

@@ -19,7 +19,7 @@ from edl.common.errors import EdlError
 from edl.runtime.base import Exit, Replica
 from edl.runtime.local import LocalRuntime
 
-WAIT_S = 30.0
+WAIT_S = 300.0
 
 PROLOGUE = """
 import os, signal, sys
@@ -314,6 +314,6 @@ def test_a_fork_that_does_not_lead_a_group_yet_is_killed_all_the_same(tmp_path):
     try:
         runtime.stop(replica, 0)
 
-        assert -signal.SIGKILL == exits.get(timeout=5.0).code
+        assert -signal.SIGKILL == exits.get(timeout=300.0).code
     finally:
         child.kill()

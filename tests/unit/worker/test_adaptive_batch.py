@@ -479,13 +479,13 @@ class Thinker(Chooser):
         self.go = threading.Event()
 
     def choose(self, batch, nodes, members):
-        assert self.go.wait(10)
+        assert self.go.wait(300)
         return 10 * members
 
     def told(self, *about):
         self.go.set()
         while not (answer := self.ask(*about)):
-            self._answer.result(10)
+            self._answer.result(300)
         return answer
 
 
@@ -500,7 +500,7 @@ def test_what_was_thought_about_another_group_is_not_told():
     batch, chooser = known(), Thinker()
     chooser.ask(batch, 1, 2)
     chooser.go.set()
-    chooser._answer.result(10)
+    chooser._answer.result(300)
 
     assert chooser.ask(batch, 1, 3) == 0
     assert chooser.told(batch, 1, 3) == 30

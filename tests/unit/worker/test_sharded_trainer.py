@@ -74,7 +74,7 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("members")
     script = Path(__file__).with_name("sharded_members.py")
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, script, folder], env=env, timeout=120, check=True)
+    subprocess.run([sys.executable, script, folder], env=env, timeout=300, check=True)
     return {
         case: [
             torch.load(folder / f"told-{number}-{rank}.pt", weights_only=False)
