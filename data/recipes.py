@@ -21,8 +21,8 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import expand
 from .open import open_reader
+from .paths import expand
 from .reader import Columns
 
 Sources = Mapping[str, Path]

@@ -228,4 +228,5 @@ def test_job_scans_a_file_once_until_it_changes(
     assert 1 == len(scans)
 
     write(tmp_path, "a\n1\n2\n3\n")
-    assert {"a": [1, 2, 3]} == read(path)
+    with pytest.raises(DataError, match="has changed since its records were counted"):
+        read(path)
