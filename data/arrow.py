@@ -22,6 +22,7 @@ from ..common.errors import DataError
 from .missing import Fill, Missing, first_inexact, ways_out
 
 _INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
+_WIDE_NBYTES = 64 << 20  # of a row group's texts as np.str_; longer ones stay objects until used
 _EXACT_DIGITS = 15  # significant decimal digits that each float64 keeps
 
 
@@ -351,4 +352,6 @@ def _texts(arrow: Any, name: str, array: Any, fill: Fill) -> Column:
         # numpy's texts end before their trailing zeros
         why = f"column {name!r}: its text ends with a NUL, which numpy's texts cannot hold"
         faults |= {row: why for row, text in enumerate(values) if text.endswith("\0")}
+    if 4 * len(values) * max(map(len, values), default=0) <= _WIDE_NBYTES:
+        values = values.astype(np.str_)
     return Column(values, faults)

@@ -8,6 +8,7 @@ records in silence. What is cached is keyed by the same, written aside and renam
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import hashlib
 import json
@@ -17,12 +18,14 @@ import shutil
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import numpy as np
 from fsspec.implementations.local import LocalFileSystem
+from numpy.typing import NDArray
 
 from ..common.errors import DataError
 
@@ -53,13 +56,13 @@ class DataFile:
     def is_local(self) -> bool:
         return isinstance(self.fs, LocalFileSystem)
 
-    def open(self) -> BinaryIO:
+    def open(self, buffering: int = -1) -> BinaryIO:
         """The bytes, seekable. Raises DataError where it cannot be opened or is another by now."""
         try:
             if not self.is_local:
                 self._compare(self._told())
                 return cast(BinaryIO, self.fs.open(self.path, "rb"))
-            stream = open(self.path, "rb")  # noqa: SIM115 (the caller closes it)
+            stream = open(self.path, "rb", buffering)  # noqa: SIM115 (the caller closes it)
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {error}.") from error
         try:
@@ -67,19 +70,28 @@ class DataFile:
         except BaseException:
             stream.close()
             raise
-        return stream
+        return cast(BinaryIO, stream)
 
-    def read(self, offset: int, nbytes: int) -> bytearray:
-        """Bytes from `offset` on; fewer where the file ends before."""
-        data = bytearray(nbytes)
-        with self.open() as stream:
-            stream.seek(offset)
-            there = 0
-            with memoryview(data) as view:
-                while there < nbytes and (more := stream.readinto(view[there:])):  # type: ignore[attr-defined]
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Callable[[int, int], NDArray[np.uint8]]]:
+        """A function of (offset, how many): those bytes, fewer where the file ends before."""
+        with self.open(buffering=0) as stream:
+            descriptor = stream.fileno() if self.is_local else None
+
+            def read(offset: int, nbytes: int) -> NDArray[np.uint8]:
+                data, there = np.empty(nbytes, np.uint8), 0
+                while there < nbytes:
+                    if descriptor is not None:
+                        more = os.preadv(descriptor, [data[there:]], offset + there)
+                    else:
+                        stream.seek(offset + there)
+                        more = cast(Any, stream).readinto(data[there:])
+                    if not more:
+                        return data[:there]
                     there += more
-        del data[there:]
-        return data
+                return data
+
+            yield read
 
     def nbytes(self) -> int:
         """Its size. Raises EmptyFile where it is empty, DataError where it cannot be read."""

@@ -17,7 +17,7 @@ import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,9 @@ def _reader(
     return FileReader({file.name: partial(kind, file, wanted, chosen) for file in files})
 
 
+_ReadAt = Callable[[int, int], NDArray[np.uint8]]
+
+
 @dataclass(frozen=True)
 class _Layout:
     """An array within a file: its first byte, shape and dtype."""
@@ -89,47 +92,54 @@ class _Array:
 
     def __init__(self, file: DataFile, layout: _Layout) -> None:
         self._file, self._layout = file, layout
-        self.records = layout.shape[0]
+        self.records, self._row_nbytes = layout.shape[0], layout.row_nbytes
         there = (file.nbytes() - layout.offset) // max(layout.row_nbytes, 1)
         # Fewer where the file is cut off.
         self._there = max(0, min(self.records, there)) if layout.row_nbytes else self.records
 
-    def read(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        if cut := numbers[numbers >= self._there].tolist():
-            reason = "the file is cut off before it: write the file again"
-            raise RecordError(self._file.name, cut[0], reason)
-        layout = self._layout
+    def read(self, numbers: NDArray[np.int64], read: _ReadAt | None = None) -> NDArray[Any]:
+        """The rows; `read` reads in the file where it is open already."""
+        if read is None:
+            with self._file.reading() as here:
+                return self.read(numbers, here)
         first, last = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
-        nbytes = (last - first) * layout.row_nbytes
-        data = self._file.read(layout.offset + first * layout.row_nbytes, nbytes)
+        if last > self._there:
+            cut = int(numbers[numbers >= self._there][0])
+            reason = "the file is cut off before it: write the file again"
+            raise RecordError(self._file.name, cut, reason)
+        nbytes = (last - first) * self._row_nbytes
+        data = read(self._layout.offset + first * self._row_nbytes, nbytes)
         if len(data) < nbytes:
             raise DataError(f"{self._file.name} became shorter while it was read: start a new job.")
         # np.frombuffer knows no items of no bytes, as in an array of shape (N, 0).
-        rows = np.ndarray((last - first, *layout.shape[1:]), layout.dtype, data)
+        rows = np.ndarray((last - first, *self._layout.shape[1:]), self._layout.dtype, data.data)
         return rows if len(numbers) == last - first else rows[numbers - first]
 
 
 class _Columns:
     """Columns out of arrays: own byte order, and float64 where the user has chosen NaN."""
 
-    def __init__(self, file: DataFile, missing: Missing, there: Sequence[str]) -> None:
-        missing.check(file.name, there)
-        self._name, self._missing = file.name, missing
+    def __init__(
+        self, file: DataFile, missing: Missing, dtypes: Mapping[str, np.dtype[Any]]
+    ) -> None:
+        self._name = file.name
+        self._targets = {}
+        for name, dtype in dtypes.items():
+            native = dtype.newbyteorder("=")
+            fill = missing.fill(name, native) if dtype.kind in "iub" else None
+            self._targets[name] = native if fill is None else fill.dtype
 
     def column(self, name: str, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
-        if not rows.dtype.isnative:
-            rows = rows.astype(rows.dtype.newbyteorder("="))
-        if rows.dtype.kind not in "iub":
-            return np.ascontiguousarray(rows)
-        fill = self._missing.fill(name, rows.dtype)
-        if fill is None or fill.dtype == rows.dtype:
-            return np.ascontiguousarray(rows)
-        if (place := first_inexact(rows.ravel())) is not None:
+        target = self._targets[name]
+        if rows.dtype == target and rows.flags.c_contiguous:
+            return rows
+        whole = target.kind == "f" and rows.dtype.kind in "iu"
+        if whole and (place := first_inexact(rows.ravel())) is not None:
             number = int(numbers[place * len(rows) // rows.size])
             value = rows.ravel()[place]
             reason = f"column {name!r}: {value} would change in float64: {name}:nan cannot stand"
             raise RecordError(self._name, number, reason)
-        return rows.astype(fill.dtype)
+        return np.ascontiguousarray(rows, target)
 
 
 class NpyFile:
@@ -142,7 +152,9 @@ class NpyFile:
         self._array = _Array(file, layout)
         self._fields = layout.dtype.names
         there = self._fields or ("data",)
-        self._columns = _Columns(file, missing, there)
+        missing.check(file.name, there)
+        dtypes = {name: layout.dtype[name].base if self._fields else layout.dtype for name in there}
+        self._columns = _Columns(file, missing, dtypes)
         self._wanted = check_columns(file.name, columns, there)
         self.records = self._array.records
 
@@ -158,7 +170,7 @@ class NpzFile:
     def __init__(self, file: DataFile, columns: tuple[str, ...], missing: Missing) -> None:
         file.nbytes()
         self._file = file
-        self._members: dict[str, tuple[_Array, Any]] = {}
+        self._members: dict[str, tuple[_Array, Derived | None]] = {}
         self._lock = threading.Lock()
         try:
             with file.open() as stream, zipfile.ZipFile(stream) as archive:
@@ -177,7 +189,9 @@ class NpzFile:
             raise DataError(f"{file.name} is no .npz archive, or a torn one: {error}.") from error
         if not infos:
             raise EmptyFile(f"{file.name} holds no array: remove it or put records into it.")
-        self._columns = _Columns(file, missing, tuple(infos))
+        missing.check(file.name, tuple(infos))
+        dtypes = {name: layout.dtype for name, layout in self._layouts.items()}
+        self._columns = _Columns(file, missing, dtypes)
         lengths = {name: layout.shape[0] for name, layout in self._layouts.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
@@ -187,15 +201,16 @@ class NpzFile:
         self.records = next(iter(lengths.values()), 0)
 
     def read(self, numbers: NDArray[np.int64]) -> Columns:
-        return Columns(
-            {
-                name: self._columns.column(name, self._member(name).read(numbers), numbers)
-                for name in self._wanted
-            }
-        )
+        arrays = {}
+        with self._file.reading() as read:
+            for name in self._wanted:
+                array, unpacked = self._member(name)
+                rows = array.read(numbers, read if unpacked is None else None)
+                arrays[name] = self._columns.column(name, rows, numbers)
+        return Columns(arrays)
 
-    def _member(self, name: str) -> _Array:
-        """The member's array. Raises DataError where its content is not what was written."""
+    def _member(self, name: str) -> tuple[_Array, Derived | None]:
+        """The member's array, and its unpacked copy if it has one. Raises DataError where its content is not what was written."""
         with self._lock:
             if name not in self._members:
                 layout, info = self._layouts[name], self._infos[name]
@@ -207,7 +222,7 @@ class NpzFile:
                 else:
                     unpacked = Derived(self._file, f"{kind}.npy", lambda to: self._copy(name, to))
                     self._members[name] = _Array(unpacked.file, layout), unpacked
-            return self._members[name][0]
+            return self._members[name]
 
     def _copy(self, name: str, to: Path | None = None) -> None:
         """Read a member whole, as zipfile does: it compares the checksum at the end."""

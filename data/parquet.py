@@ -160,7 +160,9 @@ class ParquetFile:
 
     def _rows(self, name: str, column: Column, rows: NDArray[np.int64]) -> NDArray[Any]:
         chosen = column.values[rows]
-        return chosen.astype(np.str_) if self._converters[name].text else chosen
+        if self._converters[name].text and chosen.dtype == object:
+            return chosen.astype(np.str_)
+        return chosen
 
     def _group(self, group: int, asked: int) -> Group:
         """A row group, decoded. Raises RecordError for the record that was asked for."""
@@ -174,7 +176,8 @@ class ParquetFile:
         with self._file.open() as stream:
             opened = self._parquet.ParquetFile(stream)
             table = opened.read_row_group(group, columns=self._wanted, use_threads=False)
-        return self._convert(table), int(table.nbytes)
+        made = self._convert(table)
+        return made, int(table.nbytes) + sum(each.values.nbytes for each in made.values())
 
     def _convert(self, table: Any) -> Group:
         return {name: self._converters[name].column(table.column(name)) for name in self._wanted}

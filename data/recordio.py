@@ -110,7 +110,8 @@ class RecordioFile:
                 "a chunk's header is corrupt or cut off; what follows cannot be found",
             )  # fmt: skip
         nbytes = min(chunk.nbytes, max(0, self._nbytes - chunk.offset))
-        body = bytes(self._file.read(chunk.offset, nbytes))
+        with self._file.reading() as read:
+            body = read(chunk.offset, nbytes).tobytes()
         if len(body) < chunk.nbytes:
             raise RecordError(self._file.name, asked, "the file is cut off within its chunk")
         if self._layout.checksum(body) != chunk.crc:
