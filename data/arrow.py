@@ -340,7 +340,7 @@ def _texts(arrow: Any, name: str, array: Any, fill: Fill) -> Column:
     faults: dict[int, str] = {}
     try:
         values = _objects(array, fill)
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, arrow.ArrowException):  # the latter from Arrow's own strings
         values = _objects(array.cast(arrow.large_binary()), Fill(fill.dtype, fill.value.encode()))
         for row, text in enumerate(values):
             try:

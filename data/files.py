@@ -192,18 +192,19 @@ def cached(file: DataFile, kind: str, make: Callable[[Path], None]) -> Path | No
 class Derived:
     """What `make` has written from `file`, as a file: in the job's cache, else a temporary one.
 
-    The temporary one goes with this object. No descriptor is held.
+    The temporary one goes with `file`. No descriptor is held.
     """
 
     def __init__(self, file: DataFile, kind: str, make: Callable[[Path], None]) -> None:
         path = cached(file, kind, make)
-        if path is None:
-            handle, name = tempfile.mkstemp(prefix="edl-unpacked-")
-            os.close(handle)
-            weakref.finalize(self, Path(name).unlink, missing_ok=True)
-            path = Path(name)
-            make(path)
-        self.file = DataFile(LocalFileSystem(), str(path), file.name)
+        if path is not None:
+            self.file = DataFile(LocalFileSystem(), str(path), file.name)
+            return
+        handle, name = tempfile.mkstemp(prefix="edl-unpacked-")
+        os.close(handle)
+        self.file = DataFile(LocalFileSystem(), name, file.name)
+        weakref.finalize(self.file, Path(name).unlink, missing_ok=True)
+        make(Path(name))
 
 
 class Seekable(Derived):

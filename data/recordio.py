@@ -145,7 +145,10 @@ def _layout_of(stream: BinaryIO, name: str) -> _Layout:
             "MXNet is another format)."
         )
     if not fitting:
-        raise DataError(f"{name} is packed by a compressor that RecordIO has not: write it again.")
+        raise DataError(
+            f"{name} begins with a header that is corrupt, or packed by a compressor that RecordIO "
+            "has not: write it again."
+        )
     for layout in fitting if len(fitting) > 1 else ():
         chunk = layout.chunk(0, header)
         assert chunk is not None, "it is one of those that fit"
