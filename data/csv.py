@@ -162,13 +162,19 @@ class CsvFile:
         try:
             rows = dialect.parse(piece.decode(dialect.encoding))
         except UnicodeDecodeError as error:
-            reason = f"it has bytes that are no {self._text.dialect.encoding}: say encoding= if it is another"
+            reason = (
+                f"it has bytes that are no {self._text.encoding}: say encoding= if it is another"
+            )
             raise RecordError(self._name, number, reason) from error
         except BROKEN as error:
             raise RecordError(self._name, number, f"it cannot be parsed: {error}") from error
         if len(rows) != 1 or not self._fit(rows):
             width = len(rows[0]) if len(rows) == 1 else 0
-            raise RecordError(self._name, number, f"it has {width} fields, not {len(self.names)}")
+            blanks = dialect.quote and f"{dialect.sep} {dialect.quote}".encode() in piece
+            hint = "; say skip_blanks=true if quotes stand after a blank" if blanks else ""
+            raise RecordError(
+                self._name, number, f"it has {width} fields, not {len(self.names)}{hint}"
+            )
         for name, value in zip(self.names, rows[0], strict=False):
             if (column := self._columns.get(name)) is not None and is_broken(column, value):
                 raise RecordError(self._name, number, column.fault(value))

@@ -131,6 +131,7 @@ class Text:
         self._holds: list[object] = [seekable := Seekable(file)]  # copies go with these objects
         self.file = seekable.file
         self.dialect = dialect
+        self.encoding = dialect.encoding  # as the user says it
         if codecs.lookup(dialect.encoding).name == "utf-8-sig":
             self.dialect = replace(dialect, encoding="utf-8")  # no mark but the file's first
         elif not _bytewise(dialect.encoding):

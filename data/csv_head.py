@@ -48,14 +48,19 @@ class Options:
 
 @dataclass(frozen=True)
 class Head:
-    """The columns' names, and the records of the head that have as many fields.
+    """The columns' names, and the records of the head that have as many fields, by their numbers.
 
     `spare`: each record may end in one more separator, with nothing after it.
     """
 
     names: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Mapping[int, Sequence[str]]
     spare: bool
+
+    def values(self) -> dict[str, Sequence[str]]:
+        """The fields by column."""
+        columns = zip(*self.rows.values(), strict=True) if self.rows else ((),) * len(self.names)
+        return dict(zip(self.names, columns, strict=True))
 
 
 class Schema:
@@ -82,17 +87,18 @@ class Schema:
             return {}
         check_columns(name, list(options.dtypes), head.names)
         options.missing.check(name, head.names)
-        values = dict(zip(head.names, zip(*head.rows, strict=True), strict=False))
+        values = head.values()
         wanted = check_columns(name, options.columns, head.names)
-        columns = {each: self._column(each, values.get(each, ())) for each in wanted}
+        columns = {each: self._column(each, values[each]) for each in wanted}
         gaps = [
             each
             for each, column in columns.items()
             if column.kind == "int64" and column.fill is None
-            and any(map(is_missing, values.get(each, ())))
+            and any(map(is_missing, values[each]))
         ]  # fmt: skip
         if gaps:
-            record = next(i for i, value in enumerate(values[gaps[0]]) if is_missing(value))
+            there = zip(head.rows, values[gaps[0]], strict=True)
+            record = next(number for number, value in there if is_missing(value))
             raise DataError(
                 f"{name} misses whole numbers of {named(gaps)} (the first of them in record "
                 f"{record}): {ways_out(gaps)}."
@@ -111,6 +117,12 @@ class Schema:
     def _column(self, name: str, values: Sequence[str]) -> Column:
         said = self.options.dtypes.get(name)
         kind = said or infer(values)
+        if (
+            not said
+            and all(map(is_missing, values))
+            and (chosen := self.options.missing.chosen(name))
+        ):
+            kind = "float64" if is_missing(chosen) else infer([chosen])  # nothing else tells it
         fill = self.options.missing.fill(name, np.dtype("U" if kind == "str" else kind))
         column = column_of(name, kind, fill)
         if said and column.kind != said:
@@ -129,7 +141,7 @@ class Schema:
         if not head.rows:
             return head
         check_columns(file.name, tuple(self.columns), head.names)
-        values = dict(zip(head.names, zip(*head.rows, strict=True), strict=True))
+        values = head.values()
         for column in self.columns.values():
             self._compare(file.name, column, values[column.name])
         return head
@@ -155,13 +167,13 @@ def read_head(name: str, text: Text, options: Options, limits: tuple[int, int, i
     """The head of a file. Raises DataError where its first line cannot be one."""
     rows = _rows(name, text, limits)
     if not rows:
-        return Head((), (), False)
+        return Head((), {}, False)
     first = rows[0]
     if options.header is not False:
         rows = rows[1:]
         names = _header(name, first, options)
         if options.header is None:
-            _check_header(name, first, rows)
+            _check_header(name, first)
     else:
         names = list(options.names) or [f"c{i}" for i in range(len(first))]
     return _fit(name, names, rows, options)
@@ -175,6 +187,8 @@ def _header(name: str, first: list[str], options: Options) -> list[str]:
         )
     if not options.names:
         return first
+    if len(options.names) == len(first) - 1 and not first[-1].strip():
+        return [*options.names, ""]
     if len(options.names) != len(first):
         raise UsageError(
             f"names has {len(options.names)} names, and the header of {name} {len(first)} fields."
@@ -185,14 +199,18 @@ def _header(name: str, first: list[str], options: Options) -> list[str]:
 def _fit(name: str, names: list[str], rows: list[list[str]], options: Options) -> Head:
     """Names and records of the same width; a nameless last column of nothing is none."""
     n = len(names)
-    nameless = not options.names and options.header is not False and not names[-1].strip()
+    nameless = not names[-1].strip()
     spare = False
-    if n > 1 and nameless and rows and not any("".join(row[n - 1 :]) for row in rows):
+    if n > 1 and nameless and any(rows) and not any("".join(row[n - 1 :]) for row in rows):
         names, n, spare = names[:-1], n - 1, True
-    elif rows and all(len(row) == n + 1 and not row[n] for row in rows):
+    elif any(rows) and all(len(row) == n + 1 and not row[n] for row in rows if row):
         spare = True
-    fitting = [row[:n] for row in rows if len(row) == n or (spare and len(row) == n + 1)]
-    widths = {len(row) for row in rows}
+    fitting = {
+        number: row[:n]
+        for number, row in enumerate(rows)
+        if len(row) == n or (spare and len(row) == n + 1)
+    }
+    widths = {len(row) for row in rows if row}
     if len(rows) > 1 and not fitting and len(widths) == 1:
         raise DataError(
             f"{name} has {n} names and records of {widths.pop()} fields: name them all with "
@@ -200,7 +218,8 @@ def _fit(name: str, names: list[str], rows: list[list[str]], options: Options) -
             "or check sep."
         )
     names = [each if each.strip() else f"c{i}" for i, each in enumerate(names)]
-    if twice := [each for each, times in Counter(names).items() if times > 1]:
+    wanted = options.columns or names
+    if twice := [each for each, n in Counter(names).items() if n > 1 and each in wanted]:
         how = "" if options.header is False else (
             ": if its first line is a record and no header, say --data_reader_params header=false; "
             "else name the columns with names=a|b|c,header=true"
@@ -209,28 +228,25 @@ def _fit(name: str, names: list[str], rows: list[list[str]], options: Options) -
     return Head(names, fitting, spare)
 
 
-def _check_header(name: str, first: list[str], rows: list[list[str]]) -> None:
-    """Raises DataError where the first line is a record: one that is lost must not be lost in silence.
+def _check_header(name: str, first: list[str]) -> None:
+    """Raises DataError where the first line is a record, which must not be lost in silence.
 
-    Numbers may be names: whole ones that rise (years, places). Others are values.
+    Numbers may be names: whole ones that rise beside words (years), or 0, 1, 2, ... alone.
     """
     numbers = [each for each in first if infer([each]) != "str"]
-    if not numbers:
-        return
     whole = [int(each) for each in numbers if each.isdecimal()]
-    rising = len(numbers) > 1 and sorted(set(whole)) == whole and len(whole) == len(numbers)
-    if rising and (
-        len(numbers) < len(first) or whole[0] in (0, 1) and whole[-1] - whole[0] == len(whole) - 1
-    ):
-        return
-    raise DataError(
-        f"The first line of {name} reads as a record, with {numbers[0]!r} for a name: say "
-        "--data_reader_params header=false if it is one, or header=true if these are the names."
-    )
+    rising = len(numbers) == len(whole) > 1 and sorted(set(whole)) == whole
+    beside_words = rising and len(whole) < len(first)
+    counted = len(whole) > 2 and whole == list(range(len(first)))
+    if numbers and not beside_words and not counted:
+        raise DataError(
+            f"The first line of {name} reads as a record, with {numbers[0]!r} for a name: say "
+            "--data_reader_params header=false if it is one, or header=true if these are the names."
+        )
 
 
 def _rows(name: str, text: Text, limits: tuple[int, int, int]) -> list[list[str]]:
-    """The records of the head that can be parsed, the header's line among them."""
+    """The records of the head, the header's line first; [] where one cannot be parsed."""
     data, ends = _bytes(name, text, limits)
     dialect = text.dialect
     try:
@@ -242,9 +258,11 @@ def _rows(name: str, text: Text, limits: tuple[int, int, int]) -> list[list[str]
     rows = []
     for low, high in pairwise(ends):
         try:
-            rows += dialect.parse(data[low:high].decode(dialect.encoding))
+            rows += dialect.parse(data[low:high].decode(dialect.encoding)) or [[]]
         except BROKEN as error:
-            if not rows:
+            if rows:
+                rows.append([])
+            else:
                 raise DataError(
                     f"The first line of {name} is no CSV: {error}. Say sep, quote or encoding with "
                     "--data_reader_params if they are others."

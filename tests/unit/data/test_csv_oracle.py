@@ -88,7 +88,7 @@ class Table:
 
 def is_text(values: list[str]) -> bool:
     """Whether enough of them are words that no rule about numbers could take them for some."""
-    return sum(not value.strip("+-.0123456789 eE") == "" for value in values) * 5 > len(values)
+    return sum(value.strip("+-.0123456789 eE") != "" for value in values) * 5 > len(values)
 
 
 @given(
