@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..common.errors import DataError, RecordError, UsageError
 from .csv_dialect import BROKEN, Dialect, Text
 from .csv_head import Options, Schema
-from .csv_types import TYPES, is_broken, plain_batch
+from .csv_types import TYPES, is_broken, is_plain
 from .file_reader import FileReader, check_columns, flag_of, names_of, pairs_of
 from .files import DataFile, cached
 from .kernels import COUNT, csv_state, scan_csv
@@ -117,7 +117,7 @@ class CsvFile:
             text = b"".join(pieces).decode(dialect.encoding)
             rows = dialect.parse(text)
             if len(rows) == len(numbers) and self._fit(rows):
-                return self._convert(rows, plain_batch(text, len(rows)))
+                return self._convert(rows, is_plain(text))
         except BROKEN:
             pass  # found again below, with the number of the record
         rows = [self._row(piece, int(n)) for piece, n in zip(pieces, numbers, strict=True)]
@@ -195,7 +195,7 @@ def _index(text: Text) -> tuple[NDArray[np.int64], int]:
 
 def _scan(text: Text) -> NDArray[np.int64]:
     """[records, offset of record 0, of record 256, ..., of the end of the file]."""
-    state, signs, parts = csv_state(), text.dialect.signs(), []
+    state, signs, parts = csv_state(), text.dialect.signs, []
     starts = np.empty(_CHUNK_NBYTES // _STRIDE + 1, dtype=np.int64)
     base = text.first
     with text.file.open() as stream:

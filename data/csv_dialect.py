@@ -13,6 +13,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,7 @@ class Dialect:
         except LookupError as error:
             raise UsageError(f"There is no encoding {self.encoding!r}.") from error
 
+    @cached_property
     def signs(self) -> NDArray[np.int64]:
         """The same for the scanner (`kernels.scan_csv`)."""
         other = "\r" if self.line_end == "\n" else "\n"
@@ -77,7 +79,7 @@ class Dialect:
 
     def key(self) -> str:
         """What the places of the records depend on, for a file's name."""
-        return "-".join(str(sign) for sign in self.signs())
+        return "-".join(str(sign) for sign in self.signs)
 
     def parse(self, text: str) -> list[list[str]]:
         """The records of a text; blank lines and comments are none. Raises csv.Error."""
@@ -101,7 +103,7 @@ class Dialect:
         """Where each record of these bytes begins."""
         starts = np.empty(len(data) + 1, dtype=np.int64)
         chunk = np.frombuffer(data, np.uint8)
-        return starts[: scan_csv(chunk, 0, self.signs(), 1, csv_state(), starts)]
+        return starts[: scan_csv(chunk, 0, self.signs, 1, csv_state(), starts)]
 
 
 def _without_comments(lines: Iterable[str], dialect: Dialect) -> Iterator[list[str]]:

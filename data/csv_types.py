@@ -43,7 +43,7 @@ def is_missing(value: str) -> bool:
 
 def infer(values: Sequence[str]) -> str:
     """The type that nearly all values have; the others are then broken records, not silent text."""
-    if _is_plain("".join(values)):  # nearly always, and fast
+    if is_plain("".join(values)):  # nearly always, and fast
         try:
             np.fromiter(map(int, values), np.int64, len(values))
         except (ValueError, OverflowError):
@@ -89,7 +89,7 @@ def _exact(text: str) -> bool:
     return abs(number) < _EXACT or whole is None or int(whole[1]) == int(number)
 
 
-def _is_plain(letters: str) -> bool:
+def is_plain(letters: str) -> bool:
     """Whether Python's int and float read of these letters only what the files of others mean."""
     return letters.isascii() and "_" not in letters and "\0" not in letters
 
@@ -103,13 +103,13 @@ class Column:
     fill: Fill | None
 
     def convert(self, values: Sequence[str], plain: bool = False) -> NDArray[Any]:
-        """Fields as numbers or text; `plain`: the caller knows `plain_batch` of their text.
+        """Fields as numbers or text; `plain`: the caller knows `is_plain` of them all.
 
         Raises ValueError or OverflowError.
         """
         if self.kind == "str":
             return self._texts(values, plain)
-        if not plain and not _is_plain("".join(values)):
+        if not plain and not is_plain("".join(values)):
             raise ValueError("no plain number")
         return self._integers(values) if self.kind == "int64" else self._floats(values)
 
@@ -131,18 +131,19 @@ class Column:
             numbers = (np.nan if is_missing(value) else float(value) for value in values)
             column = np.fromiter(numbers, np.float64, len(values))
         large = np.abs(column) >= _EXACT
-        if large.any() and not all(_exact(values[place]) for place in np.flatnonzero(large)):
+        if large.any() and not all(
+            _exact(values[place]) for place in np.flatnonzero(large).tolist()
+        ):
             raise ValueError("no float64 is this number")
         return column if np.isnan(fill) else np.where(np.isnan(column), fill, column)
 
     def _texts(self, values: Sequence[str], plain: bool) -> NDArray[Any]:
         if self.fill is not None and self.fill.value:
             values = [value or self.fill.value for value in values]
-        if not plain:
-            if any(value.endswith("\0") for value in values):
-                raise ValueError("numpy would lose its end")
-            if 4 * len(values) * max(map(len, values), default=0) > _TEXT_NBYTES:
-                return np.array(values, dtype=object)
+        if not plain and any(value.endswith("\0") for value in values):
+            raise ValueError("numpy would lose its end")
+        if 4 * len(values) * max(map(len, values), default=0) > _TEXT_NBYTES:
+            return np.array(values, dtype=object)
         return np.array(values, dtype=np.str_)
 
     def fault(self, value: str) -> str:
@@ -171,11 +172,6 @@ def is_broken(column: Column, value: str) -> bool:
     except (ValueError, OverflowError):
         return True
     return False
-
-
-def plain_batch(text: str, records: int) -> bool:
-    """Whether no field of this text needs a second look: most texts, found out in one pass each."""
-    return _is_plain(text) and 4 * records * len(text) <= _TEXT_NBYTES
 
 
 def column_of(name: str, kind: str, fill: Fill | None) -> Column:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import DataError, UsageError
 from .files import EmptyFile
+from .missing import named
 from .reader import Records, Source
 
 log = logging.getLogger(__name__)
@@ -119,8 +120,7 @@ def flag_of(value: bool | str, name: str) -> bool:
 
 def check_columns(source: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
     """The wanted columns (all where none is named). Raises DataError naming those there are."""
-    if missing := [name for name in wanted if name not in there]:
-        raise DataError(
-            f"{source} has no column {', '.join(map(repr, missing))}; it has {', '.join(there)}."
-        )
+    known = set(there)
+    if lacking := [name for name in wanted if name not in known]:
+        raise DataError(f"{source} has no column {named(lacking)}; it has {named(there)}.")
     return list(wanted or there)

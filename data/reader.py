@@ -72,8 +72,9 @@ def about_text(records: Any, error: Exception) -> str:
     if not isinstance(records, Columns):
         return ""
     said = str(error)
-    typed = any(word in said for word in ("str_", "<U", "convert string", "object_"))
-    mixed, texts = [], []
+    typed = any(word in said for word in ("str_", "<U", "convert string", "object_", "ufunc"))
+    mixed: list[str] = []
+    texts: list[str] = []
     for name in records.names:
         if records[name].dtype.kind in "UO":
             strange = [value for value in records[name].ravel().tolist() if not _is_number(value)]

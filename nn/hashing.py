@@ -91,25 +91,16 @@ def _strings(column: NDArray[Any], lengths: NDArray[np.int64] | None = None) -> 
     numpy pads with zeros: without `lengths` a string ends at its last code point that is none.
     """
     hashes = np.full(column.shape, _FNV_OFFSET, dtype=np.uint64)
+    if not column.size:
+        return hashes
     width = column.dtype.itemsize // 4
-    if not width or not column.size:
-        return _with_nuls(hashes, 0, lengths)
     points = np.ascontiguousarray(column).view(np.uint32).reshape(*column.shape, width)
     if lengths is None:
         there = points != 0
         lengths = np.where(there.any(-1), width - there[..., ::-1].argmax(-1), 0)
-    for place in range(width):
-        hashed = (hashes ^ points[..., place]) * _FNV_PRIME
-        hashes = np.where(place < lengths, hashed, hashes)
-    return _with_nuls(hashes, width, lengths)
-
-
-def _with_nuls(
-    hashes: NDArray[np.uint64], width: int, lengths: NDArray[np.int64] | None
-) -> NDArray[np.uint64]:
-    """The hashes gone on with over the NULs at the end that an array of this width has not kept."""
-    for place in range(width, int(lengths.max(initial=0)) if lengths is not None else 0):
-        hashes = np.where(place < lengths, hashes * _FNV_PRIME, hashes)
+    for place in range(int(lengths.max())):
+        point = points[..., place] if place < width else 0  # a NUL at the end, which numpy dropped
+        hashes = np.where(place < lengths, (hashes ^ point) * _FNV_PRIME, hashes)
     return hashes
 
 
