@@ -175,7 +175,8 @@ def read_head(name: str, text: Text, options: Options, limits: tuple[int, int, i
         if options.header is None:
             _check_header(name, first)
     else:
-        names = list(options.names) or [f"c{i}" for i in range(len(first))]
+        ((width, _),) = Counter(map(len, rows)).most_common(1)
+        names = list(options.names) or [f"c{i}" for i in range(width)]
     return _fit(name, names, rows, options)
 
 
@@ -233,7 +234,8 @@ def _check_header(name: str, first: list[str]) -> None:
 
     Numbers may be names: whole ones that rise beside words (years), or 0, 1, 2, ... alone.
     """
-    numbers = [each for each in first if infer([each]) != "str"]
+    digits = [each for each in first if each.lstrip(" +-.")[:1].isdigit()]  # few of very many
+    numbers = [each for each in digits if infer([each]) != "str"]
     whole = [int(each) for each in numbers if each.isdecimal()]
     rising = len(numbers) == len(whole) > 1 and sorted(set(whole)) == whole
     beside_words = rising and len(whole) < len(first)
