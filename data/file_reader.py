@@ -6,6 +6,7 @@ ascending choice of them. Readers can be pickled and used from several threads.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -14,7 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, UsageError
+from .files import EmptyFile
+from .missing import named
 from .reader import Records, Source
+
+log = logging.getLogger(__name__)
 
 
 class Opened(Protocol):
@@ -46,10 +51,25 @@ class FileReader:
         self.__init__(state["_openers"])  # type: ignore[misc]
 
     def sources(self) -> Sequence[Source]:
-        counted = [Source(name, self._open(name).records) for name in self._openers]
-        for source in counted:
-            if not source.records:
-                raise DataError(f"{source.name} has no records: remove it or put records into it.")
+        """All sources with records; those without are named in a warning and left out."""
+        counted, empty = [], []
+        for name in self._openers:
+            try:
+                records = self._open(name).records
+            except EmptyFile:
+                records = 0
+            if records:
+                counted.append(Source(name, records))
+            else:
+                empty.append(name)
+        if not counted:
+            which = empty[0] + (f" (like each of {len(empty)} files)" if len(empty) > 1 else "")
+            raise DataError(f"{which} has no records: remove it or put records into it.")
+        if empty:
+            log.warning(
+                "%d of %d files have no records and are left out, the first of them %s.",
+                len(empty), len(self._openers), empty[0],
+            )  # fmt: skip
         return counted
 
     def read(self, source: str, start: int, end: int, skip: Collection[int] = ()) -> Records:
@@ -100,8 +120,7 @@ def flag_of(value: bool | str, name: str) -> bool:
 
 def check_columns(source: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
     """The wanted columns (all where none is named). Raises DataError naming those there are."""
-    if missing := [name for name in wanted if name not in there]:
-        raise DataError(
-            f"{source} has no column {', '.join(map(repr, missing))}; it has {', '.join(there)}."
-        )
+    known = set(there)
+    if lacking := [name for name in wanted if name not in known]:
+        raise DataError(f"{source} has no column {named(lacking)}; it has {named(there)}.")
     return list(wanted or there)

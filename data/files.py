@@ -1,126 +1,169 @@
-"""Paths to files: one spelling for local paths and fsspec URLs, and the cache beside a job.
+"""A file of any file system, what is known of it while it is read, and the cache beside a job.
 
-A path is a file, a folder (all files below it, sorted), a glob, or a list of those with commas
-between. Names that begin with "." or "_" are no data (editors, _SUCCESS). What is cached is keyed
-by everything that the file system tells of a file (path, size, times), written aside and renamed.
+What a file's index was made of is compared at each open: its size, time and inode, in a job those
+that its first process saw. So data that is rewritten while a job runs is an error, never other
+records in silence. What is cached is keyed by the same, written aside and renamed.
 """
 
 from __future__ import annotations
 
+import bz2
+import contextlib
 import gzip
+import hashlib
+import json
+import lzma
 import os
 import shutil
 import tempfile
+import weakref
 import zlib
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import fsspec
+import numpy as np
 from fsspec.implementations.local import LocalFileSystem
+from numpy.typing import NDArray
 
-from ..common.errors import DataError, UsageError
+from ..common.errors import DataError
 
 JOB_DIR_VARIABLE = "EDL_JOB_DIR"
 _COPY_NBYTES = 1 << 20
+# What file systems tell of a file that is another one when its content is.
+_TELLING = "mtime LastModified last_modified updated modified created ETag etag generation md5Hash"
 
 
-@dataclass(frozen=True)
+class EmptyFile(DataError):
+    """A file of no bytes or no records: left out where others have some."""
+
+
+@dataclass(eq=False)
 class DataFile:
-    """A file of any file system. `path` is what `fs` takes, `name` what the user reads."""
+    """A file of any file system. `path` is what `fs` takes, `name` what the user reads.
+
+    `root` is the folder that was given, or that of the file or the glob that was.
+    """
 
     fs: Any
     path: str
     name: str
+    root: str = ""
+    _seen: list[Any] | None = field(default=None, init=False, repr=False)
 
     @property
     def is_local(self) -> bool:
         return isinstance(self.fs, LocalFileSystem)
 
-    def open(self) -> BinaryIO:
-        """The bytes, seekable. Raises DataError where the file cannot be opened."""
+    def open(self, buffering: int = -1) -> BinaryIO:
+        """The bytes, seekable. Raises DataError where it cannot be opened or is another by now."""
         try:
-            if self.is_local:
-                return open(self.path, "rb")
-            return cast(BinaryIO, self.fs.open(self.path, "rb"))
+            if not self.is_local:
+                self._compare(self._told())
+                return cast(BinaryIO, self.fs.open(self.path, "rb"))
+            stream = open(self.path, "rb", buffering)  # noqa: SIM115 (the caller closes it)
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {error}.") from error
+        try:
+            self._compare(_stamp(os.fstat(stream.fileno())))
+        except BaseException:
+            stream.close()
+            raise
+        return cast(BinaryIO, stream)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Callable[[int, int], NDArray[np.uint8]]]:
+        """A function of (offset, how many): those bytes, fewer where the file ends before."""
+        with self.open(buffering=0) as stream:
+            descriptor = stream.fileno() if self.is_local else None
+
+            def read(offset: int, nbytes: int) -> NDArray[np.uint8]:
+                data, there = np.empty(nbytes, np.uint8), 0
+                while there < nbytes:
+                    if descriptor is not None:
+                        more = os.preadv(descriptor, [data[there:]], offset + there)
+                    else:
+                        stream.seek(offset + there)
+                        more = cast(Any, stream).readinto(data[there:])
+                    if not more:
+                        return data[:there]
+                    there += more
+                return data
+
+            yield read
 
     def nbytes(self) -> int:
-        """Its size. Raises DataError where it is empty or cannot be read."""
+        """Its size. Raises EmptyFile where it is empty, DataError where it cannot be read."""
+        nbytes = int(self.stamp()[0])
+        if not nbytes:
+            raise EmptyFile(f"{self.name} is empty: remove it or put records into it.")
+        return nbytes
+
+    def stamp(self) -> list[Any]:
+        """What tells this content from another: the size first. Raises DataError as `open` does."""
         try:
-            nbytes = int(self.fs.size(self.path))
+            seen = _stamp(os.stat(self.path)) if self.is_local else self._told()
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {error}.") from error
-        if not nbytes:
-            raise DataError(f"{self.name} is empty: remove it or put records into it.")
-        return nbytes
+        self._compare(seen)
+        return seen
 
     def folder(self) -> str:
         """The name of the folder that holds it."""
         return self.path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
 
+    def _told(self) -> list[Any]:
+        info = self.fs.info(self.path)
+        size = info.get("size")
+        if size is None:
+            raise OSError("its server does not tell its size")
+        return [int(size), *(str(info[name]) for name in _TELLING.split() if name in info)]
 
-def expand(path: str) -> list[DataFile]:
-    """The files that `path` stands for, in a fixed order.
-
-    Raises UsageError where it stands for nothing or names a file twice, DataError where a folder
-    holds no file.
-    """
-    if not path.strip():
-        raise UsageError("The path of the data is empty: give a file, a folder, a glob or a URL.")
-    if "," in path and not Path(path).exists():
-        parts = [part.strip() for part in path.split(",") if part.strip()]
-        files = [file for part in parts for file in expand(part)]
-        if twice := [name for name, n in Counter(f.name for f in files).items() if n > 1]:
-            raise UsageError(f"{twice[0]} is named twice in {path}: name each file once.")
-        return files
-    fs, inner = _file_system(path)
-    names = _Names(fs, path)
-    if fs.isfile(inner):
-        return [names.file(inner)]
-    if fs.isdir(inner):
-        found = [names.file(each) for each in sorted(fs.find(inner)) if _is_data(each, inner)]
-        if not found:
-            raise DataError(f"The folder {path} holds no data file: put files there.")
-        return found
-    if any(sign in inner for sign in "*?["):
-        matches = sorted(each for each in fs.glob(inner) if fs.isfile(each))
-        if matches:
-            return [names.file(each) for each in matches]
-        raise UsageError(f"No file matches {path}: check the pattern.")
-    raise UsageError(f"There is no file or folder {path}: check the path.")
+    def _compare(self, seen: list[Any]) -> None:
+        if self._seen is None:
+            _compare_in_job(self, seen)
+            self._seen = seen
+        elif self._seen != seen:
+            raise _changed(self, self._seen, seen)
 
 
-@dataclass(frozen=True)
-class _Names:
-    fs: Any
-    given: str
-
-    def file(self, inner: str) -> DataFile:
-        if "://" in self.given:
-            return DataFile(self.fs, inner, str(self.fs.unstrip_protocol(inner)))
-        return DataFile(self.fs, inner, inner)
+def _stamp(status: os.stat_result) -> list[Any]:
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
-def _file_system(path: str) -> tuple[Any, str]:
-    if "://" not in path:
-        return LocalFileSystem(), str(Path(path).expanduser().absolute())
+def _changed(file: DataFile, before: list[Any], now: list[Any], remedy: str = "") -> DataError:
+    sizes = f"{before[0]:,} bytes then, {now[0]:,} now" if before[0] != now[0] else "as large"
+    return DataError(
+        f"{file.name} has changed since its records were counted ({sizes}): the records of a job "
+        f"must stay as they are while it runs; start a new job for the new data{remedy}."
+    )
+
+
+def _compare_in_job(file: DataFile, seen: list[Any]) -> None:
+    """Compare with what the job's first process saw of the file, or be the first."""
+    job_dir = os.environ.get(JOB_DIR_VARIABLE)
+    if not job_dir or file.path.startswith(job_dir):  # what the job itself has unpacked
+        return
+    told = seen[:2]  # another machine may number its files otherwise
+    path = _cache(job_dir) / f"{hashlib.sha256(file.name.encode()).hexdigest()[:40]}.seen"
     try:
-        fs, inner = fsspec.core.url_to_fs(path)
-    except (ImportError, ValueError) as error:
-        raise UsageError(
-            f"{path} cannot be opened: {error}. Install the fsspec package of that protocol "
-            "(s3fs for s3://, gcsfs for gs://) on every machine of the job."
-        ) from error
-    return fs, inner
+        with path.open("x") as stream:
+            json.dump(told, stream)
+    except FileExistsError:
+        try:
+            before = json.loads(path.read_text())
+        except ValueError:  # being written at this moment by another process
+            return
+        if before != told:
+            remedy = f", or remove {path} if it still has the same records in the same order"
+            raise _changed(file, before, told, remedy) from None
 
 
-def _is_data(path: str, folder: str) -> bool:
-    below = path[len(folder.rstrip("/")) + 1 :]
-    return not any(part[:1] in "._" for part in below.split("/"))
+def _cache(job_dir: str) -> Path:
+    folder = Path(job_dir) / "index"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def cached(file: DataFile, kind: str, make: Callable[[Path], None]) -> Path | None:
@@ -132,9 +175,9 @@ def cached(file: DataFile, kind: str, make: Callable[[Path], None]) -> Path | No
     job_dir = os.environ.get(JOB_DIR_VARIABLE)
     if not job_dir:
         return None
-    folder = Path(job_dir) / "index"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{file.fs.ukey(file.path)}.{kind}"
+    folder = _cache(job_dir)
+    key = json.dumps([str(file.fs.protocol), file.path, file.stamp()])
+    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.{kind}"
     if not path.exists():
         handle, partial = tempfile.mkstemp(dir=folder, suffix=".tmp")
         os.close(handle)
@@ -146,28 +189,56 @@ def cached(file: DataFile, kind: str, make: Callable[[Path], None]) -> Path | No
     return path
 
 
-class Seekable:
-    """`file` itself, or the decompressed copy of a .gz file, since records are read by offset.
+class Derived:
+    """What `make` has written from `file`, as a file: in the job's cache, else a temporary one.
 
-    The copy stands in the job's cache, or outside of a job in a temporary file that goes with
-    this object.
+    The temporary one goes with `file`. No descriptor is held.
     """
+
+    def __init__(self, file: DataFile, kind: str, make: Callable[[Path], None]) -> None:
+        path = cached(file, kind, make)
+        if path is not None:
+            self.file = DataFile(LocalFileSystem(), str(path), file.name)
+            return
+        handle, name = tempfile.mkstemp(prefix="edl-unpacked-")
+        os.close(handle)
+        self.file = DataFile(LocalFileSystem(), name, file.name)
+        weakref.finalize(self.file, Path(name).unlink, missing_ok=True)
+        make(Path(name))
+
+
+class Seekable(Derived):
+    """`file` itself, or the decompressed copy of a .gz, .bz2, .xz or .zst: records are read by offset."""
 
     def __init__(self, file: DataFile) -> None:
         self.file = file
-        if not file.path.endswith(".gz"):
-            return
-        path = cached(file, "unpacked", lambda to: _decompress(file, to))
-        if path is None:
-            self._temporary = tempfile.NamedTemporaryFile(prefix="edl-unpacked-")  # noqa: SIM115
-            path = Path(self._temporary.name)
-            _decompress(file, path)
-        self.file = DataFile(LocalFileSystem(), str(path), file.name)
+        if file.path.lower().endswith(UNPACKED_SUFFIXES):
+            super().__init__(file, "unpacked", lambda to: _decompress(file, to))
+
+
+def _zstd(packed: BinaryIO) -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise DataError(
+            ".zst is unpacked with pyarrow, which is not installed: run `pip install edl[parquet]`."
+        ) from error
+    return pyarrow.CompressedInputStream(packed, "zstd")
+
+
+_UNPACKERS: dict[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _zstd,
+}
+UNPACKED_SUFFIXES = tuple(_UNPACKERS)
 
 
 def _decompress(file: DataFile, to: Path) -> None:
+    unpacker = _UNPACKERS["." + file.path.lower().rpartition(".")[2]]
     try:
-        with file.open() as packed, gzip.open(packed) as source, to.open("wb") as target:
+        with file.open() as packed, unpacker(packed) as source, to.open("wb") as target:
             shutil.copyfileobj(source, target, _COPY_NBYTES)
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{file.name} cannot be decompressed: {error}.") from error

@@ -6,21 +6,24 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-_QUOTE, _NEWLINE, _RETURN = ord('"'), ord("\n"), ord("\r")
 # The scanner's state between two chunks.
-IN_QUOTES, FIELD_START, AFTER_QUOTE, IN_RECORD, COUNT = range(5)
+IN_QUOTES, FIELD_START, AFTER_QUOTE, IN_RECORD, ESCAPED, COUNT = range(6)
+# The bytes that mean something to it; NONE is none of them.
+SEPARATOR, NEWLINE, RETURN, QUOTE, ESCAPE, COMMENT, BLANK = range(7)
+NONE = -1
+_NOTHING, _RECORD, _COMMENT = range(3)  # what IN_RECORD says that the scanner stands in
 
 
 def csv_state() -> NDArray[np.int64]:
     """The scanner's state at the start of a file."""
-    return np.array([0, 1, 0, 0, 0], dtype=np.int64)
+    return np.array([0, 1, 0, 0, 0, 0], dtype=np.int64)
 
 
 @njit(cache=True, nogil=True)
 def scan_csv(
     chunk: NDArray[np.uint8],
     base: int,
-    separator: int,
+    signs: NDArray[np.int64],
     stride: int,
     state: NDArray[np.int64],
     starts: NDArray[np.int64],
@@ -28,38 +31,46 @@ def scan_csv(
     """Write the offset of every `stride`-th record that begins in the chunk; return how many.
 
     The rules are those of Python's csv module: a quote counts only at the start of a field, a
-    doubled quote within quotes is text, a newline within quotes is text, a blank line is nothing.
+    doubled quote within quotes is text, a newline within quotes is text, a blank line is nothing,
+    and what follows an escape is text. A line that begins with the sign of a comment is nothing.
     """
     found = 0
-    in_quotes, field_start, after_quote, in_record, count = state
+    in_quotes, field_start, after_quote, in_record, escaped, count = state
+    separator, newline, carriage = signs[SEPARATOR], signs[NEWLINE], signs[RETURN]
+    quote, escape, comment, blank = signs[QUOTE], signs[ESCAPE], signs[COMMENT], signs[BLANK]
     for i in range(len(chunk)):
         byte = chunk[i]
+        if escaped:
+            escaped = 0
+            continue
         if in_quotes:
-            if byte == _QUOTE:
+            if byte == quote:
                 in_quotes, after_quote = 0, 1
+            elif byte == escape:
+                escaped = 1
             continue
-        if byte == _NEWLINE:
-            in_record, field_start, after_quote = 0, 1, 0
+        if byte == newline:
+            in_record, field_start, after_quote = _NOTHING, 1, 0
             continue
-        if not in_record:
-            if byte == _RETURN:
+        if in_record != _RECORD:
+            if byte == carriage or in_record == _COMMENT:
+                continue
+            if byte == comment:
+                in_record = _COMMENT
                 continue
             if count % stride == 0:
                 starts[found] = base + i
                 found += 1
             count += 1
-            in_record = 1
-        if byte == _QUOTE and (field_start or after_quote):
+            in_record = _RECORD
+        if byte == quote and (field_start or after_quote):
             in_quotes = 1
+        elif byte == escape:
+            escaped = 1
         after_quote = 0
-        field_start = 1 if byte == separator else 0
-    state[0], state[1], state[2], state[3], state[4] = (
-        in_quotes,
-        field_start,
-        after_quote,
-        in_record,
-        count,
-    )
+        field_start = 1 if byte == separator or (field_start and byte == blank) else 0
+    state[IN_QUOTES], state[FIELD_START], state[AFTER_QUOTE] = in_quotes, field_start, after_quote
+    state[IN_RECORD], state[ESCAPED], state[COUNT] = in_record, escaped, count
     return found
 
 

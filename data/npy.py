@@ -1,19 +1,26 @@
-""".npy and .npz: arrays read by offset, memory-mapped where the file is local.
+""".npy and .npz: arrays read by offset, in one read of the range, in their own types.
 
 A .npy is one column named "data" (a structured array: its fields); a .npz has its members as
-columns, of equal first dimension. A member that is stored (np.savez) is read by offset like a .npy;
-a compressed one (np.savez_compressed) is unpacked whole at its first use. Nothing is unpickled.
+columns, of equal first dimension. A member that is stored (np.savez) is read by offset like a .npy,
+after its checksum was compared once; a compressed one (np.savez_compressed) is unpacked first, onto
+the disk and not into memory. Nothing is unpickled, nothing mapped, no descriptor kept. An array has
+no missing values; `missing=COLUMN:nan` makes a column of whole numbers float64, as in every table.
 """
 
 from __future__ import annotations
 
+import lzma
+import math
+import os
+import shutil
 import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -22,20 +29,49 @@ from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError
 from .file_reader import FileReader, check_columns, names_of
-from .files import DataFile
+from .files import DataFile, Derived, EmptyFile, cached
+from .missing import Missing, first_inexact
 from .reader import Columns
 
 _LOCAL_HEADER_NBYTES = 30  # of a zip member; the lengths of name and extra field stand at 26
+_COPY_NBYTES = 1 << 20
+_HEADER_NBYTES = 1 << 24  # a structured array names all of its fields there
+# What zipfile raises for an archive that is none, torn, encrypted or packed in an unknown way.
+_CORRUPT = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError,
+    NotImplementedError, ValueError,
+)  # fmt: skip
 
 
-def npy_reader(files: Sequence[DataFile], columns: str | Sequence[str] | None = None) -> FileReader:
-    """The column "data", or the fields of a structured array; `columns`: those wanted, of all."""
-    return FileReader({f.name: partial(NpyFile, f, tuple(names_of(columns))) for f in files})
+def npy_reader(
+    files: Sequence[DataFile],
+    columns: str | Sequence[str] | None = None,
+    missing: str | Mapping[str, Any] | None = None,
+) -> FileReader:
+    """The column "data", or the fields of a structured array."""
+    return _reader(NpyFile, files, columns, missing)
 
 
-def npz_reader(files: Sequence[DataFile], columns: str | Sequence[str] | None = None) -> FileReader:
-    """The members as columns; `columns`: those wanted, of all."""
-    return FileReader({f.name: partial(NpzFile, f, tuple(names_of(columns))) for f in files})
+def npz_reader(
+    files: Sequence[DataFile],
+    columns: str | Sequence[str] | None = None,
+    missing: str | Mapping[str, Any] | None = None,
+) -> FileReader:
+    """The members as columns."""
+    return _reader(NpzFile, files, columns, missing)
+
+
+def _reader(
+    kind: Any,
+    files: Sequence[DataFile],
+    columns: str | Sequence[str] | None,
+    missing: str | Mapping[str, Any] | None,
+) -> FileReader:
+    wanted, chosen = tuple(names_of(columns)), Missing.parse(missing)
+    return FileReader({file.name: partial(kind, file, wanted, chosen) for file in files})
+
+
+_ReadAt = Callable[[int, int], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +84,7 @@ class _Layout:
 
     @property
     def row_nbytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.shape[1:])
 
 
 class _Array:
@@ -56,57 +92,85 @@ class _Array:
 
     def __init__(self, file: DataFile, layout: _Layout) -> None:
         self._file, self._layout = file, layout
-        self.records = layout.shape[0]
+        self.records, self._row_nbytes = layout.shape[0], layout.row_nbytes
         there = (file.nbytes() - layout.offset) // max(layout.row_nbytes, 1)
-        self._there = max(0, min(self.records, there))  # fewer where the file is cut off
-        self._map: NDArray[Any] | None = None
-        if file.is_local and self._there and layout.row_nbytes:
-            shape = (self._there, *layout.shape[1:])
-            self._map = np.memmap(
-                file.path, layout.dtype, mode="r", offset=layout.offset, shape=shape
-            )
+        # Fewer where the file is cut off.
+        self._there = max(0, min(self.records, there)) if layout.row_nbytes else self.records
 
-    def read(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        if cut := numbers[numbers >= self._there].tolist():
-            reason = "the file is cut off before it: write the file again"
-            raise RecordError(self._file.name, cut[0], reason)
-        if self._map is not None:
-            return np.asarray(self._map[numbers])
-        layout = self._layout
+    def read(self, numbers: NDArray[np.int64], read: _ReadAt | None = None) -> NDArray[Any]:
+        """The rows; `read` reads in the file where it is open already."""
+        if read is None:
+            with self._file.reading() as here:
+                return self.read(numbers, here)
         first, last = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
-        with self._file.open() as stream:
-            stream.seek(layout.offset + first * layout.row_nbytes)
-            data = stream.read((last - first) * layout.row_nbytes)
-        rows = np.frombuffer(data, layout.dtype).reshape(last - first, *layout.shape[1:])
-        return rows[numbers - first]
+        if last > self._there:
+            cut = int(numbers[numbers >= self._there][0])
+            reason = "the file is cut off before it: write the file again"
+            raise RecordError(self._file.name, cut, reason)
+        nbytes = (last - first) * self._row_nbytes
+        data = read(self._layout.offset + first * self._row_nbytes, nbytes)
+        if len(data) < nbytes:
+            raise DataError(f"{self._file.name} became shorter while it was read: start a new job.")
+        # np.frombuffer knows no items of no bytes, as in an array of shape (N, 0).
+        rows = np.ndarray((last - first, *self._layout.shape[1:]), self._layout.dtype, data.data)
+        return rows if len(numbers) == last - first else rows[numbers - first]
+
+
+class _Columns:
+    """Columns out of arrays: own byte order, and float64 where the user has chosen NaN."""
+
+    def __init__(
+        self, file: DataFile, missing: Missing, dtypes: Mapping[str, np.dtype[Any]]
+    ) -> None:
+        self._name = file.name
+        self._targets = {}
+        for name, dtype in dtypes.items():
+            native = dtype.newbyteorder("=")
+            fill = missing.fill(name, native) if dtype.kind in "iub" else None
+            self._targets[name] = native if fill is None else fill.dtype
+
+    def column(self, name: str, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
+        target = self._targets[name]
+        if rows.dtype == target and rows.flags.c_contiguous:
+            return rows
+        whole = target.kind == "f" and rows.dtype.kind in "iu"
+        if whole and (place := first_inexact(rows.ravel())) is not None:
+            number = int(numbers[place * len(rows) // rows.size])
+            value = rows.ravel()[place]
+            reason = f"column {name!r}: {value} would change in float64: {name}:nan cannot stand"
+            raise RecordError(self._name, number, reason)
+        return np.ascontiguousarray(rows, target)
 
 
 class NpyFile:
     """One .npy file."""
 
-    def __init__(self, file: DataFile, columns: tuple[str, ...]) -> None:
+    def __init__(self, file: DataFile, columns: tuple[str, ...], missing: Missing) -> None:
         file.nbytes()
         with file.open() as stream:
             layout = _layout(stream, file.name)
         self._array = _Array(file, layout)
         self._fields = layout.dtype.names
-        self._wanted = check_columns(file.name, columns, self._fields or ("data",))
+        there = self._fields or ("data",)
+        missing.check(file.name, there)
+        dtypes = {name: layout.dtype[name].base if self._fields else layout.dtype for name in there}
+        self._columns = _Columns(file, missing, dtypes)
+        self._wanted = check_columns(file.name, columns, there)
         self.records = self._array.records
 
     def read(self, numbers: NDArray[np.int64]) -> Columns:
         rows = self._array.read(numbers)
-        if self._fields is None:
-            return Columns({"data": rows})
-        return Columns({name: np.ascontiguousarray(rows[name]) for name in self._wanted})
+        arrays = {n: rows if self._fields is None else rows[n] for n in self._wanted}
+        return Columns({n: self._columns.column(n, a, numbers) for n, a in arrays.items()})
 
 
 class NpzFile:
-    """One .npz file; its members are opened at first use."""
+    """One .npz file; its members are checked, or unpacked, at first use."""
 
-    def __init__(self, file: DataFile, columns: tuple[str, ...]) -> None:
+    def __init__(self, file: DataFile, columns: tuple[str, ...], missing: Missing) -> None:
         file.nbytes()
         self._file = file
-        self._unpacked: dict[str, NDArray[Any]] = {}
+        self._members: dict[str, tuple[_Array, Derived | None]] = {}
         self._lock = threading.Lock()
         try:
             with file.open() as stream, zipfile.ZipFile(stream) as archive:
@@ -117,59 +181,93 @@ class NpzFile:
                 }
                 self._wanted = check_columns(file.name, columns, tuple(infos))
                 self._infos = {name: infos[name] for name in self._wanted}
-                layouts = {
+                self._layouts = {
                     name: self._member_layout(stream, archive, info)
                     for name, info in self._infos.items()
                 }
-        except (zipfile.BadZipFile, zlib.error) as error:
+        except _CORRUPT as error:
             raise DataError(f"{file.name} is no .npz archive, or a torn one: {error}.") from error
-        lengths = {name: layout.shape[0] for name, layout in layouts.items()}
+        if not infos:
+            raise EmptyFile(f"{file.name} holds no array: remove it or put records into it.")
+        missing.check(file.name, tuple(infos))
+        dtypes = {name: layout.dtype for name, layout in self._layouts.items()}
+        self._columns = _Columns(file, missing, dtypes)
+        lengths = {name: layout.shape[0] for name, layout in self._layouts.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
                 f"The members of {file.name} differ in their first dimension: {lengths}. Choose "
                 "those that belong together with --data_reader_params columns=a|b."
             )
         self.records = next(iter(lengths.values()), 0)
-        self._stored = {
-            name: _Array(file, layout) for name, layout in layouts.items() if layout.offset
-        }
 
     def read(self, numbers: NDArray[np.int64]) -> Columns:
-        return Columns({name: self._read_member(name, numbers) for name in self._wanted})
+        arrays = {}
+        with self._file.reading() as read:
+            for name in self._wanted:
+                array, unpacked = self._member(name)
+                rows = array.read(numbers, read if unpacked is None else None)
+                arrays[name] = self._columns.column(name, rows, numbers)
+        return Columns(arrays)
 
-    def _read_member(self, name: str, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        if name in self._stored:
-            return self._stored[name].read(numbers)
+    def _member(self, name: str) -> tuple[_Array, Derived | None]:
+        """The member's array, and its unpacked copy if it has one. Raises DataError where its content is not what was written."""
         with self._lock:
-            if name not in self._unpacked:
-                self._unpacked[name] = self._unpack(name)
-        return self._unpacked[name][numbers]
+            if name not in self._members:
+                layout, info = self._layouts[name], self._infos[name]
+                kind = f"{zlib.crc32(info.filename.encode()):08x}-{info.header_offset}"
+                if info.compress_type == zipfile.ZIP_STORED:
+                    if cached(self._file, f"{kind}.sound", lambda to: self._copy(name)) is None:
+                        self._copy(name)
+                    self._members[name] = _Array(self._file, layout), None
+                else:
+                    unpacked = Derived(self._file, f"{kind}.npy", lambda to: self._copy(name, to))
+                    self._members[name] = _Array(unpacked.file, layout), unpacked
+            return self._members[name]
 
-    def _unpack(self, name: str) -> NDArray[Any]:
+    def _copy(self, name: str, to: Path | None = None) -> None:
+        """Read a member whole, as zipfile does: it compares the checksum at the end."""
+        info = self._infos[name]
+        if to is not None and info.file_size > (free := shutil.disk_usage(to.parent).free):
+            raise DataError(
+                f"The member {name!r} of {self._file.name} has {info.file_size:,} bytes when it is "
+                f"unpacked, and {to.parent} has room for {free:,}: save it with np.savez."
+            )
         try:
-            with self._file.open() as stream, zipfile.ZipFile(stream) as archive:
-                with archive.open(self._infos[name]) as member:
-                    array: NDArray[Any] = npy_format.read_array(member, allow_pickle=False)
-                return array
-        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError) as error:
+            with (
+                self._file.open() as stream,
+                zipfile.ZipFile(stream) as archive,
+                archive.open(info) as member,
+                open(to or os.devnull, "wb") as target,
+            ):
+                shutil.copyfileobj(member, target, _COPY_NBYTES)
+        except _CORRUPT as error:
             raise DataError(
                 f"The member {name!r} of {self._file.name} is corrupt: {error}."
+            ) from error
+        except OSError as error:
+            raise DataError(
+                f"The member {name!r} of {self._file.name} cannot be unpacked: {error}."
             ) from error
 
     def _member_layout(
         self, stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo
     ) -> _Layout:
-        """The member's layout; its offset is 0 where it must be unpacked."""
+        """The member's layout: in the archive where it is stored, else in its unpacked copy."""
         source = f"the member {info.filename} of {self._file.name}"
+        with archive.open(info) as member:
+            layout = _layout(member, source)
+        holds = (info.file_size - layout.offset) // layout.row_nbytes if layout.row_nbytes else None
+        if holds is not None and holds < layout.shape[0]:
+            raise DataError(
+                f"{source} claims {layout.shape[0]} rows and has {holds}: write the file again."
+            )
         if info.compress_type != zipfile.ZIP_STORED:
-            with archive.open(info) as member:
-                layout = _layout(member, source)
-            return _Layout(0, layout.shape, layout.dtype)
+            return layout
         stream.seek(info.header_offset)
         header = stream.read(_LOCAL_HEADER_NBYTES)
         name_nbytes, extra_nbytes = struct.unpack_from("<HH", header, 26)
-        stream.seek(info.header_offset + _LOCAL_HEADER_NBYTES + name_nbytes + extra_nbytes)
-        return _layout(stream, source)
+        before = info.header_offset + _LOCAL_HEADER_NBYTES + name_nbytes + extra_nbytes
+        return replace(layout, offset=before + layout.offset)
 
 
 def _layout(stream: Any, source: str) -> _Layout:
@@ -181,14 +279,18 @@ def _layout(stream: Any, source: str) -> _Layout:
             if version == (1, 0)
             else npy_format.read_array_header_2_0
         )
-        shape, fortran, dtype = read(stream)
-    except (ValueError, EOFError) as error:
+        shape, fortran, dtype = read(stream, max_header_size=_HEADER_NBYTES)
+        if version == (3, 0) and dtype.names:  # numpy has no public reader of its UTF-8
+            dtype.names = tuple(name.encode("latin-1").decode() for name in dtype.names)
+    except (*_CORRUPT, SyntaxError, UnicodeError) as error:
         raise DataError(f"{source} is no .npy array: {error}.") from error
     if dtype.hasobject:
         raise DataError(
             f"{source} holds pickled Python objects, which are never loaded: save numbers, or "
             "strings with dtype=str."
         )
+    if min(shape, default=0) < 0:
+        raise DataError(f"{source} claims a shape of {shape}: write the file again.")
     if not shape or (fortran and len(shape) > 1):
         what = "is a single value" if not shape else "is in Fortran order"
         raise DataError(f"{source} {what}: save an array whose first dimension is the records.")

@@ -1,13 +1,16 @@
 """`open_reader`: the reader for a path, by `format=` or by suffix.
 
-    csv, tsv      .csv .tsv .csv.gz .tsv.gz      one source per file       Columns
+    csv, tsv      .csv .tsv                      one source per file       Columns
     parquet       .parquet .pq                   one source per file       Columns
     npy, npz      .npy .npz                      one source per file       Columns
     tfrecord      .tfrecord .tfrecords           one source per file       list of dicts, or of bytes
-    idx           *-images-idx3-ubyte[.gz]       one source per file       Columns
+    recordio      .recordio                      one source per file       list of dicts, or of bytes
+    idx           *-images-idx3-ubyte            one source per file       Columns
     images        .png .jpg .jpeg .bmp .gif .webp  one source per folder   Columns
     text          .txt                           one source per folder     Columns
 
+CSV, TSV, TFRecord, RecordIO and IDX may also be .gz, .bz2, .xz or .zst. A table (what comes as
+Columns by file) has a column more for each `key=value` folder above its files (`partitions.py`).
 The keyword arguments of a format are those of its `reader` function. On the command line all of
 them are strings (`--data_reader_params columns=age|job,dtypes=age:float64`); in YAML, lists and
 numbers do as well.
@@ -17,12 +20,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..common.errors import DataError, UsageError
-from .files import DataFile, expand
+from .files import UNPACKED_SUFFIXES, DataFile
+from .partitions import partitioned
+from .paths import expand
 from .reader import RecordReader
+
+log = logging.getLogger(__name__)
 
 _MODULES = {
     "csv": "csv",
@@ -31,24 +41,22 @@ _MODULES = {
     "npy": "npy",
     "npz": "npy",
     "tfrecord": "tfrecord",
+    "recordio": "recordio",
     "idx": "idx",
     "images": "folders",
     "text": "folders",
 }
 _SUFFIXES = {
     ".csv": "csv",
-    ".csv.gz": "csv",
     ".tsv": "tsv",
-    ".tsv.gz": "tsv",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".npy": "npy",
     ".npz": "npz",
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
-    ".tfrecord.gz": "tfrecord",
+    ".recordio": "recordio",
     "-images-idx3-ubyte": "idx",
-    "-images-idx3-ubyte.gz": "idx",
     ".png": "images",
     ".jpg": "images",
     ".jpeg": "images",
@@ -56,6 +64,25 @@ _SUFFIXES = {
     ".gif": "images",
     ".webp": "images",
     ".txt": "text",
+}
+TABLES = ("csv", "tsv", "parquet", "npy", "npz")
+_UNPACKED = ("csv", "tsv", "tfrecord", "recordio", "idx")  # formats that may be compressed
+_PACKED = re.compile(r"\.(gz|bz2|xz|zst|zip|lz4|lzo|snappy|br|z|7z|tar|tgz)$")
+# What a parameter of a reader means; docs/data.md has them by format.
+PARAMETERS = {
+    "format": "the format, where the suffix does not tell it",
+    "columns": "the columns wanted, `a|b`; all where none is named",
+    "dtypes": "the type of a column, `COLUMN:int64|float64|str`, several with `|` between",
+    "missing": "what stands for a missing value, `COLUMN:VALUE|COLUMN:VALUE`, `*` for all columns",
+    "partitions": "`false`: `key=value` folders are no columns; `KEY:int64|KEY:str`: their types",
+    "sep": "the character between fields; `tab` for a tab",
+    "header": "`false`: the first line is a record",
+    "names": "the names of the columns, `a|b`, in their order",
+    "encoding": "of the texts, a name that Python knows",
+    "raw": "`true`: records as bytes, not parsed as tf.train.Example",
+    "size": "`HxW`: pictures are resized to it",
+    "mode": "`RGB` or `L` (grey)",
+    "classes": "the sub-folders in the order of their labels, `a|b`",
 }
 
 
@@ -71,21 +98,44 @@ def open_reader(path: str, **params: Any) -> RecordReader:
         raise UsageError(f"There is no format {wanted!r}; there are {', '.join(_MODULES)}.")
     files = expand(str(path))
     name, files = (wanted, files) if wanted else _by_suffix(path, files)
-    module = importlib.import_module(f".{_MODULES[name]}", __package__)
-    reader: Callable[..., RecordReader] = getattr(module, f"{name}_reader")
+    reader = maker(name)
     _check_params(name, reader, params)
+    if name in TABLES:
+        return partitioned(reader, files, params)
     return reader(files, **params)
+
+
+def maker(name: str) -> Callable[..., RecordReader]:
+    """The function that makes a format's reader, of files and the format's own parameters."""
+    module = importlib.import_module(f".{_MODULES[name]}", __package__)
+    made: Callable[..., RecordReader] = getattr(module, f"{name}_reader")
+    return made
+
+
+def parameters(name: str, reader: Callable[..., Any] | None = None) -> list[str]:
+    """The parameters that a format takes."""
+    own = list(inspect.signature(reader or maker(name)).parameters)[1:]
+    return ["format", *own, *(["partitions"] if name in TABLES else [])]
 
 
 def _by_suffix(path: str, files: Sequence[DataFile]) -> tuple[str, list[DataFile]]:
     """The one format of the files, and those files that have it (a README beside them has not)."""
     found: dict[str, list[DataFile]] = {}
+    others = []
     for file in files:
-        if (name := _format_of(file.path)) is not None:
+        name = format_of(file.path)
+        if name is not None:
             found.setdefault(name, []).append(file)
+        else:
+            others.append(file)
     if len(found) > 1:
         found.pop("text", None)  # notes beside the data
     if len(found) == 1:
+        if others:
+            log.warning(
+                "%d files beside the data have no suffix of a format and are left out: %s.",
+                len(others), ", ".join(Path(file.name).name for file in others[:3]),
+            )  # fmt: skip
         return next(iter(found.items()))
     if not found and len(files) > 1:
         raise DataError(
@@ -99,17 +149,26 @@ def _by_suffix(path: str, files: Sequence[DataFile]) -> tuple[str, list[DataFile
     )
 
 
-def _format_of(path: str) -> str | None:
+def format_of(path: str) -> str | None:
+    """The format that a name tells. Raises DataError where it is packed in a way that is not read."""
     lower = path.lower()
-    fitting = [name for suffix, name in _SUFFIXES.items() if lower.endswith(suffix)]
-    return fitting[0] if fitting else None
+    plain = _PACKED.sub("", lower)
+    fitting = [name for suffix, name in _SUFFIXES.items() if plain.endswith(suffix)]
+    if not fitting or (plain != lower and fitting[0] in ("images", "text")):
+        return None
+    if plain != lower and not (fitting[0] in _UNPACKED and lower.endswith(UNPACKED_SUFFIXES)):
+        raise DataError(
+            f"{path} is packed as {lower[len(plain) :]}, which is not read for {fitting[0]}: unpack "
+            f"it ({', '.join(_UNPACKED)} may be {', '.join(UNPACKED_SUFFIXES)})."
+        )
+    return fitting[0]
 
 
 def _check_params(name: str, reader: Callable[..., Any], params: dict[str, Any]) -> None:
-    known = list(inspect.signature(reader).parameters)[1:]
+    known = parameters(name, reader)
     unknown = sorted(set(params) - set(known))
     if unknown:
         raise UsageError(
             f"The reader of {name} has no parameter {', '.join(map(repr, unknown))}; "
-            f"it has {', '.join(['format', *known])}."
+            f"it has {', '.join(known)}."
         )

@@ -67,6 +67,38 @@ def take(records: Records, indices: NDArray[np.int64] | slice) -> Records:
     return [records[i] for i in indices]
 
 
+def about_text(records: Any, error: Exception) -> str:
+    """Which column is of text where numbers were wanted, if that may be what `error` is of; else ""."""
+    if not isinstance(records, Columns):
+        return ""
+    said = str(error)
+    typed = any(word in said for word in ("str_", "<U", "convert string", "object_", "ufunc"))
+    mixed: list[str] = []
+    texts: list[str] = []
+    for name in records.names:
+        if records[name].dtype.kind in "UO":
+            strange = [value for value in records[name].ravel().tolist() if not _is_number(value)]
+            if strange:
+                some = len(strange) < records[name].size
+                (mixed if some else texts).append(f"{name!r}, as {strange[0]!r} shows")
+    found = mixed or (texts if typed else [])
+    if not found:
+        return ""
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return (
+        f"of text and no numbers: column {'; column '.join(found[:5])}{more}; where it should be of "
+        "numbers, say dtypes=COLUMN:float64, and such a record is named as broken"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 class RecordReader(Protocol):
     """What `open_reader`, and a definition's own `reader(path, **params)`, return."""
 

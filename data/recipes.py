@@ -21,8 +21,8 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import expand
 from .open import open_reader
+from .paths import expand
 from .reader import Columns
 
 Sources = Mapping[str, Path]
@@ -59,7 +59,7 @@ def build_nycflights13(sources: Sources, out: Path) -> dict[str, Any]:
     (source,) = sources.values()
     with _unpacked(source) as packed, (out / "flights.csv").open("wb") as plain:
         shutil.copyfileobj(packed, plain)
-    flights = _read_all(out / "flights.csv", _FLIGHT_COLUMNS)
+    flights = _read_all(out / "flights.csv", _FLIGHT_COLUMNS, missing="arr_delay:nan")
     (out / "flights.csv").unlink()
     known = ~np.isnan(flights["arr_delay"])
     raw = {name: flights[name][known] for name in flights.names}
@@ -188,8 +188,8 @@ def _unpacked(source: Path) -> IO[bytes]:
     return archive.open(archive.namelist()[0])
 
 
-def _read_all(path: Path, columns: Sequence[str]) -> Columns:
-    reader = open_reader(str(path), columns=columns)
+def _read_all(path: Path, columns: Sequence[str], missing: str) -> Columns:
+    reader = open_reader(str(path), columns=columns, missing=missing)
     (whole,) = reader.sources()
     return cast(Columns, reader.read(whole.name, 0, whole.records))
 

@@ -29,6 +29,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DefinitionError
+from ..data.reader import about_text
 from ..nn.metrics import Metric, as_metric
 from ..nn.optimizers import Optimizer
 from .catalogue import did_you_mean, find, list_definitions
@@ -136,8 +137,16 @@ class Definition:
         return made
 
     def feed(self, records: Any, mode: str) -> tuple[Any, Any]:
-        """(features, labels) of a batch. What the user's code raises passes through as it is."""
-        fed = self._function("feed")(records, mode)
+        """(features, labels) of a batch. What the user's code raises passes through as it is.
+
+        But where a column is of text, numpy's and torch's sentences do not say which.
+        """
+        try:
+            fed = self._function("feed")(records, mode)
+        except (TypeError, ValueError) as error:
+            if not (said := about_text(records, error)):
+                raise
+            raise TypeError(f"{error} ({said})").with_traceback(error.__traceback__) from error
         if not isinstance(fed, tuple) or len(fed) != 2:
             raise self._wrong("feed", f"returned {_kind(fed)} instead of (features, labels)")
         return fed

@@ -21,34 +21,93 @@ def hash64(field: str, values: Any) -> NDArray[np.int64]:
     """Ids in [0, 2**63) of the shape of `values` (strings or numbers); never the padding id -1.
 
     Equal values of different fields get different ids. Whole numbers hash alike whether they come
-    as int, bool or float; a string is another value than the number that it spells.
+    as int, bool, float or objects, and bytes as the text that they are the UTF-8 of; a string is
+    another value than the number that it spells. Raises ValueError for a None.
     """
     column = np.asarray(values)
+    if column.dtype.kind in "SU" and not isinstance(values, np.ndarray):
+        column = np.asarray(values, dtype=object)  # fixed width would lose a NUL at the end
     seed = _strings(np.asarray([field]))[0]
-    text = column.dtype.kind in "OUST"
-    keys = _strings(column.astype(np.str_)) if text else _numbers(column)
-    mixed = mix64(keys ^ seed)
+    mixed = mix64(_keys(field, np.atleast_1d(column)) ^ seed)  # a scalar would warn of overflow
     ids: NDArray[np.int64] = (mixed >> np.uint64(1)).astype(np.int64)
-    return ids
+    return ids.reshape(column.shape)
 
 
-def _strings(column: NDArray[Any]) -> NDArray[np.uint64]:
-    """FNV-1a over code points. numpy pads with zeros: they are skipped, so width never matters."""
+def _keys(field: str, column: NDArray[Any]) -> NDArray[np.uint64]:
+    """64 bits for each value, whatever the column's type."""
+    kind = column.dtype.kind
+    if kind == "U":
+        return _strings(column)
+    if kind == "S":
+        return _strings(np.char.decode(column, "utf-8", "surrogateescape"))
+    if kind not in "OT":
+        return _numbers(column)
+    objects = column.astype(object).ravel().tolist()
+    kinds = set(map(type, objects))
+    if kinds == {bytes}:
+        objects = [value.decode("utf-8", "surrogateescape") for value in objects]
+    if kinds in ({str}, {bytes}):  # nearly always, and fast
+        return _texts(objects).reshape(column.shape)
+    objects = [_plain(field, value) for value in objects]
+    keys = np.empty(len(objects), dtype=np.uint64)
+    for type_, of in ((str, _texts), (int, _integers), (float, _floats)):
+        places = [place for place, value in enumerate(objects) if type(value) is type_]
+        if places:
+            keys[places] = of([objects[place] for place in places])
+    return keys.reshape(column.shape)
+
+
+def _plain(field: str, value: Any) -> str | int | float:
+    """An object as the text or number that it is."""
+    if value is None:
+        raise ValueError(
+            f"hash64 of {field!r} meets a None, which is no id: put a value in its place"
+        )
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, int | np.integer | np.bool_):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value)
+    return str(value)
+
+
+def _texts(texts: list[str]) -> NDArray[np.uint64]:
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    return _strings(np.array(texts, dtype=np.str_), lengths)
+
+
+def _integers(numbers: list[int]) -> NDArray[np.uint64]:
+    return mix64(np.array([number % 2**64 for number in numbers], dtype=np.uint64))
+
+
+def _floats(numbers: list[float]) -> NDArray[np.uint64]:
+    return _numbers(np.array(numbers, dtype=np.float64))
+
+
+def _strings(column: NDArray[Any], lengths: NDArray[np.int64] | None = None) -> NDArray[np.uint64]:
+    """FNV-1a over the code points of each string, so that the column's width never matters.
+
+    numpy pads with zeros: without `lengths` a string ends at its last code point that is none.
+    """
     hashes = np.full(column.shape, _FNV_OFFSET, dtype=np.uint64)
-    width = column.dtype.itemsize // 4
-    if not width or not column.size:
+    if not column.size:
         return hashes
+    width = column.dtype.itemsize // 4
     points = np.ascontiguousarray(column).view(np.uint32).reshape(*column.shape, width)
-    for place in range(width):
-        point = points[..., place]
-        hashes = np.where(point != 0, (hashes ^ point) * _FNV_PRIME, hashes)
+    if lengths is None:
+        there = points != 0
+        lengths = np.where(there.any(-1), width - there[..., ::-1].argmax(-1), 0)
+    for place in range(int(lengths.max())):
+        point = points[..., place] if place < width else 0  # a NUL at the end, which numpy dropped
+        hashes = np.where(place < lengths, (hashes ^ point) * _FNV_PRIME, hashes)
     return hashes
 
 
 def _numbers(column: NDArray[Any]) -> NDArray[np.uint64]:
     if column.dtype.kind != "f":
         return mix64(column.astype(np.int64).view(np.uint64))
-    wide = column.astype(np.float64)
-    whole = (wide == np.trunc(wide)) & (np.abs(wide) < 2.0**53)
+    wide = np.where(np.isnan(column), np.nan, column.astype(np.float64))  # one NaN, of many
+    whole = (wide == np.trunc(wide)) & (wide >= -(2.0**63)) & (wide < 2.0**63)
     bits = np.where(whole, np.where(whole, wide, 0).astype(np.int64), wide.view(np.int64))
     return mix64(bits.view(np.uint64))

@@ -1,8 +1,10 @@
 """A mistake in a definition is one sentence: the function, the file, the expected signature."""
 
+import numpy as np
 import pytest
 
 from edl.common.errors import DefinitionError
+from edl.data.reader import Columns
 from edl.model_zoo.spec import SIGNATURES, load_definition
 from edl.nn import AUC, SGD
 
@@ -183,6 +185,27 @@ def test_what_the_users_feed_raises_passes_through(load):
 
     with pytest.raises(KeyError, match="age"):
         definition.feed([1], "train")
+
+
+@pytest.mark.parametrize(
+    "use", ["r['age'] / 10", "r['age'].astype('f4')", "torch.tensor(r['age'])", "r['age'] + 1.0"]
+)
+def test_column_of_text_where_numbers_are_wanted_is_named(load, use):
+    definition = load(feed=f"import torch\ndef feed(r, mode):\n    return {use}, None\n")
+    ages, towns = np.array(["7", "8", "?"]), np.array(["A", "B", "C"])
+
+    with pytest.raises(TypeError, match=r"column 'age', as '\?' shows;.*dtypes=") as caught:
+        definition.feed(Columns({"town": towns, "age": ages}), "train")
+    assert "'town'" not in str(caught.value)
+    with pytest.raises(TypeError, match=r"column 'age', as 'A' shows"):
+        definition.feed(Columns({"age": towns}), "train")
+
+
+def test_what_is_not_about_a_column_of_text_is_not_said_to_be(load):
+    definition = load(feed="def feed(r, mode):\n    raise ValueError('my own')\n")
+
+    with pytest.raises(ValueError, match="^my own$"):
+        definition.feed(Columns({"town": np.array(["A", "B"])}), "train")
 
 
 def test_unknown_callback_is_told(load):

@@ -1,6 +1,7 @@
 """Ids out of columns."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,3 +69,42 @@ def test_objects_and_fixed_width_strings_hash_alike():
 def test_shape_is_kept():
     assert hash64("n", np.zeros((3, 4))).shape == (3, 4)
     assert hash64("n", np.zeros((0,), "U5")).shape == (0,)
+
+
+any_text = st.text(alphabet=st.sampled_from("ab\0é日\U0001f600"), max_size=5)
+
+
+@given(st.lists(any_text, min_size=1, max_size=12))
+def test_nul_is_a_letter_and_utf8_is_its_text(words):
+    expected = [reference("w", word) for word in words]
+    as_bytes = [word.encode() for word in words]
+
+    for values in (words, as_bytes, np.array(words, object), np.array(as_bytes, object)):
+        assert expected == hash64("w", values).tolist()
+    fixed = [reference("w", word.rstrip("\0")) for word in words]  # numpy keeps no NUL at the end
+    assert fixed == hash64("w", np.array(words)).tolist()
+    assert fixed == hash64("w", np.array(as_bytes)).tolist()
+
+
+@given(st.sets(st.binary(max_size=3), max_size=60))
+def test_distinct_bytes_get_distinct_ids(values):
+    assert len(set(hash64("b", sorted(values)).tolist())) == len(values)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.sampled_from([1, 2**10, 2**30]))
+def test_one_id_is_hashed_alike_in_every_type_that_holds_it(number, step):
+    number = number // step * step  # some of the large ones are floats, too
+    expected = hash64("u", np.array([number]))[0]
+
+    assert (
+        expected == hash64("u", [number, None][:1])[0] == hash64("u", np.array([number], object))[0]
+    )
+    assert expected == hash64("u", np.array([number, "x", 0.5], object))[0]
+    if int(float(number)) == number and float(number) < 2.0**63:
+        assert expected == hash64("u", [float(number)])[0]
+
+
+def test_all_nans_are_one_value_and_none_is_refused():
+    assert 1 == len(set(hash64("f", np.array([np.nan, -np.nan, np.float32("nan")])).tolist()))
+    with pytest.raises(ValueError, match="'user' meets a None"):
+        hash64("user", [1, None])

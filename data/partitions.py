@@ -1,0 +1,162 @@
+"""Folders `key=value` above the files of a table are columns of it, as Hive and Spark write them.
+
+Which folders: all below the path that was given, and those right above it, so that a table has the
+same columns whether it is named whole, by a glob or by one of its folders. A column is int64 where
+all of its values, of all files, are whole numbers as Python writes them (007 is a text), else str; or
+what `partitions=KEY:TYPE` says, for data that is named in several parts. The value
+__HIVE_DEFAULT_PARTITION__ is a missing one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.errors import DataError, UsageError
+from .file_reader import flag_of, names_of, pairs_of
+from .files import DataFile
+from .missing import Missing, first_inexact, ways_out
+from .reader import Columns, RecordReader, Records, Source
+
+_FOLDER = re.compile(r"([^=]+)=(.*)")
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+_NULLS = ("__HIVE_DEFAULT_PARTITION__", "")
+_TYPES = {"int64": np.dtype(np.int64), "float64": np.dtype(np.float64), "str": np.dtype(np.str_)}
+
+
+def partitioned(
+    make: Callable[..., RecordReader], files: Sequence[DataFile], params: Mapping[str, Any]
+) -> RecordReader:
+    """The reader that `make` makes of the files, with a column for each folder `key=value`.
+
+    Raises UsageError for a wrong parameter, DataError where files differ in their keys or a value
+    is missing or of another type.
+    """
+    params = dict(params)
+    said = params.pop("partitions", True)
+    types: dict[str, str] = {}
+    if isinstance(said, Mapping) or ":" in str(said):
+        types, said = pairs_of(said), True
+    if not flag_of(said, "partitions"):
+        return make(files, **params)
+    values = _values(files)
+    keys = list(values[files[0].name])
+    if strange := [key for key in types if key not in keys]:
+        raise DataError(
+            f"partitions names {strange[0]!r}, but no folder of the data is such a key."
+        )
+    if not keys:
+        return make(files, **params)
+    chosen = Missing.parse(params.get("missing"))
+    if "dtypes" in params:
+        types |= {key: kind for key, kind in pairs_of(params["dtypes"]).items() if key in keys}
+    columns = {
+        key: _column(key, {name: each[key] for name, each in values.items()}, types, chosen)
+        for key in keys
+    }
+    wanted = names_of(params.get("columns"))
+    for name in {"columns", "missing", "dtypes"} & set(params):
+        params[name] = _without(params[name], keys)
+    return Partitioned(make(files, **params), columns, wanted)
+
+
+def _values(files: Sequence[DataFile]) -> dict[str, dict[str, str]]:
+    """{name of a file: {key: value}}. Raises DataError where the files differ in their keys."""
+    values = {}
+    for file in files:
+        folders = file.path.split("/")[:-1]
+        top = min(file.root.rstrip("/").count("/") + 1, len(folders))
+        while top and _FOLDER.fullmatch(folders[top - 1]):
+            top -= 1
+        found = [match for each in folders[top:] if (match := _FOLDER.fullmatch(each))]
+        values[file.name] = {unquote(match[1]): unquote(match[2]) for match in found}
+        first = values[files[0].name]
+        if sorted(values[file.name]) != sorted(first):
+            there, here = (", ".join(each) or "none" for each in (first, values[file.name]))
+            raise DataError(
+                f"The key=value folders above {files[0].name} are {there}, above {file.name} "
+                f"{here}: name data of one kind, or say --data_reader_params partitions=false."
+            )
+    return values
+
+
+def _column(
+    key: str, values: Mapping[str, str], types: Mapping[str, str], missing: Missing
+) -> dict[str, NDArray[Any]]:
+    """{name of a file: its value, as an array of one}."""
+    there = {name: value for name, value in values.items() if value not in _NULLS}
+    whole = all(
+        _WHOLE.fullmatch(value) and -(2**63) <= int(value) < 2**63 for value in there.values()
+    )
+    kind = types.get(key) or ("int64" if there and whole else "str")
+    if kind not in _TYPES:
+        raise UsageError(f"The folders {key}= can be {', '.join(_TYPES)}, not {kind!r}.")
+    fill = missing.fill(key, _TYPES[kind])
+    if fill is None and len(there) < len(values):
+        name = next(name for name in values if name not in there)
+        raise DataError(f"{name} lies in a folder {key}= without a value: {ways_out([key])}.")
+    column = {}
+    for name, value in values.items():
+        try:
+            read = {"int64": int, "float64": float, "str": str}[kind]
+            array = np.array([read(value) if name in there else 0], _TYPES[kind])
+        except (ValueError, OverflowError) as error:
+            raise DataError(
+                f"{name} lies in a folder {key}={value}, which is no {kind}: say "
+                f"--data_reader_params partitions={key}:str."
+            ) from error
+        if fill is not None and name not in there:
+            array = np.array([fill.value], fill.dtype)
+        elif fill is not None and fill.dtype.kind == "f" and kind == "int64":
+            if first_inexact(array) is not None:
+                raise DataError(f"{name}: {key}={value} would change in float64: choose no nan.")
+            array = array.astype(fill.dtype)
+        column[name] = array
+    return column
+
+
+def _without(said: Any, keys: Collection[str]) -> Any:
+    """A parameter of columns, less what it says of these; None where that is all."""
+    if isinstance(said, Mapping):
+        return {name: value for name, value in said.items() if name not in keys} or None
+    parts = said.split("|") if isinstance(said, str) else list(said or ())
+    left = [part for part in parts if part not in keys and part.rpartition(":")[0] not in keys]
+    return ("|".join(left) if isinstance(said, str) else left) or None
+
+
+class Partitioned:
+    """A reader of tables whose files have columns more: {key: {source: its value}}."""
+
+    def __init__(
+        self,
+        inner: RecordReader,
+        columns: Mapping[str, Mapping[str, NDArray[Any]]],
+        wanted: Sequence[str],
+    ) -> None:
+        self._inner, self._columns, self._wanted = inner, columns, wanted
+
+    def sources(self) -> Sequence[Source]:
+        """Raises DataError where a file has a column of a folder's name, too."""
+        sources = self._inner.sources()
+        for source in sources:
+            self.read(source.name, 0, 0)
+        return sources
+
+    def read(self, source: str, start: int, end: int, skip: Collection[int] = ()) -> Records:
+        """As any RecordReader."""
+        records = self._inner.read(source, start, end, skip)
+        assert isinstance(records, Columns), "only tables have columns"
+        for key in self._columns:
+            if key in records:
+                raise DataError(
+                    f"{source} has a column {key!r} and lies in a folder {key}=: take its own with "
+                    "--data_reader_params partitions=false."
+                )
+        added = {key: np.repeat(by[source], len(records)) for key, by in self._columns.items()}
+        arrays = {**records, **added}
+        return Columns({name: arrays[name] for name in self._wanted or arrays})
