@@ -67,6 +67,10 @@ class Missing:
         if strange := [name for name in self._chosen if name not in known]:
             raise DataError(f"missing names the column {strange[0]!r}, which {source} has not.")
 
+    def chosen(self, column: str) -> str | None:
+        """The value chosen for just this column."""
+        return self._chosen.get(column)
+
     def fill(self, column: str, dtype: np.dtype[Any]) -> Fill | None:
         """The column's dtype and what stands for a missing value; None: a missing one is refused.
 
