@@ -70,7 +70,7 @@ class DataFile:
         except BaseException:
             stream.close()
             raise
-        return cast(BinaryIO, stream)
+        return stream
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Callable[[int, int], NDArray[np.uint8]]]:
@@ -82,7 +82,7 @@ class DataFile:
                 data, there = np.empty(nbytes, np.uint8), 0
                 while there < nbytes:
                     if descriptor is not None:
-                        more = os.preadv(descriptor, [data[there:]], offset + there)
+                        more = os.preadv(descriptor, [data.data[there:]], offset + there)
                     else:
                         stream.seek(offset + there)
                         more = cast(Any, stream).readinto(data[there:])

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import click
+import data_tables
 import pytest
 from click.testing import CliRunner
 
@@ -230,6 +231,12 @@ def test_callbacks_of_the_contract_are_documented():
     documented = re.findall(r"^\| `(on_\w+)\(", MODEL_ZOO, re.MULTILINE)
 
     assert sorted(CALLBACKS) == sorted(documented)
+
+
+def test_tables_of_data_are_those_that_the_code_makes():
+    text = (ROOT / "docs/data.md").read_text()
+
+    assert data_tables.page(text) == text, "run: python tests/data_tables.py"
 
 
 @pytest.fixture(scope="module")
