@@ -5,7 +5,7 @@
 
 An epoch is finished when the body of the loop is left, also by `break` or an exception. It is a
 pass over the data, unless the loader scales the batch: then it is the progress of one
-(data_loader.py).
+(data.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch import distributed
 
 from edl.adaptive import checkpoint, collective, loop
 from edl.adaptive.accumulator import Accumulator
-from edl.adaptive.data_loader import AdaptiveDataLoader
+from edl.adaptive.data import AdaptiveDataLoader
 from edl.adaptive.env import num_replicas, num_restarts, replica_rank
 from edl.adaptive.epoch import remaining_epochs_until
 from edl.adaptive.process_group import init_process_group

@@ -5,7 +5,7 @@ import torch
 
 from edl.adaptive import collective
 from edl.adaptive.accumulator import Accumulator
-from edl.adaptive.data_loader import AdaptiveDataLoader
+from edl.adaptive.data import AdaptiveDataLoader
 from edl.adaptive.epoch import remaining_epochs_until
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edl.adaptive import checkpoint, collective, data_loader, loop, profile, session
+from edl.adaptive import checkpoint, collective, data, loop, profile, session
 from edl.adaptive.checkpoint import States
-from edl.adaptive.data_loader import (
+from edl.adaptive.data import (
     AdaptiveDataLoader,
     AdaptiveDataLoaderHelper,
     AdaptiveDataLoaderMixin,
@@ -287,7 +287,7 @@ def test_a_step_tells_how_many_records_it_has(restart, goodput):
 def test_another_batch_is_adopted_only_if_it_promises_more_than_5_percent(
     restart, goodput, monkeypatch, gain, total
 ):
-    monkeypatch.setattr(data_loader, "RETUNE_STEPS", 3)
+    monkeypatch.setattr(data, "RETUNE_STEPS", 3)
     restart()
     loader = autoscaled()
     sizes = []
@@ -319,13 +319,13 @@ class Model:
 
 @pytest.fixture
 def model(monkeypatch):
-    """What data_parallel.current_model() gives; its goodput is not known."""
+    """What parallel.current_model() gives; its goodput is not known."""
     model = Model()
     monkeypatch.setattr(profile.Profile, "goodput", lambda self: None)
-    fake = types.ModuleType("edl.adaptive.data_parallel")
+    fake = types.ModuleType("edl.adaptive.parallel")
     fake.current_model = lambda: model
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
-    monkeypatch.setattr("edl.adaptive.data_parallel", fake, raising=False)
+    monkeypatch.setattr("edl.adaptive.parallel", fake, raising=False)
     return model
 
 

@@ -18,11 +18,11 @@ from edl.adaptive import (
     LEGWScale,
     LinearScale,
     SqrtScale,
-    data_loader,
+    data,
     profile,
     session,
 )
-from edl.adaptive.data_parallel import current_model
+from edl.adaptive.parallel import current_model
 from edl.common.errors import CheckpointError, UsageError
 
 
@@ -45,7 +45,7 @@ def enter(monkeypatch):
     """Makes a loop the one that runs; without an argument none does."""
 
     def enter(loop=None):
-        monkeypatch.setattr(data_loader, "current_dataloader", lambda: loop)
+        monkeypatch.setattr(data, "current_dataloader", lambda: loop)
         return loop
 
     enter()

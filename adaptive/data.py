@@ -34,7 +34,7 @@ from .loop import (
 from .positions import Step, steps
 
 if TYPE_CHECKING:
-    from .data_parallel import AdaptiveDataParallel
+    from .parallel import AdaptiveDataParallel
 
 __all__ = [
     "AdaptiveDataLoader",
@@ -196,9 +196,9 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
         elastic = self._elastic
         if epochs().current is None or elastic.max_batch_size is None or not elastic.training:
             return None
-        from . import data_parallel  # which imports this module
+        from . import parallel  # which imports this module
 
-        return data_parallel.current_model()
+        return parallel.current_model()
 
 
 class _Shares(Sampler[list[int]]):

@@ -9,7 +9,7 @@
 The loop is one of micro-batches, an optimizer step of one or several of them; it says which is the
 last. Until then gradients stay here and add up: `zero_grad` and `step` (and GradScaler's methods) do
 nothing. With the last one replicas average, the sum becomes a mean, its noise is measured
-(gradient_noise.py), and the optimizer makes its step with learning rates of the scaling rule, which
+(gradient_noise_scale.py), and the optimizer makes its step with learning rates of the scaling rule, which
 stand for that step only.
 
 What happens in a backward pass hangs on hooks of the parameters: the first one to fire looks up the loop, all
@@ -42,8 +42,8 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from ..common.clock import MonotonicClock
 from ..common.errors import CheckpointError, UsageError
-from . import checkpoint, data_loader, profile
-from .gradient_noise import EVERY, AdamGradientNoiseScale, GradientNoiseScale
+from . import checkpoint, data, profile
+from .gradient_noise_scale import EVERY, AdamGradientNoiseScale, GradientNoiseScale
 from .scaling_rules import AdamScale, AdaScale, ScalingRuleBase
 from .session import only
 from .stopwatch import Moment, Stopwatch
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.hooks import RemovableHandle
 
-    from .data_loader import AdaptiveDataLoaderHelper
+    from .data import AdaptiveDataLoaderHelper
 
 _TIMED = 32  # passes: of so many one is timed; a guess, for each of them costs about 2 % more
 
@@ -141,7 +141,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The model's; with gradients on, it decides whether their averaging follows."""
-        loop = data_loader.current_dataloader()
+        loop = data.current_dataloader()
         averages = loop is not None and loop.is_sync_step()
         if averages is not self.require_backward_grad_sync:  # Module.__setattr__ is slow
             self.require_backward_grad_sync = averages
@@ -178,7 +178,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     def _optimizer_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # Each call in here costs some microseconds: a backward pass leaves none of it in the cache.
-        loop = data_loader.current_dataloader() or _loop()
+        loop = data.current_dataloader() or _loop()
         if not loop.is_sync_step():
             return None
         gns = self.gns
@@ -393,7 +393,7 @@ def current_model() -> AdaptiveDataParallel | None:
 
 
 def _loop() -> AdaptiveDataLoaderHelper:
-    loop = data_loader.current_dataloader()
+    loop = data.current_dataloader()
     if loop is None:
         raise UsageError(
             "an AdaptiveDataParallel computes gradients and steps only within a loop over an "
