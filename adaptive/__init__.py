@@ -9,7 +9,7 @@
         for inputs, targets in loader:
             ...
 
-Names are imported when they are used, so that what needs no torch imports none.
+Names and modules are imported when they are used, so that what needs no torch imports none.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from .data import AdaptiveDataLoaderMixin as AdaptiveDataLoaderMixin
     from .data import ElasticSampler as ElasticSampler
     from .data import current_dataloader as current_dataloader
+    from .env import get_tensorboard_dir as get_tensorboard_dir
     from .epoch import current_epoch as current_epoch
     from .epoch import finished_epochs as finished_epochs
     from .epoch import remaining_epochs_until as remaining_epochs_until
     from .gradient_noise_scale import AdamGradientNoiseScale as AdamGradientNoiseScale
     from .gradient_noise_scale import GradientNoiseScale as GradientNoiseScale
+    from .iterator import AdaptiveBPTTIterator as AdaptiveBPTTIterator
     from .parallel import AdaptiveDataParallel as AdaptiveDataParallel
     from .process_group import init_process_group as init_process_group
     from .scaling_rules import AdamScale as AdamScale
@@ -57,8 +59,10 @@ _MODULES = {
     "current_epoch": "epoch",
     "finished_epochs": "epoch",
     "remaining_epochs_until": "epoch",
+    "get_tensorboard_dir": "env",
     "AdamGradientNoiseScale": "gradient_noise_scale",
     "GradientNoiseScale": "gradient_noise_scale",
+    "AdaptiveBPTTIterator": "iterator",
     "init_process_group": "process_group",
     "AdamScale": "scaling_rules",
     "AdaScale": "scaling_rules",
@@ -67,10 +71,18 @@ _MODULES = {
     "ScalingRuleBase": "scaling_rules",
     "SqrtScale": "scaling_rules",
 }
+_SUBMODULES = {
+    *_MODULES.values(),
+    "collective",
+    "goodput",
+    "profile",
+}  # `import edl.adaptive` will do
 __all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)

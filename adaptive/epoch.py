@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from . import checkpoint
+from .collective import control
 from .session import only
 
 
@@ -30,6 +31,7 @@ class Epochs(checkpoint.State):
         checkpoint.load_state(self)
 
     def until(self, end: int) -> Iterator[int]:
+        control()  # what is finished is known when the replicas have met
         if self.current is not None:
             raise RuntimeError(
                 f"epoch {self.current} is running: loops over epochs do not nest or overlap"

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adam, AdamW, Optimizer
 
@@ -82,13 +82,20 @@ class AdaptiveDataParallel(DistributedDataParallel):
         model: nn.Module,
         optimizer: Optimizer,
         lr_scheduler: LRScheduler | None = None,
-        mp_scaler: GradScaler | None = None,
+        mp_scaler: GradScaler | str | None = None,
         scaling_rule: ScalingRuleBase | None = None,
         name: str = "edl-dataparallel",
         *,
         gns_every: int = EVERY,
         **ddp_kwargs: Any,
     ) -> None:
+        if isinstance(mp_scaler, str):  # older AdaptDL had the name in this place
+            name, mp_scaler = mp_scaler, None
+        if not distributed.is_initialized():
+            raise UsageError(
+                "an AdaptiveDataParallel needs the other replicas: call "
+                "edl.adaptive.init_process_group() before it is made"
+            )
         super().__init__(model, **ddp_kwargs)
         adam = isinstance(optimizer, Adam | AdamW)
         parameters = [p for p in model.parameters() if p.requires_grad]
@@ -331,6 +338,11 @@ class _ModelState(checkpoint.State):
         self._model = model
         if model.lr_scheduler is not None:
             self._check(model.lr_scheduler)
+
+    @property
+    def model(self) -> nn.Module:
+        """What was given to be trained."""
+        return self._model.module  # type: ignore[no-any-return]
 
     def save(self, fileobj: BinaryIO) -> None:
         model = self._model

@@ -77,6 +77,11 @@ class Profile(checkpoint.State):
         """Squared length of the gradient, and its variance at `init_batch_size`."""
         self._gradients = (sqr, var)
 
+    @property
+    def grad_params(self) -> tuple[float, float] | None:
+        """What `set_gradient_stats` was told last."""
+        return self._gradients
+
     def perf_params(self) -> PerfParams | None:
         """The throughput model; None before a pass was timed. Fits at most every REFIT_S."""
         now = self._clock.now()
