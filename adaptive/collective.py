@@ -261,6 +261,7 @@ def initialize(
         )
     rank = env.replica_rank() if replica_rank is None else replica_rank
     replicas = env.num_replicas() if num_replicas is None else num_replicas
+    check_rank(rank, replicas)
     group, another = None, None
     if replicas > 1:
         where = env.init_method()
@@ -279,6 +280,15 @@ def teardown() -> None:
         raise RuntimeError("the replicas do not know each other: initialize() was not called")
     peers.gather(None)
     forget(Control)
+
+
+def check_rank(rank: int, replicas: int) -> None:
+    """Raises UsageError for a rank that there is not."""
+    if not 0 <= rank < replicas:
+        raise UsageError(
+            f"this is replica {rank} of {replicas}: ranks are 0 to {replicas - 1}. Set both, "
+            "EDL_NUM_REPLICAS and EDL_REPLICA_RANK, or start the script by torchrun"
+        )
 
 
 def nowhere(rank: int, replicas: int) -> NoReturn:

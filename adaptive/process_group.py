@@ -54,6 +54,7 @@ def _initialise(
     rank: int,
     timeout: datetime.timedelta,
 ) -> None:
+    collective.check_rank(rank, world_size)
     store = None
     init_method = init_method or env.init_method()
     if init_method is None:
