@@ -158,7 +158,7 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
                 return
             elastic._sync_local_bsz()
             self._seed()
-            over = False  # also where the epoch before has come too far: no script expects a loop of nothing
+            over = collective.control().broadcast(self._left() <= 0)
             try:
                 while not over:
                     over = yield from self._pass()

@@ -654,7 +654,7 @@ def test_the_current_model_is_the_newest_that_lives():
 
 def test_the_job_is_told_the_statistics_of_its_gradients(enter, monkeypatch):
     told = []
-    monkeypatch.setattr(profile, "set_gradient_stats", lambda *stats: told.append(stats))
+    monkeypatch.setattr(profile, "set_gradient_stats", lambda sqr, var, _: told.append((sqr, var)))
     net, _ = wrap()
     given = gradients(16, 4, 3)
     train(net, enter(Loop(accumulation_steps=1)), given)
