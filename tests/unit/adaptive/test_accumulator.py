@@ -133,6 +133,25 @@ def test_what_is_added_before_a_block_that_runs_again_counts_once(restart, check
     assert [{"loops": 1}, {"loops": 2}] == run(None)
 
 
+def test_an_array_that_a_block_changes_in_place_is_seen_again_as_it_was(restart, checkpoints):
+    def run(stop):
+        for _ in remaining_epochs_until(1):
+            loader, sums = AdaptiveDataLoader(range(4)), Accumulator(counts=np.array([2, 4]))
+            with sums.synchronized():
+                seen = sums["counts"].tolist()
+                sums["counts"] //= 2
+            for number, _ in enumerate(loader):
+                collective.preemption().requested |= number == stop
+        return seen, totals(sums)["counts"].tolist()
+
+    restart()
+    with pytest.raises(SystemExit):
+        run(1)
+    restart()
+
+    assert ([2, 4], [1, 2]) == run(None)
+
+
 def test_replicas_are_added_up(restart):
     restart(0, 3)  # whose replicas all say what rank 0 says
     sums = Accumulator()
