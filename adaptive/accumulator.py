@@ -1,4 +1,4 @@
-"""Sums over all replicas, exact across restarts: losses, counts of right answers.
+"""Sums over all replicas, exact across restarts: losses, counts of right answers, confusion matrices.
 
     stats = Accumulator()
     for batch in loader:
@@ -7,50 +7,53 @@
         print(stats["right"] / stats["count"])
 
 What is added is in the checkpoint with the position of the loop that it was added in. So add within
-loops over data loaders: the rest of an epoch's body runs again after a restart, and would add
-again. The totals that a `synchronized` block saw are kept until the epoch is finished, and given
-again when it runs again.
+loops over data loaders: the rest of an epoch's body runs again after a restart. The totals that a
+`synchronized` block outside of such loops saw are kept until the epoch is finished, and given again when
+it runs again; what was added again before it is then forgotten, for these totals have it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, MutableMapping
+import copy
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Self
 
-from . import checkpoint
+import numpy as np
+from torch import Tensor
+
+from . import checkpoint, values
 from .collective import control
 from .epoch import epochs
 from .loop import current_dataloader
 
-Number = int | float
-Pairs = list[list[Any]]  # [key, number]: keys of JSON objects would all become texts
+Amount = Any  # a number, an array or a tensor
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Sum:
     """What `stats[key]` is before it is synchronized: it can be added to, and no more."""
 
+    of: Accumulator
     key: Any
-    amount: Number = 0
+    amount: Amount = 0
 
-    def __iadd__(self, amount: Any) -> Self:
-        self.amount += _number(amount)
-        return self
+    def __add__(self, amount: Any) -> _Sum:
+        return replace(self, amount=self.amount + _amount(amount))
 
-    def __isub__(self, amount: Any) -> Self:
-        self.amount -= _number(amount)
-        return self
+    __radd__ = __add__
+
+    def __sub__(self, amount: Any) -> _Sum:
+        return replace(self, amount=self.amount - _amount(amount))
 
 
 class Accumulator(MutableMapping[Any, Any]):
-    """A dict of sums. Keys are numbers, texts or None; values numbers, or tensors of one.
+    """A dict of sums, of numbers, NumPy arrays or tensors. Keys are numbers, texts, None, or tuples of them.
 
-    Outside of `synchronized` it looks empty; `+=`, `-=`, `update` and `subtract` add to it. Within,
-    it is a dict of the totals over all replicas, and changing it changes the totals: do so alike on
-    all. Raises RuntimeError where it is made within a loop over a data loader.
+    Outside of `synchronized` it looks empty; `+=`, `-=`, `update` and `subtract` add to it and to its
+    values. Within, it is a dict of the totals over all replicas, and changing it changes the totals: do so
+    alike on all. Raises RuntimeError where it is made within a loop over a data loader.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -58,7 +61,7 @@ class Accumulator(MutableMapping[Any, Any]):
             raise RuntimeError("an Accumulator is made before the loop over a data loader")
         self._state = _Sums(epochs().name_of("accumulator"))
         epochs().forget_after(self._state)
-        self._view: dict[Any, Number] | None = None  # within `synchronized`
+        self._view: dict[Any, Any] | None = None  # within `synchronized`
         self._blocks: tuple[int | None, int] = (None, 0)  # `synchronized` of an epoch, so far
         if not self._state.restored:
             self.update(*args, **kwargs)
@@ -75,8 +78,11 @@ class Accumulator(MutableMapping[Any, Any]):
         finally:
             self._view = None
 
-    def _totals(self) -> dict[Any, Number]:
+    def _totals(self) -> dict[Any, Any]:
         state, epoch = self._state, epochs().current
+        if current_dataloader() is not None:  # in a loop, whose passes do not run again
+            state.sync()
+            return state.totals
         if self._blocks[0] != epoch:
             self._blocks = (epoch, 0)
         if state.epoch != epoch:
@@ -84,34 +90,52 @@ class Accumulator(MutableMapping[Any, Any]):
         number = self._blocks[1]
         self._blocks = (epoch, number + 1)
         if number < len(state.seen):  # the block runs again: what it changes has been changed
-            return dict(state.seen[number])
+            state.added = {}
+            return copy.deepcopy(state.seen[number])
         state.sync()
-        state.seen.append(dict(state.totals))
+        state.seen.append(copy.deepcopy(state.totals))
         return state.totals
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add a mapping, or pairs. Within `synchronized`: as a dict's."""
+        """Add a mapping, or pairs."""
         for key, amount in dict(*args, **kwargs).items():
-            if self._view is None:
-                self._state.add(key, _number(amount))
-            else:
-                self._view[key] = _number(amount)
+            self._add(key, _amount(amount))
 
     def subtract(self, *args: Any, **kwargs: Any) -> None:
         """Take away a mapping, or pairs."""
         for key, amount in dict(*args, **kwargs).items():
-            self[key] -= amount
+            self._add(key, -_amount(amount))
+
+    def _add(self, key: Any, amount: Amount) -> None:
+        if self._view is None:
+            self._state.add(key, amount)
+        else:
+            self._view[key] = self._view.get(key, 0) + amount
+
+    def __iadd__(self, other: Any) -> Self:
+        self.update(other)
+        return self
+
+    def __isub__(self, other: Any) -> Self:
+        self.subtract(other)
+        return self
 
     def __getitem__(self, key: Any) -> Any:
-        return _Sum(key) if self._view is None else self._view[key]
+        return _Sum(self, key) if self._view is None else self._view[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if self._view is not None:
-            self._view[key] = _number(value)
-        elif isinstance(value, _Sum) and value.key == key:
-            self._state.add(key, value.amount)
-        else:
+            values.encode((key, value))  # or the next checkpoint could not
+            self._view[key] = value
+        elif not isinstance(value, _Sum):
             raise TypeError("outside of synchronized() an Accumulator can only be added to, by +=")
+        elif value.of is not self or value.key != key:
+            raise ValueError(
+                f"what was added to {value.key!r} cannot be given to {key!r}: outside of synchronized() a "
+                "value of an Accumulator can only be added to"
+            )
+        else:
+            self._state.add(key, value.amount)
 
     def __delitem__(self, key: Any) -> None:
         del self._writable()[key]
@@ -132,7 +156,7 @@ class Accumulator(MutableMapping[Any, Any]):
     def __repr__(self) -> str:
         return f"Accumulator({self._view if self._view is not None else '...'})"
 
-    def _writable(self) -> dict[Any, Number]:
+    def _writable(self) -> dict[Any, Any]:
         if self._view is None:
             raise TypeError("only within synchronized() can values of an Accumulator be removed")
         return self._view
@@ -143,45 +167,38 @@ class _Sums(checkpoint.State):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.totals: dict[Any, Number] = {}
-        self.added: dict[Any, Number] = {}
+        self.totals: dict[Any, Any] = {}
+        self.added: dict[Any, Amount] = {}
         self.epoch: int | None = None
-        self.seen: list[dict[Any, Number]] = []  # in that epoch
+        self.seen: list[dict[Any, Any]] = []  # in that epoch
         self.restored = checkpoint.load_state(self)
 
-    def add(self, key: Any, amount: Number) -> None:
-        if key is not None and not isinstance(key, str | int | float):
-            raise TypeError(f"a key of an Accumulator is a number, a text or None, not {key!r}")
+    def add(self, key: Any, amount: Amount) -> None:
+        if not isinstance(key, str):
+            values.encode(key)
         self.added[key] = self.added.get(key, 0) + amount
 
     def sync(self) -> None:
-        for added in control().gather(_pairs(self.added)):
-            for key, amount in added:
+        for added in control().gather(self.added):
+            for key, amount in added.items():
                 self.totals[key] = self.totals.get(key, 0) + amount
         self.added = {}
 
     def save(self, fileobj: BinaryIO) -> None:
-        values = {
-            "totals": _pairs(self.totals),
-            "epoch": self.epoch,
-            "seen": [_pairs(seen) for seen in self.seen],
-        }
-        fileobj.write(json.dumps(values).encode())
+        fileobj.write(values.encode((self.totals, self.epoch, self.seen)))
 
     def load(self, fileobj: BinaryIO) -> None:
-        values = json.loads(fileobj.read())
-        self.totals = dict(values["totals"])
-        self.epoch = values["epoch"]
-        self.seen = [dict(seen) for seen in values["seen"]]
+        self.totals, self.epoch, self.seen = values.decode(fileobj.read())
+        self.added = {}  # before the replicas met: these totals have it
 
 
-def _pairs(sums: Mapping[Any, Number]) -> Pairs:
-    return [[key, amount] for key, amount in sums.items()]
-
-
-def _number(value: Any) -> Number:
-    """A Python number of one, of a numpy scalar, or of a tensor with one element."""
+def _amount(value: Any) -> Amount:
+    """A Python number of one, of a numpy scalar, or of what has one element; arrays, tensors on the CPU."""
+    if isinstance(value, Tensor) and value.numel() != 1:
+        return value.detach().cpu()
+    if isinstance(value, np.ndarray) and value.size != 1 and value.dtype.kind in "biufc":
+        return value
     plain = value.item() if hasattr(value, "item") else value
     if not isinstance(plain, int | float):
-        raise TypeError(f"an Accumulator adds numbers, not {value!r}")
+        raise TypeError(f"an Accumulator adds numbers, arrays and tensors, not {value!r}")
     return plain

@@ -9,7 +9,9 @@ afterwards. So whatever happens there is a whole one, and all replicas wait unti
 
 To load: the replica that sees the newest whole checkpoint reads it and sends the states to the
 others, so the folder need not be shared: a machine's own disk will do as long as that machine comes
-back. One that is torn or damaged is named in a warning and the one before it is taken. What a state
+back. The small states are sent at once, when the replicas meet, so that making a loader waits for nobody.
+What is loaded before they meet is what this process sees, and is loaded again when they do. A checkpoint
+that is torn or damaged is named in a warning and the one before it is taken. What a state
 writes is its own affair; those of this package are JSON and tensors, never pickles.
 """
 
@@ -34,7 +36,7 @@ from ..common.storage import (
     write_file,
     write_manifest,
 )
-from . import env
+from . import collective, env
 from .collective import Control, control
 from .session import only
 
@@ -42,6 +44,9 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d{6,})")
 _PARTIAL = ".partial-"
+_SMALL = (
+    1 << 16
+)  # bytes of a state that is sent with all others; loaders' and sums' have some hundred
 _KEPT = 2  # the newest, and one to fall back on should its disk have lied
 
 
@@ -73,7 +78,12 @@ class States:
         self._clock = clock or MonotonicClock()
         self._due_from = self._clock.now()
         self._states: dict[str, State] = {}
-        self._found: tuple[int | None, Manifest | None] | None = None  # who reads, and there what
+        self._reader: int | None = None  # who reads the newest checkpoint,
+        self._manifest: Manifest | None = None  # there: what it is
+        self._held: dict[str, bytes | None] | None = None  # the states of it, large ones as None
+        self._saved: set[str] = set()  # names of states of which there is a newer one by now
+        self._early: dict[State, bool] = {}  # asked for before the replicas met: was it loaded?
+        collective.when_met(self._meet)
 
     def register(self, state: State) -> None:
         if state.name in self._states:
@@ -97,14 +107,22 @@ class States:
 
         Raises CheckpointError where the bytes are not those that were written.
         """
-        peers = control()
-        reader, manifest = self._newest(peers)
-        if reader is None:
+        met = collective.met()
+        loaded = self._load(state, control() if met else Control())
+        if not met:
+            self._early[state] = loaded
+        return loaded
+
+    def _load(self, state: State, peers: Control) -> bool:
+        if self._held is None or state.name in self._saved:
+            self._look(peers)
+        if self._held is None or state.name not in self._held:
             return False
-        data = _read(manifest, state.name) if manifest is not None else None
-        if not peers.broadcast(data is not None, reader):
-            return False
-        state.load(io.BytesIO(peers.broadcast_bytes(data or b"", reader)))
+        data = self._held[state.name]
+        if data is None:
+            data = (self._read(state.name) if self._manifest else None) or b""
+            data = peers.broadcast_bytes(data, self._reader or 0)
+        state.load(io.BytesIO(data))
         return True
 
     def save(self) -> Path | None:
@@ -115,7 +133,7 @@ class States:
         peers = control()
         for state in self._states.values():
             state.sync()
-        root = env.checkpoint_path()
+        root = _root()
         path, problem = None, None
         if peers.rank == 0 and root is not None:
             try:
@@ -124,18 +142,51 @@ class States:
                 problem = f"cannot write a checkpoint to {root}: {error}"
         if problem := peers.broadcast(problem):
             raise CheckpointError(problem)
-        self._found = None
+        self._saved.update(self._states)
         self._due_from = self._clock.now()
         return path
 
-    def _newest(self, peers: Control) -> tuple[int | None, Manifest | None]:
-        """Which replica reads the newest whole checkpoint, and on that one what it is."""
-        if self._found is None:
-            manifest = newest(env.checkpoint_path())
-            versions = peers.gather(manifest.version if manifest else -1)
-            reader = versions.index(max(versions)) if max(versions) >= 0 else None
-            self._found = reader, manifest if peers.rank == reader else None
-        return self._found
+    def _look(self, peers: Control) -> None:
+        """Find the newest whole checkpoint of all replicas, and the one that reads it."""
+        manifest = newest(_root())
+        versions = peers.gather(manifest.version if manifest else -1)
+        # What a state of this process has not saved yet stands in the one that it began with.
+        held: dict[str, bytes | None]
+        held = {name: data for name, data in (self._held or {}).items() if data is not None}
+        self._saved.clear()
+        self._reader = versions.index(max(versions)) if max(versions) >= 0 else None
+        self._manifest = manifest if peers.rank == self._reader else None
+        if self._reader is not None:
+            mine: dict[str, bytes | None] = self._small() if self._manifest else {}
+            held |= peers.broadcast(mine, self._reader)
+        self._held = held
+
+    def _small(self) -> dict[str, bytes | None]:
+        assert self._manifest is not None
+        sizes = {record.name: record.nbytes for record in self._manifest.files}
+        return {
+            name: self._read(name) if sizes[file] <= _SMALL else None
+            for name, file in self._manifest.books["states"].items()
+        }
+
+    def _read(self, name: str) -> bytes:
+        assert self._manifest is not None
+        file = self._manifest.books["states"][name]
+        records = {record.name: record for record in self._manifest.files}
+        return read_checked(self._manifest, records[file])
+
+    def _meet(self) -> None:
+        """Load again, together, what each replica has loaded for itself."""
+        early, self._early = self._early, {}
+        if collective.place()[1] == 1:
+            return  # it was alone with it
+        self._held = None
+        for state, loaded in early.items():
+            if self._states.get(state.name) is state and not self.load(state) and loaded:
+                raise CheckpointError(
+                    f"this replica has loaded {state.name!r}, which the newest checkpoint of all "
+                    "replicas does not have: call init_process_group() before anything is made"
+                )
 
 
 def states() -> States:
@@ -211,15 +262,14 @@ def _partial(root: Path) -> Iterator[Path]:
         raise
 
 
-def _read(manifest: Manifest, name: str) -> bytes | None:
-    file = manifest.books["states"].get(name)
-    records = {record.name: record for record in manifest.files}
-    return read_checked(manifest, records[file]) if file is not None else None
-
-
 def _file_name(state: str) -> str:
     """A state's name as that of a file: letters and digits stay, anything else is %XX."""
     return re.sub(r"[^\w-]", lambda m: "".join(f"%{b:02x}" for b in m[0].encode()), state)
+
+
+def _root() -> Path | None:
+    path = env.checkpoint_path()
+    return Path(path) if path else None
 
 
 def _checkpoints(root: Path | None) -> list[Path]:

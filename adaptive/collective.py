@@ -1,46 +1,61 @@
 """Small values between replicas, and the end of all of them at once when one is preempted.
 
-Values travel as JSON in byte tensors over a group of torch.distributed of its own (gloo, on the
-CPU), so nothing is ever unpickled and the group of the gradients is left alone. As with any
-collective, all replicas make the same calls in the same order.
+Values travel as bytes (values.py) over a group of torch.distributed of its own (gloo, on the CPU), so
+nothing is ever unpickled and the group of the gradients is left alone. As with any collective, all
+replicas make the same calls in the same order. A value that cannot travel is an error on all of them,
+not a wait. What is reduced asynchronously has a group and a thread for itself, which does one after the
+other, in the order of the calls.
 
 Preemption: SIGTERM or SIGINT sets a flag and nothing else. Between any two optimizer steps replicas
-`exchange` their flags without waiting: what one call starts, the next one reads. So all of them learn of it between the same two steps, where they save and leave with exit code 143;
-the second SIGINT kills at once.
+`exchange` their flags without waiting: what one call starts, the next one reads. So all of them
+learn of it between the same two steps, where they save and leave with exit code 143; the second SIGINT
+kills at once.
 """
 
 from __future__ import annotations
 
-import json
+import datetime
+import itertools
 import logging
 import operator
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import reduce
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
 from ..common.errors import UsageError
-from . import env
-from .session import only, put
+from . import env, values
+from .session import find, forget, only, put
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 PREEMPTED = 143  # 128 + SIGTERM: schedulers do not take it for a failure
+TIMEOUT_S = 1800.0  # torch's own for gloo: a replica may compile kernels or read data meanwhile
 
 
 class Control:
-    """The replicas, as far as they talk of anything but gradients. Without a group: alone."""
+    """The replicas, as far as they talk of anything but gradients. Without a group: alone.
+
+    `another` makes one more such group; all replicas call it together.
+    """
 
     def __init__(
-        self, group: distributed.ProcessGroup | None = None, rank: int = 0, replicas: int = 1
+        self,
+        group: distributed.ProcessGroup | None = None,
+        rank: int = 0,
+        replicas: int = 1,
+        another: Callable[[], distributed.ProcessGroup] | None = None,
     ) -> None:
         if group is None and replicas > 1:
             raise UsageError(
@@ -50,10 +65,12 @@ class Control:
         self.rank = rank
         self.replicas = replicas
         self._group = group
+        self._another = another
+        self._background: _Background | None = None
         self._pending: Callable[[], tuple[tuple[bool, ...], int]] | None = None
 
     def broadcast(self, value: T, source: int = 0) -> T:
-        """The value that replica `source` gave, whatever the others give. Tuples become lists."""
+        """The value that replica `source` gave, whatever the others give."""
         data = _encode(value) if self.rank == source else b""
         return _decode(self.broadcast_bytes(data, source))  # type: ignore[no-any-return]
 
@@ -70,9 +87,11 @@ class Control:
 
     def gather(self, value: T) -> list[T]:
         """The values of all replicas, by rank."""
-        data = _encode(value)
+        return [_decode(data) for data in self._gather(_encode(value))]
+
+    def _gather(self, data: bytes) -> list[bytes]:
         if self._group is None:
-            return [_decode(data)]
+            return [data]
         sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.replicas)]
         self._group.allgather([sizes], [torch.tensor([len(data)])]).wait()
         longest = int(max(map(int, sizes)))
@@ -81,13 +100,20 @@ class Control:
         given = [torch.empty(longest, dtype=_BYTE) for _ in range(self.replicas)]
         self._group.allgather([given], [padded]).wait()
         return [
-            _decode(tensor[: int(size)].numpy().tobytes())
-            for tensor, size in zip(given, sizes, strict=True)
+            tensor[: int(size)].numpy().tobytes() for tensor, size in zip(given, sizes, strict=True)
         ]
 
     def allreduce(self, value: T, reduce_fn: Callable[[T, T], T] = operator.add) -> T:
         """All replicas' values reduced in the order of the ranks, so the same everywhere."""
         return reduce(reduce_fn, self.gather(value))
+
+    def allreduce_async(self, value: T, reduce_fn: Callable[[T, T], T] = operator.add) -> Future[T]:
+        """The same, of the value as it is now; `result()` waits for it."""
+        if self._background is None:
+            group = self._another() if self._group is not None and self._another else None
+            self._background = _Background(Control(group, self.rank, self.replicas))
+        peers, data = self._background.peers, _encode(value)
+        return self._background.run(lambda: reduce(reduce_fn, map(_decode, peers._gather(data))))
 
     def exchange(self, flags: Sequence[bool], steps: int = 1) -> tuple[tuple[bool, ...], int]:
         """Which flags any replica gave in the call *before*, and the least `steps` that one gave.
@@ -122,6 +148,29 @@ class Control:
 _BYTE = torch.uint8
 
 
+class _Background:
+    """A thread that talks to `peers`, in the order in which it is asked to."""
+
+    def __init__(self, peers: Control) -> None:
+        self.peers = peers
+        self._todo: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        # A daemon: a process that is preempted does not wait for what nobody will ask for.
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def run(self, work: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self._todo.put((work, future))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            work, future = self._todo.get()
+            try:
+                future.set_result(work())
+            except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
+                future.set_exception(error)
+
+
 class Preemption:
     """Whether this process was asked to leave. The handlers are set in the main thread only."""
 
@@ -146,14 +195,46 @@ class Preemption:
         self.requested = True
 
 
+class _Waiting:
+    """For the replicas to meet."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+
 def control() -> Control:
     """This process's. Raises UsageError where there are others and `init_process_group` is due."""
-    return only(_alone)
+    return find(Control) or only(_alone)
 
 
-def connect(group: distributed.ProcessGroup | None, rank: int, replicas: int) -> Control:
+def met() -> bool:
+    """Whether the replicas know each other."""
+    return find(Control) is not None
+
+
+def when_met(call: Callable[[], None]) -> None:
+    """Let this be called whenever they meet, which all of them do together."""
+    only(_Waiting).calls.append(call)
+
+
+def place() -> tuple[int, int]:
+    """This replica's rank, and how many there are; before they have met, as the environment says."""
+    peers = find(Control) or find(_alone)
+    return (peers.rank, peers.replicas) if peers else (env.replica_rank(), env.num_replicas())
+
+
+def connect(
+    group: distributed.ProcessGroup | None,
+    rank: int,
+    replicas: int,
+    another: Callable[[], distributed.ProcessGroup] | None = None,
+) -> Control:
     """Talk to the other replicas over this group (gloo) from now on."""
-    return put(_alone, Control(group, rank, replicas))
+    env.tell(rank, replicas)
+    peers = put(Control, Control(group, rank, replicas, another))
+    for call in only(_Waiting).calls:
+        call()
+    return peers
 
 
 def preemption() -> Preemption:
@@ -161,8 +242,65 @@ def preemption() -> Preemption:
     return only(Preemption)
 
 
+def initialize(
+    master_addr: str | None = None,
+    master_port: int | None = None,
+    replica_rank: int | None = None,
+    num_replicas: int | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> None:
+    """Let replicas talk to each other without `init_process_group`, which does this too.
+
+    What is not given is asked of the environment. Waits for all. Raises RuntimeError where they can
+    talk already, UsageError where nobody said where they meet.
+    """
+    if met():
+        raise RuntimeError(
+            "the replicas know each other: initialize() is called once, and not after "
+            "init_process_group()"
+        )
+    rank = env.replica_rank() if replica_rank is None else replica_rank
+    replicas = env.num_replicas() if num_replicas is None else num_replicas
+    check_rank(rank, replicas)
+    group, another = None, None
+    if replicas > 1:
+        where = env.init_method()
+        if master_addr or master_port:
+            port = master_port or env.master_port()
+            where = f"tcp://{master_addr or env.master_addr()}:{port}" if port else None
+        another = _groups(where or nowhere(rank, replicas), rank, replicas, timeout_s)
+        group = another()
+    connect(group, rank, replicas, another)
+
+
+def teardown() -> None:
+    """Undo `initialize`, when all replicas have called this. Raises RuntimeError without one."""
+    peers = find(Control)
+    if peers is None:
+        raise RuntimeError("the replicas do not know each other: initialize() was not called")
+    peers.gather(None)
+    forget(Control)
+
+
+def check_rank(rank: int, replicas: int) -> None:
+    """Raises UsageError for a rank that there is not."""
+    if not 0 <= rank < replicas:
+        raise UsageError(
+            f"this is replica {rank} of {replicas}: ranks are 0 to {replicas - 1}. Set both, "
+            "EDL_NUM_REPLICAS and EDL_REPLICA_RANK, or start the script by torchrun"
+        )
+
+
+def nowhere(rank: int, replicas: int) -> NoReturn:
+    """Raises what there is to say where nobody said where several replicas meet."""
+    raise UsageError(
+        f"replica {rank} of {replicas} does not know where the others are: start it by torchrun, set "
+        "MASTER_ADDR and MASTER_PORT, or give the address and the port of rank 0"
+    )
+
+
 def broadcast(value: T) -> T:
-    """The value that rank 0 gave: numbers, texts, and lists and dicts of them."""
+    """The value that rank 0 gave: one of those that values.py tells of."""
     return control().broadcast(value)
 
 
@@ -171,22 +309,48 @@ def allreduce(value: T, reduce_fn: Callable[[T, T], T] = operator.add) -> T:
     return control().allreduce(value, reduce_fn)
 
 
+def allreduce_async(value: T, reduce_fn: Callable[[T, T], T] = operator.add) -> Future[T]:
+    """The same, later: `result()` waits for it, on whichever replicas want it.
+
+    The first call of a process waits until the other replicas make it, the later ones do not.
+    """
+    return control().allreduce_async(value, reduce_fn)
+
+
 def _alone() -> Control:
     return Control(None, env.replica_rank(), env.num_replicas())
 
 
+def _groups(
+    where: str, rank: int, replicas: int, timeout_s: float
+) -> Callable[[], distributed.ProcessGroup]:
+    """What makes groups of these replicas without torch.distributed's own, which stays uninitialised."""
+    timeout = datetime.timedelta(seconds=timeout_s)
+    store = next(distributed.rendezvous(where, rank, replicas, timeout=timeout))[0]  # type: ignore[attr-defined]
+    numbers = itertools.count()
+
+    def another() -> distributed.ProcessGroup:
+        own = PrefixStore(f"edl-control-{next(numbers)}", store)
+        group: Any = ProcessGroupGloo(
+            own, rank, replicas, timeout
+        )  # torch's stubs know no base of it
+        return cast("distributed.ProcessGroup", group)
+
+    return another
+
+
 def _encode(value: object) -> bytes:
+    """The value, or what is wrong with it: whoever waits for it shall get to know."""
     try:
-        return json.dumps(value).encode()
-    except TypeError as error:
-        raise UsageError(
-            f"{value!r} cannot be sent to the other replicas: {error}; "
-            "give numbers, texts, or lists and dicts of them"
-        ) from error
+        return b"\1" + values.encode(value)
+    except UsageError as error:
+        return b"\0" + str(error).encode()
 
 
 def _decode(data: bytes) -> Any:
-    return json.loads(data)
+    if data[:1] == b"\0":
+        raise UsageError(data[1:].decode())
+    return values.decode(data[1:])
 
 
 def _tensor(data: bytes) -> Tensor:

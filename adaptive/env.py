@@ -7,7 +7,7 @@ so that a ported job runs where it ran), else one replica on one machine.
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import tempfile
 
 from ..common.errors import UsageError
 
@@ -34,10 +34,29 @@ def num_restarts() -> int:
     )
 
 
-def checkpoint_path() -> Path | None:
+def job_id() -> str:
+    """The job's name; "standalone" where nobody gave it one. Never None, so that paths can be made of it."""
+    names = "EDL_JOB_ID", "EDL_JOB_NAME", "TORCHELASTIC_RUN_ID", "ADAPTDL_JOB_ID"
+    found = [value for name in names if (value := os.environ.get(name)) and value != "none"]
+    return found[0] if found else "standalone"  # torchrun's own default is the text none
+
+
+def checkpoint_path() -> str | None:
     """The folder of the checkpoints; None where nothing is to be kept."""
-    path = _first("EDL_CHECKPOINT_PATH", "ADAPTDL_CHECKPOINT_PATH")
-    return Path(path[1]).expanduser() if path else None
+    return _folder("EDL_CHECKPOINT_PATH", "ADAPTDL_CHECKPOINT_PATH")
+
+
+def share_path() -> str:
+    """A folder for what all replicas need, data sets for example; the current one if none was named."""
+    return _folder("EDL_SHARE_PATH", "ADAPTDL_SHARE_PATH") or os.getcwd()
+
+
+def get_tensorboard_dir() -> str:
+    """Where this replica writes events: rank 0 below EDL_TENSORBOARD_LOGDIR, others where nobody looks."""
+    folder = _folder("EDL_TENSORBOARD_LOGDIR", "ADAPTDL_TENSORBOARD_LOGDIR")
+    if folder is None or replica_rank():
+        folder = tempfile.gettempdir()
+    return os.path.join(folder, job_id())
 
 
 def checkpoint_interval_s() -> float | None:
@@ -57,12 +76,43 @@ def tell(rank: int, replicas: int) -> None:
     os.environ.update(EDL_REPLICA_RANK=str(rank), EDL_NUM_REPLICAS=str(replicas))
 
 
+def master_addr() -> str:
+    """Where rank 0 is reached; 0.0.0.0, which is this machine, where nobody said."""
+    found = _first("MASTER_ADDR", "ADAPTDL_MASTER_ADDR")
+    return found[1] if found else "0.0.0.0"
+
+
+def master_port() -> int:
+    """And at which port; 0 where nobody said."""
+    return _number("MASTER_PORT", "ADAPTDL_MASTER_PORT", default=0)
+
+
 def init_method() -> str | None:
     """Where the replicas meet, in torch.distributed's words; None where nobody said."""
     if _first("MASTER_ADDR") and _first("MASTER_PORT"):
         return "env://"  # which knows that torchrun's own process listens there already
     host, port = _first("ADAPTDL_MASTER_ADDR"), _first("ADAPTDL_MASTER_PORT")
     return f"tcp://{host[1]}:{port[1]}" if host and port else None
+
+
+def adaptdl_sched_version() -> str | None:
+    """The version of AdaptDL's scheduler, which a job of this package does not have."""
+    return os.environ.get("ADAPTDL_SCHED_VERSION")
+
+
+def supervisor_url() -> str | None:
+    """The address of AdaptDL's supervisor. Nothing here asks it; replicas are told where they meet."""
+    return os.environ.get("ADAPTDL_SUPERVISOR_URL")
+
+
+def from_ray() -> bool:
+    """Whether Ray started this process. It does not: there is no way to run under it yet."""
+    return False
+
+
+def _folder(*names: str) -> str | None:
+    path = _first(*names)
+    return os.path.expanduser(path[1]) if path else None
 
 
 def _first(*names: str) -> tuple[str, str] | None:

@@ -5,7 +5,7 @@
 
 An epoch is finished when the body of the loop is left, also by `break` or an exception. It is a
 pass over the data, unless the loader scales the batch: then it is the progress of one
-(data_loader.py).
+(data.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from . import checkpoint
+from .collective import control
 from .session import only
 
 
@@ -30,6 +31,7 @@ class Epochs(checkpoint.State):
         checkpoint.load_state(self)
 
     def until(self, end: int) -> Iterator[int]:
+        control()  # what is finished is known when the replicas have met
         if self.current is not None:
             raise RuntimeError(
                 f"epoch {self.current} is running: loops over epochs do not nest or overlap"

@@ -156,7 +156,7 @@ class AdaptiveDataLoaderHelper:
     def batch(self) -> Batch:
         """The size in use; the initial one before the first loop with these replicas."""
         batch = self._state.batch
-        if batch is None or batch.replicas != collective.control().replicas:
+        if batch is None or batch.replicas != collective.place()[1]:
             return self._initial()
         return batch
 
@@ -217,7 +217,8 @@ class AdaptiveDataLoaderHelper:
                 f"max_batch_size is {max_batch_size!r}: give a whole number of at least the batch "
                 f"size, {self.batch_size}"
             )
-        low, high = local_bsz_bounds or (None, None)
+        low, high = local_bsz_bounds or (None, None)  # a fraction of a batch is a float
+        low, high = low and math.ceil(low), high and math.floor(high)
         if (low is not None and not 1 <= low <= self.batch_size) or (
             high is not None and high < self.batch_size
         ):
@@ -255,6 +256,16 @@ class AdaptiveDataLoaderHelper:
             self.boundary()
             self._act(collective.control().settle())
 
+    def to_tensorboard(
+        self, writer: Scalars, global_step: int | None = None, tag_prefix: str = ""
+    ) -> None:
+        """Write the batch size as scalars; `tag_prefix` with or without its slash."""
+        prefix = tag_prefix if not tag_prefix or tag_prefix.endswith("/") else f"{tag_prefix}/"
+        batch = self.batch
+        writer.add_scalar(f"{prefix}Total_Batch_Size", batch.total, global_step)
+        writer.add_scalar(f"{prefix}Local_Batch_Size", batch.atomic, global_step)
+        writer.add_scalar(f"{prefix}Accumulation_Steps", batch.accumulation, global_step)
+
     def skipdone(self) -> bool:
         """Whether this loop was done before a restart; the body of the loop is then left out."""
         return self._skip
@@ -274,9 +285,12 @@ class AdaptiveDataLoaderHelper:
 
     def begin(self, step: Step, micro: int) -> None:
         """The next micro-batch is this one of the step."""
-        peers = collective.control()
-        self._micros, self._step_records = step.micros, step.stop - step.start
-        self.weight = step.share(micro, peers.rank, peers.replicas).weight
+        share = step.share(micro, *collective.place())
+        self.take(step.micros, step.stop - step.start, share.weight)
+
+    def take(self, micros: int, records: int, weight: float) -> None:
+        """The next micro-batch is one of so many of a step of so many records, and counts so much."""
+        self._micros, self._step_records, self.weight = micros, records, weight
 
     @contextmanager
     def profile(self, commit: bool) -> Iterator[None]:
@@ -363,7 +377,7 @@ class AdaptiveDataLoaderHelper:
         return best
 
     def _initial(self) -> Batch:
-        replicas = collective.control().replicas
+        replicas = collective.place()[1]
         low = (self.local_bsz_bounds or (None, None))[0] or 1
         total = max(self.batch_size, replicas * low)
         if self.max_batch_size is not None:
@@ -418,11 +432,7 @@ class AdaptiveDataLoaderMixin:
         self, writer: Scalars, global_step: int | None = None, tag_prefix: str = ""
     ) -> None:
         """Write the batch size as scalars; `tag_prefix` with or without its slash."""
-        prefix = tag_prefix if not tag_prefix or tag_prefix.endswith("/") else f"{tag_prefix}/"
-        batch = self._elastic.batch
-        writer.add_scalar(f"{prefix}Total_Batch_Size", batch.total, global_step)
-        writer.add_scalar(f"{prefix}Local_Batch_Size", batch.atomic, global_step)
-        writer.add_scalar(f"{prefix}Accumulation_Steps", batch.accumulation, global_step)
+        self._elastic.to_tensorboard(writer, global_step, tag_prefix)
 
 
 class _LoaderState(checkpoint.State):

@@ -7,14 +7,12 @@ was told nothing is a world of one and needs no port.
 from __future__ import annotations
 
 import datetime
+import functools
 
 import torch
 from torch import distributed
 
-from ..common.errors import UsageError
 from . import collective, env, epoch, profile
-
-_TIMEOUT_S = 1800.0  # torch's own for gloo: a replica may compile kernels or read data meanwhile
 
 
 def init_process_group(
@@ -22,7 +20,7 @@ def init_process_group(
     init_method: str | None = None,
     world_size: int | None = None,
     rank: int | None = None,
-    timeout_s: float = _TIMEOUT_S,
+    timeout_s: float = collective.TIMEOUT_S,
 ) -> None:
     """Initialise torch.distributed, and what the replicas say to each other beside it.
 
@@ -40,11 +38,9 @@ def init_process_group(
             datetime.timedelta(seconds=timeout_s),
         )
     rank, replicas = distributed.get_rank(), distributed.get_world_size()
-    group = None
-    if replicas > 1:
-        group = distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_s))
-    env.tell(rank, replicas)
-    collective.connect(group, rank, replicas)
+    timeout = datetime.timedelta(seconds=timeout_s)
+    another = functools.partial(distributed.new_group, backend="gloo", timeout=timeout)
+    collective.connect(another() if replicas > 1 else None, rank, replicas, another)
     collective.preemption().install()
     # Their loading is a collective: here, and not at a first use that might be rank 0's alone.
     epoch.epochs()
@@ -58,14 +54,12 @@ def _initialise(
     rank: int,
     timeout: datetime.timedelta,
 ) -> None:
+    collective.check_rank(rank, world_size)
     store = None
     init_method = init_method or env.init_method()
     if init_method is None:
         if world_size > 1:
-            raise UsageError(
-                f"replica {rank} of {world_size} does not know where the others are: start it by "
-                "torchrun, set MASTER_ADDR and MASTER_PORT, or give init_method='tcp://host:port'"
-            )
+            collective.nowhere(rank, world_size)
         store = distributed.HashStore()  # type: ignore[attr-defined]
     distributed.init_process_group(
         backend,

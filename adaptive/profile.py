@@ -45,6 +45,7 @@ class Profile(checkpoint.State):
         self.local_bsz_bounds: Bounds | None = None
         self.gradient_accumulation = False
         self.times: dict[Key, Times] = {}
+        self._models: dict[str, tuple[float, float]] = {}  # the same by model
         self._gradients: tuple[float, float] | None = None  # |g|^2, variance at init_batch_size
         self._clock = clock or MonotonicClock()
         self._stopwatch = stopwatch or Stopwatch(self._clock)
@@ -73,9 +74,19 @@ class Profile(checkpoint.State):
         """A pass of about now spent so long synchronising. Of a device it is known a bit late."""
         self._syncs_s.append(seconds)
 
-    def set_gradient_stats(self, sqr: float, var: float) -> None:
-        """Squared length of the gradient, and its variance at `init_batch_size`."""
-        self._gradients = (sqr, var)
+    def set_gradient_stats(self, sqr: float, var: float, model: str = "") -> None:
+        """Squared length of a model's gradient, and its variance at `init_batch_size`.
+
+        Those of several models, a GAN's, add up: their gradients are parts of one.
+        """
+        self._models[model] = (sqr, var)
+        sqrs, variances = zip(*self._models.values(), strict=True)
+        self._gradients = (sum(sqrs), sum(variances))
+
+    @property
+    def grad_params(self) -> tuple[float, float]:
+        """What `set_gradient_stats` was told; before that what is assumed of gradients."""
+        return self._gradients or (1.0, 1e-6)
 
     def perf_params(self) -> PerfParams | None:
         """The throughput model; None before a pass was timed. Fits at most every REFIT_S."""
@@ -143,9 +154,9 @@ def record_sync(seconds: float) -> None:
     current().record_sync(seconds)
 
 
-def set_gradient_stats(sqr: float, var: float) -> None:
-    """Squared length of the gradient, and its variance at the initial batch size."""
-    current().set_gradient_stats(sqr, var)
+def set_gradient_stats(sqr: float, var: float, model: str = "") -> None:
+    """Squared length of a model's gradient, and its variance at the initial batch size."""
+    current().set_gradient_stats(sqr, var, model)
 
 
 def hints() -> dict[str, Any]:

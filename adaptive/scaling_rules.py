@@ -12,7 +12,7 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
-from .gradient_noise import GradientNoiseScale, NoiseEstimator
+from .gradient_noise_scale import GradientNoiseScale, NoiseEstimator
 
 
 class Scaled(Protocol):

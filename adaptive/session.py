@@ -29,6 +29,16 @@ def put(kind: Callable[[], T], value: T) -> T:
     return value
 
 
+def find(kind: Callable[[], T]) -> T | None:
+    """The process's one object of this class, if there is one."""
+    return cast("T | None", _objects.get(kind))
+
+
+def forget(kind: Callable[[], T]) -> None:
+    """There is none of this class any more."""
+    _objects.pop(kind, None)
+
+
 def reset() -> None:
     """Forget them all: the process begins anew."""
     _objects.clear()

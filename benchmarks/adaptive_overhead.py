@@ -26,8 +26,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import Sample, cpu_s, load, machine, more
-from edl.adaptive import AdaptiveDataParallel, data_loader, session
-from edl.adaptive.gradient_noise import EVERY
+from edl.adaptive import AdaptiveDataParallel, data, session
+from edl.adaptive.gradient_noise_scale import EVERY
 from edl.model_zoo import resnet20
 
 REPLICAS = 2
@@ -104,7 +104,7 @@ def stepper(case: str, every: int | None) -> Callable[[], None]:
     loop = FixedBatch(local_bsz)
 
     def step() -> None:
-        data_loader.current_dataloader = lambda: loop  # type: ignore[assignment,return-value]
+        data.current_dataloader = lambda: loop  # type: ignore[assignment,return-value]
         optimizer.zero_grad()
         functional.cross_entropy(parallel(images), labels).backward()
         optimizer.step()

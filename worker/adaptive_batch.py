@@ -38,7 +38,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..adaptive.gradient_noise import (
+from ..adaptive.gradient_noise_scale import (
     EVERY,
     FEW,
     WARM,

@@ -12,7 +12,7 @@ from edl.adaptive import (
     AdaptiveDataLoader,
     AdaptiveDataParallel,
     LinearScale,
-    data_loader,
+    data,
     profile,
     session,
 )
@@ -43,7 +43,7 @@ def gradients(step, micros):
 def measure(say, patch, micros):
     """A few optimizer steps of two replicas: weights, estimates, and the times of synchronising."""
     loop = Loop(current_local_bsz=8, accumulation_steps=micros - 1, replicas=2, batch_size=16)
-    patch.setattr(data_loader, "current_dataloader", lambda: loop)
+    patch.setattr(data, "current_dataloader", lambda: loop)
     times = []
     patch.setattr(profile, "record_sync", times.append)
     plane = Plane()
@@ -73,7 +73,7 @@ def compare_with_plain(say, patch):
         return net, torch.optim.SGD(net.parameters(), lr=0.1)
 
     loop = Loop(current_local_bsz=6, replicas=2, batch_size=12)
-    patch.setattr(data_loader, "current_dataloader", lambda: loop)
+    patch.setattr(data, "current_dataloader", lambda: loop)
     ours, theirs = make(), make()
     kwargs = {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.0001}
     nets = [
@@ -96,7 +96,7 @@ def compare_with_plain(say, patch):
 def time_some(say, patch):
     """Which passes of many that are hardly measured tell what their synchronising cost."""
     loop = Loop(current_local_bsz=8, replicas=2, batch_size=16)
-    patch.setattr(data_loader, "current_dataloader", lambda: loop)
+    patch.setattr(data, "current_dataloader", lambda: loop)
     at, timed = [0], []
     patch.setattr(profile, "record_sync", lambda seconds: timed.append(at[0]))
     plane = Plane()

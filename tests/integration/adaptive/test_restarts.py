@@ -11,7 +11,7 @@ from torch import distributed
 
 from edl.adaptive import checkpoint, collective, loop
 from edl.adaptive.accumulator import Accumulator
-from edl.adaptive.data_loader import AdaptiveDataLoader
+from edl.adaptive.data import AdaptiveDataLoader
 from edl.adaptive.env import num_replicas, num_restarts, replica_rank
 from edl.adaptive.epoch import remaining_epochs_until
 from edl.adaptive.process_group import init_process_group
@@ -170,6 +170,44 @@ def test_replicas_meet_where_the_arguments_say(tmp_path):
     replicas = generation(meet_by_arguments, tmp_path, 2)
 
     assert [[(0, 2, 3)], [(1, 2, 3)]] == [replica.said for replica in replicas]
+
+
+def talk(say):
+    """Without torch.distributed; then with it, where what was loaded before is loaded again."""
+    collective.initialize()
+    later = collective.allreduce_async(num_replicas())
+    say(
+        (
+            collective.allreduce({replica_rank()}, set.union),
+            later.result(),
+            collective.broadcast(replica_rank()),
+        )
+    )
+    collective.teardown()
+    loader, sums = AdaptiveDataLoader(range(9), batch_size=2, shuffle=True), Accumulator()
+    init_process_group("gloo")
+    if replica_rank() == 0:
+        late = AdaptiveDataLoader(range(3))
+    distributed.barrier()  # the others make theirs when rank 0 has its own
+    if replica_rank() != 0:
+        late = AdaptiveDataLoader(range(3))
+    for _ in remaining_epochs_until(1):
+        for number, batch in enumerate(loader):
+            sums["sum"] += int(batch.sum()) if loader.weight else 0
+            collective.preemption().requested |= number == 1 and num_restarts() == 0
+        for batch in late:
+            sums["late"] += int(batch.sum()) if late.weight else 0
+        with sums.synchronized():
+            say(dict(sums))
+
+
+def test_replicas_talk_without_torch_s_group_and_make_loaders_before_it(tmp_path):
+    first = generation(talk, tmp_path, 2)
+    then = generation(talk, tmp_path, 2, restarts=1)
+
+    assert [143, 143, 0, 0] == [replica.code for replica in [*first, *then]]
+    assert [({0, 1}, 4, 0)] * 2 == [replica.said[0] for replica in then]
+    assert [{"sum": 36, "late": 3}] * 2 == [replica.said[1] for replica in then]
 
 
 def stand_alone(say):

@@ -67,6 +67,6 @@ def restart(process):
         if rank == 0:
             tape.clear()
         session.reset()
-        session.put(collective._alone, Played(rank, replicas, tape))
+        session.put(collective.Control, Played(rank, replicas, tape))
 
     return begin

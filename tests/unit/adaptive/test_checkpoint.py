@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from edl.adaptive import checkpoint, session
+from edl.adaptive import checkpoint, collective, session
 from edl.common.errors import CheckpointError
 
 
@@ -117,13 +117,95 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(saved, caplog,
     assert str(saved[-1]) in caplog.text
 
 
-def test_what_is_damaged_after_it_was_checked_is_refused(saved):
+def test_what_is_damaged_after_it_was_checked_is_refused(saved, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_SMALL", 0)  # small ones have been read by then
     state, other = Text("a"), Text("b")
     checkpoint.load_state(other)
     spoil(saved[-1])
 
     with pytest.raises(CheckpointError, match="damaged"):
         checkpoint.load_state(state)
+
+
+def test_states_are_loaded_without_waiting_for_anybody(saved, monkeypatch):
+    """A script may let rank 0 make its loader first, and the others wait for it at a barrier."""
+    checkpoint.load_state(Text("b"))
+    for name in ("broadcast", "broadcast_bytes", "gather"):
+        monkeypatch.setattr(collective.Control, name, None)
+    state = Text("a")
+
+    assert [True, False] == [checkpoint.load_state(state), checkpoint.load_state(Text("c"))]
+    assert "2" == state.text
+
+
+def test_a_large_state_is_sent_when_it_is_loaded(saved, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_SMALL", 0)
+    state = Text("a")
+
+    assert checkpoint.load_state(state)
+    assert "2" == state.text
+
+
+def test_a_state_that_was_saved_meanwhile_is_loaded_as_it_was_then(saved):
+    state, late = Text("a"), Text("late")
+    checkpoint.load_state(state)
+    for state.text in ("now", "not saved"):
+        if state.text == "now":
+            checkpoint.save_all_states()
+    session.only(checkpoint.States).forget(late)
+
+    assert checkpoint.load_state(state)
+    assert "now" == state.text
+
+
+def test_what_was_not_saved_yet_is_loaded_from_what_the_process_began_with(saved, checkpoints):
+    """A state that is made late, after a checkpoint that could not have it."""
+    other = Text("other")
+    checkpoint.load_state(other)
+    checkpoint.save_all_states()
+    checkpoint.load_state(other)
+    late = Text("a")
+
+    assert checkpoint.load_state(late)
+    assert "2" == late.text
+
+
+def test_what_was_loaded_before_replicas_met_is_loaded_again_then(saved, monkeypatch):
+    """This one sees the folder; the replica that it meets has seen a newer checkpoint."""
+    monkeypatch.setenv("EDL_NUM_REPLICAS", "2")
+    session.forget(collective.Control)
+    state, sums = Text("a"), Text("b")
+    before = checkpoint.load_state(state), checkpoint.load_state(sums), state.text
+
+    class Peers(collective.Control):
+        def gather(self, value):
+            return [value, 7]
+
+        def broadcast(self, value, source=0):
+            return {"a": b"theirs", "b": b"too"} if source == 1 else value
+
+    session.put(collective.Control, Peers(object(), 0, 2))
+    session.only(checkpoint.States)._meet()
+
+    assert (True, False, "2") == before
+    assert ("theirs", "too") == (state.text, sums.text)
+
+
+def test_what_the_newest_of_all_does_not_have_is_not_kept_in_silence(saved, monkeypatch):
+    monkeypatch.setenv("EDL_NUM_REPLICAS", "2")
+    session.forget(collective.Control)
+    checkpoint.load_state(Text("a"))
+
+    class Peers(collective.Control):
+        def gather(self, value):
+            return [value, 7]
+
+        def broadcast(self, value, source=0):
+            return {}
+
+    session.put(collective.Control, Peers(object(), 0, 2))
+    with pytest.raises(CheckpointError, match="call init_process_group"):
+        session.only(checkpoint.States)._meet()
 
 
 def test_a_failed_save_leaves_the_older_ones_and_no_rubbish(saved, checkpoints):

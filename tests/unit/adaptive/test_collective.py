@@ -4,9 +4,12 @@ import datetime
 import operator
 import os
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+import torch
 from torch.distributed import HashStore, ProcessGroupGloo
 
 from edl.adaptive import collective
@@ -85,9 +88,90 @@ def test_alone_everything_is_its_own(process):
     assert (3, 3) == (collective.broadcast(3), collective.allreduce(3))
 
 
-def test_what_is_not_json_is_refused(process):
+def test_tensors_arrays_and_containers_are_reduced(process):
+    def body(control):
+        value = {("a", 1): torch.tensor([control.rank, 1]), "b": np.float64(0.5)}
+        return control.allreduce(value, lambda a, b: {key: a[key] + b[key] for key in a})
+
+    for value in together(3, body):
+        assert [3, 3] == value[("a", 1)].tolist()
+        assert np.float64(1.5) == value["b"]
+
+
+def test_what_one_replica_cannot_send_is_an_error_on_all(process):
+    def body(control):
+        told = []
+        for call in (control.gather, lambda value: control.broadcast(value, source=1)):
+            with pytest.raises(UsageError) as caught:
+                call(object() if control.rank == 1 else 0)
+            told.append(str(caught.value))
+        return [text.partition(" at 0x")[0] for text in told], control.gather(control.rank)
+
+    assert [(["<object object"] * 2, [0, 1])] * 2 == together(2, body)
+
+
+def groups(replicas):
+    """What makes more groups, by rank."""
+    stores = [HashStore() for _ in range(2)]
+
+    def another(rank):
+        made = iter(stores)
+        return lambda: ProcessGroupGloo(next(made), rank, replicas, TIMEOUT)
+
+    return another
+
+
+def test_what_is_reduced_asynchronously_waits_for_nobody(process):
+    """Replica 0 asks for two sums and then talks; the other talks between them, and never asks for one."""
+    another, step = groups(2), threading.Barrier(2, timeout=30)
+
+    def body(control):
+        control._another = another(control.rank)
+        first = control.allreduce_async([control.rank])
+        if control.rank == 0:
+            second = control.allreduce_async("a")
+            assert not second.done()
+        step.wait()
+        said = control.gather(control.rank)
+        if control.rank == 0:
+            step.wait()
+            return said, first.result(30), second.result(30)
+        control.allreduce_async("b")
+        step.wait()
+        return said
+
+    assert [([0, 1], [0, 1], "ab"), [0, 1]] == together(2, body)
+
+
+def test_an_asynchronous_value_is_the_one_of_the_call_and_errors_come_with_the_result(process):
+    value = [1]
+    future, wrong = collective.allreduce_async(value), collective.allreduce_async(object())
+    value.append(2)
+
+    assert [1] == future.result(30)
+    with pytest.raises(UsageError, match="cannot be sent"):
+        wrong.result(30)
+
+
+def test_what_cannot_be_sent_is_refused(process):
     with pytest.raises(UsageError, match="cannot be sent"):
         collective.broadcast(object())
+
+
+def test_one_process_can_be_initialized_torn_down_and_initialized_again(process, monkeypatch):
+    with pytest.raises(RuntimeError, match="initialize"):
+        collective.teardown()
+    for _ in range(2):
+        collective.initialize("127.0.0.1", None, replica_rank=0, num_replicas=1)
+        with pytest.raises(RuntimeError, match="once"):
+            collective.initialize()
+        assert 3 == collective.allreduce(3)
+        collective.teardown()
+
+
+def test_replicas_that_nobody_told_a_place_to_meet_say_so(process):
+    with pytest.raises(UsageError, match="MASTER_PORT"):
+        collective.initialize("10.0.0.1", replica_rank=1, num_replicas=2)
 
 
 def test_several_replicas_that_do_not_know_each_other_are_an_error(process, monkeypatch):

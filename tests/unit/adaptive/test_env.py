@@ -1,6 +1,7 @@
 """Who is asked first for what a replica is to know."""
 
-from pathlib import Path
+import os
+import tempfile
 
 import pytest
 
@@ -24,6 +25,35 @@ def test_a_process_that_nobody_told_anything_is_alone(process):
         env.checkpoint_interval_s(),
         env.init_method(),
     )
+    assert ("standalone", os.getcwd()) == (env.job_id(), env.share_path())
+    assert ("0.0.0.0", 0) == (env.master_addr(), env.master_port())
+    assert (None, None, False) == (
+        env.adaptdl_sched_version(),
+        env.supervisor_url(),
+        env.from_ray(),
+    )
+
+
+def test_a_job_has_a_name_and_a_shared_folder(process, monkeypatch):
+    told(
+        monkeypatch, ADAPTDL_JOB_ID="ns/old", ADAPTDL_SHARE_PATH="/old", TORCHELASTIC_RUN_ID="none"
+    )
+    old = env.job_id(), env.share_path()
+    told(monkeypatch, EDL_JOB_NAME="new", EDL_SHARE_PATH="~/new")
+
+    assert ("ns/old", "/old") == old
+    assert ("new", os.path.expanduser("~/new")) == (env.job_id(), env.share_path())
+
+
+def test_events_of_rank_0_go_to_the_folder_and_those_of_others_elsewhere(process, monkeypatch):
+    told(monkeypatch, ADAPTDL_JOB_ID="job", ADAPTDL_TENSORBOARD_LOGDIR="/events")
+    first = env.get_tensorboard_dir()
+    told(monkeypatch, EDL_REPLICA_RANK="1")
+    other = env.get_tensorboard_dir()
+    told(monkeypatch, ADAPTDL_TENSORBOARD_LOGDIR="", EDL_REPLICA_RANK="0")
+
+    assert ("/events/job", f"{tempfile.gettempdir()}/job") == (first, other)
+    assert other == env.get_tensorboard_dir()
 
 
 def test_edl_goes_before_torchrun_and_that_before_the_predecessor(process, monkeypatch):
@@ -48,9 +78,9 @@ def test_edl_goes_before_torchrun_and_that_before_the_predecessor(process, monke
         EDL_CHECKPOINT_PATH="/new",
     )
 
-    assert ((2, 1, 2, 3), Path("/old")) == first
+    assert ((2, 1, 2, 3), "/old") == first
     assert (4, 3, 1, 0) == second
-    assert ((6, 5, 3, 9), Path("/new")) == (facts(), env.checkpoint_path())
+    assert ((6, 5, 3, 9), "/new") == (facts(), env.checkpoint_path())
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
@@ -63,10 +93,15 @@ def test_what_is_no_number_of_replicas_is_named(process, monkeypatch, value):
 
 def test_where_replicas_meet(process, monkeypatch):
     told(monkeypatch, ADAPTDL_MASTER_ADDR="10.0.0.1", ADAPTDL_MASTER_PORT="47001")
-    old = env.init_method()
+    old = env.init_method(), env.master_addr(), env.master_port()
     told(monkeypatch, MASTER_ADDR="10.0.0.2", MASTER_PORT="29500")
 
-    assert ["tcp://10.0.0.1:47001", "env://"] == [old, env.init_method()]
+    assert ("tcp://10.0.0.1:47001", "10.0.0.1", 47001) == old
+    assert ("env://", "10.0.0.2", 29500) == (
+        env.init_method(),
+        env.master_addr(),
+        env.master_port(),
+    )
 
 
 def test_the_interval_of_checkpoints(process, monkeypatch):

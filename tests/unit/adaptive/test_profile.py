@@ -125,7 +125,9 @@ def test_hints_of_a_job_that_has_run(known, clock, fits):
     step(known, clock, 1.0)
     known.times[1, 3, 8] = Times(0, 0.0, 1, 1.0)
     known.times[1, 5, 8] = Times(1, 1.0)  # has not synchronised yet
-    known.set_gradient_stats(0.5, 2.0)
+    known.set_gradient_stats(9.0, 9.0, "netD")
+    known.set_gradient_stats(0.25, 1.5, "netD")
+    known.set_gradient_stats(0.25, 0.5, "netG")
     known.init_batch_size, known.global_batch_size, known.max_batch_size = 16, 32, 64
     known.local_bsz_bounds, known.gradient_accumulation = (4, None), True
 

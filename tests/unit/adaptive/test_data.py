@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edl.adaptive import checkpoint, collective, data_loader, loop, profile, session
+from edl.adaptive import checkpoint, collective, data, loop, profile, session
 from edl.adaptive.checkpoint import States
-from edl.adaptive.data_loader import (
+from edl.adaptive.data import (
     AdaptiveDataLoader,
     AdaptiveDataLoaderHelper,
     AdaptiveDataLoaderMixin,
@@ -106,8 +106,9 @@ def test_workers_of_different_replicas_have_different_seeds(restart):
     seeds = []
     for rank in range(2):
         restart(rank, 2)
-        generator = AdaptiveDataLoader(range(3), num_workers=2).generator
-        seeds.append(generator.initial_seed())
+        loader = AdaptiveDataLoader(range(3), num_workers=2)
+        loader._seed()  # which the first loop does
+        seeds.append(loader.generator.initial_seed())
 
     assert 2 == seeds[1] - seeds[0]  # as many as there are workers
 
@@ -160,10 +161,27 @@ def test_workers_read_the_same_records(process):
     assert 3 == len(loader)
 
 
-@pytest.mark.parametrize("name", ["sampler", "batch_sampler", "drop_last"])
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
 def test_what_would_contradict_it_is_refused(process, name):
     with pytest.raises(ValueError, match=name):
         AdaptiveDataLoader(range(4), **{name: [[0]]})
+
+
+@pytest.mark.parametrize(("size", "shuffle"), [(7, False), (9, True), (3, True)])
+def test_drop_last_is_taken_and_every_record_is_read_all_the_same(process, size, shuffle):
+    """Without it torch would end with a batch of 1 or 3; the last two of 4 share what is left."""
+    loader = AdaptiveDataLoader(range(size), 4, shuffle, drop_last=True, sampler=None)
+    batches = [batch.tolist() for batch in loader]
+
+    assert list(range(size)) == sorted(record for batch in batches for record in batch)
+    assert {7: [4, 3], 9: [4, 3, 2], 3: [3]}[size] == [len(batch) for batch in batches]
+
+
+def test_bounds_may_be_fractions_of_a_batch(process):
+    loader = AdaptiveDataLoader(range(99), batch_size=10)
+    loader.autoscale_batch_size(64, local_bsz_bounds=(10 / 4, 10 * 1.25))
+
+    assert (3, 12) == loader._elastic.local_bsz_bounds
 
 
 def test_a_batch_of_nothing_is_refused(process):
@@ -287,7 +305,7 @@ def test_a_step_tells_how_many_records_it_has(restart, goodput):
 def test_another_batch_is_adopted_only_if_it_promises_more_than_5_percent(
     restart, goodput, monkeypatch, gain, total
 ):
-    monkeypatch.setattr(data_loader, "RETUNE_STEPS", 3)
+    monkeypatch.setattr(data, "RETUNE_STEPS", 3)
     restart()
     loader = autoscaled()
     sizes = []
@@ -319,13 +337,13 @@ class Model:
 
 @pytest.fixture
 def model(monkeypatch):
-    """What data_parallel.current_model() gives; its goodput is not known."""
+    """What parallel.current_model() gives; its goodput is not known."""
     model = Model()
     monkeypatch.setattr(profile.Profile, "goodput", lambda self: None)
-    fake = types.ModuleType("edl.adaptive.data_parallel")
+    fake = types.ModuleType("edl.adaptive.parallel")
     fake.current_model = lambda: model
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
-    monkeypatch.setattr("edl.adaptive.data_parallel", fake, raising=False)
+    monkeypatch.setattr("edl.adaptive.parallel", fake, raising=False)
     return model
 
 

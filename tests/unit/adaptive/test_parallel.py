@@ -18,11 +18,12 @@ from edl.adaptive import (
     LEGWScale,
     LinearScale,
     SqrtScale,
-    data_loader,
+    collective,
+    data,
     profile,
     session,
 )
-from edl.adaptive.data_parallel import current_model
+from edl.adaptive.parallel import current_model
 from edl.common.errors import CheckpointError, UsageError
 
 
@@ -45,7 +46,7 @@ def enter(monkeypatch):
     """Makes a loop the one that runs; without an argument none does."""
 
     def enter(loop=None):
-        monkeypatch.setattr(data_loader, "current_dataloader", lambda: loop)
+        monkeypatch.setattr(data, "current_dataloader", lambda: loop)
         return loop
 
     enter()
@@ -353,15 +354,66 @@ def test_a_step_is_never_scaled_by_its_own_gradient(enter):
     assert -mean(given)[0] == pytest.approx(weights(net)[0], rel=1e-5)
 
 
-def test_a_backward_pass_outside_of_a_loop_is_refused_and_one_inside_goes_on(enter):
-    net, optimizer = wrap()
-    with pytest.raises(UsageError, match="only within a loop over an AdaptiveDataLoader"):
-        net([torch.ones(3, dtype=torch.float64)]).backward()
-    with pytest.raises(UsageError, match="only within a loop"):
-        optimizer.step()
-    train(net, enter(Loop()), [[np.ones(3)]])
+def plain_step(net):
+    net.optimizer.zero_grad()
+    net([torch.ones(3, dtype=torch.float64)]).backward()
+    net.optimizer.step()
+
+
+def test_outside_of_a_loop_it_trains_as_plain_data_parallelism_and_says_so_once(enter, caplog):
+    """As the first step of AdaptDL's tutorial has it, before there is an adaptive loader."""
+    net, _ = wrap(scaling_rule=LinearScale())
+    plain_step(net)
+    plain_step(net)
+    after_two = weights(net)[0].tolist()
+    train(net, enter(Loop(current_local_bsz=16)), [[np.ones(3)]])
+    enter(None)
+    plain_step(net)
+
+    assert [-0.2] * 3 == pytest.approx(after_two)
+    assert [-0.5] * 3 == pytest.approx(weights(net)[0])  # the loop's step was scaled by 2
+    assert 1 == caplog.text.count("trains outside of a loop")
+
+
+def test_gradients_of_a_step_that_a_loop_left_half_done_do_not_leak_out_of_it(enter):
+    net, _ = wrap(scaling_rule=LinearScale())
+    loop = enter(Loop(current_local_bsz=8, accumulation_steps=1))
+    next(iter(loop.micro_batches()))
+    net([torch.full((3,), 9.0, dtype=torch.float64)]).backward()
+    enter(None)
+    plain_step(net)
 
     assert [-0.1] * 3 == pytest.approx(weights(net)[0])
+
+
+def test_a_model_that_is_told_to_stop_outside_of_a_loop_stops(enter):
+    net, _ = wrap()
+    collective.preemption().requested = True
+
+    with pytest.raises(SystemExit) as left:
+        plain_step(net)
+    assert 143 == left.value.code
+
+
+def test_a_buffer_that_a_transpose_left_is_broadcast(enter):
+    plane = Plane(3)
+    plane.register_buffer("table", torch.arange(10.0).reshape(5, 2).unsqueeze(0).transpose(0, 1))
+    net = AdaptiveDataParallel(plane, torch.optim.SGD(plane.parameters(), lr=0.1))
+    train(net, enter(Loop()), [[np.ones(3)]])
+
+    assert torch.equal(torch.arange(10.0), plane.table.flatten())
+
+
+def test_the_name_may_stand_where_older_adaptdl_had_it(enter):
+    nets = []
+    for name in ("netD", "netG"):
+        plane = Plane(3)
+        optimizer = torch.optim.SGD(plane.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        nets.append(AdaptiveDataParallel(plane, optimizer, schedule, name))
+
+    assert [("netD", None), ("netG", None)] == [(net._state.name, net.mp_scaler) for net in nets]
+    assert nets[0].module is nets[0]._state.model
 
 
 def heard(net, loop, passes=1):
@@ -398,17 +450,6 @@ def test_what_needs_its_hooks_has_them_after_a_pass_without(enter):
         found[name] = (without, *heard(net, enter(Loop(**({"training": True} | changes)))))
 
     assert {**dict.fromkeys(found, (False, True)), "the same": (False, False)} == found
-
-
-def test_a_backward_pass_outside_of_a_loop_is_refused_also_after_one_without_hooks(enter):
-    net, _ = wrap(gns_every=10**6)
-    net.gns.estimator.samples, net.gns._made = 64, 1
-    without = heard(net, enter(Loop()), 2)[-1]
-    enter(None)
-
-    assert not without
-    with pytest.raises(UsageError, match="only within a loop"):
-        net([torch.ones(3, dtype=torch.float64)]).backward()
 
 
 def test_hooks_of_the_user_s_own_stay(enter):
@@ -613,7 +654,7 @@ def test_the_current_model_is_the_newest_that_lives():
 
 def test_the_job_is_told_the_statistics_of_its_gradients(enter, monkeypatch):
     told = []
-    monkeypatch.setattr(profile, "set_gradient_stats", lambda *stats: told.append(stats))
+    monkeypatch.setattr(profile, "set_gradient_stats", lambda sqr, var, _: told.append((sqr, var)))
     net, _ = wrap()
     given = gradients(16, 4, 3)
     train(net, enter(Loop(accumulation_steps=1)), given)

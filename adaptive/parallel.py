@@ -9,7 +9,7 @@
 The loop is one of micro-batches, an optimizer step of one or several of them; it says which is the
 last. Until then gradients stay here and add up: `zero_grad` and `step` (and GradScaler's methods) do
 nothing. With the last one replicas average, the sum becomes a mean, its noise is measured
-(gradient_noise.py), and the optimizer makes its step with learning rates of the scaling rule, which
+(gradient_noise_scale.py), and the optimizer makes its step with learning rates of the scaling rule, which
 stand for that step only.
 
 What happens in a backward pass hangs on hooks of the parameters: the first one to fire looks up the loop, all
@@ -28,7 +28,9 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import pickle
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -36,14 +38,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adam, AdamW, Optimizer
 
 from ..common.clock import MonotonicClock
 from ..common.errors import CheckpointError, UsageError
-from . import checkpoint, data_loader, profile
-from .gradient_noise import EVERY, AdamGradientNoiseScale, GradientNoiseScale
+from . import checkpoint, collective, data, profile
+from .gradient_noise_scale import EVERY, AdamGradientNoiseScale, GradientNoiseScale
 from .scaling_rules import AdamScale, AdaScale, ScalingRuleBase
 from .session import only
 from .stopwatch import Moment, Stopwatch
@@ -53,7 +55,9 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.hooks import RemovableHandle
 
-    from .data_loader import AdaptiveDataLoaderHelper
+    from .data import AdaptiveDataLoaderHelper
+
+log = logging.getLogger(__name__)
 
 _TIMED = 32  # passes: of so many one is timed; a guess, for each of them costs about 2 % more
 
@@ -82,13 +86,21 @@ class AdaptiveDataParallel(DistributedDataParallel):
         model: nn.Module,
         optimizer: Optimizer,
         lr_scheduler: LRScheduler | None = None,
-        mp_scaler: GradScaler | None = None,
+        mp_scaler: GradScaler | str | None = None,
         scaling_rule: ScalingRuleBase | None = None,
         name: str = "edl-dataparallel",
         *,
         gns_every: int = EVERY,
         **ddp_kwargs: Any,
     ) -> None:
+        if isinstance(mp_scaler, str):  # older AdaptDL had the name in this place
+            name, mp_scaler = mp_scaler, None
+        if not distributed.is_initialized():
+            raise UsageError(
+                "an AdaptiveDataParallel needs the other replicas: call "
+                "edl.adaptive.init_process_group() before it is made"
+            )
+        _pack(model)
         super().__init__(model, **ddp_kwargs)
         adam = isinstance(optimizer, Adam | AdamW)
         parameters = [p for p in model.parameters() if p.requires_grad]
@@ -97,6 +109,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         self.mp_scaler = mp_scaler
         self.scaling_rule = scaling_rule or (AdamScale() if adam else AdaScale())
         self.progress = 0.0
+        self._warned = False
         self.gns = (AdamGradientNoiseScale if adam else GradientNoiseScale)(
             optimizer,
             parameters,
@@ -141,8 +154,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The model's; with gradients on, it decides whether their averaging follows."""
-        loop = data_loader.current_dataloader()
-        averages = loop is not None and loop.is_sync_step()
+        loop = data.current_dataloader()
+        averages = loop is None or loop.is_sync_step()
         if averages is not self.require_backward_grad_sync:  # Module.__setattr__ is slow
             self.require_backward_grad_sync = averages
         if torch.is_grad_enabled():
@@ -178,12 +191,14 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     def _optimizer_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # Each call in here costs some microseconds: a backward pass leaves none of it in the cache.
-        loop = data_loader.current_dataloader() or _loop()
+        loop = data.current_dataloader()
+        if loop is None:
+            return self._plain_step(original, *args, **kwargs)
         if not loop.is_sync_step():
             return None
         gns = self.gns
         if gns.collect():
-            profile.set_gradient_stats(gns.sqr_avg(), gns.var_avg())
+            profile.set_gradient_stats(gns.sqr_avg(), gns.var_avg(), self._state.name)
         factors = self.lr_factors
         if factors.count(1.0) == len(factors):  # as without autoscale
             result = original(*args, **kwargs)
@@ -193,6 +208,18 @@ class AdaptiveDataParallel(DistributedDataParallel):
         self.__dict__["progress"] += gns.gain(gns.scale)
         gns.advance()
         return result
+
+    def _plain_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Outside of a loop over an AdaptiveDataLoader: as DistributedDataParallel, and no more."""
+        if not self._warned:
+            log.warning(
+                "model -> trains outside of a loop over an AdaptiveDataLoader: every replica on what it "
+                "reads itself, and nothing is saved when it is told to stop"
+            )
+            self._warned = True
+        if collective.preemption().requested:
+            sys.exit(collective.PREEMPTED)
+        return original(*args, **kwargs)
 
     def _scaled(
         self, factors: list[float], original: Callable[..., Any], *args: Any, **kwargs: Any
@@ -209,7 +236,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 group["lr"] = rate
 
     def _if_averaged(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs) if _loop().is_sync_step() else None
+        loop = data.current_dataloader()
+        return original(*args, **kwargs) if loop is None or loop.is_sync_step() else None
 
 
 class _Backward:
@@ -243,16 +271,24 @@ class _Backward:
         self._running = False
         self._measured_before = self._measures and bool(self._hooks)
         self._untimed += 1
+        if loop is None:
+            self._drop()
         if not self._is_quiet(loop):
             self._listen()
         elif self._hooks:
             self._ignore()
 
+    def _drop(self) -> None:
+        """Forget gradients that still add up: a loop was left in the middle of a step."""
+        if self.accumulating:
+            self.accumulating = False
+            for parameter in self._parameters:
+                parameter.grad = None
+
     def _is_quiet(self, loop: AdaptiveDataLoaderHelper | None) -> bool:
         """Whether there is nothing to learn and nothing to do in a pass of this loop."""
-        return (
-            loop is not None
-            and (self._replicas == 1 or self._untimed < _TIMED)
+        return loop is None or (
+            (self._replicas == 1 or self._untimed < _TIMED)
             and not self.accumulating
             and loop.training
             and loop.weight == 1.0
@@ -278,7 +314,10 @@ class _Backward:
     def _gradient(self, parameter: Tensor, gradient: Tensor) -> Tensor | None:
         """A micro-gradient is known; it is not in `.grad` yet."""
         if not self._running:
-            self._begin(_loop())
+            loop = data.current_dataloader()
+            if loop is None:  # the forward pass was in one, or there was none that knew
+                return None
+            self._begin(loop)
         changed = gradient * self._weight if self._weight != 1.0 else None
         if self._measures:
             self._gns.add(parameter, gradient if changed is None else changed)
@@ -291,10 +330,8 @@ class _Backward:
         loop.train()
         self._running = True
         self._weight, self._computed = loop.weight, None
-        if loop.micro == 0 and self.accumulating:  # a loop was left in the middle of a step
-            self.accumulating = False
-            for parameter in self._parameters:
-                parameter.grad = None
+        if loop.micro == 0:
+            self._drop()
         if not self.accumulating:
             self.init_batch_size = loop.batch_size
             micros = loop.accumulation_steps + 1
@@ -331,6 +368,11 @@ class _ModelState(checkpoint.State):
         self._model = model
         if model.lr_scheduler is not None:
             self._check(model.lr_scheduler)
+
+    @property
+    def model(self) -> nn.Module:
+        """What was given to be trained."""
+        return self._model.module  # type: ignore[no-any-return]
 
     def save(self, fileobj: BinaryIO) -> None:
         model = self._model
@@ -392,16 +434,6 @@ def current_model() -> AdaptiveDataParallel | None:
     return only(_Newest).model()
 
 
-def _loop() -> AdaptiveDataLoaderHelper:
-    loop = data_loader.current_dataloader()
-    if loop is None:
-        raise UsageError(
-            "an AdaptiveDataParallel computes gradients and steps only within a loop over an "
-            "AdaptiveDataLoader, which knows how large the batch is: move it into one"
-        )
-    return loop
-
-
 def _replace(owner: object, name: str, replacement: Callable[..., Any]) -> None:
     """Let `replacement(original, *args, **kwargs)` stand for a method of an object.
 
@@ -414,6 +446,15 @@ def _replace(owner: object, name: str, replacement: Callable[..., Any]) -> None:
         return replacement(original, *args, **kwargs)
 
     setattr(owner, name, types.MethodType(method, owner))
+
+
+def _pack(model: nn.Module) -> None:
+    """Lay buffers out densely where they have a dimension of one with a stride of its own, as a transpose
+    leaves it: DistributedDataParallel cannot broadcast such."""
+    for buffer in model.buffers():
+        dense = torch.empty(buffer.shape, device="meta").stride()
+        if buffer.is_contiguous() and buffer.stride() != dense:
+            buffer.data = buffer.data.clone(memory_format=torch.contiguous_format)
 
 
 def _after_backward(callback: Callable[[], None]) -> None:

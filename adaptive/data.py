@@ -34,7 +34,7 @@ from .loop import (
 from .positions import Step, steps
 
 if TYPE_CHECKING:
-    from .data_parallel import AdaptiveDataParallel
+    from .parallel import AdaptiveDataParallel
 
 __all__ = [
     "AdaptiveDataLoader",
@@ -69,6 +69,16 @@ class ElasticSampler(Sampler[int]):
         self.index = index
 
     @property
+    def num_replicas(self) -> int:
+        """How many share the records."""
+        return collective.place()[1]
+
+    @property
+    def rank(self) -> int:
+        """This replica's."""
+        return collective.place()[0]
+
+    @property
     def position(self) -> int:
         """Within the pass."""
         return self.index % max(1, self._size)
@@ -93,21 +103,19 @@ class ElasticSampler(Sampler[int]):
         )
 
     def __iter__(self) -> Iterator[int]:
-        peers = collective.control()
-        yield from map(int, self.order()[self.position + peers.rank :: peers.replicas])
+        yield from map(int, self.order()[self.position + self.rank :: self.num_replicas])
 
     def __len__(self) -> int:
-        peers = collective.control()
-        return len(range(self.position + peers.rank, self._size, peers.replicas))
+        return len(range(self.position + self.rank, self._size, self.num_replicas))
 
 
 class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
     """torch's DataLoader over the records of this replica, elastic.
 
     `batch_size` is the total of an optimizer step over all replicas; `seed` that of the shuffling,
-    the same on all of them. All else are torch's arguments. Raises ValueError for those that
-    contradict it: a sampler of one's own, and `drop_last`, for every record is read. TypeError for
-    an IterableDataset.
+    the same on all of them. All else are torch's arguments. `drop_last` changes nothing: it is there
+    so that no step has a tiny batch, and none has (positions.py), without a record that is not read.
+    Raises ValueError for a sampler of one's own, TypeError for an IterableDataset.
     """
 
     def __init__(
@@ -119,8 +127,9 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
         seed: int = 0,
         **dataloader_kwargs: Any,
     ) -> None:
-        for name in ("sampler", "batch_sampler", "drop_last"):
-            if dataloader_kwargs.pop(name, None):
+        dataloader_kwargs.pop("drop_last", None)
+        for name in ("sampler", "batch_sampler"):
+            if dataloader_kwargs.pop(name, None) is not None:
                 raise ValueError(
                     f"{name} cannot be given to an AdaptiveDataLoader, which itself decides who "
                     "reads which records, each once: leave it out"
@@ -131,14 +140,12 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
         AdaptiveDataLoaderMixin.__init__(self, batch_size, True, pass_records=self._size)
         self._epoch_of_birth = epochs().current or 0
         self._order = ElasticSampler(dataset, shuffle, seed)
-        peers = collective.control()
+        # Out of it come the seeds of the workers: of the same user's seed, others on each replica, whose
+        # rank is known when the first loop begins.
+        self._unseeded: int | None = None
         if dataloader_kwargs.get("generator") is None:
-            # Out of it come the seeds of the workers: of the same user's seed, others on each
-            # replica.
-            own = torch.initial_seed() + peers.rank * max(
-                1, dataloader_kwargs.get("num_workers", 0)
-            )
-            dataloader_kwargs["generator"] = torch.Generator().manual_seed(own & (2**63 - 1))
+            dataloader_kwargs["generator"] = torch.Generator()
+            self._unseeded = torch.initial_seed()
         shares = _Shares(self._order, self._elastic)
         super().__init__(dataset, batch_sampler=shares, **dataloader_kwargs)
         # torch has None here with a batch_sampler, and lets nobody set it.
@@ -150,6 +157,7 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
             if elastic.skipdone() or not self._size:
                 return
             elastic._sync_local_bsz()
+            self._seed()
             over = collective.control().broadcast(self._left() <= 0)
             try:
                 while not over:
@@ -183,6 +191,12 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
                         break
         return self._model() is None
 
+    def _seed(self) -> None:
+        if self._unseeded is not None and self.generator is not None:
+            seed = self._unseeded + self._order.rank * max(1, self.num_workers)
+            self.generator.manual_seed(seed & (2**63 - 1))
+            self._unseeded = None
+
     def _left(self) -> float:
         """At least so many steps are left until progress ends the epoch; one step's is <= M / M0."""
         epoch, model, elastic = epochs().current, self._model(), self._elastic
@@ -196,9 +210,9 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
         elastic = self._elastic
         if epochs().current is None or elastic.max_batch_size is None or not elastic.training:
             return None
-        from . import data_parallel  # which imports this module
+        from . import parallel  # which imports this module
 
-        return data_parallel.current_model()
+        return parallel.current_model()
 
 
 class _Shares(Sampler[list[int]]):
@@ -209,7 +223,7 @@ class _Shares(Sampler[list[int]]):
         self._elastic = elastic
 
     def __iter__(self) -> Iterator[list[int]]:
-        rank, replicas = collective.control().rank, collective.control().replicas
+        rank, replicas = collective.place()
         records = self._order.order()
         for step in self._order.steps(self._elastic.batch):
             for micro in range(step.micros):

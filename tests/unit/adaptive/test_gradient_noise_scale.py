@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noise import mean, multi_sample, smoothed, squared
 
-from edl.adaptive.gradient_noise import (
+from edl.adaptive.gradient_noise_scale import (
     EVERY,
     NoiseEstimator,
     Precondition,
