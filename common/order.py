@@ -1,4 +1,4 @@
-"""The order of everything that is shuffled, a pure function of (seed, epoch, task), and its even parts.
+"""The order of everything that is shuffled, a pure function of (seed, epoch, task), and its cutting.
 
 Whoever asks again gets the same order, so that positions within a task mean the same to the master,
 to every worker and to every server's ledger.
@@ -26,3 +26,10 @@ def part_of(start: int, stop: int, part: int, parts: int) -> range:
     their sizes differ by one at most."""
     first, last = (start + (stop - start) * p // parts for p in (part, part + 1))
     return range(first, last)
+
+
+def minibatches(records: int, size: int) -> int:
+    """Into how many minibatches of `size` so many records are cut: one that would be left alone is
+    joined to those before it, since a minibatch of one has no variance to normalise by."""
+    whole, left = divmod(records, size)
+    return whole + (left > 0) - (left == 1 and whole > 0)

@@ -149,6 +149,13 @@ class JobSettings(Stored):
     )
     validation_data: str = knob("", "Data for the evaluations while training.", "Data", path=True)
     prediction_data: str = knob("", "Data for `edl predict`.", "Data", path=True)
+    prediction_format: str = knob(
+        "npy",
+        "What `edl predict` writes below --output: arrays, or tables with the records' source and "
+        "number (parquet needs pyarrow).",
+        "Data",
+        choices=("npy", "csv", "parquet"),
+    )
     data_reader_params: dict[str, Any] = field(
         default_factory=dict,
         metadata=about("Arguments of the reader: k=v,k2=v2 (e.g. format=csv).", "Data"),

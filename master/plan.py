@@ -1,7 +1,7 @@
 """What a job reads, cut into tasks: a pure function of the data and the settings.
 
-An epoch is all sources cut into tasks of minibatch_size * num_minibatches_per_task records, in an
-order that depends on (seed, epoch) alone. Task ids grow in the order of leasing and depend on
+An epoch is all sources cut into tasks of minibatch_size * num_minibatches_per_task records (one more
+where one would be left alone), in an order that depends on (seed, epoch) alone. Task ids grow in the order of leasing and depend on
 nothing but the plan, so that the same job has the same tasks whatever happens to it.
 
 `max_steps` counts versions of the parameters. In sync mode a version is `pushes_per_step`
@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from ..common.errors import UsageError
-from ..common.order import order
+from ..common.order import minibatches, order
 from ..common.settings import JobSettings
 
 Piece = tuple[str, int, int]  # source, first record, one past the last
@@ -62,7 +62,8 @@ class Plan:
         for source, start, end in (self.pieces[rank] for rank in ranks):
             if left <= 0:
                 break
-            end = min(end, start + left * self.minibatch_size)
+            if self._minibatches((source, start, end)) > left:
+                end = start + left * self.minibatch_size
             planned.append((source, start, end))
             left -= self._minibatches((source, start, end))
         return planned
@@ -105,10 +106,13 @@ class Plan:
             free += ["max_steps", "overlap_epochs", "pushes_per_step"]
         for name in free:
             del values[name]
+        size = self.minibatch_size * self.num_minibatches_per_task
+        if any(minibatches(records, size) != -(-records // size) for _, records in self.sources):
+            values["last_records"] = "joined"  # versions before had a task of one there
         return {**values, "kind": int(self.kind), "sources": [list(s) for s in self.sources]}
 
     def _minibatches(self, piece: Piece) -> int:
-        return -(-(piece[2] - piece[1]) // self.minibatch_size)
+        return minibatches(piece[2] - piece[1], self.minibatch_size)
 
     @cached_property
     def _full(self) -> int:
@@ -134,10 +138,16 @@ _FLAGS = {"sources": "training_data", "pushes_per_step": "grads_to_wait"}
 
 def check_same_plan(before: dict[str, Any], now: dict[str, Any]) -> None:
     """Positions of one plan's fingerprint mean the same in the other. Raises UsageError."""
-    for name in sorted({**before, **now}):
+    for name in sorted({**before, **now}, key=lambda name: (name == "last_records", name)):
         old, new = before.get(name), now.get(name)
         if old == new:
             continue
+        if name == "last_records":
+            raise UsageError(
+                "--resume goes on record by record, but the checkpoint was taken by a version that cut "
+                "these data otherwise: start a new job from its parameters with "
+                "--checkpoint_dir_for_init."
+            )
         flag = _FLAGS.get(name, name)
         if name == "sources":
             what = f"other data: {_difference(dict(old or ()), dict(new or ()))}"
@@ -159,12 +169,14 @@ def _difference(old: dict[str, int], new: dict[str, int]) -> str:
 
 
 def cut(sources: tuple[tuple[str, int], ...], size: int) -> list[Piece]:
-    """Sources cut into pieces of at most `size` records, none across two sources."""
-    return [
-        (name, start, min(start + size, records))
-        for name, records in sources
-        for start in range(0, records, size)
-    ]
+    """Sources cut into pieces of `size` records or what is left, none across two sources; one that is
+    left alone makes the piece before it longer, so that it has a minibatch to be in."""
+    pieces = []
+    for name, records in sources:
+        count = minibatches(records, size)
+        ends = [*(size * number for number in range(1, count)), records]
+        pieces += [(name, size * number, end) for number, end in enumerate(ends[:count])]
+    return pieces
 
 
 def plan_of(settings: JobSettings, described: dict[str, Any], first_id: int = 1) -> Plan:

@@ -166,7 +166,10 @@ def _run(
         watch=lambda status: _show(status, scalars, home),
     )
     memory = journal.get(MEMORY)
-    if memory is not None:
+    if memory is None:
+        for note in described.get("notes", ()):
+            master.core.tell(note)
+    else:
         failed = job_dir / paths.FAILED
         why = json.loads(failed.read_bytes())["message"] if failed.exists() else None
         master.resume(after, memory, why)
@@ -320,7 +323,9 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
         manifest = storage.load(path)
         if settings.resume:
             check_same_plan(manifest.books.get("plan", {}), plan.fingerprint())
-        if manifest.books.get("plan") == plan.fingerprint():
+        # With another optimizer, which a new job may have, only the parameters are of use.
+        same = settings.resume or manifest.model.get("optimizer") == described.get("optimizer")
+        if same and manifest.books.get("plan") == plan.fingerprint():
             queue = TaskQueue.from_books(plan, manifest.books, tolerance=tolerance)
             if settings.resume or not queue.plan_done:
                 log.info(

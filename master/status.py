@@ -6,6 +6,7 @@ is not woken by every heartbeat.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from typing import Any
 
@@ -129,10 +130,18 @@ class Status:
                 "server_preemptions": replicas.total("preemptions", SERVER),
                 "master": self._masters - 1,
             },
+            "predictions": _predictions(settings),
             "checkpoint": self.checkpoint,
             "resume": self.resume,
             "events": list(self._events),
         }
+
+
+def _predictions(settings: JobSettings) -> str | None:
+    """The folder that they are written to."""
+    if settings.command != "predict" or not settings.output:
+        return None
+    return os.path.join(settings.output, "predictions")
 
 
 def _rows(

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..common.errors import EdlError
+from ..common.settings import JobSettings
 from ..data.reader import Records
+from ..nn.buffers import Buffers, shape_of
 from ..nn.embedding import Embedding, attach, tables
+from ..nn.fitness import check_loss, check_weights, faults, remarks, weight_versions
 from ..nn.local import LocalRows, torch_optimizer
 from ..nn.metrics import values
+from ..nn.outputs import arrays_of
+from ..nn.replace import prepare
 from .spec import Definition
 
 Result = TypeVar("Result")
@@ -49,12 +54,19 @@ class _SpyRows(LocalRows):
         return super().rows(table, ids)
 
 
-def check_definition(definition: Definition, records: Records | None = None) -> list[Finding]:
+def check_definition(
+    definition: Definition,
+    records: Records | None = None,
+    *,
+    strategy: str = "",
+    threshold_bytes: int = JobSettings.ps_embedding_threshold,
+) -> list[Finding]:
     """Findings in the order of the trial; the definition is sound where none is an "error".
 
-    Without records only what needs none is tried.
+    Without records only what needs none is tried. `strategy`: of the job that is to begin, if one
+    is; `threshold_bytes`: nn.Embedding that are larger move to the servers.
     """
-    trial = _Trial(definition)
+    trial = _Trial(definition, strategy, threshold_bytes)
     try:
         trial.build()
         if records is None:
@@ -69,8 +81,10 @@ def check_definition(definition: Definition, records: Records | None = None) -> 
 
 
 class _Trial:
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, strategy: str, threshold_bytes: int) -> None:
         self._definition = definition
+        self._strategy = strategy
+        self._threshold_bytes = threshold_bytes
         self._rows = _SpyRows(seed=0)
         self._model: nn.Module = nn.Identity()
         self.findings: list[Finding] = []
@@ -96,16 +110,25 @@ class _Trial:
 
     def build(self) -> None:
         self._model = self._try("model", self._definition.model)
+        self._try("model", prepare, self._model, self._threshold_bytes)
         specs = self._try("model", tables, self._model)
+        for told in (found := faults(self._model, self._strategy)):
+            self.note("error", "model", told)
+        if found:
+            raise _Stop
+        for told in remarks(self._model, self._strategy):
+            self.note("warning", "model", told)
         attach(self._model, self._rows)
         dense = sum(p.numel() for p in self._model.parameters())
         told = ", ".join(f"{t.name} (dim {t.dim})" for t in specs.values()) or "none"
         self.note("ok", "model", f"{dense:,} dense parameters; tables on the servers: {told}")
         if self._definition.has("optimizer"):
             optimizer = self._try("optimizer", self._definition.optimizer)
-            self._try(
-                "optimizer", torch_optimizer, optimizer, list(self._model.parameters()) or [_one()]
-            )
+            tried = optimizer
+            if self._strategy == "ps":  # whose servers also take a rate that torch refuses
+                tried = replace(optimizer, lr=1e-3)
+            parameters = list(self._model.parameters()) or [_one()]
+            self._try("optimizer", torch_optimizer, tried, parameters)
             self.note("ok", "optimizer", str(optimizer))
         metrics = self._try("metrics", self._definition.metrics)
         if metrics:
@@ -122,8 +145,13 @@ class _Trial:
             f"{len(records)} records -> features {_shape(features)}, labels {_shape(labels)}",
         )
         self._model.train()
+        buffers = Buffers(self._model)
+        buffers.begin()
+        made = weight_versions(self._model)
         outputs = self._try("model", self._model, features)
+        self._try("model", check_weights, self._model, made)
         self._check_features(features)
+        self._check_buffers(buffers)
         self.note("ok", "forward", f"outputs {_shape(outputs)}")
         if not self._definition.has("loss"):
             return
@@ -165,16 +193,28 @@ class _Trial:
                     "ids: pass features[...] unchanged, or leave feature= out",
                 )
 
+    def _check_buffers(self, buffers: Buffers) -> None:
+        """What the forward changes of them goes to all workers, but of some."""
+        changes = self._try("model", buffers.changes)
+        own = [
+            name
+            for name, now, change in zip(buffers.names, buffers.now(), changes, strict=True)
+            if change is not None
+            and not now.is_floating_point()
+            and not name.endswith("num_batches_tracked")
+        ]
+        if own:
+            self.note(
+                "warning",
+                "model",
+                f"the forward changes {', '.join(own)}, which no float is: on servers each worker "
+                "keeps its own, and no checkpoint has it; keep it as a float to have it shared",
+            )
+
     def _check_loss(self, loss: Any) -> None:
-        told = ""
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            told = f"returned {_shape(loss)} instead of a scalar tensor (the mean of the batch)"
-        elif not loss.requires_grad:
-            told = "does not depend on the outputs: nothing would be learnt"
-        elif not bool(torch.isfinite(loss)):
-            told = f"is {loss.item()} on the first batch"
-        if told:
-            self.note("error", "loss", told)
+        self._try("loss", check_loss, loss)
+        if not bool(torch.isfinite(loss)):
+            self.note("error", "loss", f"is {loss.item()} on the first batch")
             raise _Stop
 
     def _check_gradients(self) -> None:
@@ -182,6 +222,15 @@ class _Trial:
         unused = [name for name, p in named.items() if p.requires_grad and p.grad is None]
         if unused:
             self.note("warning", "model", f"no gradient reaches {', '.join(unused)}")
+        for name, parameter in named.items():
+            if parameter.grad is not None and parameter.grad.layout != torch.strided:
+                self.note(
+                    "error",
+                    "model",
+                    f"the gradient of {name!r} is sparse, which no group can reduce: leave out sparse=True "
+                    "of functional.embedding, with the optimizers of edl.nn it comes to the same",
+                )
+                raise _Stop
         rows = {
             f"a row of table {n!r}": p
             for n in self._rows.asked
@@ -208,6 +257,7 @@ class _Trial:
     def predict(self, records: Records) -> None:
         features, _ = self._try("feed", self._definition.feed, records, "predict")
         outputs = self._try("model", self._model, features)
+        self._try("predict", arrays_of, outputs, len(records))
         self.note("ok", "predict", f"outputs {_shape(outputs)}")
 
 
@@ -217,7 +267,7 @@ def _one() -> nn.Parameter:
 
 def _shape(value: Any) -> str:
     if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return shape_of(value)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_shape(part)}" for key, part in value.items()) + "}"
     if isinstance(value, tuple | list) and len(value) <= 8:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.errors import DefinitionError
 from ..data.reader import about_text
 from ..nn.metrics import Metric, as_metric
-from ..nn.optimizers import Optimizer
+from ..nn.optimizers import OPTIMIZERS, Optimizer
 from .catalogue import did_you_mean, find, list_definitions
 
 if TYPE_CHECKING:
@@ -118,6 +118,13 @@ class Definition:
         made = self._function(self.model_function)(**self.params)
         if not isinstance(made, nn.Module):
             raise self._wrong("model", f"returned {_kind(made)} instead of a torch.nn.Module")
+        if lazy := _lazy(made):
+            raise self._wrong(
+                "model",
+                f"has no shape for {', '.join(lazy)} before the first batch, and each worker must make "
+                "the same model before that: give the sizes (nn.Linear(in, out) for nn.LazyLinear), or "
+                "call the model once in model(), with zeros of the shape of a batch",
+            )
         return made
 
     @property
@@ -126,15 +133,19 @@ class Definition:
 
     def optimizer(self) -> Optimizer:
         """The optimizer spec."""
-        made = self._function("optimizer")()
-        if not isinstance(made, Optimizer):
-            hint = (
-                "; the servers keep the optimizer's state, so return a spec of edl.nn"
-                if type(made).__module__.startswith("torch.optim")
-                else ""
+        made: Any
+        try:
+            made = self._function("optimizer")()
+        except DefinitionError as error:
+            raise self._wrong("optimizer", f"is not possible: {error}") from error
+        if type(made) not in OPTIMIZERS.values():  # nor a class derived from one: servers know none
+            raise self._wrong(
+                "optimizer",
+                f"returned {_kind(made)}, no optimizer of edl.nn; the servers run it and keep its state, so "
+                f"return a spec of edl.nn, and none of one's own: {', '.join(OPTIMIZERS)}",
             )
-            raise self._wrong("optimizer", f"returned {_kind(made)}, no optimizer of edl.nn{hint}")
-        return made
+        optimizer: Optimizer = made
+        return optimizer
 
     def feed(self, records: Any, mode: str) -> tuple[Any, Any]:
         """(features, labels) of a batch. What the user's code raises passes through as it is.
@@ -347,6 +358,17 @@ def _check_callbacks(file: str, callbacks: type) -> None:
         _check_arguments(
             file, f"Callbacks.{name}", value, called, f"def {name}({', '.join(called)})"
         )
+
+
+def _lazy(model: nn.Module) -> list[str]:
+    """The modules whose parameters or buffers have no shape yet."""
+    from torch.nn.parameter import is_lazy
+
+    return [
+        f"{name or 'the model'} ({type(module).__name__})"
+        for name, module in model.named_modules()
+        if any(is_lazy(t) for t in (*module._parameters.values(), *module._buffers.values()))
+    ]
 
 
 def _error(file: str, line: int, name: str, what: str, signature: str = "") -> DefinitionError:

@@ -50,18 +50,47 @@ def to_numpy(values: Any) -> Array:
     """The array of a torch tensor (any device, with or without gradient), list or array."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
-        values = values.float() if values.is_floating_point() else values
-        return np.asarray(values.numpy())
+        if values.is_floating_point() and values.itemsize < 4:  # numpy has not all of those types
+            values = values.float()
+        if str(values.layout) != "torch.strided":
+            values = values.to_dense()
+        return np.asarray(values.resolve_conj().resolve_neg().numpy())
     return np.asarray(values)
 
 
+def one_array(name: str, values: Any) -> Array:
+    """The array of what is one. Raises ValueError for several, in a dict or a tuple."""
+    if isinstance(values, Mapping) or (
+        isinstance(values, tuple | list) and any(hasattr(part, "shape") for part in values)
+    ):
+        what = ", ".join(map(str, values)) if isinstance(values, Mapping) else str(len(values))
+        raise ValueError(
+            f"{name} got a {type(values).__name__} ({what}) where it needs one tensor: have metrics() "
+            "return an object of your own whose update takes the part that it is about"
+        )
+    return to_numpy(values)
+
+
 def _flat(name: str, values: Any) -> Array:
-    array = to_numpy(values)
+    array = one_array(name, values)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
         raise ValueError(f"{name} needs values of shape [N] or [N, 1], not {list(array.shape)}")
     return array
+
+
+def _records(labels: Any) -> int:
+    """How many records a batch of labels is of; a dict or tuple of tensors is of one batch."""
+    while isinstance(labels, Mapping | tuple):
+        parts = list(labels.values()) if isinstance(labels, Mapping) else labels
+        arrays = [part for part in parts if getattr(part, "ndim", 1)]
+        if not arrays or not (
+            hasattr(arrays[0], "shape") or isinstance(arrays[0], Mapping | tuple)
+        ):
+            break
+        labels = arrays[0]
+    return len(labels)
 
 
 def _pair(name: str, outputs: Any, labels: Any) -> tuple[NDArray[np.float64], Array]:
@@ -156,13 +185,18 @@ class Accuracy(_Sums):
     `logits`: the threshold is on the sigmoid of the output.
     """
 
-    def __init__(self, *, threshold: float = 0.5, logits: bool = False) -> None:
+    def __init__(self, threshold: float = 0.5, *, logits: bool = False) -> None:
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+            raise DefinitionError(
+                f"Accuracy(threshold={threshold!r}): the threshold is a number; class scores [N, C] "
+                "need none: Accuracy()"
+            )
         super().__init__(correct=np.zeros((), np.int64), count=np.zeros((), np.int64))
         self.threshold = threshold
         self.logits = logits
 
     def update(self, outputs: Any, labels: Any) -> None:
-        array = to_numpy(outputs)
+        array = one_array("Accuracy", outputs)
         if array.ndim == 2 and array.shape[1] > 1:
             guess, truth = array.argmax(axis=1), _flat("Accuracy", labels)
             if guess.shape != truth.shape:
@@ -208,7 +242,8 @@ class MeanSquaredError(_Sums):
         super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
 
     def update(self, outputs: Any, labels: Any) -> None:
-        guess, truth = to_numpy(outputs), to_numpy(labels)
+        guess = one_array("MeanSquaredError", outputs)
+        truth = one_array("MeanSquaredError", labels)
         if guess.size != truth.size:
             raise ValueError(
                 f"MeanSquaredError got outputs of shape {list(guess.shape)} for labels of shape "
@@ -230,7 +265,7 @@ class Mean(_Sums):
         self._function = function
 
     def update(self, outputs: Any, labels: Any) -> None:
-        count = len(labels)
+        count = _records(labels)
         self._sums["total"] += float(to_numpy(self._function(outputs, labels))) * count
         self._sums["count"] += count
 

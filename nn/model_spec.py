@@ -88,3 +88,43 @@ class ModelSpec:
             optimizer=optimizers.from_dict(values["optimizer"]),
             seed=values["seed"],
         )
+
+
+def difference(here: ModelSpec, there: ModelSpec) -> str:
+    """What two models do not have in common, by name, in a few words."""
+    parts: list[str] = []
+    for kind, mine, theirs in (
+        ("tensor", {d.name: d for d in here.dense}, {d.name: d for d in there.dense}),
+        ("table", {t.name: t for t in here.tables}, {t.name: t for t in there.tables}),
+    ):
+        parts += [f"{kind} {name!r} is only here" for name in mine if name not in theirs]
+        parts += [f"{kind} {name!r} is only there" for name in theirs if name not in mine]
+        for name in mine:
+            if name in theirs and mine[name] != theirs[name]:
+                parts.append(f"{kind} {name!r} has {_fields(mine[name], theirs[name])}")
+        order = [name for name in theirs if name in mine]
+        if not parts and [*mine] != order:
+            parts.append(f"the {kind}s have another order")
+    if len(parts) > _MOST_TOLD:
+        parts[_MOST_TOLD:] = [f"and {len(parts) - _MOST_TOLD} more"]
+    if here.optimizer != there.optimizer:
+        parts.append(f"the optimizer is {here.optimizer} here, {there.optimizer} there")
+    if here.seed != there.seed:
+        parts.append(f"the seed is {here.seed} here, {there.seed} there")
+    return "; ".join(parts)
+
+
+_MOST_TOLD = 4  # of a model that is another one altogether
+
+
+def _fields(here: DenseSpec | TableSpec, there: DenseSpec | TableSpec) -> str:
+    mine, theirs = dataclasses.asdict(here), dataclasses.asdict(there)
+    return " and ".join(
+        f"{name} {_plain(mine[name])} here, {_plain(theirs[name])} there"
+        for name in mine
+        if mine[name] != theirs.get(name)
+    )
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

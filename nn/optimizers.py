@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,8 +58,26 @@ class Cosine:
 Schedule = Constant | StepDecay | Cosine
 
 
+class _Spec:
+    """What all optimizers have: a learning rate that can be told to the servers."""
+
+    lr: float | Schedule
+
+    def __post_init__(self) -> None:
+        lr: Any = self.lr
+        if isinstance(lr, Schedule):
+            return
+        if isinstance(lr, bool) or not isinstance(lr, numbers.Real):
+            raise DefinitionError(
+                f"{type(self).__name__}(lr={_told(lr)}): lr is a number or a schedule of edl.nn, "
+                f"{', '.join(_SCHEDULES)}, which the servers can follow; no function, and no scheduler "
+                "of torch"
+            )
+        object.__setattr__(self, "lr", float(lr))  # numpy's are none that JSON knows
+
+
 @dataclass(frozen=True)
-class SGD:
+class SGD(_Spec):
     """torch.optim.SGD: momentum, Nesterov, dampening, L2 weight decay."""
 
     lr: float | Schedule = 1e-3
@@ -69,7 +88,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class Adagrad:
+class Adagrad(_Spec):
     """torch.optim.Adagrad (without lr_decay: use a schedule)."""
 
     lr: float | Schedule = 1e-2
@@ -79,7 +98,7 @@ class Adagrad:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(_Spec):
     """torch.optim.Adam; with amsgrad=True the AMSGrad variant."""
 
     lr: float | Schedule = 1e-3
@@ -90,7 +109,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(_Spec):
     """torch.optim.AdamW: weight decay decoupled from the gradient."""
 
     lr: float | Schedule = 1e-3
@@ -101,7 +120,7 @@ class AdamW:
 
 
 @dataclass(frozen=True)
-class FTRL:
+class FTRL(_Spec):
     """FTRL-Proximal (McMahan et al. 2013, "Ad click prediction", algorithm 1).
 
     Per coordinate: sigma = (sqrt(n + g^2) - sqrt(n)) / lr; z += g - sigma * w; n += g^2;
@@ -115,8 +134,19 @@ class FTRL:
 
 
 Optimizer = SGD | Adagrad | Adam | AdamW | FTRL
-_OPTIMIZERS = {c.__name__: c for c in (SGD, Adagrad, Adam, AdamW, FTRL)}
+OPTIMIZERS: dict[str, type[Optimizer]] = {c.__name__: c for c in (SGD, Adagrad, Adam, AdamW, FTRL)}
 _SCHEDULES = {c.__name__: c for c in (Constant, StepDecay, Cosine)}
+
+
+def _told(value: object) -> str:
+    kind = type(value)
+    if callable(value):
+        return f"a {kind.__name__}"
+    return (
+        repr(value)
+        if isinstance(value, str | bool) or value is None
+        else f"a {kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def learning_rate(optimizer: Optimizer, version: int) -> float:
@@ -138,12 +168,12 @@ def from_dict(values: dict[str, Any]) -> Optimizer:
     """The spec that `to_dict` wrote. Raises DefinitionError for an unknown name."""
     fields = dict(values)
     name = fields.pop("name")
-    if name not in _OPTIMIZERS:
-        raise DefinitionError(f"unknown optimizer {name!r}: choose from {sorted(_OPTIMIZERS)}")
+    if name not in OPTIMIZERS:
+        raise DefinitionError(f"unknown optimizer {name!r}: choose from {sorted(OPTIMIZERS)}")
     if isinstance(fields["lr"], dict):
         schedule = dict(fields["lr"])
         fields["lr"] = _SCHEDULES[schedule.pop("schedule")](**schedule)
     if "betas" in fields:
         fields["betas"] = tuple(fields["betas"])
-    optimizer: Optimizer = _OPTIMIZERS[name](**fields)
+    optimizer: Optimizer = OPTIMIZERS[name](**fields)
     return optimizer

@@ -9,6 +9,7 @@ scale_grad_by_freq, which need the whole table or the whole batch.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -52,10 +53,25 @@ class MovedEmbedding(Embedding):
         )
 
 
-def replace_big_embeddings(model: nn.Module, threshold_bytes: int) -> list[str]:
+def prepare(model: nn.Module, threshold_bytes: int, stay: Collection[str] = frozenset()) -> None:
+    """Make of the user's model what a job trains: big embeddings moved, no sparse gradients.
+    Weights that are named in `stay` are not moved.
+
+    With the optimizers of edl.nn a dense gradient comes to what a sparse one does, where torch takes
+    that at all; of rows that few batches touch the servers' tables are the faster place.
+    """
+    replace_big_embeddings(model, threshold_bytes, stay)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            module.sparse = False
+
+
+def replace_big_embeddings(
+    model: nn.Module, threshold_bytes: int, stay: Collection[str] = frozenset()
+) -> list[str]:
     """Swap each nn.Embedding of more than `threshold_bytes` in place; answers their table names.
 
-    0 swaps none. A smaller module with sparse=True is told to make dense gradients.
+    0 swaps none.
     """
     if threshold_bytes <= 0:
         return []
@@ -63,10 +79,9 @@ def replace_big_embeddings(model: nn.Module, threshold_bytes: int) -> list[str]:
     for path, module in list(model.named_modules()):
         if not isinstance(module, nn.Embedding) or not path:
             continue
-        if module.weight.nbytes <= threshold_bytes:
-            module.sparse = False
-        elif reason := _reason_to_stay(model, module):
-            module.sparse = False
+        if module.weight.nbytes <= threshold_bytes or f"{path}.weight" in stay:
+            continue
+        if reason := _reason_to_stay(model, module):
             log.warning("embedding=%s stays in the workers: %s", path, reason)
         else:
             moved[id(module)] = MovedEmbedding(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..common.errors import EdlError, NotPinned
+from ..nn import model_spec
 from ..nn import optimizers as specs
 from ..nn.initializers import INITIALIZERS
 from ..nn.model_spec import ModelSpec
@@ -227,9 +228,8 @@ def check_spec(spec: ModelSpec) -> None:
 
 def difference(mine: ModelSpec, theirs: ModelSpec) -> str:
     """What a worker is told whose model is not the servers'."""
-    parts = [
-        f"{part}: {getattr(mine, part)!r} here, {getattr(theirs, part)!r} there"
-        for part in ("dense", "tables", "optimizer", "seed")
-        if getattr(mine, part) != getattr(theirs, part)
-    ]
-    return "the servers hold another model than this worker's: " + "; ".join(parts)
+    return (
+        "the servers hold another model than this worker's definition makes: "
+        f"{model_spec.difference(theirs, mine)} (here: the definition, there: the servers); make it as "
+        "it was, or start a new job"
+    )

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..common.settings import JobSettings
 from ..model_zoo.spec import Definition
+from ..nn.fitness import least_records
 from ..nn.model_spec import ModelSpec
 from ..proto import master_pb2 as pb
 from ..ps.aggregation import Update
@@ -80,6 +81,7 @@ class Replay:
             seed=settings.seed,
             shuffle=settings.shuffle,
             prepare=self._trainer.prepare,
+            least=least_records(self._trainer.model),
         )
         model = make_model()
         self._first = {

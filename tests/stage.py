@@ -89,7 +89,8 @@ def result(home: Path, name: str) -> dict[str, Any]:
 
 def predictions(output: Path) -> np.ndarray:
     """What `edl predict` wrote, in record order."""
-    return np.concatenate([np.load(path) for path in sorted((output / "predictions").iterdir())])
+    parts = sorted((output / "predictions").glob("part-*.npy"))
+    return np.concatenate([np.load(path) for path in parts])
 
 
 def owner(status: dict[str, Any], task: int) -> dict[str, Any] | None:

@@ -102,6 +102,8 @@ def summary(status: Status, next_command: str = "") -> list[str]:
         rows.append(("quarantined", found))
     if status.get("checkpoint"):
         rows.append(("checkpoint", str(status["checkpoint"])))
+    if status.get("predictions"):
+        rows.append(("predictions", str(status["predictions"])))
     if next_command:
         rows.append(("next", next_command))
     lines = [f"{name:<12} {value}" for name, value in rows if value]

@@ -34,6 +34,7 @@ from ..common.identity import job_identity
 from ..common.malloc import keep_freed_memory
 from ..common.settings import JobSettings
 from ..master.client import MasterClient
+from ..nn.fitness import least_records
 from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
@@ -200,8 +201,14 @@ class _Process:
             seed=settings.seed,
             shuffle=settings.shuffle,
             prepare=trainer.prepare,
+            least=least_records(trainer.model),
         )
-        tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
+        tasks = DefinitionTasks(
+            definition,
+            output=settings.output,
+            worker=self._index,
+            form=settings.prediction_format,
+        )
         if settings.command == "train":
             tasks.train_begin(trainer.model)
 
@@ -296,6 +303,7 @@ class _Process:
             )
         tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
         tasks.train_begin(trainer.model)
+        least = least_records(trainer.model)
 
         def make_stream(leases: RoundLeases, rank: int, shares: int, minibatch: int) -> SliceStream:
             return SliceStream(
@@ -309,6 +317,7 @@ class _Process:
                 seed=settings.seed,
                 shuffle=settings.shuffle,
                 prepare=prepare,
+                least=least,
             )
 
         return member(

@@ -1,10 +1,10 @@
 """Forward, backward and step of one member of an all-reduce group, by torch's DistributedDataParallel.
 
 The gradient of a minibatch is the mean over its N records: each member weighs its slice's loss by
-n / N, and DDP adds up. Beside the gradients travel two numbers, as those of a parameter of DDP's own
-module: whether a member wants the round to end after this step, and the loss of the whole minibatch.
-So all members agree on both without another message. What a step changes of running statistics is
-averaged with the same weights.
+n / N, and DDP adds up. Beside the gradients travel a few numbers, as those of a parameter of DDP's own
+module: whether a member wants the round to end after this step, the loss of the whole minibatch, and
+which buffers the forward has changed. So all members agree on them without another message. What a step
+changes of running statistics is averaged with the same weights.
 
 A step is applied by `commit`, once all of it is here; until then nothing of the state has changed.
 A member whose state is still on its way keeps what was reduced (`Reduced`), and applies it later.
@@ -20,16 +20,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..common.errors import DefinitionError
+from ..nn.buffers import Buffers, NonFinite, add_changes, mean_changes
 from ..nn.embedding import tables
+from ..nn.fitness import check_loss, check_weights, refuse_tables, weight_versions
 from ..nn.model_spec import ModelSpec
 from .device import to_device
 from .group_state import GroupState
-from .ps_trainer import NonFinite, _seed_of, compiled
+from .ps_trainer import _seed_of, compiled
 from .slices import Slice
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Reduced:
     """What a step of the group came to: gradients by parameter, changes by buffer."""
 
     gradients: list[Tensor | None]
-    changes: list[Tensor]
+    changes: list[Tensor | None]
     task: int
     end: int
     loss: float
@@ -61,18 +62,25 @@ class Reduced:
 class _Weighted(nn.Module):
     """The model and its loss, as DDP has them."""
 
-    def __init__(self, model: nn.Module, forward: Callable[..., Any], loss: Any) -> None:
+    def __init__(
+        self, model: nn.Module, forward: Callable[..., Any], loss: Any, buffers: Buffers
+    ) -> None:
         super().__init__()
         self.model = model
-        self.said = nn.Parameter(torch.zeros(2, device=next(model.parameters()).device))
-        self._forward, self._loss = forward, loss
+        words = torch.zeros(2 + len(buffers.names), device=next(model.parameters()).device)
+        self.said = nn.Parameter(words)
+        self._forward, self._loss, self._watched = forward, loss, buffers
 
     def forward(self, features: Any, labels: Any, weight: float, wish: float) -> Tensor:
-        loss: Tensor = self._loss(self._forward(features), labels)
+        made = weight_versions(self.model)
+        outputs = self._forward(features)
+        check_weights(self.model, made)
+        loss: Tensor = self._loss(outputs, labels)
+        check_loss(loss)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise NonFinite(f"the loss is {value}")
-        words = torch.tensor([wish, value * weight], device=loss.device)
+        words = torch.tensor([wish, value * weight, *self._watched.changed()], device=loss.device)
         return loss * weight + (self.said * words).sum()
 
 
@@ -127,12 +135,13 @@ class AllReduceTrainer(GroupTrainer):
         self._forward = compiled(self.model) if compile else self.model
         self._loss = loss
         self._warmup_steps = warmup_steps
-        self._buffers = list(self.model.buffers())
+        self._buffers = Buffers(self.model)
         self._ddp: DistributedDataParallel | None = None
         self._world = 1
 
     def _check(self, names: Sequence[str]) -> None:
-        refuse_tables(names)
+        if names:
+            raise DefinitionError(refuse_tables(list(names)))
 
     def follow(self, factor: float) -> None:
         """The learning rate goes to so many times what the optimizer says."""
@@ -143,7 +152,7 @@ class AllReduceTrainer(GroupTrainer):
         self._world = world
         # Which parameters a step uses may depend on its records, and none is left out unseen.
         self._ddp = DistributedDataParallel(
-            _Weighted(self.model, self._forward, self._loss),
+            _Weighted(self.model, self._forward, self._loss, self._buffers),
             **_NO_BROADCAST,
             init_sync=False,
             find_unused_parameters=True,
@@ -166,7 +175,7 @@ class AllReduceTrainer(GroupTrainer):
         torch.manual_seed(_seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used))
         self.model.train()
         self._ddp.zero_grad(set_to_none=True)
-        before = [buffer.clone() for buffer in self._buffers]
+        self._buffers.begin()
         share = 0.0
         try:
             for number, (features, labels, count, prepared) in enumerate(piece.parts):
@@ -181,12 +190,13 @@ class AllReduceTrainer(GroupTrainer):
                     loss.backward()
                 if count:  # a stand-in has no gradient
                     self._end_part()
-            changes = mean_changes(self._buffers, before, share)
+            wishes, mean, *flags = self._ddp.module.said.grad.tolist()
+            changed = [flag > 0 for flag in flags]
+            # What a member without a share computes on may be anything.
+            mine = self._buffers.changes() if share else [None] * len(changed)
+            changes = mean_changes(self._buffers.before, mine, changed, share)
         finally:
-            with torch.no_grad():
-                for buffer, values in zip(self._buffers, before, strict=True):
-                    buffer.copy_(values)
-        wishes, mean = self._ddp.module.said.grad.tolist()
+            self._buffers.restore()
         gradients = [parameter.grad for parameter in self.state.parameters]
         there = [gradient for gradient in gradients if gradient is not None]
         if there and not math.isfinite(float(nn.utils.get_total_norm(there))):
@@ -221,8 +231,7 @@ class AllReduceTrainer(GroupTrainer):
         for group in state.optimizer.param_groups:
             group["lr"] = rate
         state.optimizer.step()
-        for buffer, change in zip(self._buffers, step.changes, strict=True):
-            buffer += change
+        add_changes(self._buffers.now(), step.changes)
         if state.batch is not None:
             state.batch.advance(state.version, step.records, step.measured)
         state.version += 1
@@ -249,25 +258,3 @@ class AllReduceTrainer(GroupTrainer):
     def state_dict(self) -> dict[str, Tensor]:
         """The model's values, on the CPU."""
         return {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
-
-
-def refuse_tables(names: Sequence[str]) -> None:
-    """Raises DefinitionError where a model has tables of these names, which only servers hold."""
-    if names:
-        raise DefinitionError(
-            f"the model has tables ({', '.join(names)}), which grow with their ids and live on "
-            "parameter servers: use --strategy hybrid, or ps"
-        )
-
-
-def mean_changes(buffers: list[Tensor], before: list[Tensor], share: float) -> list[Tensor]:
-    """What the forward passes changed of them: the members' mean, of counters one's own."""
-    changes = [now.detach() - was for now, was in zip(buffers, before, strict=True)]
-    floats = [i for i, change in enumerate(changes) if change.is_floating_point()]
-    if floats:
-        flat = torch.cat([changes[i].reshape(-1) for i in floats]) * share
-        dist.all_reduce(flat)
-        parts = torch.split(flat, [changes[i].numel() for i in floats])
-        for i, part in zip(floats, parts, strict=True):
-            changes[i] = part.view_as(changes[i])
-    return changes

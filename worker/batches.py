@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError
+from ..common.order import minibatches
 from ..data.reader import RecordReader, Records, take
 
 
@@ -50,12 +51,14 @@ class SpanError(Exception):
 def cuts(
     start: int, end: int, minibatch: int, boundaries: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """Spans that cover [start, end) in order, each at most `minibatch` long, none across a boundary."""
+    """Spans that cover [start, end) in order, each `minibatch` long or what is left of it, none across
+    a boundary; a last record is no span of its own, but makes the one before longer."""
     stops = sorted(b for b in boundaries if start < b < end)
     for stop in (*stops, end):
-        while start < stop:
-            yield start, min(start + minibatch, stop)
-            start = min(start + minibatch, stop)
+        for left in range(minibatches(stop - start, minibatch), 0, -1):
+            last = stop if left == 1 else start + minibatch
+            yield start, last
+            start = last
 
 
 def spans(

@@ -13,12 +13,19 @@ from pathlib import Path
 
 import torch
 
-from ..common.errors import DataError, UsageError
+from ..common.errors import CheckpointError, DataError, DefinitionError, UsageError
 from ..common.settings import JobSettings
+from ..common.storage import load as load_manifest
 from ..data.reader import RecordReader
+from ..model_zoo.check import check_definition
 from ..model_zoo.spec import Definition, load_definition
-from ..nn.replace import replace_big_embeddings
+from ..nn.model_spec import ModelSpec
+from ..nn.optimizers import SGD, to_dict
+from ..nn.replace import prepare
 from ..proto import master_pb2 as pb
+from .group_state import another_model
+from .predictions import check_output
+from .ps_trainer import model_spec
 
 
 def load(settings: JobSettings) -> Definition:
@@ -44,14 +51,24 @@ def open_readers(definition: Definition, settings: JobSettings) -> dict[int, Rec
     return {kind: make(path, **settings.data_reader_params) for kind, path in paths.items() if path}
 
 
+def threshold_bytes(settings: JobSettings) -> int:
+    """An nn.Embedding of more moves to the servers, where there are some; 0: none does."""
+    return 0 if settings.strategy == "allreduce" else settings.ps_embedding_threshold
+
+
 def model_maker(definition: Definition, settings: JobSettings) -> Callable[[], torch.nn.Module]:
     """Makes the model, with the same first values each time."""
+
+    stay: set[str] = set()
+    if settings.command != "train" and settings.checkpoint_dir_for_init:
+        # What all-reduce has trained is no table, however big.
+        manifest = load_manifest(settings.checkpoint_dir_for_init)
+        stay = {tensor["name"] for tensor in manifest.model["dense"]}
 
     def make_model() -> torch.nn.Module:
         torch.manual_seed(settings.seed)
         model = definition.model()
-        if settings.ps_embedding_threshold:
-            replace_big_embeddings(model, settings.ps_embedding_threshold)
+        prepare(model, threshold_bytes(settings), stay)
         return model
 
     return make_model
@@ -72,8 +89,7 @@ def describe(settings: JobSettings, job_dir: Path) -> None:
             f"{definition.name} has a batch_rule of its own, which goes before --batch_rule adaptive: "
             "leave out one of them"
         )
-    definition.model()
-    result: dict[str, object] = {}
+    result: dict[str, object] = {"notes": _check(definition, settings)}
     names: dict[int, str] = {
         pb.TRAIN: "training",
         pb.EVALUATE: "validation",
@@ -85,6 +101,51 @@ def describe(settings: JobSettings, job_dir: Path) -> None:
             raise DataError(f"the {names[kind]} data has no records: check the path and the format")
         result[names[kind]] = [[source.name, source.records] for source in sources]
     result["has"] = list(definition.optional)
+    result["optimizer"] = _check_checkpoint(definition, settings)
     partial = job_dir / ".describe.json"
     partial.write_text(json.dumps(result))
     os.replace(partial, job_dir / "describe.json")
+
+
+def _check(definition: Definition, settings: JobSettings) -> list[str]:
+    """All of it that needs no records. Raises DefinitionError. What the user should know."""
+    trains = settings.command == "train"
+    found = check_definition(
+        definition,
+        strategy=settings.strategy,
+        threshold_bytes=threshold_bytes(settings),
+    )
+    for each in found:
+        if each.level == "error":
+            # Some sentences begin with the place already.
+            told = each.detail if definition.file in each.detail else f"{each.what}: {each.detail}"
+            raise DefinitionError(told)
+    if settings.command == "predict":
+        if settings.output:
+            check_output(Path(settings.output), settings.prediction_format)
+        elif definition.process_predictions is None:
+            raise UsageError(
+                "the predictions would go nowhere: give --output, or the definition a "
+                "process_predictions"
+            )
+    return [f.detail for f in found if trains and f.level == "warning" and f.what != "feed"]
+
+
+def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
+    """The checkpoint that the job begins with is of this model. Raises CheckpointError. What the
+    master should know of the optimizer."""
+    path = settings.resume or settings.checkpoint_dir_for_init
+    optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
+    if path:
+        manifest = load_manifest(path)
+        mine = model_spec(model_maker(definition, settings)(), optimizer, settings.seed)
+        theirs = ModelSpec.from_json(json.dumps(manifest.model))
+        if (mine.dense, mine.tables) != (theirs.dense, theirs.tables):
+            raise CheckpointError(another_model(str(manifest.directory), mine, theirs))
+        if settings.resume and mine.optimizer != theirs.optimizer:
+            raise CheckpointError(
+                f"--resume goes on with the optimizer of {manifest.directory}, {theirs.optimizer}, and "
+                f"the definition says {mine.optimizer}: make it as it was, or start a new job from the "
+                "checkpoint's parameters with --checkpoint_dir_for_init"
+            )
+    return to_dict(optimizer)

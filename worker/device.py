@@ -57,11 +57,21 @@ class Link:
 
 
 def to_device(values: Any, device: torch.device) -> Any:
-    """Tensors in dicts, lists and tuples, moved."""
+    """Tensors in dicts, lists and tuples, moved; what can move itself (a PackedSequence, say) does.
+
+    The same object where all of it is there already, so that it keeps its type.
+    """
     if isinstance(values, Tensor):
         return values.to(device, non_blocking=True)
     if isinstance(values, Mapping):
-        return {key: to_device(value, device) for key, value in values.items()}
+        moved = {key: to_device(value, device) for key, value in values.items()}
+        return values if all(moved[key] is values[key] for key in moved) else moved
+    if callable(move := getattr(values, "to", None)):
+        return move(device)
     if isinstance(values, list | tuple):
-        return type(values)(to_device(value, device) for value in values)
+        parts = [to_device(value, device) for value in values]
+        if all(part is value for part, value in zip(parts, values, strict=True)):
+            return values
+        named = isinstance(values, tuple) and hasattr(values, "_fields")
+        return type(values)(*parts) if named else type(values)(parts)
     return values

@@ -9,8 +9,9 @@ a job may go on with another strategy.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from ..common.errors import CheckpointError
 from ..common.storage import FileRecord, load, read_checked, write_file
 from ..nn.local import torch_optimizer
-from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
+from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec, difference
 from ..nn.optimizers import learning_rate
 from . import optimizer_state
 from .ps_trainer import dense_tensors
@@ -97,7 +98,7 @@ class GroupState:
 
     def pack(self) -> bytes:
         """All of it."""
-        tensors = {f"model.{n}": t.contiguous() for n, t in self.model.state_dict().items()}
+        tensors = {f"model.{n}": t for n, t in portable(self.model.state_dict()).items()}
         steps = []
         for number, weight in enumerate(self.parameters):
             count, state = optimizer_state.get_state(self.optimizer, weight)
@@ -123,6 +124,9 @@ class GroupState:
             tensors = safetensors.torch.load(blob)
             names = [name for name in tensors if name.startswith("model.")]
             values = {n.removeprefix("model."): tensors.pop(n) for n in names}
+            for name, mine in self.model.state_dict().items():
+                if mine.is_complex() and name in values:
+                    values[name] = torch.view_as_complex(values[name])
             self.model.load_state_dict(values)
         except (ValueError, KeyError, RuntimeError) as error:
             raise CheckpointError(f"a member's state is not of this model: {error}") from error
@@ -204,9 +208,10 @@ class GroupState:
         manifest = load(path)
         theirs = ModelSpec.from_json(json.dumps(manifest.model))
         if (theirs.dense, theirs.tables) != (self.spec.dense, self.spec.tables):
-            raise CheckpointError(f"{manifest.directory} is a checkpoint of another model")
-        same = type(theirs.optimizer) is type(self.spec.optimizer)
-        names = optimizer_state.state_names(self.spec.optimizer) if same else {}
+            raise CheckpointError(another_model(str(manifest.directory), self.spec, theirs))
+        names = optimizer_state.state_names(self.spec.optimizer)
+        if not (same := names == optimizer_state.state_names(theirs.optimizer)):  # as servers do
+            names = {}
 
         def chunks() -> Iterator[StoredChunk]:
             for record in manifest.files:
@@ -243,6 +248,34 @@ class GroupState:
         """The state of a weight that had no gradient yet."""
         initial = getattr(self.spec.optimizer, "initial_accumulator_value", 0.0)
         return torch.full_like(weight, initial if state == "sum" else 0.0)
+
+
+def another_model(directory: str, mine: ModelSpec, theirs: ModelSpec) -> str:
+    """What a user is told whose model is not the checkpoint's; whatever the optimizer is."""
+    told = difference(
+        dataclasses.replace(mine, optimizer=theirs.optimizer, seed=theirs.seed), theirs
+    )
+    theirs_dense = {tensor.name for tensor in theirs.dense}
+    if any(f"{table.name}.weight" in theirs_dense for table in mine.tables):
+        told += "; it was trained with --ps_embedding_threshold 0: say so here too"
+    return (
+        f"{directory} is a checkpoint of another model than the definition makes: {told} (here: the "
+        "definition, there: the checkpoint); give it the model and the --model_params that it was "
+        "trained with"
+    )
+
+
+def portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As safetensors can hold them: complex numbers as pairs, and none in another one's memory."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        whole = real.contiguous()
+        shared = whole.untyped_storage().data_ptr() in seen
+        seen.add(whole.untyped_storage().data_ptr())
+        found[name] = whole.clone() if shared else whole
+    return found
 
 
 def write_chunks(path: Path, tensors: dict[str, Tensor], about: list[Any]) -> FileRecord:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from ..common.errors import DefinitionError
 from ..common.ids import finite, sum_by_id
+from ..nn.buffers import NonFinite
 from ..nn.model_spec import ModelSpec
 from ..ps.client import PsClient, Pulled, PushOutcome, Span
 from .allreduce_trainer import AllReduceTrainer, Reduced
@@ -34,7 +35,6 @@ from .device import Link, to_device
 from .group_state import GroupState
 from .ids import Unique
 from .process_group import RoundOver
-from .ps_trainer import NonFinite
 from .rows import Ids, PulledRows, TableRows, Values
 from .slices import Slice
 

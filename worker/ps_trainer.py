@@ -4,7 +4,7 @@ Dense values live on the servers; `_host` holds the last pulled copy, and on the
 are views of it. Rows of server-side tables are pulled for the ids of a batch, all tables in one
 request; `_Sum` is where the backward pass adds up their gradients, and those sums are pushed.
 Running statistics (float buffers) are set to the servers' values before each forward; the change
-that the forward made is pushed.
+that the forward made is pushed, where it made one (buffers.py).
 
 Gradients may travel in fewer bytes (ps/quantize.py): what the code loses of a dense tensor is
 carried into the next push, as long as this incarnation lives, and taken back where a push is not
@@ -30,7 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from ..common.ids import finite
+from ..nn.buffers import Buffers, NonFinite
 from ..nn.embedding import Embedding, tables
+from ..nn.fitness import check_loss, check_weights, weight_versions
 from ..nn.model_spec import DenseSpec, ModelSpec
 from ..nn.optimizers import Optimizer
 from ..ps import quantize
@@ -56,10 +58,6 @@ class Gradients:
     lost: dict[str, Values] = field(default_factory=dict)
 
 
-class NonFinite(ArithmeticError):
-    """The loss or a gradient is NaN or infinite."""
-
-
 @dataclass(frozen=True)
 class _Pull:
     """A pull's rows and versions; `dense`: whether it brought the dense values too."""
@@ -72,11 +70,12 @@ def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
     """The tensors that live on the servers: name -> (tensor, "parameter" or "buffer").
 
     Integer buffers (BatchNorm's num_batches_tracked) stay with the worker: no value that `forward`
-    uses depends on them unless momentum is None.
+    uses depends on them unless momentum is None. So do frozen parameters that are no floats.
     """
     found: dict[str, tuple[Tensor, str]] = {}
     for name, parameter in model.named_parameters():
-        found[name] = (parameter, "parameter")
+        if parameter.is_floating_point():
+            found[name] = (parameter, "parameter")
     persistent = set(model.state_dict(keep_vars=True))
     for name, buffer in model.named_buffers():
         if name in persistent and buffer.is_floating_point():
@@ -143,6 +142,11 @@ class PsTrainer:
             host = self._host[name] = _float32(tensor)
             if kind == "parameter" and device.type == "cpu" and tensor.dtype == torch.float32:
                 tensor.data = torch.from_numpy(host)
+        # A buffer of another type than float32 is not touched while the servers' value stays the same.
+        held = [name for name, (_, kind) in self._tensors.items() if kind == "buffer"]
+        self._buffers = Buffers(self.model, held)
+        self._buffers.begin()
+        self._told = {name: self._host[name].copy() for name in self._buffers.names}
         self._landed = {n: v.copy() for n, v in self._host.items()} if ahead else self._host
         self._landing = threading.RLock()  # one dense pull at a time writes to `_landed`
         self._changed: set[str] = set()  # in `_landed`, not yet the model's
@@ -202,8 +206,11 @@ class PsTrainer:
             parameter.grad = None
         self._reset_buffers()
         source = self._rows.attach(prepared, pull.pulled.rows, "", train=True)
+        made = weight_versions(self.model)
         outputs = self._forward(to_device(features, self._device))
+        check_weights(self.model, made)
         loss = self._loss(outputs, to_device(labels, self._device))
+        check_loss(loss)
         loss.backward()  # type: ignore[no-untyped-call]
         value = float(loss.detach())
         if not np.isfinite(value):
@@ -220,16 +227,17 @@ class PsTrainer:
     def _dense_gradients(self) -> dict[str, Values]:
         """Gradients of parameters and changes of buffers, by name; where there are none, nothing."""
         found = {
-            name: tensor if kind == "buffer" else tensor.grad
+            name: tensor.grad
             for name, (tensor, kind) in self._tensors.items()
+            if kind == "parameter"
         }
-        there = {name: tensor for name, tensor in found.items() if tensor is not None}
-        dense = dict(zip(there, self._link.fetch(list(there.values())), strict=True))
-        for name, values in dense.items():
-            if self._tensors[name][1] == "buffer":
-                before = self._host[name]
-                dense[name] = np.subtract(values, before, out=np.empty_like(before))
-        return dense
+        found |= zip(self._buffers.names, self._buffers.changes(), strict=True)
+        there = {
+            name: tensor if tensor.layout == torch.strided else tensor.to_dense()
+            for name, tensor in found.items()
+            if tensor is not None
+        }
+        return dict(zip(there, self._link.fetch(list(there.values())), strict=True))
 
     def _round(self, gradients: Gradients, stream: tuple[int, ...]) -> None:
         """Make the gradients what the wire will hold of them."""
@@ -360,9 +368,13 @@ class PsTrainer:
             self._steps_since_pull = 0
 
     def _reset_buffers(self) -> None:
-        for name, (tensor, kind) in self._tensors.items():
-            if kind == "buffer":
-                tensor.data.copy_(torch.from_numpy(self._host[name]))
+        """Have them as the servers do."""
+        for name, value in zip(self._buffers.names, self._buffers.before, strict=True):
+            host, told = self._host[name], self._told[name]
+            if not np.array_equal(host.view(np.int32), told.view(np.int32)):
+                value.copy_(torch.from_numpy(host))
+                np.copyto(told, host)
+        self._buffers.restore()
 
 
 def compiled(model: nn.Module) -> Callable[..., Any]:

@@ -29,11 +29,12 @@ from torch import Tensor, nn
 
 from ..common.errors import DefinitionError
 from ..common.storage import FileRecord
+from ..nn.buffers import Buffers, add_changes, plain_buffers
 from ..nn.local import torch_optimizer
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from ..nn.optimizers import learning_rate
 from . import optimizer_state
-from .group_state import GroupState, write_chunks
+from .group_state import GroupState, portable, write_chunks
 from .ps_trainer import dense_tensors
 
 _STATE = "state."
@@ -184,7 +185,7 @@ class Step:
     """What a step of the group came to: by part, gradients by parameter; changes by buffer."""
 
     gradients: list[list[Tensor | None]]
-    changes: list[Tensor]
+    changes: list[Tensor | None]
     task: int
     end: int
     loss: float = 0.0
@@ -243,7 +244,7 @@ class ShardedState(GroupState):
     def shared_of(self, model: nn.Module) -> list[Tensor]:
         """What every member has, of a model that is like this one: frozen parameters, buffers."""
         frozen = [p for p in model.parameters() if not p.requires_grad]
-        return [*frozen, *model.buffers()]
+        return [*frozen, *plain_buffers(model)]
 
     def buffers(self) -> list[Tensor]:
         frozen = sum(not p.requires_grad for p in self.skeleton.parameters())
@@ -323,8 +324,7 @@ class ShardedState(GroupState):
         with self.lock:
             for part, gradients in zip(self.current, step.gradients, strict=True):
                 part.step(gradients, rate)
-            for buffer, change in zip(self.buffers(), step.changes, strict=True):
-                buffer += change
+            add_changes(self.buffers(), step.changes)
             self.version += 1
             self.applied[step.task] = step.end
             self.pending = None
@@ -343,14 +343,18 @@ class ShardedState(GroupState):
         """One like the definition's, but for the parameters' values: on `device`, or none ("meta")."""
         model = copy.deepcopy(self.skeleton)
         if device is not None:
+            tied = _places(model)
             fill_meta(model, device)
+            for (first, name), *others in tied:  # each got a place of its own
+                for module, key in others:
+                    module._parameters[key] = first._parameters[name]
         return model
 
     # -- for other members
 
     def pack_books(self) -> bytes:
         """What every member has."""
-        tensors = {str(n): t.detach().contiguous() for n, t in enumerate(self.shared)}
+        tensors = portable({str(n): t.detach() for n, t in enumerate(self.shared)})
         books = {"applied": list(self.applied.items()), "factors": self._factors}
         return safetensors.torch.save(tensors, {"edl": json.dumps(books)})
 
@@ -361,7 +365,8 @@ class ShardedState(GroupState):
             self.version, self.applied = version, dict(books["applied"])
             self._factors = tuple(books["factors"])
             for number, mine in enumerate(self.shared):
-                mine.copy_(tensors[str(number)])
+                place = torch.view_as_real(mine) if mine.is_complex() else mine
+                place.copy_(tensors[str(number)])
 
     # -- cuts and checkpoints
 
@@ -448,7 +453,7 @@ class ShardedState(GroupState):
 
     def _shared_by_name(self) -> dict[str, Tensor]:
         frozen = [name for name, p in self.skeleton.named_parameters() if not p.requires_grad]
-        names = [*frozen, *(name for name, _ in self.skeleton.named_buffers())]
+        names = [*frozen, *Buffers(self.skeleton).names]
         return dict(zip(names, self.shared, strict=True))
 
 
@@ -479,6 +484,16 @@ def fill_meta(model: nn.Module, device: torch.device) -> None:
     model._apply(  # type: ignore[no-untyped-call]
         lambda t: torch.empty_like(t, device=device) if t.is_meta else t.to(device)
     )
+
+
+def _places(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
+    """By parameter: where it stands."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                places.setdefault(id(parameter), []).append((module, key))
+    return list(places.values())
 
 
 def _skeleton(model: nn.Module) -> nn.Module:

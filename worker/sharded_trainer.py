@@ -21,13 +21,16 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from ..common.errors import DefinitionError
+from ..nn.buffers import Buffers, NonFinite, mean_changes
 from ..nn.embedding import tables
+from ..nn.fitness import check_loss, refuse_tables
 from ..nn.model_spec import ModelSpec
-from .allreduce_trainer import GroupTrainer, mean_changes, refuse_tables
+from .allreduce_trainer import GroupTrainer
 from .device import to_device
-from .ps_trainer import NonFinite, _seed_of
+from .ps_trainer import _seed_of
 from .sharded_state import Part, Read, ShardedState, Step, fill_meta
-from .slices import Slice
+from .slices import Slice, passes_of, slice_of
 
 ShardPlan = Callable[[nn.Module], Iterable[nn.Module]]
 
@@ -75,7 +78,8 @@ class ShardedTrainer(GroupTrainer):
         Raises DefinitionError for a model with tables, or with parameters that cannot be cut.
         """
         self.state: ShardedState = ShardedState(make_model, spec, device, warmup_steps)
-        refuse_tables(list(tables(self.state.skeleton)))
+        if names := list(tables(self.state.skeleton)):
+            raise DefinitionError(refuse_tables(names))
         assert self.state.first is not None
         self.model = self.state.first
         self.source: Read | None = None
@@ -84,6 +88,7 @@ class ShardedTrainer(GroupTrainer):
         self._device, self._most = device, most
         self._sharded: nn.Module | None = None
         self._weights: list[Any] = []  # torch's DTensors
+        self._buffers = Buffers(nn.Module())
         self._world, self._rank = 1, 0
         self._factor = 1.0
         self._whole: tuple[int, nn.Module] | None = None
@@ -107,6 +112,7 @@ class ShardedTrainer(GroupTrainer):
             fully_shard(unit, mesh=mesh, ignored_params=frozen)
         fill_meta(model, self._device)
         self._weights = [p for p in model.parameters() if p.requires_grad]
+        self._buffers = Buffers(model)
         shared = state.shared_of(model)
         with state.lock, torch.no_grad():
             state.own.adopt([weight.to_local().detach() for weight in self._weights])
@@ -132,16 +138,13 @@ class ShardedTrainer(GroupTrainer):
         self._whole = None
         self._sharded.train()
         self._sharded.zero_grad(set_to_none=True)
-        buffers = self.state.buffers()
-        before = [buffer.clone() for buffer in buffers]
+        self._buffers.begin()
         told = [1.0, float(wish), float(self.takes), 0.0, 0.0]
         try:
-            share, told[4] = self._passes(piece, buffers)
-            changes = mean_changes(buffers, before, share)
+            share, told[4] = self._passes(piece)
+            changes = self._mean_changes(share)
         finally:
-            with torch.no_grad():
-                for buffer, values in zip(buffers, before, strict=True):
-                    buffer.copy_(values)
+            self._buffers.restore()
         mine = [None if w.grad is None else w.grad.to_local() for w in self._weights]
         there = [gradient for gradient in mine if gradient is not None]
         told[3] = float(bool(there) and not math.isfinite(float(nn.utils.get_total_norm(there))))
@@ -166,28 +169,37 @@ class ShardedTrainer(GroupTrainer):
         """Make a step."""
         self.state.apply(step)
 
-    def _passes(self, piece: Slice, buffers: list[Tensor]) -> tuple[float, float]:
+    def _mean_changes(self, share: float) -> list[Tensor | None]:
+        """What the members' forward passes changed of the buffers."""
+        if not self._buffers.names:
+            return []
+        changed = torch.tensor(self._buffers.changed(), dtype=torch.uint8, device=self._device)
+        dist.all_reduce(changed, dist.ReduceOp.MAX)
+        mine = self._buffers.changes() if share else [None] * len(changed)
+        return mean_changes(self._buffers.before, mine, changed.bool().tolist(), share)
+
+    def _passes(self, piece: Slice) -> tuple[float, float]:
         """Forward and backward, as often as the member with the most records. The weight of this
         member's, and what its mean loss adds to that of all."""
         assert self._sharded is not None
         share = mean = 0.0
         parts = list(piece.parts)
-        most = -(-piece.total // self._world)
-        passes = max(1, -(-most // self._most) if self._most else 1)
+        slices = [slice_of(piece.total, rank, self._world) for rank in range(self._world)]
+        passes = max(1, passes_of(max(map(len, slices)), self._most))
         stand_ins = [(*parts[0][:2], 0, None)] * (passes - len(parts))
         for number, (features, labels, count, _) in enumerate([*parts, *stand_ins]):
             weight = count / piece.total
-            before = [b.clone() for b in buffers] if number >= len(parts) else []
+            before = self._buffers.snapshot() if number >= len(parts) else None
             inputs, wanted = to_device(features, self._device), to_device(labels, self._device)
             loss = self._loss(self._sharded(inputs), wanted)
+            check_loss(loss)
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise NonFinite(f"the loss is {value}")
             torch.autograd.backward(loss * (weight * self._world))
             share, mean = share + weight, mean + value * weight
-            with torch.no_grad():
-                for buffer, values in zip(buffers, before, strict=False):
-                    buffer.copy_(values)
+            if before is not None:
+                self._buffers.restore(before)
         return share, mean
 
     def _mirrored(self, mirror: Part, mine: list[Tensor | None]) -> list[Tensor | None]:

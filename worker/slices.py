@@ -1,10 +1,11 @@
 """A member's slices of its round's minibatches.
 
 All members of a round are given the same tasks, and cut the same minibatches out of them; of the N
-records of a minibatch that are used, rank r of R takes the positions [r * N // R, (r + 1) * N // R).
-So the minibatch is the same whoever trains, and each record is in one slice. A member whose slice is
-empty computes on the first records with the weight 0, since it must take part in the step; so do those
-of the ranks from R on, whose state is not there yet.
+records of a minibatch that are used, rank r of R takes the positions [r * N // R, (r + 1) * N // R),
+with R as small as it takes for each slice to have two. So the minibatch is the same whoever trains, and
+each record is in one slice. A member whose slice is empty computes on the first records with the weight
+0, since it must take part in the step; so do those of the ranks from R on, and those whose state is not
+there yet.
 """
 
 from __future__ import annotations
@@ -24,7 +25,20 @@ from . import batches
 from .batches import SpanError
 from .task_stream import Batch, Lease, TaskStream
 
-_STAND_IN = 2  # records of a slice that counts nothing: batch normalisation needs two
+_LEAST = 2  # records of a slice, or of a stand-in: batch normalisation needs two
+
+
+def slice_of(records: int, rank: int, shares: int) -> range:
+    """A rank's slice of so many records: none, or two at least where there are two."""
+    shares = max(1, min(shares, records // _LEAST))
+    return part_of(0, records, rank, shares) if rank < shares else range(0)
+
+
+def passes_of(records: int, most: int) -> int:
+    """Forward and backward passes over a slice, each of at most `most` records (0: of all), or of one
+    more where that leaves none alone."""
+    passes = -(-records // most) if most else 1
+    return min(passes, max(1, records // _LEAST)) if most > 1 else passes
 
 
 @dataclass
@@ -88,8 +102,8 @@ class SliceStream(TaskStream):
         pieces = []
         for start, end in batches.cuts(position, lease.size, self.train_minibatch, stops):
             used = [p for p in range(start, end) if p not in skips]
-            mine = part_of(0, len(used), self._rank, self._shares)
-            pieces.append((start, end, len(used), used[mine.start : mine.stop], used[:_STAND_IN]))
+            mine = slice_of(len(used), self._rank, self._shares)
+            pieces.append((start, end, len(used), used[mine.start : mine.stop], used[:_LEAST]))
         kept = {p for *_, own, stand_in in pieces for p in (own or stand_in)}
         spans = batches.spans(
             reader,
@@ -115,11 +129,11 @@ class SliceStream(TaskStream):
 
     def _parts(self, records: Any, counts: bool) -> Iterator[tuple[Any, Any, int, Any]]:
         count = len(records)
-        passes = -(-count // self._most) if self._most else 1
+        passes = passes_of(count, self._most)
         if self.splits(self._number):
-            passes = max(passes, min(count, 2))
-        size = -(-count // max(passes, 1)) or 1
-        for start in range(0, count, size):
-            part = take(records, np.arange(start, min(start + size, count)))
-            features, labels = self._feed(part, "train")
+            passes = max(passes, min(count // _LEAST, 2))
+        for number in range(passes if count else 0):
+            part = part_of(0, count, number, passes)
+            mine = take(records, np.arange(part.start, part.stop))
+            features, labels = self._feed(self._enough(mine), "train")
             yield features, labels, len(part) if counts else 0, self._prepare(features)

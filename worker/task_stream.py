@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from ..common.errors import EdlError, Fenced
 from ..common.order import order
-from ..data.reader import RecordReader
+from ..data.reader import RecordReader, Records, take
 from ..proto import master_pb2 as pb
 from . import batches
 from .batches import SpanError
@@ -85,7 +87,7 @@ class TaskStream:
     """Iterates over minibatches and ends of tasks until the master says that all is done.
 
     `readers` by task kind; `feed(records, mode)` and `prepare(features)` run in the stream's thread.
-    `on_lease` is called before a lease's first minibatch is read.
+    `least`: records that a forward pass of training needs; a minibatch of one has it so many times.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class TaskStream:
         shuffle: bool,
         prepare: Callable[[Any], Any] = lambda features: None,
         depth: int = 2,
+        least: int = 1,
     ) -> None:
         self._master = master
         self._readers = readers
@@ -108,6 +111,7 @@ class TaskStream:
         self._seed = seed
         self._shuffle = shuffle
         self._depth = depth
+        self._least = least
         self._items: deque[Item] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -197,13 +201,21 @@ class TaskStream:
             batch = Batch(lease, span.start, span.end, span.used)
             if span.used:
                 try:
-                    batch.features, batch.labels = self._feed(span.records, mode)
+                    records = self._enough(span.records) if mode == "train" else span.records
+                    batch.features, batch.labels = self._feed(records, mode)
                     batch.prepared = self._prepare(batch.features)
                 except EdlError:
                     raise
                 except Exception as error:  # the user's code: whatever it raises is about this span
                     raise SpanError(span.start, span.end, task.source, error) from error
             yield batch
+
+    def _enough(self, records: Records) -> Records:
+        """A single record twice, for a mean over one that batch normalisation can compute: where it is
+        all that a source or a quarantine has left."""
+        if len(records) == 1 < self._least:
+            return take(records, np.zeros(self._least, np.int64))
+        return records
 
     def _run(self) -> None:
         try:

@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from ..common.errors import DefinitionError, JobError
 from ..model_zoo.spec import Definition
 from ..nn import metrics as streamed
+from ..nn.outputs import arrays_of
 from ..proto import master_pb2 as pb
+from . import predictions
+from .group_state import portable
 from .task_stream import Lease
 
 
@@ -37,13 +40,17 @@ class Trained(Protocol):
 class DefinitionTasks:
     """The definition's metrics, `process_predictions` and `Callbacks`, called at the right moments."""
 
-    def __init__(self, definition: Definition, *, output: str, worker: int) -> None:
+    def __init__(
+        self, definition: Definition, *, output: str, worker: int, form: str = "npy"
+    ) -> None:
+        """`form`: of the predictions (predictions.py)."""
         self._definition = definition
         self._output = Path(output) if output else None
+        self._form = form
         self._worker = worker
         # Of tasks that are not ended: the attempt that began it, and what it has so far.
         self._metrics: dict[int, tuple[int, dict[str, streamed.Metric]]] = {}
-        self._predictions: dict[int, tuple[int, list[Any]]] = {}
+        self._predictions: dict[int, tuple[int, list[dict[str, streamed.Array]]]] = {}
 
     def evaluate(self, lease: Lease, outputs: Any, labels: Any) -> None:
         for metric in self._of(lease).values():
@@ -61,30 +68,30 @@ class DefinitionTasks:
         self._call("on_evaluate_end", values)
         return values
 
-    def predict(self, lease: Lease, outputs: Any) -> None:
+    def predict(self, lease: Lease, outputs: Any, records: int) -> None:
+        """The outputs of the next so many records of the task."""
         if self._definition.process_predictions is not None:
             self._definition.process_predictions(outputs, self._worker)
+        if self._output is None:
+            return
         begun = self._predictions.get(lease.task.id)
         if begun is None or begun[0] != lease.task.attempt:  # an attempt begins at position 0
             begun = self._predictions[lease.task.id] = lease.task.attempt, []
-        begun[1].append(streamed.to_numpy(outputs))
+        begun[1].append(arrays_of(outputs, records))
 
     def predicted(self, lease: Lease) -> None:
-        """Write the task's outputs, in record order, as one .npy file: again is the same file."""
-        attempt, parts = self._predictions.pop(lease.task.id, (0, []))
-        parts = parts if attempt == lease.task.attempt else []
+        """Write the task's outputs, in record order: again is the same files."""
+        task = lease.task
+        attempt, parts = self._predictions.pop(task.id, (0, []))
         if self._output is None:
             return
-        folder = self._output / "predictions"
-        name = f"part-{lease.task.id:08d}.npy"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            partial = folder / f".{name}.{os.getpid()}"
-            with open(partial, "wb") as file:
-                np.save(file, np.concatenate(parts) if parts else np.zeros((0,), np.float32))
-            os.replace(partial, folder / name)
-        except OSError as error:
-            raise JobError(f"cannot write predictions into {folder}: {error}") from error
+        arrays = predictions.joined(parts if attempt == task.attempt else [])
+        skipped = set(task.skips)  # positions, which are in the order of the records
+        numbers = [task.start + place for place in range(lease.size) if place not in skipped]
+        if len(numbers) != len(next(iter(arrays.values()))):
+            raise JobError(f"the predictions of task {task.id} are not those of its records")
+        records = np.array(numbers, np.int64)
+        predictions.write(self._output, task.id, task.source, records, arrays, self._form)
 
     def train_end(self, trainer: Trained) -> None:
         """Export the dense model and call on_train_end, both with the final values."""
@@ -94,10 +101,7 @@ class DefinitionTasks:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 partial = folder / f".model.{os.getpid()}"
-                save_file(
-                    {name: tensor.contiguous() for name, tensor in trainer.state_dict().items()},
-                    partial,
-                )
+                save_file(portable(trainer.state_dict()), partial)
                 os.replace(partial, folder / "model.safetensors")
             except OSError as error:
                 raise JobError(f"cannot export the model into {folder}: {error}") from error

@@ -59,7 +59,7 @@ class Tasks(Protocol):
 
     def merge(self, payload: bytes) -> dict[str, Any]: ...
 
-    def predict(self, lease: Lease, outputs: Any) -> None: ...
+    def predict(self, lease: Lease, outputs: Any, records: int) -> None: ...
 
     def predicted(self, lease: Lease) -> None: ...
 
@@ -216,7 +216,7 @@ class Worker:
                     self._settle()
                     if batch.used:
                         outputs = self._outputs(batch)
-                        self._guard(batch, lambda: tasks.predict(lease, outputs))
+                        self._guard(batch, lambda: tasks.predict(lease, outputs, batch.used))
                     self._used(batch)
         except SpanError as error:
             self._settle()  # what is before it counts

@@ -43,7 +43,7 @@ def test_a_job_trains_each_task_once_and_ends_with_0(start):
 
     status = job.end()
     assert (0, "done") == (job.code, status["state"])
-    assert 2 * 4 + 1 == tasks  # and train-end
+    assert 2 * 3 + 1 == tasks  # of 4, 5 and 3 records; and train-end
     assert (24, 24) == (status["records_done"], status["records_total"])
     assert whole(job)
 

@@ -6,18 +6,36 @@ import pytest
 
 from edl.common.errors import UsageError
 from edl.common.settings import JobSettings
-from edl.master.plan import Kind, Plan, check_same_plan, plan_of
+from edl.master.plan import Kind, Plan, check_same_plan, cut, plan_of
+from edl.worker.batches import cuts
 
 PLAN = Plan(Kind.TRAIN, (("a", 10), ("b", 3)), 2, 2, num_epochs=3, seed=7, shuffle=True)
 
 
 def minibatches(plan: Plan, epoch: int) -> int:
-    return sum(-(-(end - start) // plan.minibatch_size) for _, start, end in plan.epoch(epoch))
+    return sum(
+        len(list(cuts(start, end, plan.minibatch_size, ()))) for _, start, end in plan.epoch(epoch)
+    )
 
 
 def test_sources_are_cut_into_tasks_and_no_task_crosses_two():
     expected = [("a", 0, 4), ("a", 4, 8), ("a", 8, 10), ("b", 0, 3)]
     assert expected == PLAN.pieces
+
+
+def test_no_task_has_one_record_where_it_can_have_more():
+    assert [("a", 0, 4), ("a", 4, 9), ("b", 0, 1)] == cut((("a", 9), ("b", 1), ("c", 0)), 4)
+    assert [("a", 0, 1), ("a", 1, 2)] == cut((("a", 2),), 1)
+
+
+def test_a_checkpoint_of_a_version_that_cut_the_same_data_otherwise_is_not_resumed():
+    plan = dataclasses.replace(PLAN, sources=(("a", 9),))
+    before = plan.fingerprint()
+    del before["last_records"]
+
+    with pytest.raises(UsageError, match="a version that cut these data otherwise"):
+        check_same_plan(before, plan.fingerprint())
+    assert "last_records" not in PLAN.fingerprint()
 
 
 def test_each_epoch_has_every_piece_once_in_an_order_of_its_own():

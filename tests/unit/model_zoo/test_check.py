@@ -98,3 +98,85 @@ def test_what_works_but_is_hardly_meant_is_a_warning(check, old, new, detail):
 
     assert worst(findings) == [("warning", "model")]
     assert any(detail in f.detail for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("nn.Linear(2, 1)", "nn.LazyLinear(1)", "out (LazyLinear) before the first batch"),
+        ("nn.Linear(2, 1)", "nn.LazyBatchNorm1d()", "out (LazyBatchNorm1d) before the first batch"),
+        (
+            "SGD(lr=0.1)",
+            "SGD(lr=lambda v: 0.1)",
+            "SGD(lr=a function): lr is a number or a schedule",
+        ),
+        ("SGD(lr=0.1)", "type('Mine', (SGD,), {})(0.1)", "and none of one's own: SGD"),
+        (
+            "MeanSquaredError()",
+            "__import__('edl.nn').nn.Accuracy('all')",
+            "the threshold is a number",
+        ),
+        (
+            "super().__init__()",
+            "super().__init__(); self.e = nn.Embedding(9, 2, max_norm=1)",
+            "max_norm",
+        ),
+        (
+            "return self.out",
+            "self.out.weight.detach().clamp_(-1, 1); return self.out",
+            "writes to the parameter 'out.weight'",
+        ),
+        (
+            "super().__init__()",
+            "super().__init__(); self.register_parameter('w', nn.Parameter(torch.ones(9, 1)))",
+            "",
+        ),
+        (
+            "super().__init__()",
+            "super().__init__(); self.register_buffer('least', torch.tensor(float('inf')))",
+            "",
+        ),
+    ],
+)
+def test_what_a_job_could_not_train_is_one_sentence(check, old, new, sentence):
+    errors = [f.detail for f in check(old, new) if f.level == "error"]
+
+    assert [sentence] == [sentence for e in errors if sentence in e] if sentence else not errors
+
+
+def test_a_sparse_gradient_of_a_call_is_one_sentence(check):
+    findings = check(
+        "    def forward(self, features):",
+        "        self.w = nn.Parameter(torch.ones(9, 1))\n"
+        "    def forward(self, features):\n"
+        "        w = nn.functional.embedding(features['ids'], self.w, sparse=True).squeeze(1)\n"
+        "        return w + self.out(self.rows(features['ids'])).squeeze(1)",
+    )
+
+    assert [("error", "model")] == worst(findings)
+    assert "the gradient of 'w' is sparse" in findings[-1].detail
+
+
+def test_a_least_value_that_begins_with_infinity_is_one_sentence(check):
+    findings = check(
+        "    def forward(self, features):",
+        "        self.register_buffer('least', torch.tensor(float('inf')))\n"
+        "    def forward(self, features):\n"
+        "        self.least = torch.minimum(self.least, features['ids'].min().float())",
+    )
+
+    assert [("error", "model")] == worst(findings)
+    assert "the buffer 'least' from inf to 0" in findings[-1].detail
+
+
+def test_a_flag_that_the_forward_sets_is_told_to_be_each_workers_own(check):
+    findings = check(
+        "    def forward(self, features):",
+        "        self.register_buffer('begun', torch.tensor(False))\n"
+        "    def forward(self, features):\n"
+        "        self.begun = torch.tensor(True)",
+    )
+
+    assert [("warning", "model")] == worst(findings)
+    (told,) = (finding.detail for finding in findings if finding.level == "warning")
+    assert "changes begun, which no float is" in told

@@ -141,7 +141,7 @@ def test_another_model_is_refused_with_the_difference(start_shards):
     shards = ready(start_shards)
     other = ModelSpec(SPEC.dense, (TableSpec("users", 8),), SPEC.optimizer)
 
-    with pytest.raises(EdlError, match=r"another model.*tables.*dim=4.*dim=8"):
+    with pytest.raises(EdlError, match="another model.*'users' has dim 8 here, 4 there"):
         shards.client.init(other, zeros(), **WAIT)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.common.errors import RecordError
-from edl.common.order import order
+from edl.common.order import minibatches, order
 from edl.worker.batches import SpanError, cuts, spans
 
 
@@ -49,14 +49,14 @@ def test_cuts_cover_the_range_once_and_stop_at_every_boundary(start, length, min
     end = start + length
     pieces = list(cuts(start, end, minibatch, boundaries))
     assert [p for a, b in pieces for p in range(a, b)] == list(range(start, end))
-    assert all(0 < b - a <= minibatch for a, b in pieces)
+    assert all(0 < b - a <= minibatch + (minibatch > 1) for a, b in pieces)
     ends = {b for _, b in pieces}
     assert {b for b in boundaries if start < b < end} <= ends
 
 
 @given(st.integers(1, 40), st.integers(1, 7), st.data())
 def test_spans_from_any_position_are_those_of_the_whole_task(size, minibatch, data):
-    position = minibatch * data.draw(st.integers(0, (size - 1) // minibatch))
+    position = minibatch * data.draw(st.integers(0, minibatches(size, minibatch) - 1))
     offsets = order(0, 0, 1, size, True)
     whole = list(spans(Numbers(), "s", 10, 10 + size, offsets=offsets, minibatch=minibatch))
     rest = list(
@@ -72,8 +72,8 @@ def test_skipped_positions_are_not_read_and_the_spans_stay_the_same():
     offsets = order(0, 0, 1, 10, True)
     broken = 100 + int(offsets[4])
     found = list(spans(Numbers([broken]), "s", 100, 110, offsets=offsets, minibatch=3, skips=[4]))
-    assert [(s.start, s.end) for s in found] == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert [s.used for s in found] == [3, 2, 3, 1]
+    assert [(s.start, s.end) for s in found] == [(0, 3), (3, 6), (6, 10)]
+    assert [s.used for s in found] == [3, 2, 4]
     assert broken not in [r for s in found for r in s.records]
 
 
@@ -81,7 +81,7 @@ def test_a_broken_record_is_named_with_its_minibatch():
     offsets = np.arange(10)
     with pytest.raises(SpanError) as raised:
         list(spans(Numbers([107]), "s", 100, 110, offsets=offsets, minibatch=3))
-    assert (raised.value.start, raised.value.end, raised.value.record) == (6, 9, 107)
+    assert (raised.value.start, raised.value.end, raised.value.record) == (6, 10, 107)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,17 @@ def test_what_else_a_reader_does_is_about_all_that_is_left_of_the_task(found):
 
 def test_a_task_of_which_all_is_skipped_is_not_read():
     found = list(spans(None, "s", 0, 4, offsets=np.arange(4), minibatch=3, skips=range(4)))
-    assert [(0, 3, 0), (3, 4, 0)] == [(s.start, s.end, s.used) for s in found]
+    assert [(0, 4, 0)] == [(s.start, s.end, s.used) for s in found]
+
+
+@given(st.integers(1, 200), st.integers(1, 9), st.data())
+def test_no_span_has_one_record_where_it_can_have_more(size, minibatch, data):
+    """From any span's end, with those ends as boundaries, as after a fence or a rewind."""
+    whole = list(cuts(0, size, minibatch, ()))
+    ends = [start for start, _ in whole]
+    position = data.draw(st.sampled_from(ends))
+    boundaries = data.draw(st.lists(st.sampled_from([*ends, size]), max_size=3))
+
+    assert whole[ends.index(position) :] == list(cuts(position, size, minibatch, boundaries))
+    assert minibatches(size, minibatch) == len(whole)
+    assert size == 1 or minibatch == 1 or all(end - start > 1 for start, end in whole)

@@ -36,12 +36,25 @@ def test_a_second_attempt_of_an_evaluation_counts_no_record_twice():
 
 def test_a_second_attempt_of_a_prediction_writes_each_record_once(tmp_path):
     made = tasks(tmp_path)
-    made.predict(lease(pb.PREDICT, 1), np.array([0.0, 1.0]))  # then it fails
+    made.predict(lease(pb.PREDICT, 1), np.array([0.0, 1.0]), 2)  # then it fails
     again = lease(pb.PREDICT, 2)
 
     for outputs in ([0.0, 1.0], [2.0, 3.0]):
-        made.predict(again, np.array(outputs))
+        made.predict(again, np.array(outputs), 2)
     made.predicted(again)
 
     written = np.load(tmp_path / "predictions" / "part-00000007.npy")
     assert [0, 1, 2, 3] == written.tolist()
+
+
+def test_predictions_name_their_records_less_those_that_are_quarantined(tmp_path):
+    made = tasks(tmp_path)
+    task = pb.Task(id=7, attempt=1, kind=pb.PREDICT, source="a.csv", start=10, end=14, skips=[1])
+    given = Lease(task)
+
+    made.predict(given, np.array([0.0, 2.0]), 2)
+    made.predict(given, np.array([3.0]), 1)
+    made.predicted(given)
+
+    who = np.load(tmp_path / "predictions" / "records-00000007.npy")
+    assert [("a.csv", 10), ("a.csv", 12), ("a.csv", 13)] == who.tolist()

@@ -1,0 +1,179 @@
+"""What is refused before a job starts, in one sentence."""
+
+import json
+
+import pytest
+
+from edl.common import storage
+from edl.common.errors import CheckpointError, DefinitionError, UsageError
+from edl.common.settings import JobSettings
+from edl.worker.describe import describe, load, model_maker
+from edl.worker.ps_trainer import model_spec
+
+DEFINITION = """
+import torch
+from torch import nn
+from edl.nn import SGD, Adam, Embedding
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(2, 1)
+    def forward(self, features):
+        return self.out(features)
+def model():
+    return Model()
+def loss(outputs, labels):
+    return outputs.mean()
+def optimizer():
+    return SGD(lr=0.1)
+def feed(records, mode):
+    return records, None
+"""
+TABLE = 'super().__init__(); self.rows = Embedding("t", 4)'
+BIG = "super().__init__(); self.big = nn.Embedding(200_000, 4)"
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Settings of a definition with these replacements."""
+
+    def make(*changes, **more):
+        text = DEFINITION
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        path = tmp_path / f"mine_{len(list(tmp_path.glob('mine*')))}.py"  # a module is loaded once
+        path.write_text(text)
+        (tmp_path / "data.csv").write_text("a,b\n1,2\n3,4\n")
+        paths = {
+            "model_def": str(path),
+            "training_data": str(tmp_path / "data.csv"),
+        }
+        return JobSettings(**{**paths, **more})
+
+    return make
+
+
+def checkpoint(folder, settings):
+    """As a job of these settings leaves one, as far as it is looked at before the next begins."""
+    definition = load(settings)
+    spec = model_spec(model_maker(definition, settings)(), definition.optimizer(), 0)
+    folder = folder / "version-000000000001"
+    folder.mkdir(parents=True)
+    record = storage.write_file(folder / "shard-00000-of-00001.json", b"{}")
+    storage.write_manifest(
+        folder,
+        version=1,
+        num_shards=1,
+        num_slots=1024,
+        model=json.loads(spec.to_json()),
+        files=[record],
+        books={},
+    )
+    return str(folder)
+
+
+def test_a_sound_job_is_described(settings, tmp_path):
+    describe(settings(), tmp_path)
+
+    told = json.loads((tmp_path / "describe.json").read_text())
+    assert [[str(tmp_path / "data.csv"), 2]] == told["training"]
+    assert "SGD" == told["optimizer"]["name"]
+
+
+def test_servers_take_a_rate_below_zero(settings, tmp_path):
+    describe(settings(("SGD(lr=0.1)", "SGD(lr=-1.0)")), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "strategy", "sentence"),
+    [
+        (
+            ("super().__init__()", TABLE),
+            "allreduce",
+            "tables .t., .*hybrid, or ps; or nn.Embedding",
+        ),
+        (("Model()", "Model()"), "hybrid", "no tables .*--strategy allreduce"),
+        (("nn.Linear(2, 1)", "nn.LazyLinear(1)"), "ps", "out .LazyLinear. before the first batch"),
+        (("SGD(lr=0.1)", "SGD(lr=print)"), "ps", "lr is a number or a schedule"),
+        (("return Model()", "return 1 / 0"), "ps", "mine_0.py:[0-9]+: .*ZeroDivisionError"),
+    ],
+)
+def test_what_could_not_be_trained_is_refused(settings, tmp_path, change, strategy, sentence):
+    with pytest.raises(DefinitionError, match=sentence):
+        describe(settings(change, strategy=strategy), tmp_path)
+    assert not (tmp_path / "describe.json").exists()
+
+
+def test_a_big_embedding_is_no_table_of_all_reduce(settings):
+    change = ("super().__init__()", BIG)
+    for strategy, has_weight in (("ps", False), ("allreduce", True)):
+        given = settings(change, strategy=strategy)
+        names = dict(model_maker(load(given), given)().named_parameters())
+        assert has_weight == ("big.weight" in names)
+
+
+def test_a_big_embedding_that_all_reduce_has_trained_is_evaluated_as_it_is(settings, tmp_path):
+    change = ("super().__init__()", BIG)
+    path = checkpoint(tmp_path / "c", settings(change, strategy="allreduce"))
+
+    data = str(tmp_path / "data.csv")
+    describe(
+        settings(change, command="evaluate", validation_data=data, checkpoint_dir_for_init=path),
+        tmp_path,
+    )
+
+    with pytest.raises(CheckpointError, match="--ps_embedding_threshold 0: say so"):
+        describe(settings(change, checkpoint_dir_for_init=path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("nn.Linear(2, 1)", "nn.Linear(2, 1, bias=False)"), "tensor 'out.bias' is only there"),
+        (
+            ("nn.Linear(2, 1)", "nn.Linear(3, 1)"),
+            r"'out.weight' has shape \[1, 3\] here, \[1, 2\] there",
+        ),
+        (("self.out", "self.end"), "'end.weight' is only here; .*'out.weight' is only there"),
+        (("super().__init__()", TABLE), "table 't' is only here"),
+    ],
+)
+@pytest.mark.parametrize("how", ["resume", "checkpoint_dir_for_init"])
+def test_another_model_than_the_checkpoints_is_refused_by_what_differs(
+    settings, tmp_path, change, sentence, how
+):
+    path = checkpoint(tmp_path / "c", settings())
+
+    with pytest.raises(CheckpointError, match=f"another model .*{sentence}"):
+        describe(settings(change, **{how: path}), tmp_path)
+
+
+def test_another_optimizer_is_refused_where_the_same_job_goes_on_only(settings, tmp_path):
+    path = checkpoint(tmp_path / "c", settings())
+    change = ("SGD(lr=0.1)", "Adam(lr=0.1)")
+
+    with pytest.raises(CheckpointError, match=r"SGD\(lr=0.1.* says Adam\(lr=0.1.*for_init"):
+        describe(settings(change, resume=path), tmp_path)
+    describe(settings(change, checkpoint_dir_for_init=path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("return Model()", "return Model().double()"), "out.weight, out.bias are float64"),
+        (("Model()", "Model()"), ""),
+    ],
+)
+def test_what_is_not_quite_as_in_torch_is_told_at_the_start(settings, tmp_path, change, told):
+    describe(settings(change), tmp_path)
+
+    notes = json.loads((tmp_path / "describe.json").read_text())["notes"]
+    assert told in notes[0] if told else not notes
+
+
+def test_predictions_that_would_go_nowhere_are_refused(settings, tmp_path):
+    data = str(tmp_path / "data.csv")
+    with pytest.raises(UsageError, match="would go nowhere: give --output"):
+        describe(settings(command="predict", prediction_data=data), tmp_path)
