@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 _INIT_NBYTES = 32 << 20  # of one Init message; well below the 64 MiB that A20 asks for
-_PUSH_NBYTES = (1 << 30) - (1 << 20)  # common/rpc.py's limit of 1 GiB, less the envelope
+_PUSH_NBYTES = rpc.LARGEST_NBYTES - (1 << 20)  # less the envelope
 _FIRST_BACKOFF_S = 0.05
 _LAST_BACKOFF_S = 1.0
 

@@ -69,6 +69,7 @@ class Listeners:
             token=identity.token,
             identity=identity,
             threads=_THREADS,
+            receive_nbytes=rpc.LARGEST_NBYTES,
         )
         self.address = self._rpc.address
 
