@@ -243,7 +243,7 @@ class Course:
                         continue  # a server that held the cut was replaced: another cut
                     text = f"checkpoint {self._checkpoint_dir} cannot be written: {error}"
                     if last:
-                        self._core.fail(text)
+                        self._core.fail(f"{text}; {self._core.how_to_go_on()}")
                     else:
                         self._core.tell(f"{text}; training goes on")
                     return

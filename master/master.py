@@ -481,6 +481,7 @@ class Master:
             drain=self._must_leave(_ROLES[replica.role], replica.index),
             low_water=self.queue.low_water,
             slot_map_version=self.servers.version if self.servers is not None else 0,
+            tasks_below=self.queue.plan.first_id_of(self.queue.opened),
         )
 
     def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:

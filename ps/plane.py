@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from ..common import faults, listen
 from ..common.errors import EdlError, NotPinned, PeerError, Unreachable
 from ..common.identity import Identity
+from ..common.patience import Patience
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
 from . import frames, quantize
@@ -48,7 +49,7 @@ from .memory import HUGE, huge_pages
 from .metrics import Metrics
 from .slots import SlotMap
 from .small import BROKEN, Board, SmallPulls, prepare
-from .store import Invalid, Outcome, PullPlan, Pushed, RowPlan, span_of
+from .store import Invalid, NotYet, Outcome, PullPlan, Pushed, RowPlan, span_of
 from .stream import Stream, TlsStream, admit, host_id, map_region
 from .turns import Turns, of_this_process
 from .work import Work
@@ -248,6 +249,7 @@ class Buffers:
         size = nbytes + unit - 1 & -unit
         if size > self.limit_nbytes:
             raise Invalid(f"{nbytes} bytes in one request: this server takes {self.limit_nbytes}")
+        patience: Patience | None = None
         with self._lock:
             if self._kept and nbytes <= len(self._kept[-1]) <= 4 * size and not self._closed:
                 return self._kept.pop()  # the last one given: what caches have
@@ -261,9 +263,12 @@ class Buffers:
                 if self._room(size) or needed():
                     self.nbytes += size
                     return huge_pages(size)
+                patience = patience or Patience("memory for pushes, which others have")
                 self.waiting += 1
-                self._changed.wait(_LOOK_S)
-                self.waiting -= 1
+                try:
+                    patience.wait(self._changed, _LOOK_S)
+                finally:
+                    self.waiting -= 1
         raise Unreachable("the server is closing")
 
     @property
@@ -289,10 +294,6 @@ class Buffers:
 
     def _room(self, size: int) -> bool:
         return self.nbytes + size <= self.limit_nbytes
-
-
-class _Unavailable(EdlError):
-    """There is no store yet."""
 
 
 class _Session:
@@ -412,7 +413,7 @@ class _Session:
             return 0
         except (Unreachable, frames.Malformed):
             raise
-        except _Unavailable as error:
+        except NotYet as error:
             return self._refuse(frames.UNAVAILABLE, str(error))
         except Invalid as error:
             return self._refuse(frames.INVALID, str(error))
@@ -743,7 +744,7 @@ class _Session:
     def _store(self) -> Backend:
         store = self._backend()
         if store is None:
-            raise _Unavailable(f"server {self._plane.index} is starting")
+            raise NotYet(f"server {self._plane.index} is starting")
         return store
 
     def _tell(self, frame: bytes) -> None:

@@ -270,13 +270,15 @@ class Server:
             beats.join(_CALL_S)
 
     def _new_store(self, settings: JobSettings) -> Store:
-        return Store(
+        store = Store(
             index=self.index,
             slot_map=SlotMap(settings.num_ps),
             policy=Policy.of(settings),
             on_version=self._watch(settings),
             trace=self._trace,
         )
+        store.expect_tasks(self._wake.set)
+        return store
 
     def beat_until_end(self, store: Store, patience_s: float) -> int:
         """Heartbeats until the end; the exit code."""
@@ -290,6 +292,7 @@ class Server:
                 log.error("a step failed half way (see above): ending, to be replaced")
                 return 1
             self._servicer.metrics.observe(store)
+            asks = store.asks
             try:
                 reply = self._beat(store)
             except Unreachable as error:
@@ -308,6 +311,7 @@ class Server:
                 return 1
             if reply.drain:
                 self._draining = True
+            store.tell_tasks(reply.tasks_below if reply.HasField("tasks_below") else None, asks)
             if reply.low_water:
                 store.retire(reply.low_water)
         self._hand_over(store)

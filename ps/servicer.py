@@ -28,7 +28,7 @@ from .dense import ChunkKey
 from .metrics import Metrics
 from .optimizers import Floats
 from .plane import Listening
-from .store import Invalid, Outcome, Store, span_of
+from .store import Invalid, NotYet, Outcome, Store, span_of
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -52,7 +52,10 @@ def _served(method: Method) -> Method:
         except NotPinned as error:
             code = grpc.StatusCode.NOT_FOUND
             context.abort(code, str(error))
-        except Unreachable as error:  # for another server; or of a failpoint: the reply is lost
+        except (
+            Unreachable,
+            NotYet,
+        ) as error:  # for another server; or of a failpoint: the reply is lost
             code = grpc.StatusCode.UNAVAILABLE
             context.abort(code, str(error))
         except EdlError as error:

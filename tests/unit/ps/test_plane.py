@@ -440,6 +440,7 @@ def test_reply_that_breaks_off_is_no_reply(start, monkeypatch):
 def test_nothing_is_paced_on_loopback(start):
     shard = start()
     ours, _ = shard.peer()
+    until(lambda: shard.plane._peers)
     (theirs,) = shard.plane._peers
 
     found = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) for s in (ours, theirs)]
@@ -450,6 +451,7 @@ def test_nothing_is_paced_on_loopback(start):
 def test_only_the_sender_sends_on_loopback(start):
     shard = start()
     ours, _ = shard.peer()
+    until(lambda: shard.plane._peers)
     (theirs,) = shard.plane._peers
 
     found = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) for s in (ours, theirs)]
