@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..common import paths, storage
 from ..common.errors import EdlError, JobError, Unreachable, UsageError
+from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import Identity, given_identity
 
 if TYPE_CHECKING:
@@ -256,9 +257,10 @@ def _is_alive(pid: int) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        values: dict[str, Any] = json.loads(path.read_bytes())
+        values: dict[str, Any] = parse(read_plain(path))
+        must_be(values, dict)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise EdlError(f"{path} is damaged: {error}") from error
     return values
