@@ -92,7 +92,7 @@ class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
         def check(messages: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
             yield health()
 
-        self._refuse = grpc.stream_stream_rpc_method_handler(refuse)  # type: ignore[arg-type]
+        self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
         self._check = grpc.stream_stream_rpc_method_handler(check)
 
     def intercept_service(
@@ -157,7 +157,8 @@ class Server:
 
     def _whole_health(self) -> bytes:
         """Of all of it, as the health service answers that."""
-        reply = self._health.Check(health_pb2.HealthCheckRequest(), None)
+        whole: Any = None  # the context, which only a service that is unknown is told to
+        reply = self._health.Check(health_pb2.HealthCheckRequest(), whole)
         return bytes(reply.SerializeToString())
 
     def stop(self, grace_s: float = 0.5) -> None:
