@@ -71,8 +71,26 @@ def test_what_was_reported_done_and_is_not_on_all_servers_is_leased_again(start,
 
     assert 0 == job.code, status["message"]
     assert [[4, 4]] * 3 == applied(job)
+    assert [] == storage.load(tmp_path / "c").books["tasks"]
     assert "task 1 stands at 4 on server 0, 0 on server 1" in told(status)
     assert "task 2 was reported as done, and the servers have 0 of its 4 records" in told(status)
+
+
+def test_a_task_that_comes_back_from_the_last_cut_is_done_before_training_ends(start, tmp_path):
+    job = start([("a", 4)], checkpoint_dir=str(tmp_path / "c"))
+    worker = job.worker()
+    assert worker.done(worker.lease())
+
+    job.until(lambda status: status["checkpoint"])  # of a state that lacks it yet
+    again = worker.lease()
+    worker.train(again)
+    assert worker.done(again)
+    worker.work()
+    job.end()
+
+    assert pb.TRAIN == again.kind
+    assert 0 == job.code
+    assert [] == storage.load(tmp_path / "c").books["tasks"]
 
 
 @pytest.mark.parametrize(
