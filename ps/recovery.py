@@ -262,12 +262,13 @@ class Snapshots:
                 log.warning("old snapshots could not be removed: %s", error)
 
     def _failed(self, error: Exception) -> None:
-        what = (isinstance(error, OSError) and error.strerror) or str(error) or repr(error)
+        text = str(error) or ("out of memory" if isinstance(error, MemoryError) else repr(error))
+        what = (isinstance(error, OSError) and error.strerror) or text
         if what == self._told:
             return
         self._told = what
         note = (
-            f"no snapshot could be written: {error}. Training goes on, and it is tried again every "
+            f"no snapshot could be written: {text}. Training goes on, and it is tried again every "
             f"{self._interval_s:g} s; until then more is computed again should this server be lost"
         )
         log.error("%s", note, exc_info=None if isinstance(error, (OSError, EdlError)) else error)

@@ -8,7 +8,7 @@ ledger has become safe. Notes and coverage go with each beat until one is answer
 A master that comes back may have another address: `master.json` in the job's folder says which.
 
 Ends with 0 when drained (by the master or SIGTERM), with 1 when the master declared it lost, or did
-not answer for `master_timeout_s`, or when a step failed half way.
+not answer for `master_timeout_s`, or when a step failed half way or memory for a checkpoint.
 """
 
 from __future__ import annotations
@@ -290,6 +290,12 @@ class Server:
                 break
             if store.torn:
                 log.error("a step failed half way (see above): ending, to be replaced")
+                return 1
+            if self._servicer.exhausted:
+                log.error(
+                    "out of memory as it wrote a checkpoint: ending, to be replaced. Where that comes "
+                    "again, give servers more memory or use more of them (--num_ps)"
+                )
                 return 1
             self._servicer.metrics.observe(store)
             asks = store.asks

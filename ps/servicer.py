@@ -64,6 +64,10 @@ def _served(method: Method) -> Method:
         except OSError as error:
             context.abort(code, f"{name} failed on server {self.index}: {error}")
         except MemoryError:
+            if name == "Snapshot":  # all that it holds is whole, and it cannot be kept from here
+                self.exhausted = True
+                code = grpc.StatusCode.UNAVAILABLE
+                context.abort(code, f"server {self.index} is out of memory: it is replaced")
             code = grpc.StatusCode.RESOURCE_EXHAUSTED
             context.abort(code, f"server {self.index} is out of memory: use more servers")
         finally:
@@ -79,6 +83,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     def __init__(self, index: int, store: Store | None = None) -> None:
         self.index = index
         self.metrics = Metrics(index)
+        self.exhausted = False  # no memory is left to write a checkpoint: the process must end
         self.store = store
         self.listening: Listening | None = None  # the tensor plane of this shard
 

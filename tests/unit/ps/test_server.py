@@ -294,6 +294,30 @@ def test_a_torn_server_ends_with_1_and_one_line(in_process, caplog, monkeypatch)
     ]
 
 
+def test_a_server_without_memory_for_a_checkpoint_ends_with_1_to_be_replaced(
+    in_process, caplog, monkeypatch
+):
+    _, server = in_process
+    store = server.open_store(server.register(20.0))
+    store.init(SPEC, {("w", 0): np.zeros(3, np.float32)}, True)
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(server_module.snapshot, "write", fail)
+    client = PsClient([server.address], token="secret", spec=SPEC)
+    with pytest.raises(Unreachable, match="server 0 is out of memory: it is replaced"):
+        client.snapshot("c", "/nowhere", timeout_s=0.5)
+    client.close()
+
+    assert 1 == server.beat_until_end(store, 5.0)
+    assert ["out of memory as it wrote a checkpoint"] == [
+        record.getMessage().partition(":")[0]
+        for record in caplog.records
+        if record.levelname == "ERROR"
+    ]
+
+
 def test_a_server_that_still_reads_beats_as_starting(in_process, monkeypatch):
     master, server = in_process
     settings = server.register(20.0)
