@@ -7,10 +7,12 @@ health service that a kubelet asks (rpc.serve_health).
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 HOST_VARIABLE = "EDL_HOST"
 HEALTH_PORT_VARIABLE = "EDL_HEALTH_PORT"
 METRICS_PORT_VARIABLE = "EDL_METRICS_PORT"
+_METRICS_CONNECTIONS = 32  # at a time; a scraper needs one
+_METRICS_S = 10.0  # of silence
 ANY_PORTS = {HEALTH_PORT_VARIABLE: "", METRICS_PORT_VARIABLE: ""}  # one port is of one process
 
 
@@ -73,13 +77,84 @@ def is_loopback(host: str) -> bool:
     return (mapped or found).is_loopback
 
 
+class Strangers:
+    """Connections of peers who have proved nothing yet: `most` at a time, a new one ends the oldest.
+
+    So however many somebody holds open, they cost little, and whoever belongs here gets through:
+    he needs a moment, and is the newest of them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._held: dict[socket.socket, None] = {}  # oldest first
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._held[sock] = None
+            if len(self._held) > self._most:
+                oldest = next(iter(self._held))
+                del self._held[oldest]
+                hang_up(oldest)
+
+    def remove(self, sock: socket.socket) -> bool:
+        """It is gone, or no stranger any more. False: it was hung up on."""
+        with self._lock:
+            return self._held.pop(sock, sock) is None
+
+    def hang_up(self) -> None:
+        """On all of them."""
+        with self._lock:
+            for sock in self._held:
+                hang_up(sock)
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Wake whoever waits on the socket; he closes it."""
+    with contextlib.suppress(OSError):  # the peer was first
+        sock.shutdown(socket.SHUT_RDWR)
+
+
 def serve_metrics(registry: CollectorRegistry | None = None) -> tuple[WSGIServer, str]:
-    """Serve /metrics; the server and its address. Raises UsageError where the port is taken."""
-    from prometheus_client import REGISTRY, start_http_server  # the command line does without
+    """Serve /metrics; the server and its address. Raises UsageError where the port is taken.
+
+    Anybody may ask; who says nothing, or comes with many, is hung up on.
+    """
+    from socketserver import ThreadingMixIn
+    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+    from prometheus_client import REGISTRY, make_wsgi_app  # the command line does without
 
     host, port = own_host(), fixed_port(METRICS_PORT_VARIABLE)
+    strangers = Strangers(_METRICS_CONNECTIONS)
+
+    class Handler(WSGIRequestHandler):
+        timeout = _METRICS_S
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Nobody reads it."""
+
+    class Server(ThreadingMixIn, WSGIServer):
+        address_family = family(host)
+        daemon_threads = True
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            strangers.add(request)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            strangers.remove(request)
+            super().shutdown_request(request)
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A peer that goes away is no news."""
+
     try:
-        server, _ = start_http_server(port, addr=host, registry=registry or REGISTRY)
+        server = make_server(host, port, make_wsgi_app(registry or REGISTRY), Server, Handler)
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     except OSError as error:
         raise UsageError(
             f"cannot serve metrics on {joined(host, port)}: {error.strerror}. Set "

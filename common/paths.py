@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from .errors import UsageError
+from .foreign import read_plain
 
 HOME_VARIABLE = "EDL_HOME"
 JOURNAL = "journal.sqlite"  # the master's books, in the job's folder
@@ -43,9 +44,12 @@ def master_address(folder: Path | str) -> str | None:
     The file is replaced as a whole, whenever a master begins to serve.
     """
     try:
-        return str(json.loads((Path(folder) / "master.json").read_bytes())["address"])
+        return str(json.loads(read_plain(Path(folder) / "master.json"))["address"])
     except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError) as error:
+        path = Path(folder) / "master.json"
+        raise UsageError(f"{path} says no address of a master: {error!r}.") from error
 
 
 def is_locked(folder: Path) -> bool:
@@ -68,9 +72,12 @@ def can_go_on(folder: Path) -> bool:
     if not (folder / JOURNAL).exists():
         return False
     try:
-        resume = json.loads((folder / "result.json").read_bytes()).get("resume")
+        resume = json.loads(read_plain(folder / "result.json")).get("resume")
     except FileNotFoundError:
         return True
+    except (ValueError, AttributeError) as error:
+        path = folder / "result.json"
+        raise UsageError(f"{path} is no result of a job: {error}.") from error
     return bool(resume) and Path(resume).resolve() == folder.resolve()
 
 

@@ -1,7 +1,8 @@
 """gRPC at the edges: servers and channels with the job's identity, deadlines, message limits.
 
-Every server refuses a call without the job's token (UNAUTHENTICATED); every call has a deadline.
-Where the job has a certificate, servers and channels speak mutual TLS and accept that one alone.
+Every server refuses a call without the job's token (UNAUTHENTICATED), before it takes the message
+in; every call has a deadline. Where the job has a certificate, servers and channels speak mutual TLS
+and accept that one alone. No channel goes by way of a proxy, whatever the environment says.
 Both reach a process through the environment (EDL_TOKEN, EDL_IDENTITY), never through arguments.
 `call` turns gRPC's errors into ours, so that no other file needs to know status codes.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -22,17 +23,18 @@ from .errors import EdlError, NotPinned, Unauthenticated, Unreachable, UsageErro
 from .identity import CERTIFIED_NAME, IDENTITY_VARIABLE, TOKEN_VARIABLE, Identity, job_identity
 from .listen import HEALTH_PORT_VARIABLE, fixed_port, host_of, joined, own_host
 
-_TOKEN_KEY = "x-edl-token"
+TOKEN_KEY = "x-edl-token"
 SHARD_KEY = (
     "edl-shard"  # whom a call is for: another server may be given the port of one that is gone
 )
 MASTER_EPOCH_KEY = "edl-master-epoch"  # of a master's calls, so that an older one's are refused
 
 # A plain push of one batch's rows may be large; chunked Init and Pull keep dense messages far below.
-_OPTIONS = [
-    ("grpc.max_receive_message_length", 1 << 30),
-    ("grpc.max_send_message_length", 1 << 30),
-]
+LARGEST_NBYTES = 1 << 30
+# To a process that holds no parameters: the largest is the result of a task, a few hundred KiB.
+_CONTROL_NBYTES = 32 << 20
+_HEALTH_NBYTES = 4 << 10
+_RECEIVE, _SEND = "grpc.max_receive_message_length", "grpc.max_send_message_length"
 _SILENT_S = 10.0  # a connection on which nothing came for so long is asked whether it lives
 _ALIVE = [
     ("grpc.http2.ping_timeout_ms", 5000),  # the one that closes it: keepalive_timeout_ms does not
@@ -44,12 +46,19 @@ _ALIVE = [
 # that is half open (the way is gone, both ends hold it) would else fail all calls for a quarter of
 # an hour: it must be closed to be made anew.
 _CHANNEL_OPTIONS = [
-    *_OPTIONS,
+    (_RECEIVE, LARGEST_NBYTES),
+    (_SEND, LARGEST_NBYTES),
     *_ALIVE,
+    # Peers of a job reach each other themselves. gRPC would obey http_proxy and its like also for
+    # 127.0.0.1, and would say nothing where that proxy is none.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.address_http_proxy_enabled_addresses", ""),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+
+_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
 # What gRPC says where a handshake fails. The latter two may pass: a port that is another process's
 # by now, a peer that ends just then.
@@ -68,27 +77,33 @@ def job_token() -> str:
 
 
 class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuse calls that do not carry the token; health checks are open."""
+    """Refuse calls that do not carry the token; `health`, what a health check is answered, is open.
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    Whoever has no token is answered by a handler of the streaming kind that never asks for a
+    message: gRPC takes one in, of any size, only when the handler wants it.
+    """
 
-        def refuse(request: Any, context: grpc.ServicerContext) -> None:
+    def __init__(self, token: str, health: Callable[[], bytes]) -> None:
+        self._token = token.encode()
+
+        def refuse(messages: Any, context: grpc.ServicerContext) -> None:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
 
-        self._refuse = grpc.unary_unary_rpc_method_handler(refuse)
+        def check(messages: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+            yield health()
+
+        self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
+        self._check = grpc.stream_stream_rpc_method_handler(check)
 
     def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Any],
         details: grpc.HandlerCallDetails,
     ) -> Any:
-        if details.method.startswith("/grpc.health."):
+        given = dict(details.invocation_metadata or ()).get(TOKEN_KEY, "")
+        if hmac.compare_digest(str(given).encode(), self._token):
             return continuation(details)
-        given = dict(details.invocation_metadata or ()).get(_TOKEN_KEY, "")
-        if not hmac.compare_digest(str(given), self._token):
-            return self._refuse
-        return continuation(details)
+        return self._check if details.method == _HEALTH_CHECK else self._refuse
 
 
 class Server:
@@ -103,23 +118,28 @@ class Server:
         host: str | None = None,
         port: int = 0,
         threads: int = 32,
+        receive_nbytes: int = _CONTROL_NBYTES,
     ) -> None:
-        """Raises EdlError where it cannot listen there, or may not without a certificate."""
+        """`receive_nbytes`: of the largest message that is taken from whoever has the token.
+
+        Raises EdlError where it cannot listen there, or may not without a certificate.
+        """
         identity = identity or job_identity(token)
         host = host or own_host()
         encrypts = identity.encrypts(host)
+        self._health = health.HealthServicer()
         self._server = grpc.server(
             futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
-            interceptors=[_TokenCheck(token)],
+            interceptors=[_TokenCheck(token, self._whole_health)],
             options=[
-                *_OPTIONS,
+                (_RECEIVE, receive_nbytes),
+                (_SEND, LARGEST_NBYTES),
                 *_ALIVE,
                 ("grpc.http2.min_ping_interval_without_data_ms", int(_SILENT_S * 500)),
                 ("grpc.so_reuseport", 0),
             ],
         )
         register(self._server)
-        self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         where = joined(host, port)
         try:
@@ -134,6 +154,12 @@ class Server:
         self.address = joined(host, bound)
         self._server.start()
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    def _whole_health(self) -> bytes:
+        """Of all of it, as the health service answers that."""
+        whole: Any = None  # the context, which only a service that is unknown is told to
+        reply = self._health.Check(health_pb2.HealthCheckRequest(), whole)
+        return bytes(reply.SerializeToString())
 
     def stop(self, grace_s: float = 0.5) -> None:
         """Refuse new calls, let running ones end within `grace_s`, close."""
@@ -152,7 +178,7 @@ def serve_health() -> grpc.Server | None:
         return None
     server = grpc.server(
         futures.ThreadPoolExecutor(2, thread_name_prefix="health"),
-        options=[("grpc.so_reuseport", 0)],
+        options=[("grpc.so_reuseport", 0), (_RECEIVE, _HEALTH_NBYTES)],
     )
     health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
     where = joined(own_host(), port)
@@ -203,7 +229,7 @@ class Channel:
         identity: Identity | None = None,
     ) -> None:
         self._channel = _open(address, identity or job_identity(token))
-        self._metadata: tuple[tuple[str, str], ...] = ((_TOKEN_KEY, token),)
+        self._metadata: tuple[tuple[str, str], ...] = ((TOKEN_KEY, token),)
         if master_epoch is not None:
             self._metadata += ((MASTER_EPOCH_KEY, str(master_epoch)),)
         if shard is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from .errors import UsageError
+from .foreign import read_plain
 
 
 def about(
@@ -95,7 +96,7 @@ class Stored:
         """Those in a job's folder. Raises UsageError where there are none of this version."""
         path = folder / "settings.json"
         try:
-            return cls.from_json(path.read_text())
+            return cls.from_json(read_plain(path).decode())
         except OSError as error:
             raise UsageError(f"{folder} is no job's folder: {error}.") from error
         except (TypeError, ValueError) as error:

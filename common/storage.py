@@ -8,6 +8,7 @@ The manifest holds a checksum of itself. A directory without a valid one is no c
 many files it has; files that the
 manifest does not name (of an attempt that was given up) are ignored. A checkpoint that is asked for
 by name must be whole, or CheckpointError says which file is not and why; `latest` skips torn ones.
+It may be a stranger's: see foreign.py.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CheckpointError
+from .foreign import must_be, open_plain, parse, plain_name, read_plain
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,16 @@ MANIFEST = "MANIFEST.json"
 FORMAT = 2
 _VERSION_NAME = re.compile(r"version-(\d{12,})(?:\.(\d{1,6}))?")
 _READ_NBYTES = 1 << 20
+_VALUES = {
+    "version": int,
+    "num_shards": int,
+    "num_slots": int,
+    "files": [{"name": str, "nbytes": int, "sha256": str}],
+    "model": dict,
+    "books": dict,
+    "created": str,
+    "checksum": str,
+}
 
 
 @dataclass(frozen=True)
@@ -157,29 +169,32 @@ def read_manifest(directory: str | Path, *, checksums: bool = True) -> Manifest:
     """
     path = Path(directory)
     try:
-        values = json.loads((path / MANIFEST).read_bytes())
-        if values["format"] != FORMAT:
+        values = parse(read_plain(path / MANIFEST))
+        must_be(values, dict)
+        if values.get("format") != FORMAT:
             raise CheckpointError(
-                f"{path / MANIFEST} has format {values['format']}; this version reads {FORMAT}"
+                f"{path / MANIFEST} has format {values.get('format')}; this version reads {FORMAT}"
             )
+        must_be(values, _VALUES)
         if values.pop("checksum") != _checksum(values):
             raise CheckpointError(f"{path / MANIFEST} is damaged: its checksum is another")
         manifest = Manifest(
             path,
-            int(values["version"]),
-            int(values["num_shards"]),
-            int(values["num_slots"]),
-            tuple(FileRecord(**record) for record in values["files"]),
+            values["version"],
+            values["num_shards"],
+            values["num_slots"],
+            tuple(FileRecord(f["name"], f["nbytes"], f["sha256"]) for f in values["files"]),
             values["model"],
             values["books"],
             values["created"],
         )
+        check_names([record.name for record in manifest.files], but=(MANIFEST,))
     except OSError as error:
         raise CheckpointError(
             f"{path} is no complete checkpoint: cannot read {MANIFEST}: {error.strerror}"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path / MANIFEST} is damaged: {error!r}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path / MANIFEST} is damaged: {error}") from error
     for record in manifest.files:
         _check_size(path, record)
     if checksums:
@@ -188,11 +203,23 @@ def read_manifest(directory: str | Path, *, checksums: bool = True) -> Manifest:
     return manifest
 
 
+def check_names(names: Sequence[str], but: Sequence[str] = ()) -> None:
+    """Raises ValueError where one of these is no name of a file in the folder, or comes twice."""
+    seen = set(but)
+    for name in names:
+        if not plain_name(name):
+            raise ValueError(f"{name!r} is no name of a file in this folder")
+        if name in seen:
+            raise ValueError(f"the file {name!r} is named twice")
+        seen.add(name)
+
+
 def read_checked(manifest: Manifest, record: FileRecord) -> bytes:
     """A file's bytes. Raises CheckpointError unless they are what was written."""
     path = manifest.directory / record.name
+    _check_size(manifest.directory, record)
     try:
-        data = path.read_bytes()
+        data = read_plain(path, record.nbytes)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     if hashlib.sha256(data).hexdigest() != record.sha256:
@@ -262,7 +289,7 @@ def _model_of(directory: Path, files: Sequence[FileRecord]) -> dict[str, Any]:
     name = next((record.name for record in files if record.name.endswith(".json")), None)
     if name is None:
         raise CheckpointError(f"no server wrote its books to {directory}")
-    model: dict[str, Any] = json.loads((directory / name).read_bytes())["model"]
+    model: dict[str, Any] = json.loads(read_plain(directory / name))["model"]
     return model
 
 
@@ -292,9 +319,12 @@ def _is_complete(path: Path) -> bool:
 def _check_size(directory: Path, record: FileRecord) -> None:
     path = directory / record.name
     try:
-        nbytes = path.stat().st_size
-    except OSError as error:
+        with open_plain(path) as file:
+            nbytes = os.fstat(file.fileno()).st_size
+    except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing: {error.strerror}") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     if nbytes != record.nbytes:
         raise CheckpointError(f"{path} is torn: {nbytes} bytes instead of {record.nbytes}")
 
@@ -302,9 +332,12 @@ def _check_size(directory: Path, record: FileRecord) -> None:
 def _check_sum(directory: Path, record: FileRecord) -> None:
     path = directory / record.name
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_READ_NBYTES):
-            digest.update(block)
+    try:
+        with open_plain(path) as file:
+            while block := file.read(_READ_NBYTES):
+                digest.update(block)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     if digest.hexdigest() != record.sha256:
         raise CheckpointError(f"{path} is damaged: its sha256 is not the manifest's")
 

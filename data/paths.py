@@ -75,7 +75,10 @@ def _file_system(path: str) -> tuple[Any, str]:
     if "://" not in path:
         return LocalFileSystem(), str(Path(path).expanduser().absolute())
     try:
-        fs, inner = fsspec.core.url_to_fs(path)
+        # aiohttp obeys http_proxy and its like only where it is told to.
+        obeys = {"client_kwargs": {"trust_env": True}}
+        web = {name: obeys for name in ("http", "https") if f"{name}://" in path}
+        fs, inner = fsspec.core.url_to_fs(path, **web)
     except (ImportError, ValueError) as error:
         raise UsageError(
             f"{path} cannot be opened: {error}. Install the fsspec package of that protocol "

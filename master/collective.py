@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common import faults, storage
-from ..common.errors import EdlError, Unreachable
+from ..common.errors import EdlError, JobError, Unreachable
 from ..proto import master_pb2 as pb
 from .core import RETRY_S, Core
 from .loop import Script
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _LAST_CALL_S = 10.0  # for workers that are to come, when a job or all of its group starts; a guess
 _WRITE_S = 1800.0  # a member writes all it holds
+_LONGEST_CUT_S = 180.0  # until servers and group stand at one place; a guess beyond honest pushes
 _FOLDER = "group"  # of snapshots, in the job's
 
 
@@ -208,9 +209,11 @@ class Collective:
         return cut, self._core.queue.books(cut.applied)
 
     def _take(self, kind: Any, ready: Callable[[], bool]) -> Script[Cut]:
+        """Raises JobError where group and servers are never found at one place."""
         core = self._core
+        began: float | None = None
         while True:
-            yield ready
+            yield from core.until(ready, lambda: "a round of workers, for a cut")
             name = f"cut-{core.journal.epoch}-{next(self._cut_numbers)}"
             future: Future[pb.ReportOrderRequest] = Future()
             self._order(kind, name, future)
@@ -222,6 +225,12 @@ class Collective:
                 continue
             if taken.version < 0:
                 self._drop(name)
+                began = core.clock.now() if began is None else began
+                if core.clock.now() - began > _LONGEST_CUT_S:
+                    raise JobError(
+                        f"the group and the servers did not stand at one place within "
+                        f"{_LONGEST_CUT_S:.0f} s: spans have come to some of them only"
+                    )
                 yield from core.loop.sleep(RETRY_S)
                 continue
             faults.point("master.cut", cut=name)

@@ -31,6 +31,7 @@ Answer = TypeVar("Answer")
 EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, EXIT_INTERRUPTED = 0, 1, 3, 130
 MEMORY = "job"  # the name in the journal of what `save` writes
 RETRY_S = 0.5  # pause before an unreachable server is asked again
+TELL_S = 10.0  # how often the user is told what a script waits for
 
 
 class Core:
@@ -90,13 +91,26 @@ class Core:
         log.info("%s", text)
 
     def insist(self, call: Callable[[], Answer]) -> Script[Answer]:
-        """The result of a call to the servers, asked again until they answer."""
+        """The result of a call to the servers, asked again until they answer; says so now and then."""
+        told = self.clock.now()
         while True:
             try:
                 return (yield self.loop.background(call))  # type: ignore[no-any-return]
             except Unreachable as error:
                 log.warning("servers -> unreachable error=%r", str(error))
+                if self.clock.now() - told >= TELL_S:
+                    told = self.clock.now()
+                    self.tell(f"waiting for the parameter servers: {error}")
             yield from self.loop.sleep(RETRY_S)
+
+    def until(self, over: Callable[[], bool], what: Callable[[], str]) -> Script[None]:
+        """Wait until it is over; says every now and then `what` is waited for ("": nothing to say)."""
+        while not over():
+            until = self.clock.now() + TELL_S
+            self.loop.wake_at(until)
+            yield lambda: over() or self.clock.now() >= until  # noqa: B023
+            if not over() and (text := what()):
+                self.tell(f"waiting for {text}")
 
     # -- the end
 

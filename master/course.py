@@ -109,10 +109,12 @@ class Course:
             epoch += 1
         yield lambda: not self._due
         while True:
-            if whole != self._group.version:
+            if whole != self._group.version or not queue.epochs_done(queue.opened):
                 whole = yield from self._epochs_done(queue.opened, not self._settings.use_async)
             if self._settings.checkpoint_dir:  # first: the end runs the user's code, which may fail
                 yield from self.checkpoint(last=True)
+            if not queue.epochs_done(queue.opened):
+                continue  # what was reported as done was not on all servers, and came back
             self._core.do("add", kind=int(Kind.TRAIN_END), pieces=_END, group=_TRAIN_END)
             yield lambda: queue.group_done(_TRAIN_END)
             if whole == self._group.version:
@@ -243,7 +245,7 @@ class Course:
                         continue  # a server that held the cut was replaced: another cut
                     text = f"checkpoint {self._checkpoint_dir} cannot be written: {error}"
                     if last:
-                        self._core.fail(text)
+                        self._core.fail(f"{text}; {self._core.how_to_go_on()}")
                     else:
                         self._core.tell(f"{text}; training goes on")
                     return

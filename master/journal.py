@@ -48,6 +48,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if path.exists() and not path.is_file():  # SQLite would wait for a pipe
+            raise self._damaged("it is no plain file")
         with self._errors():
             self._connection = sqlite3.connect(
                 path, _BUSY_S, isolation_level=None, check_same_thread=False

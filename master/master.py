@@ -481,6 +481,7 @@ class Master:
             drain=self._must_leave(_ROLES[replica.role], replica.index),
             low_water=self.queue.low_water,
             slot_map_version=self.servers.version if self.servers is not None else 0,
+            tasks_below=self.queue.plan.first_id_of(self.queue.opened),
         )
 
     def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:
@@ -781,10 +782,15 @@ class Master:
             # Workers level what a lost one left uneven; without them there is no cut any more.
             until = self.core.clock.now() + grace_s
             self.loop.wake_at(until)
-            yield lambda: not (queue.uneven and running(WORKER)) or self.core.clock.now() >= until
+            yield from self.core.until(
+                lambda: not (queue.uneven and running(WORKER)) or self.core.clock.now() >= until,
+                lambda: "the workers to level what the servers hold",
+            )
         self.replicas.scale(0)
         self._stop_all(WORKER, grace_s)
-        yield lambda: not running(WORKER) and not queue.fencing
+        yield from self.core.until(
+            lambda: not running(WORKER) and not queue.fencing, self._what_stops_waits_for
+        )
         if trains and not saves:  # nothing was done that what it began from has not
             return self.status.checkpoint
         # Not `version`: the servers' heartbeats tell it up to a second late.
@@ -796,6 +802,15 @@ class Master:
                 return self.status.checkpoint
         return self.core.resume
 
+    def _what_stops_waits_for(self) -> str:
+        there = [str(slot.index) for slot in self.replicas.running(WORKER)]
+        if there:
+            return f"worker {', '.join(there)} to hand back and leave"
+        return f"the servers to answer about task {', '.join(map(str, self._fenced()))}"
+
+    def _fenced(self) -> list[int]:
+        return [fence.task for fence in self.queue.fencing][:5]
+
     def _stop_members(self, group: Collective) -> Script[str | None]:
         """What goes on: what the last worker leaves, which stopped after the same step as the others.
 
@@ -803,10 +818,12 @@ class Master:
         """
         self.replicas.scale(0)
         self._stop_all(WORKER, self.settings.drain_grace_s)
-        yield lambda: not self.replicas.running(WORKER)
+        yield from self.core.until(
+            lambda: not self.replicas.running(WORKER), self._what_stops_waits_for
+        )
         if group.left is not None and not self.core.ended:
             group.stand()
-            yield lambda: not self.queue.fencing
+            yield from self.core.until(lambda: not self.queue.fencing, self._what_stops_waits_for)
             if not self.queue.uneven:
                 yield from self.course.keep(group.left)
                 return self.status.checkpoint

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
-from ..common.errors import EdlError, Fenced, JobError, PeerError, UsageError
+from ..common.errors import CheckpointError, EdlError, Fenced, JobError, PeerError, UsageError
+from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import job_identity
 from ..common.listen import own_host
 from ..common.settings import JobSettings
@@ -35,7 +36,7 @@ from ..runtime.nursery import Nursery
 from .core import EXIT_INTERRUPTED, MEMORY
 from .journal import Journal
 from .master import Master
-from .plan import check_same_plan, cut, plan_of, sources_of
+from .plan import Plan, check_same_plan, cut, plan_of, sources_of
 from .scalars import Scalars
 from .servers import RemoteServers
 from .servicer import MasterServicer
@@ -172,7 +173,10 @@ def _run(
     else:
         failed = job_dir / paths.FAILED
         why = json.loads(failed.read_bytes())["message"] if failed.exists() else None
-        master.resume(after, memory, why)
+        try:
+            master.resume(after, memory, why)
+        except _UNREADABLE as error:
+            raise _not_of_this_version(job_dir, error) from error
         failed.unlink(missing_ok=True)
     server = _listen(MasterServicer(master), token, settings.port, job_dir)
     metrics_address = scalars.serve()
@@ -226,6 +230,14 @@ def _leave_result(master: Master, job_dir: Path, scalars: Scalars) -> None:
     scalars.close()
 
 
+_MOST_EPOCHS = 1_000_000  # where the plan has no end
+_UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+_BOOKS = {
+    "first_id": int,
+    "epochs_opened": int,
+    "tasks": [(int, int, int, int, [int])],
+    "quarantined": [(int, str, [int], str)],
+}
 _Begun = tuple[Journal, TaskQueue, str, dict[str, Any]]
 
 
@@ -239,13 +251,27 @@ def _resume(settings: JobSettings, job_dir: Path) -> _Begun | None:
     if state is None:  # it was killed before it had written anything
         journal.close()
         return None
-    described = json.loads((job_dir / "describe.json").read_text())
-    queue = TaskQueue(plan_of(settings, described), tolerance=_tolerance(settings))
-    load_queue(queue, state["queue"])
-    for kind, arguments in decisions:
-        getattr(queue, kind)(**arguments)
+    try:
+        described = parse(read_plain(job_dir / "describe.json"))
+        queue = TaskQueue(plan_of(settings, described), tolerance=_tolerance(settings))
+        load_queue(queue, state["queue"])
+        for kind, arguments in decisions:
+            if kind.startswith("_"):
+                raise ValueError(f"{kind!r} is no decision")
+            getattr(queue, kind)(**arguments)
+    except (OSError, *_UNREADABLE) as error:
+        raise _not_of_this_version(job_dir, error) from error
     log.info("resuming epoch=%d decisions=%d", journal.epoch, len(decisions))
     return journal, queue, "", described
+
+
+def _not_of_this_version(job_dir: Path, error: Exception) -> JobError:
+    log.debug("the journal cannot be replayed", exc_info=error)
+    return JobError(
+        f"the job in {job_dir} cannot be gone on with: what its journal says is not what a master of "
+        f"this version writes ({error!r}). Start it again, with --checkpoint_dir_for_init and its last "
+        "checkpoint where it has one."
+    )
 
 
 def _begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> _Begun:
@@ -326,13 +352,34 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
         # With another optimizer, which a new job may have, only the parameters are of use.
         same = settings.resume or manifest.model.get("optimizer") == described.get("optimizer")
         if same and manifest.books.get("plan") == plan.fingerprint():
-            queue = TaskQueue.from_books(plan, manifest.books, tolerance=tolerance)
+            queue = _queue_of(manifest, plan, tolerance)
             if settings.resume or not queue.plan_done:
                 log.info(
                     "going on with checkpoint=%s records=%d", manifest.directory, queue.records_done
                 )
                 return queue, str(manifest.directory)
     return TaskQueue(plan, tolerance=tolerance), ""
+
+
+def _queue_of(manifest: storage.Manifest, plan: Plan, tolerance: int) -> TaskQueue:
+    """The queue that goes on where the checkpoint's books end. Raises CheckpointError."""
+    try:
+        must_be(manifest.books, _BOOKS, "books")
+        opened = manifest.books["epochs_opened"]
+        if opened > (_MOST_EPOCHS if plan.epochs is None else plan.epochs):
+            raise ValueError(f"{opened} epochs are open, of {plan.epochs}")
+        queue = TaskQueue.from_books(plan, manifest.books, tolerance=tolerance)
+        for number, _, position, _, skips in manifest.books["tasks"]:
+            size = queue.tasks[number].size
+            if position > size or any(skip >= size for skip in skips):
+                raise ValueError(f"task {number}, of {size} records, stands at {position}")
+    except _UNREADABLE as error:
+        what = f"there is no task {error}" if isinstance(error, KeyError) else str(error)
+        raise CheckpointError(
+            f"the books in {manifest.directory} are damaged: {what}. Begin from its parameters alone: "
+            f"--checkpoint_dir_for_init {manifest.directory} with another --seed."
+        ) from error
+    return queue
 
 
 def _tolerance(settings: JobSettings) -> int:

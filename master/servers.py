@@ -74,6 +74,11 @@ class Servers(Protocol):
         """Pin one state of all shards; None where pushes in flight did not arrive in `hold_s`."""
         ...
 
+    @property
+    def uneven(self) -> Mapping[int, Sequence[int]]:
+        """The tasks of which shards stood at different positions when the last cut began: by shard."""
+        ...
+
     def unpin(self, name: str) -> None:
         """Forget a cut."""
         ...
@@ -130,6 +135,10 @@ class RemoteServers:
         if taken is None:
             return None
         return Cut(name, taken.version, {entry.task: entry.applied for entry in taken.ledger})
+
+    @property
+    def uneven(self) -> Mapping[int, Sequence[int]]:
+        return self._client.uneven
 
     def unpin(self, name: str) -> None:
         self._client.unpin(name, timeout_s=_RPC_TIMEOUT_S)

@@ -355,6 +355,28 @@ class TaskQueue:
             task.position = min(task.position, position)
             task.heard = min(task.heard, position)
 
+    def doubt(self, task: int, position: int) -> None:
+        """Shards do not stand where a train task should; `position`: the least of theirs.
+
+        It is fenced, to see where they do stand, and goes on from there; whoever holds it loses it.
+        """
+        current = self.tasks[task]
+        if current.kind != Kind.TRAIN or current.state == State.FENCING:
+            return
+        current.tell(f"doubted: a server stands at {position}")
+        if current.state == State.DONE:
+            self._reopen(current)
+        elif current.state == State.LEASED:
+            self._come_back(current, "doubted")
+        else:
+            self._todo = [entry for entry in self._todo if entry[-1] != task]
+            heapq.heapify(self._todo)
+            current.state = State.FENCING
+            current.attempt += 1
+            self._fencing[task] = self._begun[task] = None
+        current.position = min(current.position, position)
+        current.heard = min(current.heard, position)
+
     def cancel(self, group: str) -> None:
         """Forget the tasks of a group; whoever holds one is fenced."""
         for task in [t for t in self.tasks.values() if t.group == group]:
@@ -443,11 +465,12 @@ class TaskQueue:
     @property
     def uneven(self) -> bool:
         """Shards stand at different positions of a task, until somebody works on it."""
-        begun = (self.tasks[number] for number in self._begun)
-        return any(
-            t.state == State.FENCING or max(t.position, t.heard) < max(t.boundaries, default=0)
-            for t in begun
-        )
+        return any(map(_is_uneven, (self.tasks[number] for number in self._begun)))
+
+    @property
+    def uneven_tasks(self) -> list[Task]:
+        """Those tasks, and what is being fenced."""
+        return [t for t in (self.tasks[number] for number in self._begun) if _is_uneven(t)]
 
     @property
     def quarantined_records(self) -> int:
@@ -656,3 +679,8 @@ class TaskQueue:
             f"task {task.id} is {task.state.value} (attempt {task.attempt}) and was told: {event}. "
             f"Its story: {story or 'none'}"
         )
+
+
+def _is_uneven(task: Task) -> bool:
+    ahead = max(task.boundaries, default=0)
+    return task.state == State.FENCING or max(task.position, task.heard) < ahead

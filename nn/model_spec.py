@@ -10,11 +10,20 @@ import json
 import math
 from dataclasses import dataclass
 
+from ..common.errors import EdlError
+from ..common.foreign import must_be, parse
 from . import optimizers
 
 DTYPES = ("float32", "bfloat16", "float16")
 ROUNDINGS = ("nearest", "stochastic")
+MOST_DIM = 1 << 20  # of a row; frames.py has the same
+MOST_ELEMENTS = 1 << 40  # of a dense tensor: 4 TiB
 CHUNK_ELEMENTS = 1 << 20  # 4 MiB of float32: the unit of placement, transfer and locking
+_VALUES = {
+    "dense": [{"name": str, "shape": [int], "kind": str}],
+    "tables": [{"name": str, "dim": int}],
+    "optimizer": {"name": str},
+}
 
 
 @dataclass(frozen=True)
@@ -79,15 +88,39 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, text: str) -> ModelSpec:
-        values = json.loads(text)
-        return cls(
+        """Raises ValueError where it is none: it may be a stranger's."""
+        values = parse(text)
+        must_be(values, _VALUES)
+        if type(values.get("seed")) is not int:
+            raise ValueError(f"the seed is {values.get('seed')!r}, not a whole number")
+        try:
+            optimizer = optimizers.from_dict(values["optimizer"])
+            tables = tuple(TableSpec(**t) for t in values["tables"])
+        except (KeyError, TypeError, EdlError) as error:
+            raise ValueError(f"it has no optimizer or tables that are known: {error}") from error
+        spec = cls(
             dense=tuple(
                 DenseSpec(d["name"], tuple(d["shape"]), d["kind"]) for d in values["dense"]
             ),
-            tables=tuple(TableSpec(**t) for t in values["tables"]),
-            optimizer=optimizers.from_dict(values["optimizer"]),
+            tables=tables,
+            optimizer=optimizer,
             seed=values["seed"],
         )
+        spec.check_sizes()
+        return spec
+
+    def check_sizes(self) -> None:
+        """Raises ValueError where something could not be held anywhere, or is named twice."""
+        for dense in self.dense:
+            if dense.kind not in ("parameter", "buffer") or dense.elements > MOST_ELEMENTS:
+                raise ValueError(f"the dense tensor {dense.name!r} is {dense.kind} {dense.shape}")
+        for table in self.tables:
+            if not 1 <= table.dim <= MOST_DIM:
+                raise ValueError(f"the table {table.name!r} has rows of {table.dim}")
+        for named in (self.dense, self.tables):
+            names = [each.name for each in named]
+            if len(set(names)) < len(names):
+                raise ValueError("two tensors or two tables have one name")
 
 
 def difference(here: ModelSpec, there: ModelSpec) -> str:

@@ -236,16 +236,18 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("fenced", "drain", "low_water", "slot_map_version")
+    __slots__ = ("fenced", "drain", "low_water", "slot_map_version", "tasks_below")
     FENCED_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     LOW_WATER_FIELD_NUMBER: _ClassVar[int]
     SLOT_MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TASKS_BELOW_FIELD_NUMBER: _ClassVar[int]
     fenced: bool
     drain: bool
     low_water: int
     slot_map_version: int
-    def __init__(self, fenced: bool = ..., drain: bool = ..., low_water: _Optional[int] = ..., slot_map_version: _Optional[int] = ...) -> None: ...
+    tasks_below: int
+    def __init__(self, fenced: bool = ..., drain: bool = ..., low_water: _Optional[int] = ..., slot_map_version: _Optional[int] = ..., tasks_below: _Optional[int] = ...) -> None: ...
 
 class GetServersRequest(_message.Message):
     __slots__ = ("known_slot_map_version", "wait_s")

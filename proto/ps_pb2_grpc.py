@@ -115,14 +115,16 @@ class ParameterServerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Push(self, request, context):
-        """Apply the gradients of one span. Rules 1 and 2.
+        """Apply the gradients of one span. Rules 1 and 2: it goes to every shard, with an empty body where
+        it has nothing for one; else checkpoints and the end of the job wait for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fence(self, request, context):
-        """Rule 3: raise the attempt of tasks, so that pushes of lower attempts are refused.
+        """Fence and all below it but Plane and Describe: of the master, metadata edl-master-epoch.
+        Rule 3: raise the attempt of tasks, so that pushes of lower attempts are refused.
         Answers the position up to which each task is applied here. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -25,7 +25,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,27 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from ..common.errors import CheckpointError, UsageError
-from ..common.storage import FileRecord, Part, record_of, write_file
+from ..common.foreign import MOST_JSON_NBYTES, must_be, parse, plain_name, read_plain
+from ..common.storage import FileRecord, Part, check_names, record_of, write_file
 from .ledger import Entry
 
 FORMAT = 1
 _MAGIC = "edl-recovery"
 _PARENTS = ("PARENT", "PARENT.copy")  # one may be damaged before there is a link that names it too
 _LINK = ".link"
+_MOST_NBYTES = 1 << 30  # of one file: pieces are a sixteenth of that, but for one huge row
+_PARENT_VALUES = {"incarnation": str}
+_LINK_VALUES = {
+    "number": int,
+    "base": int,
+    "previous": int,
+    "version": int,
+    "low_water": int,
+    "ledger": [{"task": int, "attempt": int, "applied": int}],
+    "pushes": int,
+    "model": dict,
+    "files": [{"name": str, "nbytes": int, "sha256": str}],
+}
 
 
 @dataclass(frozen=True)
@@ -106,10 +120,12 @@ class Folder:
                 file.write(part)
         return record_of(name, parts)
 
-    def read(self, incarnation: str, name: str) -> bytes:
+    def read(self, incarnation: str, name: str, most: int = MOST_JSON_NBYTES) -> bytes:
         """Raises CheckpointError where it cannot be read."""
         path = f"{self.path}/{incarnation}/{name}"
         try:
+            if self._is_local:
+                return read_plain(Path(path), most)
             data: bytes = self._fs.cat_file(path)
         except FileNotFoundError as error:
             raise CheckpointError(f"{path} is missing") from error
@@ -119,7 +135,8 @@ class Folder:
 
     def read_checked(self, incarnation: str, record: FileRecord) -> bytes:
         """A file that is what was written. Raises CheckpointError, which names it."""
-        data, path = self.read(incarnation, record.name), f"{self.path}/{incarnation}/{record.name}"
+        path = f"{self.path}/{incarnation}/{record.name}"
+        data = self.read(incarnation, record.name, most=_MOST_NBYTES)
         if len(data) != record.nbytes:
             raise CheckpointError(f"{path} is torn: {len(data)} bytes instead of {record.nbytes}")
         if record_of(record.name, [data]) != record:
@@ -162,7 +179,7 @@ class Folder:
         return sorted(links, key=lambda link: link.number), faults
 
     def _link(self, incarnation: str, name: str) -> Link:
-        values = self._unsealed(incarnation, name)
+        values = self._unsealed(incarnation, name, _LINK_VALUES)
         parent = values.pop("parent")
         return Link(
             **{
@@ -186,7 +203,7 @@ class Folder:
         for name in _PARENTS:
             if name in names:
                 try:
-                    return Parent(**self._unsealed(incarnation, name)), faults
+                    return Parent(**self._unsealed(incarnation, name, _PARENT_VALUES)), faults
                 except CheckpointError as error:
                     faults.append(str(error))
         links, _ = self.links(incarnation, None)
@@ -200,7 +217,7 @@ class Folder:
                 return True
         return False
 
-    def _unsealed(self, incarnation: str, name: str) -> dict[str, Any]:
+    def _unsealed(self, incarnation: str, name: str, kind: Mapping[str, Any]) -> dict[str, Any]:
         data, path = self.read(incarnation, name), f"{self.path}/{incarnation}/{name}"
         head, _, body = data.partition(b"\n")
         magic, _, rest = head.decode(errors="replace").partition(" ")
@@ -211,8 +228,28 @@ class Folder:
             raise CheckpointError(
                 f"{path} is torn or damaged: its checksum is not that of its text"
             )
-        values: dict[str, Any] = json.loads(body)
+        try:
+            values: dict[str, Any] = parse(body)
+            must_be(values, kind)
+            if more := values.keys() - kind.keys() - {"parent", "number"}:
+                raise ValueError(f"it has {sorted(more)}, which mean nothing")
+            _must_stay(values)
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged: {error}") from error
         return values
+
+
+def _must_stay(values: Mapping[str, Any]) -> None:
+    """Raises ValueError where a name leads out of its folder."""
+    check_names([file["name"] for file in values.get("files", ())])
+    parent = values if "incarnation" in values else values.get("parent")
+    if parent is None:
+        return
+    must_be(parent, _PARENT_VALUES, "parent")
+    if parent.get("number") is not None:
+        must_be(parent["number"], int, "number")
+    if parent["incarnation"] and not plain_name(parent["incarnation"]):
+        raise ValueError(f"{parent['incarnation']!r} is no name of an incarnation")
 
 
 def link_name(number: int) -> str:

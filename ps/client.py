@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 _INIT_NBYTES = 32 << 20  # of one Init message; well below the 64 MiB that A20 asks for
-_PUSH_NBYTES = (1 << 30) - (1 << 20)  # common/rpc.py's limit of 1 GiB, less the envelope
+_PUSH_NBYTES = rpc.LARGEST_NBYTES - (1 << 20)  # less the envelope
 _FIRST_BACKOFF_S = 0.05
 _LAST_BACKOFF_S = 1.0
 
@@ -370,6 +370,7 @@ class PsClient:
         self._first_shard = first_shard
         self._shards = [self._open(index, address) for index, address in enumerate(addresses)]
         self._closed = threading.Event()
+        self.uneven: dict[int, tuple[int, ...]] = {}
         self._spec: ModelSpec | None = None
         if spec:
             self._use(spec)
@@ -601,11 +602,13 @@ class PsClient:
         """Freeze, then pin at the union of the ledgers: one state of all shards.
 
         None where a worker's pushes did not reach every shard within `hold_s` (it was lost in the
-        midst of a push, say): nothing is pinned and all shards run on; try again later.
+        midst of a push, say): nothing is pinned and all shards run on; try again later. `uneven` then
+        has the tasks of which they stand at different positions, those by shard.
         """
         deadline = time.monotonic() + timeout_s
         try:
             frozen = self.freeze(cut, hold_s=hold_s, timeout_s=timeout_s)
+            self.uneven = _uneven([entries for _, (entries, _) in sorted(frozen.items())])
             targets: dict[int, Entry] = {}
             for entries, _ in frozen.values():
                 for e in entries:
@@ -881,6 +884,14 @@ def _gather(
             if failure is None or isinstance(failure[1], Unreachable):
                 failure = (index, error)
     return failure
+
+
+def _uneven(ledgers: Sequence[Iterable[Entry]]) -> dict[int, tuple[int, ...]]:
+    """The tasks of which shards stand at different positions: those, by shard."""
+    by_shard = [{e.task: e.applied for e in entries} for entries in ledgers]
+    tasks = sorted({task for there in by_shard for task in there})
+    found = {task: tuple(there.get(task, 0) for there in by_shard) for task in tasks}
+    return {task: at for task, at in found.items() if len(set(at)) > 1}
 
 
 def _land(chunks: Iterable[Chunk], into: Callable[[str, int], Floats]) -> set[str]:

@@ -45,13 +45,21 @@ class Verdict(enum.Enum):
     DUPLICATE = enum.auto()
     FENCED = enum.auto()
     GAP = enum.auto()
+    UNLEASED = enum.auto()
 
 
 class Ledger:
-    """What has been applied. Positions and attempts only rise."""
+    """What has been applied. Positions and attempts only rise.
 
-    def __init__(self, entries: Iterable[Entry] = (), low_water: int = 0) -> None:
+    `tasks_below`: the master has made tasks up to this number, and leases no attempt beyond the first
+    that it has not fenced here before. None: nobody has said so, and any attempt is taken.
+    """
+
+    def __init__(
+        self, entries: Iterable[Entry] = (), low_water: int = 0, tasks_below: int | None = None
+    ) -> None:
         self.low_water = low_water
+        self.tasks_below = tasks_below
         self._entries = {e.task: e for e in entries if e.task >= low_water}
 
     def __len__(self) -> int:
@@ -70,6 +78,9 @@ class Ledger:
         if span.attempt < entry.attempt:
             return Verdict.FENCED
         if span.attempt > entry.attempt:
+            below = self.tasks_below
+            if below is not None and (span.attempt > 1 or span.task >= below):
+                return Verdict.UNLEASED
             self._entries[span.task] = Entry(span.task, span.attempt, entry.applied)
         if span.end <= entry.applied:
             return Verdict.DUPLICATE

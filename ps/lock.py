@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +14,11 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
+from ..common.errors import EdlError
 from ..common.kernels import INTS_1D, compiled, inlined, intrinsic, pointer
+from ..common.patience import LIMIT_S, Patience
 
+_WHAT = "a table's rows, which another thread has"
 _ALONE = 1  # of the word: kernels must not begin to share
 _SHARER = 2  # of the word: one for each kernel that shares
 
@@ -36,8 +40,10 @@ class SharedLock:
 
     def __enter__(self) -> None:
         with self._lock:
+            patience: Patience | None = None
             while self._alone or self._waiting:
-                self._changed.wait()
+                patience = patience or Patience(_WHAT)
+                patience.wait(self._changed)
             self._sharing += 1
 
     def __exit__(self, *error: object) -> None:
@@ -49,15 +55,18 @@ class SharedLock:
     @contextmanager
     def alone(self) -> Iterator[Callable[[], None]]:
         """Have it for oneself; what is yielded goes over to sharing it, with nobody in between."""
+        patience = Patience(_WHAT)
         with self._changed:
             self._waiting += 1
-            while self._alone or self._sharing:
-                self._changed.wait()
-            self._waiting -= 1
-            self._alone = True
+            try:
+                while self._alone or self._sharing:
+                    patience.wait(self._changed)
+                self._alone = True
+            finally:
+                self._waiting -= 1
+                if not self._alone:
+                    self._changed.notify_all()
         self._add(self.word, _ALONE)
-        while self.word[0] != _ALONE:  # kernels that are about to end
-            os.sched_yield()
         alone = True
 
         def share() -> None:
@@ -69,6 +78,11 @@ class SharedLock:
                 self._changed.notify_all()
 
         try:
+            until = time.monotonic() + LIMIT_S
+            while self.word[0] != _ALONE:  # kernels that are about to end
+                os.sched_yield()
+                if time.monotonic() > until:
+                    raise EdlError(f"gave up waiting for a kernel that shares {_WHAT}")
             yield share
         finally:
             if alone:

@@ -1,7 +1,8 @@
 """The server's end of the tensor plane: pulls and pushes straight between sockets and the store.
 
 One thread per connection, which has one request at a time. Nothing is read from a peer before it
-has proved that it is of the job, and nothing is allocated before a frame's lengths have passed.
+has proved that it is of the job, and nothing is allocated before a frame's lengths have passed. The
+oldest of those who have not makes room for a newcomer, so nobody is kept out by them.
 
 A push's body comes into one of the plane's buffers, ids first: they are checked while the values
 are on the wire; then one `Store.push`. The buffers of all connections share a budget; where it is
@@ -19,7 +20,6 @@ frame that is malformed, and a peer that stops in the midst of one, end the conn
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from ..common import faults, listen
 from ..common.errors import EdlError, NotPinned, PeerError, Unreachable
 from ..common.identity import Identity
+from ..common.patience import Patience
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
 from . import frames, quantize
@@ -48,7 +49,7 @@ from .memory import HUGE, huge_pages
 from .metrics import Metrics
 from .slots import SlotMap
 from .small import BROKEN, Board, SmallPulls, prepare
-from .store import Invalid, Outcome, PullPlan, Pushed, RowPlan, span_of
+from .store import Invalid, NotYet, Outcome, PullPlan, Pushed, RowPlan, span_of
 from .stream import Stream, TlsStream, admit, host_id, map_region
 from .turns import Turns, of_this_process
 from .work import Work
@@ -59,6 +60,7 @@ BUDGET_NBYTES = 2 << 30  # of all pushes on their way; a freeze may hold one of 
 MAX_REQUEST_NBYTES = 1 << 30
 STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long is given up
 MAX_CONNECTIONS = 1024
+MOST_STRANGERS = 64  # that have not proved to be of the job: a thread each, for 10 s
 FIRST_NBYTES = 128 << 10  # read at once: a small frame is one system call
 BEGIN_NBYTES = 256  # read at once after a large frame: the rest goes straight to its place
 _TURN_NBYTES = 256 << 10  # of a body that is served in a turn: 0.2 ms of updates
@@ -157,7 +159,8 @@ class Plane:
         self._identity = identity
         self._stall_s = stall_s
         self._lock = threading.Lock()
-        self._peers: dict[socket.socket, Stream | None] = {}  # None: not admitted yet
+        self._strangers = listen.Strangers(MOST_STRANGERS)
+        self._peers: dict[socket.socket, Stream] = {}
         self._closed = threading.Event()
         tcp = socket.create_server((host, 0), family=listen.family(host), backlog=256)
         unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -171,17 +174,19 @@ class Plane:
 
     @property
     def connections(self) -> int:
-        return len(self._peers)
+        """Those of strangers included."""
+        return len(self._peers) + len(self._strangers)
 
     def close(self) -> None:
         """Hang up on everybody."""
         self._closed.set()
         self.buffers.close()
         with self._lock:
-            for sock, stream in self._peers.items():
-                _hang_up(sock) if stream is None else stream.abort()
+            for stream in self._peers.values():
+                stream.abort()
+        self._strangers.hang_up()
         for listener in self._listeners:
-            _hang_up(listener)
+            listen.hang_up(listener)
             listener.close()
 
     def _thread(self, target: Callable[..., None], sock: socket.socket) -> None:
@@ -195,14 +200,8 @@ class Plane:
                 if not self._closed.wait(0.1):
                     log.warning("cannot accept a connection: %s", error)
                 continue
-            with self._lock:
-                welcome = not self._closed.is_set() and len(self._peers) < MAX_CONNECTIONS
-                if welcome:
-                    self._peers[sock] = None
-            if welcome:
-                self._thread(self.serve, sock)
-            else:
-                sock.close()
+            self._strangers.add(sock)
+            self._thread(self.serve, sock)
 
     def serve(self, sock: socket.socket) -> None:
         """One connection, from the handshake to its end."""
@@ -212,15 +211,19 @@ class Plane:
             if isinstance(stream, TlsStream):
                 stream.turns = self.turns
             with self._lock:
-                self._peers[sock] = stream
-                if self._closed.is_set():
+                known = self._strangers.remove(sock)
+                if not known or self._closed.is_set():
                     return
+                if len(self._peers) >= MAX_CONNECTIONS:
+                    raise PeerError(f"{MAX_CONNECTIONS} connections are open: no more are taken")
+                self._peers[sock] = stream
             _Session(self, stream).run()
         except (OSError, PeerError, frames.Malformed) as error:
             if not self._closed.is_set() and not _is_end(error):
                 log.warning("a connection of the tensor plane ended: %s", error)
         finally:
             with self._lock:
+                self._strangers.remove(sock)
                 self._peers.pop(sock, None)
                 (stream or sock).close()
 
@@ -246,6 +249,7 @@ class Buffers:
         size = nbytes + unit - 1 & -unit
         if size > self.limit_nbytes:
             raise Invalid(f"{nbytes} bytes in one request: this server takes {self.limit_nbytes}")
+        patience: Patience | None = None
         with self._lock:
             if self._kept and nbytes <= len(self._kept[-1]) <= 4 * size and not self._closed:
                 return self._kept.pop()  # the last one given: what caches have
@@ -259,9 +263,12 @@ class Buffers:
                 if self._room(size) or needed():
                     self.nbytes += size
                     return huge_pages(size)
+                patience = patience or Patience("memory for pushes, which others have")
                 self.waiting += 1
-                self._changed.wait(_LOOK_S)
-                self.waiting -= 1
+                try:
+                    patience.wait(self._changed, _LOOK_S)
+                finally:
+                    self.waiting -= 1
         raise Unreachable("the server is closing")
 
     @property
@@ -287,10 +294,6 @@ class Buffers:
 
     def _room(self, size: int) -> bool:
         return self.nbytes + size <= self.limit_nbytes
-
-
-class _Unavailable(EdlError):
-    """There is no store yet."""
 
 
 class _Session:
@@ -410,7 +413,7 @@ class _Session:
             return 0
         except (Unreachable, frames.Malformed):
             raise
-        except _Unavailable as error:
+        except NotYet as error:
             return self._refuse(frames.UNAVAILABLE, str(error))
         except Invalid as error:
             return self._refuse(frames.INVALID, str(error))
@@ -741,7 +744,7 @@ class _Session:
     def _store(self) -> Backend:
         store = self._backend()
         if store is None:
-            raise _Unavailable(f"server {self._plane.index} is starting")
+            raise NotYet(f"server {self._plane.index} is starting")
         return store
 
     def _tell(self, frame: bytes) -> None:
@@ -789,11 +792,6 @@ def _gather(pieces: Sequence[_Piece], memory: Bytes) -> None:
 
 def _span(head: Head) -> Span:
     return span_of(head.task, head.attempt, head.start, head.end)
-
-
-def _hang_up(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the peer was first
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _is_end(error: Exception) -> bool:

@@ -27,7 +27,6 @@ import numpy as np
 from ..common import faults
 from ..common.errors import CheckpointError, EdlError
 from ..common.storage import FileRecord
-from ..nn.model_spec import ModelSpec
 from . import snapshot
 from .chain import Folder, Link, Parent, link_name
 from .dense import Chunk, ChunkKey
@@ -263,12 +262,13 @@ class Snapshots:
                 log.warning("old snapshots could not be removed: %s", error)
 
     def _failed(self, error: Exception) -> None:
-        what = (isinstance(error, OSError) and error.strerror) or str(error) or repr(error)
+        text = str(error) or ("out of memory" if isinstance(error, MemoryError) else repr(error))
+        what = (isinstance(error, OSError) and error.strerror) or text
         if what == self._told:
             return
         self._told = what
         note = (
-            f"no snapshot could be written: {error}. Training goes on, and it is tried again every "
+            f"no snapshot could be written: {text}. Training goes on, and it is tried again every "
             f"{self._interval_s:g} s; until then more is computed again should this server be lost"
         )
         log.error("%s", note, exc_info=None if isinstance(error, (OSError, EdlError)) else error)
@@ -389,12 +389,13 @@ def _load_newest(
 
 
 def _load_base(store: Store, folder: Folder, incarnation: str, link: Link) -> snapshot.Parts:
-    spec = ModelSpec.from_json(json.dumps(link.model))
+    spec = snapshot.spec_of(link.model, f"{folder.path}/{incarnation}/{link_name(link.number)}")
     parts = snapshot.Parts(store.index, store.slot_map, spec)
     store.restore(spec, Books(link.version), new_job=False)
     faults.point("ps.recover", number=link.number)
     for record in link.files:
-        parts.load(store, folder.read_checked(incarnation, record), store.insert_rows)
+        where = f"{folder.path}/{incarnation}/{record.name}"
+        parts.load(store, folder.read_checked(incarnation, record), store.insert_rows, where)
     return parts
 
 
@@ -403,8 +404,8 @@ def _load_delta(store: Store, folder: Folder, incarnation: str, link: Link) -> s
     files = [folder.read_checked(incarnation, record) for record in link.files]
     assert store.spec is not None
     parts = snapshot.Parts(store.index, store.slot_map, store.spec)
-    for data in files:
-        parts.load(store, data, store.put_rows)
+    for data, record in zip(files, link.files, strict=True):
+        parts.load(store, data, store.put_rows, f"{folder.path}/{incarnation}/{record.name}")
     return parts
 
 

@@ -8,7 +8,7 @@ ledger has become safe. Notes and coverage go with each beat until one is answer
 A master that comes back may have another address: `master.json` in the job's folder says which.
 
 Ends with 0 when drained (by the master or SIGTERM), with 1 when the master declared it lost, or did
-not answer for `master_timeout_s`, or when a step failed half way.
+not answer for `master_timeout_s`, or when a step failed half way or memory for a checkpoint.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class Listeners:
             token=identity.token,
             identity=identity,
             threads=_THREADS,
+            receive_nbytes=rpc.LARGEST_NBYTES,
         )
         self.address = self._rpc.address
 
@@ -269,13 +270,15 @@ class Server:
             beats.join(_CALL_S)
 
     def _new_store(self, settings: JobSettings) -> Store:
-        return Store(
+        store = Store(
             index=self.index,
             slot_map=SlotMap(settings.num_ps),
             policy=Policy.of(settings),
             on_version=self._watch(settings),
             trace=self._trace,
         )
+        store.expect_tasks(self._wake.set)
+        return store
 
     def beat_until_end(self, store: Store, patience_s: float) -> int:
         """Heartbeats until the end; the exit code."""
@@ -288,7 +291,14 @@ class Server:
             if store.torn:
                 log.error("a step failed half way (see above): ending, to be replaced")
                 return 1
+            if self._servicer.exhausted:
+                log.error(
+                    "out of memory as it wrote a checkpoint: ending, to be replaced. Where that comes "
+                    "again, give servers more memory or use more of them (--num_ps)"
+                )
+                return 1
             self._servicer.metrics.observe(store)
+            asks = store.asks
             try:
                 reply = self._beat(store)
             except Unreachable as error:
@@ -307,6 +317,7 @@ class Server:
                 return 1
             if reply.drain:
                 self._draining = True
+            store.tell_tasks(reply.tasks_below if reply.HasField("tasks_below") else None, asks)
             if reply.low_water:
                 store.retire(reply.low_water)
         self._hand_over(store)

@@ -28,7 +28,7 @@ from .dense import ChunkKey
 from .metrics import Metrics
 from .optimizers import Floats
 from .plane import Listening
-from .store import Invalid, Outcome, Store, span_of
+from .store import Invalid, NotYet, Outcome, Store, span_of
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -52,7 +52,10 @@ def _served(method: Method) -> Method:
         except NotPinned as error:
             code = grpc.StatusCode.NOT_FOUND
             context.abort(code, str(error))
-        except Unreachable as error:  # for another server; or of a failpoint: the reply is lost
+        except (
+            Unreachable,
+            NotYet,
+        ) as error:  # for another server; or of a failpoint: the reply is lost
             code = grpc.StatusCode.UNAVAILABLE
             context.abort(code, str(error))
         except EdlError as error:
@@ -61,6 +64,10 @@ def _served(method: Method) -> Method:
         except OSError as error:
             context.abort(code, f"{name} failed on server {self.index}: {error}")
         except MemoryError:
+            if name == "Snapshot":  # all that it holds is whole, and it cannot be kept from here
+                self.exhausted = True
+                code = grpc.StatusCode.UNAVAILABLE
+                context.abort(code, f"server {self.index} is out of memory: it is replaced")
             code = grpc.StatusCode.RESOURCE_EXHAUSTED
             context.abort(code, f"server {self.index} is out of memory: use more servers")
         finally:
@@ -76,6 +83,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     def __init__(self, index: int, store: Store | None = None) -> None:
         self.index = index
         self.metrics = Metrics(index)
+        self.exhausted = False  # no memory is left to write a checkpoint: the process must end
         self.store = store
         self.listening: Listening | None = None  # the tensor plane of this shard
 

@@ -20,23 +20,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
 from ..common.errors import CheckpointError
+from ..common.foreign import must_be, parse
 from ..common.ids import sum_by_id
 from ..common.storage import FileRecord, Manifest, Part, read_checked, write_file
-from ..nn.model_spec import ModelSpec
+from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from .aggregation import Update
 from .dense import Chunk, ChunkKey
 from .ledger import Entry
 from .optimizers import Floats, Ints, Rule, make_rule
+from .parameters import Invalid, check_ids, check_spec
 from .slots import SlotMap
 from .store import Books, Store
 from .table import RowBlock
 
 PIECE_NBYTES = 64 << 20  # of one file; memory needed beside the store is about three of them
 Tensors = dict[str, NDArray[Any]]
+_FLOAT32, _UINT16, _INT64 = np.dtype(np.float32), np.dtype(np.uint16), np.dtype(np.int64)
 _NO_STEPS = np.zeros(1, np.int64)
 _KINDS = {"float32": "F32", "uint16": "U16", "int64": "I64"}  # as safetensors names them
 
@@ -72,6 +76,7 @@ def _books_json(spec: ModelSpec, books: Books) -> bytes:
     ).encode()
 
 
+_BOOKS = {"version": int, "pushes": int, "low_water": int, "ledger": [(int, int, int)]}
 Piece = tuple[str, Tensors, dict[str, Any]]  # name, tensors, what they are
 
 
@@ -148,22 +153,36 @@ def restore(store: Store, manifest: Manifest, *, new_job: bool, dense: bool = Tr
     new_job: without the ledger and the pushes that wait (see Store.restore). not dense: tables only.
     Raises CheckpointError where a file is damaged or the parts are not of one cut.
     """
-    spec = ModelSpec.from_json(json.dumps(manifest.model))
+    spec = spec_of(manifest.model, manifest.directory)
     if not dense:
         spec = spec.of_servers
     parts = Parts(store.index, store.slot_map, spec)
     store.restore(spec, _merged_books(manifest), new_job=new_job)
     for record in manifest.files:
         if record.name.endswith(".safetensors") and (dense or "dense-" not in record.name):
-            parts.load(store, read_checked(manifest, record), store.insert_rows)
+            data = read_checked(manifest, record)
+            parts.load(store, data, store.insert_rows, manifest.directory / record.name)
     if not new_job:
         store.restore_sums(parts.sums())
 
 
+def spec_of(model: dict[str, Any], where: Path | str) -> ModelSpec:
+    """The model that a checkpoint or a snapshot names. Raises CheckpointError."""
+    try:
+        spec = ModelSpec.from_json(json.dumps(model))
+        check_spec(spec)
+    except (ValueError, Invalid) as error:
+        raise CheckpointError(f"{where} has no model that servers can hold: {error}") from error
+    return spec
+
+
 def _decode(data: bytes) -> tuple[Tensors, dict[str, Any]]:
     header_nbytes = int.from_bytes(data[:8], "little")  # safetensors: length, JSON header, data
-    header = json.loads(data[8 : 8 + header_nbytes])
-    return safetensors.numpy.load(data), json.loads(header["__metadata__"]["edl"])
+    header = parse(data[8 : 8 + header_nbytes])
+    must_be(header, {"__metadata__": {"edl": str}})
+    about = parse(header["__metadata__"]["edl"])
+    must_be(about, dict)
+    return safetensors.numpy.load(data), about
 
 
 def _merged_books(manifest: Manifest) -> Books:
@@ -173,7 +192,12 @@ def _merged_books(manifest: Manifest) -> Books:
     for record in manifest.files:
         if not record.name.endswith(".json"):
             continue
-        values = json.loads(read_checked(manifest, record))
+        try:
+            values = parse(read_checked(manifest, record))
+            must_be(values, _BOOKS)
+        except ValueError as error:
+            path = manifest.directory / record.name
+            raise CheckpointError(f"{path} holds no books of a server: {error}") from error
         version, pushes = max((version, pushes), (values["version"], values["pushes"]))
         low_water = max(low_water, values["low_water"])
         ledgers.append({task: Entry(task, a, p) for task, a, p in values["ledger"]})
@@ -209,8 +233,26 @@ class Parts:
     def __post_init__(self) -> None:
         self._rule = make_rule(self.spec.optimizer)
 
-    def load(self, store: Store, data: bytes, insert_rows: Callable[[str, RowBlock], None]) -> None:
-        """A file's part of this shard goes into the store; sums are gathered here."""
+    def load(
+        self,
+        store: Store,
+        data: bytes,
+        insert_rows: Callable[[str, RowBlock], None],
+        where: Path | str,
+    ) -> None:
+        """A file's part of this shard goes into the store; sums are gathered here.
+
+        Raises CheckpointError where the file, whose checksum is right, is not what a server writes.
+        """
+        try:
+            self._load(store, data, insert_rows)
+        except (ValueError, KeyError, TypeError, safetensors.SafetensorError, Invalid) as error:
+            what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise CheckpointError(f"{where} is no piece of a shard: {what}") from error
+
+    def _load(
+        self, store: Store, data: bytes, insert_rows: Callable[[str, RowBlock], None]
+    ) -> None:
         tensors, about = _decode(data)
         if "chunks" in about:
             for key, chunk in self.chunks(tensors, about["chunks"]):
@@ -224,28 +266,69 @@ class Parts:
         return self.slot_map.shard_of_chunk(tensor, chunk) == self.index
 
     def chunks(self, tensors: Tensors, about: list[Any]) -> Iterator[tuple[ChunkKey, Chunk]]:
+        must_be(about, [(str, int, int, int)], "chunks")
         for number, (tensor, chunk, steps, changed) in enumerate(about):
             if not self._is_mine(tensor, chunk):
                 continue
-            names = [f"{number}.state.{name}" for name in self._rule.state]
-            state = [tensors[name].copy() for name in names if name in tensors]
-            value = tensors[f"{number}.value"].copy()
+            is_buffer, shape = self._chunk_shape(tensor, chunk)
+            names = [] if is_buffer else [f"{number}.state.{name}" for name in self._rule.state]
+            state = [_array(tensors, name, _FLOAT32, shape).copy() for name in names]
+            value = _array(tensors, f"{number}.value", _FLOAT32, shape).copy()
             yield (tensor, chunk), Chunk(value, state, np.full(1, steps, np.int64), changed)
 
+    def _chunk_shape(self, tensor: str, chunk: int) -> tuple[bool, tuple[int]]:
+        """Whether it is one of a buffer, and its shape. Raises ValueError."""
+        spec = next((each for each in self.spec.dense if each.name == tensor), None)
+        if spec is None or chunk >= spec.num_chunks:
+            raise ValueError(f"the model has no chunk {chunk} of {tensor!r}")
+        elements = min(CHUNK_ELEMENTS, spec.elements - chunk * CHUNK_ELEMENTS)
+        return spec.kind == "buffer", (elements,)
+
     def rows(self, tensors: Tensors, table: str) -> RowBlock:
-        state = tuple(tensors[f"state.{name}"] for name in self._rule.state)
-        block = RowBlock(tensors["ids"], tensors["weight"], state, tensors["steps"])
-        return block.select(self.slot_map.shards_of_ids(table, block.ids) == self.index)
+        spec = next((each for each in self.spec.tables if each.name == table), None)
+        if spec is None:
+            raise ValueError(f"the model has no table {table!r}")
+        ids = _array(tensors, "ids", _INT64, tensors["ids"].shape[:1])
+        shape = len(ids), spec.dim
+        dtype = _FLOAT32 if spec.dtype == "float32" else _UINT16
+        weight = _array(tensors, "weight", dtype, shape)
+        state = tuple(
+            _array(tensors, f"state.{name}", _FLOAT32, shape) for name in self._rule.state
+        )
+        steps = _array(tensors, "steps", _INT64, shape[:1])
+        if len(steps) and steps.min() < 0:
+            raise ValueError(f"a row of {table!r} has had {steps.min()} updates")
+        block = RowBlock(ids, weight, state, steps)
+        block = block.select(self.slot_map.shards_of_ids(table, ids) == self.index)
+        check_ids(self.slot_map, self.index, table, block.ids)
+        return block
 
     def add_sums(self, tensors: Tensors, about: dict[str, Any]) -> None:
-        for number, (tensor, chunk, _, _) in enumerate(about.get("chunk_sums", ())):
+        sums = about.get("chunk_sums", [])
+        must_be(sums, [(str, int, int, int)], "chunk_sums")
+        for number, (tensor, chunk, _, _) in enumerate(sums):
             if self._is_mine(tensor, chunk):
-                self._dense_sums[tensor, chunk] = tensors[f"{number}.value"].copy()
+                _, shape = self._chunk_shape(tensor, chunk)
+                value = _array(tensors, f"{number}.value", _FLOAT32, shape)
+                self._dense_sums[tensor, chunk] = value.copy()
         if "row_sums" in about:
-            table, ids = about["row_sums"], tensors["ids"]
+            table = about["row_sums"]
+            dim = {each.name: each.dim for each in self.spec.tables}[table]
+            ids = _array(tensors, "ids", _INT64, tensors["ids"].shape[:1])
+            total = _array(tensors, "sum", _FLOAT32, (len(ids), dim))
             mine = self.slot_map.shards_of_ids(table, ids) == self.index
-            self._row_sums.setdefault(table, []).append((ids[mine], tensors["sum"][mine]))
+            self._row_sums.setdefault(table, []).append((ids[mine], total[mine]))
 
     def sums(self) -> Update:
         rows = {table: sum_by_id(parts) for table, parts in self._row_sums.items()}
         return Update(self._dense_sums, rows)
+
+
+def _array(
+    tensors: Tensors, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> NDArray[Any]:
+    """That one, of this type and shape: kernels work on it. Raises ValueError, KeyError."""
+    found = tensors[name]
+    if found.dtype != dtype or found.shape != shape:
+        raise ValueError(f"{name} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}")
+    return found

@@ -1,7 +1,7 @@
 """One shard: parameters, version and ledger. Exactly once, in whole spans, also for many threads.
 
 A push asks the ledger, applies, advances (rules 1 and 2). The order of the checks is: fenced,
-duplicate, gap, stale, held by a freeze, apply. Only the last changes anything but an attempt, so
+never leased, duplicate, gap, stale, held by a freeze, apply. Only the last changes anything but an attempt, so
 every other answer may be given, and repeated, at any time.
 
 Pushes of an async job are applied at the same time, each a step:
@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..common.errors import EdlError, Fenced, NotPinned
+from ..common.patience import Patience
 from ..nn.model_spec import ModelSpec
 from .aggregation import Aggregation, Policy, Update
 from .dense import Chunk, ChunkKey
@@ -51,7 +52,24 @@ from .small import VALID, Board
 from .table import RowBlock
 from .trace import TakenRows
 
-__all__ = ["Books", "Invalid", "Outcome", "PullPlan", "Pushed", "RowPlan", "Store", "span_of"]
+__all__ = [
+    "Books",
+    "Invalid",
+    "NotYet",
+    "Outcome",
+    "PullPlan",
+    "Pushed",
+    "RowPlan",
+    "Store",
+    "span_of",
+]
+
+
+_WORD_S = 10.0  # for the master's word, which a heartbeat brings at once
+
+
+class NotYet(EdlError):
+    """It cannot be answered yet: ask again."""
 
 
 class Outcome(enum.Enum):
@@ -174,6 +192,8 @@ class Store:
         self._spec_is_final = False
         self._version = 0
         self._ledger = Ledger()
+        self._ask: Callable[[], None] | None = None  # the master, which tasks there are
+        self.asks = self._told = 0  # how often; up to which of these it has answered
         self._aggregation = Aggregation(policy)
         self._summed: set[int] = set()  # tasks with a span in the aggregation
         self._applying: dict[int, Update] = {}  # by task with a span reserved: it is being applied
@@ -226,8 +246,7 @@ class Store:
         if self.spec != spec:  # its kernels may have to be compiled: nobody waits for the lock
             made = Parameters(spec, self.slot_map, self.index)
         with self._lock:
-            while not self._spec_is_final and self._applying:
-                self._changed.wait()
+            self._await_steps(lambda: self._spec_is_final or not self._applying)
             if self._parameters is None:
                 assert made is not None
                 self._begin(made)
@@ -253,7 +272,7 @@ class Store:
             self._spec_is_final = not new_job
             self._version = books.version
             if not new_job:
-                self._ledger = Ledger(books.ledger, books.low_water)
+                self._ledger = self._ledger_of(books)
                 self._aggregation = Aggregation(self._policy, books.pushes)
 
     def _begin(self, parameters: Parameters) -> None:
@@ -266,8 +285,11 @@ class Store:
         with self._lock:
             self._lose_board()
             self._version = books.version
-            self._ledger = Ledger(books.ledger, books.low_water)
+            self._ledger = self._ledger_of(books)
             self._aggregation = Aggregation(self._policy, books.pushes, books.sums)
+
+    def _ledger_of(self, books: Books) -> Ledger:
+        return Ledger(books.ledger, books.low_water, self._ledger.tasks_below)
 
     def restore_sums(self, sums: Update) -> None:
         """What waits in the aggregation, beside the number of pushes that `restore` was told."""
@@ -427,13 +449,18 @@ class Store:
         self, span: Span, version: int, before_wait: Callable[[], None]
     ) -> Outcome | None:
         """Until the span may be applied; the answer where it may not."""
+        patience: Patience | None = None
         while True:
             self._check_whole()  # again after each wait: another push may have failed
             if span.task in self._applying:
                 before_wait()
-                self._changed.wait()
+                patience = self._wait_for_step(patience)
                 continue
             verdict = self._ledger.offer(span)
+            if verdict is Verdict.UNLEASED:
+                before_wait()
+                self._must_be_leased(span)
+                continue
             if verdict is not Verdict.APPLY:
                 return _REFUSALS[verdict]
             if self._policy.is_stale(version, self._version + len(self._applying)):
@@ -444,9 +471,40 @@ class Store:
                 self._wait_or_thaw(freeze)
             elif self._pinning or (self._applying and not self._concurrent):
                 before_wait()
-                self._changed.wait()
+                patience = self._wait_for_step(patience)
             else:
                 return None
+
+    def _must_be_leased(self, span: Span) -> None:
+        """Returns once the master has said that there is such a task.
+
+        Raises Invalid where it has not leased this, NotYet where it says nothing.
+        """
+        if span.attempt == 1 or not self._told:
+            self._hear_of(span.task)
+        below = self._ledger.tasks_below
+        if below is None:
+            return
+        if span.attempt > 1:
+            raise Invalid(
+                f"task {span.task} was never leased under attempt {span.attempt}: server "
+                f"{self.index} has been told of no such attempt. Push under the lease's"
+            )
+        if span.task >= below:
+            raise Invalid(f"there is no task {span.task}: the master has made those below {below}")
+
+    def _hear_of(self, task: int) -> None:
+        """Returns once the master has been asked since. Raises NotYet."""
+        self.asks += 1
+        mine, until = self.asks, time.monotonic() + _WORD_S
+        if self._ask is not None:
+            self._ask()
+        while self._told < mine:
+            if not self._changed.wait(max(0.0, until - time.monotonic())):
+                raise NotYet(
+                    f"server {self.index} has not heard from the master yet whether there is a task "
+                    f"{task}: push again"
+                )
 
     def _push_alone(self, span: Span, version: int, update: Update, scale: float) -> None:
         if update.rows:
@@ -513,10 +571,23 @@ class Store:
             for task, attempt in attempts.items():
                 self._ledger.fence(task, attempt)  # at once: what is under way is the last
             self._changed.notify_all()
-            while not self._applying.keys().isdisjoint(attempts):
-                self._changed.wait()
+            self._await_steps(lambda: self._applying.keys().isdisjoint(attempts))
             applied = {task: self._ledger.fence(task, a) for task, a in attempts.items()}
             return {task: position for task, position in applied.items() if position is not None}
+
+    def expect_tasks(self, ask: Callable[[], None]) -> None:
+        """From now on only spans of tasks that the master has made are applied.
+
+        `ask` is called, under the lock, when it must be heard of a task: `tell_tasks` then follows.
+        """
+        with self._lock:
+            self._ask, self._ledger.tasks_below = ask, 0
+
+    def tell_tasks(self, below: int | None, asks: int) -> None:
+        """The master has made the tasks below this; `asks`: what that was when it was asked."""
+        with self._lock:
+            self._ledger.tasks_below, self._told = below, max(self._told, asks)
+            self._changed.notify_all()
 
     def retire(self, low_water: int) -> None:
         with self._lock:
@@ -525,8 +596,7 @@ class Store:
     def flush(self) -> tuple[int, int]:
         """Step with the pushes that wait. The version; how many waited."""
         with self._lock:
-            while self._applying:
-                self._changed.wait()
+            self._await_steps(lambda: not self._applying)
             waiting = self._aggregation.pushes
             self._check_whole()
             if waiting:
@@ -545,10 +615,11 @@ class Store:
         with self._lock:
             while self._freeze is not None and self._freeze.cut != cut:
                 self._wait_or_thaw(self._freeze)
+            freeze = _Freeze(cut, deadline)
             if cut not in self._cuts:
-                self._freeze = _Freeze(cut, deadline)
-            while self._frozen_by(cut) and self._applying:  # the ledger must not rise any more
-                self._changed.wait()
+                self._freeze = freeze
+            while self._freeze is freeze and self._applying:  # the ledger must not rise any more
+                self._wait_or_thaw(freeze)
             return self._ledger.entries(), self._version
 
     def pin(self, cut: str, targets: Mapping[int, int], timeout_s: float) -> tuple[bool, int]:
@@ -615,6 +686,24 @@ class Store:
         elif self._freeze is freeze:
             self._thaw()
 
+    def _await_steps(self, over: Callable[[], bool]) -> None:
+        """Until `over`: steps under way are waited for."""
+        patience = None
+        while not over():
+            patience = self._wait_for_step(patience)
+
+    def _wait_for_step(self, patience: Patience | None) -> Patience:
+        """Wait for any change; for that step's next wait. Raises EdlError where a step does not end:
+        this process can only end, to be replaced."""
+        patience = patience or Patience(f"a step under way on server {self.index}")
+        try:
+            patience.wait(self._changed)
+        except EdlError:
+            self._tear(True)
+            self._changed.notify_all()
+            raise
+        return patience
+
     def _thaw(self) -> None:
         self._freeze = None
         self._changed.notify_all()
@@ -632,8 +721,7 @@ class Store:
             self._check_whole()
             self._pinning = True
             try:
-                while self._applying:
-                    self._changed.wait()
+                self._await_steps(lambda: not self._applying)
                 self._check_whole()
                 if self._parameters is None or not self._parameters.complete:
                     return None

@@ -21,7 +21,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
+from ..common.patience import Patience
+
 _LOAD = "/proc/loadavg"
+_WHAT = "rows that another core gathers"
 _this_core: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
 
 
@@ -53,7 +56,7 @@ class Work:
         finally:
             self._left.clear()  # after an error: nobody begins another one
             if self._help is not None and not self._help.cancel():
-                self._help.result()
+                Patience(_WHAT).result(self._help)
 
     def wait(self, number: int) -> None:
         """Until this piece is done; they are begun in their order."""
@@ -61,7 +64,7 @@ class Work:
             self._ask()
             if not self._do_next():
                 assert self._help is not None
-                self._help.result()
+                Patience(_WHAT).result(self._help)
 
     def release(self) -> None:
         """What a piece made is no longer needed: one more may be begun."""

@@ -325,13 +325,23 @@ def stop(job: str | None, runtime: str, namespace: str) -> None:
             found.stop("edl stop")
             click.echo(f"{found.name} is stopping: `edl status {_at(found)}` shows when it has.")
             return
+    from . import jobs
+
     local = running(job)
+    if local.address() is None and jobs.end_start(local):
+        click.echo(f"{local.name} is stopped: it had not begun yet.")
+        return
     client = local.client()
     try:
         client.stop("edl stop")
+        events = client.status()[1].get("events")
     finally:
         client.close()
-    click.echo(f"{local.name} is stopping: `edl status {local.name}` shows when it has.")
+    last = f" ({events[-1]['text']})" if events else ""
+    click.echo(
+        f"{local.name} is stopping{last}: `edl status {local.name}` shows when it has, and what it "
+        "waits for."
+    )
 
 
 @click.command()
@@ -387,8 +397,17 @@ def resume(job: str, runtime: str, namespace: str) -> None:
 @where
 def cancel(job: str, runtime: str, namespace: str) -> None:
     """End a job at once, without a checkpoint; what is known of it stays."""
-    with _cluster_only(runtime, namespace, "cancel", "`edl stop` ends a local one") as api:
-        _in(api, job).cancel("edl cancel")
+    with _cluster(runtime, namespace) as api:
+        if api is not None:
+            _in(api, job).cancel("edl cancel")
+        else:
+            from . import jobs
+
+            local = running(job)
+            last = local.status()
+            jobs.kill(local)
+            if local.result() is None:
+                local.give_up(jobs.INTERRUPTED, "edl cancel", last)
     click.echo(f"{job} is cancelled")
 
 

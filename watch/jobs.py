@@ -13,6 +13,7 @@ import secrets
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +21,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..common import paths, storage
 from ..common.errors import EdlError, JobError, Unreachable, UsageError
+from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import Identity, given_identity
 
 if TYPE_CHECKING:
+    import psutil
+
     from ..master.client import MasterClient
 
 Status = dict[str, Any]
 
 ENDED = ("done", "failed")
 _KILLED_S = 10.0  # a killed process is gone at once; only a hung disk takes longer
+_GO_S = 10.0  # for a master that is told to go before it has begun
+_LOOK_S = 0.05
+INTERRUPTED = 130
 _PATIENCE_S = 3.0  # a master on this machine answers in milliseconds, unless it is stopped
 
 
@@ -184,25 +191,71 @@ def _launch(
     return job, process
 
 
-def kill(job: Job, process: subprocess.Popen[bytes]) -> None:
+def kill(job: Job, process: subprocess.Popen[bytes] | None = None) -> None:
     """End every process of the job, now: `process`, its supervisor, first, so that nobody starts
-    the master again, and then the master, so that it starts no others.
+    the master again, and then the master, so that it starts no others. None: it is looked for.
 
     The rest are known by the job's folder in their environment, whoever their parent is by now.
     """
     import psutil
 
-    process.kill()
-    killed = []
+    if process is not None:
+        process.kill()
     found = job.address()
     master = found[1] if found else None
-    for each in sorted(psutil.process_iter(), key=lambda each: each.pid != master):
+    first = {each.pid for each in _supervisors(job)} if process is None else set()
+    killed = []
+    order = sorted(psutil.process_iter(), key=lambda e: (e.pid not in first, e.pid != master))
+    for each in order:
         with contextlib.suppress(psutil.Error):
-            if each.environ().get("EDL_JOB_DIR") == str(job.folder):
+            if _is_of(job, each):
                 each.kill()
                 killed.append(each)
     psutil.wait_procs(killed, _KILLED_S)
-    process.wait(_KILLED_S)
+    if process is not None:
+        process.wait(_KILLED_S)
+
+
+def end_start(job: Job) -> bool:
+    """End a job whose master does not serve yet. False: it serves by now, and ends in order.
+
+    Who supervises it is asked first, as by Ctrl-C; what does not go is killed.
+    """
+    for each in _supervisors(job):
+        each.terminate()
+    until = time.monotonic() + _GO_S
+    while paths.is_locked(job.folder) and time.monotonic() < until:
+        if job.address() is not None:
+            return False
+        time.sleep(_LOOK_S)
+    if job.address() is not None and paths.is_locked(job.folder):
+        return False
+    kill(job)
+    if job.result() is None:
+        job.give_up(INTERRUPTED, "stopped before it had begun")
+    return True
+
+
+def _supervisors(job: Job) -> list[psutil.Process]:
+    """The processes of the job that none of its own has started."""
+    import psutil
+
+    mine = {each.pid: each for each in psutil.process_iter() if _is_of(job, each)}
+    first = []
+    for each in mine.values():
+        with contextlib.suppress(psutil.Error):
+            if each.ppid() not in mine:
+                first.append(each)
+    return first
+
+
+def _is_of(job: Job, process: psutil.Process) -> bool:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        where = process.environ().get("EDL_JOB_DIR")
+        return where == str(job.folder) and process.pid != os.getpid()
+    return False
 
 
 def all_jobs() -> list[Job]:
@@ -256,9 +309,10 @@ def _is_alive(pid: int) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        values: dict[str, Any] = json.loads(path.read_bytes())
+        values: dict[str, Any] = parse(read_plain(path))
+        must_be(values, dict)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise EdlError(f"{path} is damaged: {error}") from error
     return values

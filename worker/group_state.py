@@ -206,7 +206,10 @@ class GroupState:
         """The chunks of a checkpoint, and whether the optimizer's state is among them: it is of the
         same optimizer. The books are taken over on the way, with `ledger`."""
         manifest = load(path)
-        theirs = ModelSpec.from_json(json.dumps(manifest.model))
+        try:
+            theirs = ModelSpec.from_json(json.dumps(manifest.model))
+        except ValueError as error:
+            raise CheckpointError(f"{manifest.directory} has no model: {error}") from error
         if (theirs.dense, theirs.tables) != (self.spec.dense, self.spec.tables):
             raise CheckpointError(another_model(str(manifest.directory), self.spec, theirs))
         names = optimizer_state.state_names(self.spec.optimizer)

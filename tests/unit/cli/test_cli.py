@@ -1,6 +1,7 @@
 """The command line: flags, files of flags, errors, and commands on jobs."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,8 @@ import pytest
 import yaml
 
 from edl import cli
+from edl.common import paths
+from edl.watch import jobs
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -363,6 +366,58 @@ def test_stop_of_a_job_that_is_over_says_so(run: Run, ended: Any) -> None:
     ended("old", {"state": "done"})
 
     assert (1, "", "edl: error: Job 'old' is over: done.\n") == run("stop", "old")
+
+
+@pytest.fixture
+def beginning() -> Any:
+    """Makes a job whose master does not serve yet, and takes `signals` as an excuse to go."""
+    began: list[subprocess.Popen[str]] = []
+
+    def start(name: str, signals: str) -> subprocess.Popen[str]:
+        folder, lock = paths.claim(name)
+        (folder / "settings.json").write_text("{}")
+        code = f"import signal, time; {signals}; print(flush=True); time.sleep(600)"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, "EDL_JOB_DIR": str(folder)},
+            pass_fds=(lock,),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        os.close(lock)
+        began.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    yield start
+    for process in began:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("command", "signals", "in_order"),
+    [
+        ("stop", "signal.signal(signal.SIGTERM, lambda *_: exit(7))", True),
+        ("stop", "signal.signal(signal.SIGTERM, signal.SIG_IGN)", False),
+        ("cancel", "signal.signal(signal.SIGTERM, lambda *_: exit(7))", False),
+    ],
+    ids=["stop", "stop of one that hangs", "cancel"],
+)
+def test_a_job_that_has_not_begun_can_be_ended(
+    run: Run, beginning: Any, monkeypatch: Any, command: str, signals: str, in_order: bool
+) -> None:
+    if not in_order:
+        monkeypatch.setattr(jobs, "_GO_S", 0.2)
+    process = beginning("census", signals)
+
+    code, out, _ = run(command, "census")
+
+    assert (0, True) == (code, "census is" in out)
+    assert in_order == (7 == process.wait(60))
+    status = jobs.find("census").status()
+    assert ("failed", 130) == (status["state"], status["exit_code"])
 
 
 def test_scale_tells_before_and_after(run: Run, running: Any) -> None:

@@ -62,6 +62,38 @@ def test_metrics_are_served_at_the_port_that_is_set(monkeypatch):
     assert (200, f"127.0.0.2:{port}") == (status, address)
 
 
+def test_whoever_holds_connections_of_the_metrics_open_keeps_nobody_out(monkeypatch):
+    monkeypatch.delenv("EDL_METRICS_PORT", raising=False)
+    monkeypatch.setattr(listen, "_METRICS_CONNECTIONS", 2)
+    server, address = listen.serve_metrics(CollectorRegistry())
+    host, _, port = address.rpartition(":")
+
+    idle = [socket.create_connection((host, int(port)), 10) for _ in range(5)]
+    ended = [sock.recv(1) for sock in idle[:3]]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
+        status = page.status
+    for sock in idle:
+        sock.close()
+    server.shutdown()
+    server.server_close()
+
+    assert ([b""] * 3, 200) == (ended, status)
+
+
+def test_a_metrics_connection_that_says_nothing_is_ended(monkeypatch):
+    monkeypatch.delenv("EDL_METRICS_PORT", raising=False)
+    monkeypatch.setattr(listen, "_METRICS_S", 0.05)
+    server, address = listen.serve_metrics(CollectorRegistry())
+    host, _, port = address.rpartition(":")
+
+    with socket.create_connection((host, int(port)), 30) as idle:
+        ended = idle.recv(1)
+    server.shutdown()
+    server.server_close()
+
+    assert b"" == ended
+
+
 def test_a_metrics_port_that_is_taken_is_one_clear_error(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("EDL_METRICS_PORT", str(taken.getsockname()[1]))

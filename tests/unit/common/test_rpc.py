@@ -64,6 +64,43 @@ def test_a_call_with_another_token_is_refused(address):
         describe(rpc.Channel(address, "wrong"))
 
 
+PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+
+
+@pytest.mark.parametrize("variable", [*PROXIES, "GRPC_ADDRESS_HTTP_PROXY"])
+def test_no_proxy_variable_comes_between_processes_of_a_job(monkeypatch, address, variable):
+    for other in (*PROXIES, "no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(other, raising=False)
+    by_address = variable.startswith("GRPC")
+    monkeypatch.setenv(variable, "127.0.0.1:9" if by_address else "http://127.0.0.1:9")
+    monkeypatch.setenv("GRPC_ADDRESS_HTTP_PROXY_ENABLED_ADDRESSES", "127.0.0.0/8")
+
+    assert 7 == describe(rpc.Channel(address, "right"))
+
+
+def test_without_the_token_a_message_is_refused_before_it_is_taken_in():
+    server = serve(receive_nbytes=1000)  # whoever takes it in finds that it is too large
+    message = ps_pb2.DescribeRequest().SerializeToString() + b"\x0a\xfd\xff\x0f" + bytes(1 << 18)
+    found = {}
+    with grpc.insecure_channel(server.address) as channel:
+        for name, path, token in (
+            ("without", "/edl.v1.ParameterServer/Describe", ""),
+            ("with another", "/edl.v1.ParameterServer/Describe", "wr\u00f6ng".encode().hex()),
+            ("of no method", "/no.such/Method", ""),
+            ("with", "/edl.v1.ParameterServer/Describe", "right"),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                channel.unary_unary(path)(message, timeout=30, metadata=[(rpc.TOKEN_KEY, token)])
+            found[name] = refused.value.code().name
+        health = channel.unary_unary("/grpc.health.v1.Health/Check")(message, timeout=30)
+    server.stop()
+
+    refused = dict.fromkeys(("without", "with another", "of no method"), "UNAUTHENTICATED")
+    assert {**refused, "with": "RESOURCE_EXHAUSTED"} == found
+    serving = health_pb2.HealthCheckResponse.SERVING
+    assert serving == health_pb2.HealthCheckResponse.FromString(health).status
+
+
 def test_calls_that_race_with_the_end_of_their_channel_are_errors_and_no_crash(address):
     for _ in range(20):
         channel = rpc.Channel(address, "right")
@@ -171,6 +208,9 @@ def test_health_is_served_plain_at_its_port_and_nothing_else_is(monkeypatch, cer
         reply = rpc.call(health.Check, health_pb2.HealthCheckRequest(), 5.0)
         with pytest.raises(EdlError, match="UNIMPLEMENTED"):
             describe(channel)
+        too_large = health_pb2.HealthCheckRequest(service="x" * 10_000)
+        with pytest.raises(EdlError, match="RESOURCE_EXHAUSTED"):
+            rpc.call(health.Check, too_large, 5.0)
     server.stop(0).wait(300)
 
     assert health_pb2.HealthCheckResponse.SERVING == reply.status

@@ -43,6 +43,7 @@ class FakeServers:
         self.down = threading.Event()
         self.calls: list[str] = []
         self.pinned: set[str] = set()
+        self.uneven: dict[int, tuple[int, ...]] = {}
         self.lock = threading.Lock()
 
     def push(self, span: Span, shard: int | None = None) -> list[Verdict]:
@@ -82,8 +83,14 @@ class FakeServers:
 
     def cut(self, name: str, hold_s: float) -> Cut | None:
         self._call("cut")
-        self.pinned.add(name)
         with self.lock:
+            by_shard = [{e.task: e.applied for e in led.entries()} for led in self.ledgers]
+            tasks = {task for there in by_shard for task in there}
+            found = {t: tuple(there.get(t, 0) for there in by_shard) for t in tasks}
+            self.uneven = {t: at for t, at in found.items() if len(set(at)) > 1}
+            if self.uneven:
+                return None
+            self.pinned.add(name)
             applied = {e.task: e.applied for led in self.ledgers for e in led.entries()}
             return Cut(name, self.pushes, applied)
 

@@ -330,6 +330,24 @@ def test_server_refuses_a_client_of_another_certificate(start, certified):
     until(lambda: not shard.plane.connections)
 
 
+def test_idle_strangers_make_room_for_each_other_and_keep_nobody_out(start, monkeypatch):
+    monkeypatch.setattr("edl.ps.plane.MOST_STRANGERS", 3)
+    shard = start()
+    where = ("127.0.0.1", shard.plane.listening.tcp_port)
+    idle = []
+    for _ in range(10):
+        idle.append(socket.create_connection(where, 10))
+        until(lambda: shard.plane.connections == min(len(idle), 3))
+    ended = [sock.recv(1) for sock in idle[:7]]
+
+    replies = [shard.connect().start_pull(pull(), FAR_S)() for _ in range(4)]
+
+    assert [b""] * 7 == ended
+    assert [pb.PullReply.OK] * 4 == [reply.outcome for reply in replies]
+    for sock in idle:
+        sock.close()
+
+
 def test_plane_needs_a_token():
     with pytest.raises(ValueError, match="token"):
         Shard(Identity(""))
@@ -422,6 +440,7 @@ def test_reply_that_breaks_off_is_no_reply(start, monkeypatch):
 def test_nothing_is_paced_on_loopback(start):
     shard = start()
     ours, _ = shard.peer()
+    until(lambda: shard.plane._peers)
     (theirs,) = shard.plane._peers
 
     found = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) for s in (ours, theirs)]
@@ -432,6 +451,7 @@ def test_nothing_is_paced_on_loopback(start):
 def test_only_the_sender_sends_on_loopback(start):
     shard = start()
     ours, _ = shard.peer()
+    until(lambda: shard.plane._peers)
     (theirs,) = shard.plane._peers
 
     found = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) for s in (ours, theirs)]

@@ -206,7 +206,7 @@ def test_a_model_that_a_new_job_replaces_begins_a_new_chain(folder):
     links, _ = folder.links("old", None)
     store.restore(ADAM, recovery.Books(links[0].version), new_job=True)
     for record in links[0].files:
-        parts.load(store, folder.read_checked("old", record), store.insert_rows)
+        parts.load(store, folder.read_checked("old", record), store.insert_rows, record.name)
     recorder = Recorder(store, folder, "a")
     recorder.take()
     other = dataclasses.replace(ADAM, optimizer=optimizers.SGD(0.1, momentum=0.9))

@@ -283,6 +283,7 @@ def test_a_torn_server_ends_with_1_and_one_line(in_process, caplog, monkeypatch)
     def fail(*_):
         raise MemoryError
 
+    store.tell_tasks(1, 0)
     monkeypatch.setattr(store._parameters, "apply", fail)
     with pytest.raises(MemoryError):
         store.push(Span(0, 1, 0, 1), 0, Update({("w", 0): np.zeros(3, np.float32)}))
@@ -290,6 +291,30 @@ def test_a_torn_server_ends_with_1_and_one_line(in_process, caplog, monkeypatch)
     assert 1 == server.beat_until_end(store, 5.0)
     assert ["a step failed half way (see above): ending, to be replaced"] == [
         record.getMessage() for record in caplog.records if record.levelname == "ERROR"
+    ]
+
+
+def test_a_server_without_memory_for_a_checkpoint_ends_with_1_to_be_replaced(
+    in_process, caplog, monkeypatch
+):
+    _, server = in_process
+    store = server.open_store(server.register(20.0))
+    store.init(SPEC, {("w", 0): np.zeros(3, np.float32)}, True)
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(server_module.snapshot, "write", fail)
+    client = PsClient([server.address], token="secret", spec=SPEC)
+    with pytest.raises(Unreachable, match="server 0 is out of memory: it is replaced"):
+        client.snapshot("c", "/nowhere", timeout_s=0.5)
+    client.close()
+
+    assert 1 == server.beat_until_end(store, 5.0)
+    assert ["out of memory as it wrote a checkpoint"] == [
+        record.getMessage().partition(":")[0]
+        for record in caplog.records
+        if record.levelname == "ERROR"
     ]
 
 

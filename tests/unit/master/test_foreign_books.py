@@ -1,0 +1,100 @@
+"""The books in a checkpoint, and a journal, may be a stranger's: what they say is looked at first."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from edl.common import storage
+from edl.common.errors import CheckpointError, JobError
+from edl.common.settings import JobSettings
+from edl.master.journal import Journal
+from edl.master.plan import plan_of
+from edl.master.serve import _resume, open_queue
+from edl.master.task_queue import TaskQueue
+
+DESCRIBED = {"training": [["a", 8]], "validation": [], "prediction": []}
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """opened(change) -> the queue that goes on with a checkpoint whose books `change` has changed."""
+
+    def open_(change):
+        settings = JobSettings(
+            minibatch_size=2,
+            num_minibatches_per_task=2,
+            num_epochs=2,
+            checkpoint_dir_for_init=str(tmp_path),
+        )
+        queue = TaskQueue(plan_of(settings, DESCRIBED))
+        queue.open_epoch()
+        books = queue.books({1: 2})
+        change(books)
+        folder = storage.version_directory(tmp_path, 1)
+        folder.mkdir()
+        storage.write_manifest(
+            folder, version=1, num_shards=1, num_slots=1024, files=[], model={}, books=books
+        )
+        return open_queue(settings, DESCRIBED)
+
+    return open_
+
+
+def test_the_books_that_a_master_writes_are_gone_on_with(opened):
+    queue, checkpoint = opened(lambda books: None)
+
+    assert (2, 2) == (queue.tasks[1].position, queue.records_done)
+    assert checkpoint
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda b: b.update(tasks=[[1, 0, "2", 1, []]]), r"books\.tasks\[0\]\[2\] is '2'"),
+        (lambda b: b.update(tasks=[[1, 0, -2, 1, []]]), r"books\.tasks\[0\]\[2\] is -2"),
+        (lambda b: b.update(tasks=[[1, 0]]), r"books\.tasks\[0\] has 2 values instead of 5"),
+        (lambda b: b.update(tasks=[[1, 0, 99, 1, []]]), "task 1, of 4 records, stands at 99"),
+        (lambda b: b.update(tasks=[[1, 0, 2, 1, [7]]]), "task 1, of 4 records"),
+        (lambda b: b.update(tasks=[[77, 0, 2, 1, []]]), "there is no task 77"),
+        (lambda b: b.update(epochs_opened=10**12), "1000000000000 epochs are open, of 2"),
+        (lambda b: b.update(quarantined=[1]), r"books\.quarantined\[0\] is 1, not a list"),
+        (lambda b: b.pop("tasks"), "books has no 'tasks'"),
+    ],
+)
+def test_books_that_no_master_writes_are_one_sentence(opened, change, why):
+    with pytest.raises(CheckpointError, match=f"the books in .* are damaged: {why}"):
+        opened(change)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("__init__", {}),
+        ("_push", {}),
+        ("nothing", {}),
+        ("lease", {"x": 1}),
+        ("durable", {"tasks": 7}),
+    ],
+)
+def test_a_journal_that_no_master_writes_is_one_sentence(tmp_path, kind, arguments):
+    (tmp_path / "describe.json").write_text('{"training": [["a", 8]]}')
+    settings = JobSettings(minibatch_size=2, num_minibatches_per_task=2)
+    queue = TaskQueue(plan_of(settings, DESCRIBED))
+    from edl.master.state import dump_queue
+
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.compact({"queue": dump_queue(queue)})
+    journal.append(kind, arguments)
+    journal.close()
+
+    with pytest.raises(JobError, match="cannot be gone on with: what its journal says is not"):
+        _resume(settings, tmp_path)
+
+
+def test_a_journal_that_is_a_pipe_is_no_journal(tmp_path):
+    os.mkfifo(tmp_path / "journal.sqlite")
+
+    with pytest.raises(JobError, match="is damaged: it is no plain file"):
+        Journal(tmp_path / "journal.sqlite")
