@@ -193,7 +193,8 @@ class _Decision:
                     about = pod["metadata"]
                     kill = Action("delete", "Pod", about["name"], uid=about["uid"], grace_s=_KILL_S)
                     self._actions.append(kill)
-        self._end(self._of_role("ps", "worker"))
+        self._end(self._of_role("ps"))  # each leaves a snapshot
+        self._end(self._of_role("worker"), grace_s=_KILL_S)  # whom would they hand back to?
 
     # -- what is wanted
 
@@ -243,11 +244,13 @@ class _Decision:
     def _of_role(self, *roles: str) -> list[Object]:
         return edljob.of_role(self._pods, *roles)
 
-    def _end(self, pods: Sequence[Object]) -> None:
+    def _end(self, pods: Sequence[Object], grace_s: int | None = None) -> None:
         for pod in pods:
             about = pod["metadata"]
             if edljob.lives(pod) and observe.deletion(pod) is None:
-                self._actions.append(Action("delete", "Pod", about["name"], uid=about["uid"]))
+                self._actions.append(
+                    Action("delete", "Pod", about["name"], uid=about["uid"], grace_s=grace_s)
+                )
 
     # -- the objects
 
