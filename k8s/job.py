@@ -118,6 +118,14 @@ def workers(spec: Object) -> int:
     return min(replicas, int(said.get("maxReplicas", replicas)))
 
 
+def bounded(spec: Object) -> str:
+    """That more workers are asked for than there may be; "" where there are not."""
+    asked, most = int((spec.get("worker") or {}).get("replicas", 2)), workers(spec)
+    if asked <= most:
+        return ""
+    return f"spec.worker.replicas {asked} is more than spec.worker.maxReplicas: {most} are wanted"
+
+
 def adopted(begun: JobSettings, now: JobSettings) -> tuple[JobSettings, list[str]]:
     """The settings that a job goes on with after its spec has changed, and what of that it cannot."""
     before, after = dataclasses.asdict(begun), dataclasses.asdict(now)
@@ -402,6 +410,9 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
                 return state.word, f"{word} {state.why}"
             if role == "master" and observe.is_checking(pod):
                 return "Checking", "the definition is checked and the records are counted"
+    most = bounded(here.job["spec"])
+    if phase in ("Pending", "Running") and not said and most:
+        return phase, most
     if said:
         return "QuotaExceeded" if "quota" in said else "Waiting", said
     if phase == "Pending" and told.get("state") == "running":
