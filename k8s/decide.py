@@ -80,6 +80,7 @@ class Memory:
     not_before: float = 0.0
     refused: str = ""  # by the API server, at the last try
     unmade: int | None = None  # the number of a master whose pod was refused
+    pulls: float | None = None  # since when its image cannot be pulled
     unpulled: str = ""  # why the image of the last one was given up
     generation: int = 0  # of the spec that it was made of
     going: float | None = None  # since when a master that is to be suspended does not end
@@ -364,17 +365,20 @@ class _Decision:
         if living:
             name, state = living[-1]["metadata"]["name"], observe.observe(living[-1])
             if name != memory.master:
-                memory = dataclasses.replace(memory, master=name, since=self._now)
+                memory = dataclasses.replace(memory, master=name, since=self._now, pulls=None)
             elif observe.has_run(living[-1]) and self._now - memory.since >= SOON_S:
                 memory = dataclasses.replace(memory, deaths=0)
             if isinstance(state, observe.Running):
-                memory = dataclasses.replace(memory, unpulled="")
+                memory = dataclasses.replace(memory, unpulled="", pulls=None)
             elif isinstance(state, observe.Waiting) and state.image:
-                left_s = 0.0 if state.hopeless else memory.since + IMAGE_S - self._now
+                since = self._now if memory.pulls is None else memory.pulls
+                memory = dataclasses.replace(memory, pulls=since)
+                left_s = 0.0 if state.hopeless else since + IMAGE_S - self._now
                 if left_s <= 0:
                     memory = dataclasses.replace(
                         memory,
                         master="",
+                        pulls=None,
                         unpulled=state.why,
                         generation=generation,
                         not_before=self._now + _LONGEST_PAUSE_S,
@@ -463,7 +467,9 @@ class _Decision:
         }
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]}
         self._after.append(Action("create", "Pod", name, body))
-        self._memory = dataclasses.replace(self._memory, master=name, since=self._now, unmade=None)
+        self._memory = dataclasses.replace(
+            self._memory, master=name, since=self._now, unmade=None, pulls=None
+        )
 
     # -- the status
 
