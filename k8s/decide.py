@@ -167,7 +167,7 @@ class _Decision:
         if wanted is None and self._config is None:
             return
         self._end(living[:-1])  # two controllers at a time have made them; the Lease lets one work
-        living = self._watch_master(living)
+        living = [*self._watch_master(living)]
         makes = not living and self._now >= self._memory.not_before
         self._keep_others(wanted)
         self._keep_config(wanted, whole=makes)

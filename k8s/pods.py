@@ -97,7 +97,7 @@ def confined(
                 "spec.worker: give them different names."
             )
         theirs.pop(each["name"], None)
-    own = [{"name": name, "emptyDir": {}} for name in ("checked", "no-token")]
+    own: list[Object] = [{"name": name, "emptyDir": {}} for name in ("checked", "no-token")]
     spec["volumes"] += [*theirs.values(), *own]
     checked = {"name": "checked", "mountPath": CHECKED_DIR}
     check["volumeMounts"] = [
