@@ -18,8 +18,10 @@ import hashlib
 import inspect
 import linecache
 import os
+import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -42,6 +44,7 @@ INTEGER = types.int64
 UINT64 = types.uint64
 
 CACHE_VARIABLE = "EDL_KERNEL_CACHE"
+IMAGE_VARIABLE = "EDL_IMAGE_KERNELS"  # the folder of an image, which brings some along
 _PATIENCE_S = 60.0  # with one who compiles, or was stopped while it did
 _PAUSE_S = 0.02
 
@@ -54,10 +57,27 @@ def keep_elsewhere(package: Path) -> None:
     in an image; else numba keeps it beside the sources, where it is found warm."""
     folder = os.environ.get(CACHE_VARIABLE)
     if folder and not os.access(package, os.W_OK):
+        bring(Path(os.environ.get(IMAGE_VARIABLE) or folder), Path(folder))
         numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]
 
 
 keep_elsewhere(Path(__file__).parent)
+
+
+def bring(source: Path, folder: Path) -> None:
+    """Copy what an image holds compiled (ps/prepare.py) to where more is kept, unless it is there."""
+    if source == folder:
+        return
+    files = [path for path in source.rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: path.suffix):  # code (.nbc) before its index (.nbi)
+        target = folder / path.relative_to(source)
+        if target.exists():
+            continue
+        with contextlib.suppress(OSError):  # then it is compiled
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_suffix(f".{os.getpid()}-{uuid.uuid4().hex[:8]}")
+            shutil.copyfile(path, partial)
+            partial.replace(target)
 
 
 def prepare() -> None:

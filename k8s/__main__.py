@@ -4,6 +4,9 @@ It serves /metrics on EDL_METRICS_PORT from its first moment on, which is its pr
 it holds the Lease `edl-controller`: another one of the same namespace waits. Any thread's failure ends
 the process, so that whoever keeps it running starts it again; so does the loss of the Lease. SIGTERM
 ends it in order.
+
+Masters get the image that it has itself, whose code is the installer's (--master_image where it is in no
+pod); EDL_ALLOW says what EdlJobs may ask for besides what harms nobody (allowed.py).
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ import threading
 from typing import Any
 
 from ..common import log as logs
-from ..common.errors import EdlError, JobError, PeerError
+from ..common.errors import EdlError, JobError, PeerError, UsageError
 from ..common.listen import serve_metrics
 from ..common.process import leave
+from .allowed import Installed
 from .api import Api
 from .controller import Controller, Metrics
 from .lease import Lease
@@ -29,6 +33,7 @@ from .lease import Lease
 log = logging.getLogger("edl.k8s")
 
 LEASE = "edl-controller"
+CONTAINER = "controller"  # of its pod in the manifests
 _LABELS = {
     "app.kubernetes.io/name": "edl",
     "app.kubernetes.io/component": "controller",
@@ -51,18 +56,21 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="all EdlJobs of the cluster, for which the roles of the manifests do not suffice",
     )
+    parser.add_argument(
+        "--master_image", default="", help="image of all masters; default: the one of this pod"
+    )
     parser.add_argument("--log_level", default="info", choices=("debug", "info", "warning"))
     parser.add_argument("--log_format", default="text", choices=("text", "json"))
     given = parser.parse_args(arguments)
     logs.configure(given.log_level, given.log_format, "controller")
     try:
-        return run(given.namespace, given.all_namespaces)
+        return run(given.namespace, given.all_namespaces, given.master_image)
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def run(namespace: str, everywhere: bool) -> int:
+def run(namespace: str, everywhere: bool, image: str) -> int:
     """Until SIGTERM, or until it cannot go on; the exit code. Raises EdlError where it cannot begin."""
     ended = threading.Event()
     codes: list[int] = []
@@ -79,11 +87,12 @@ def run(namespace: str, everywhere: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end(0))
     api = Api.connect(namespace)
+    installed = _installed(api, image)
     metrics = Metrics()
     _, address = serve_metrics(metrics.registry)
     who = f"{os.environ.get('EDL_POD') or socket.gethostname()}-{secrets.token_hex(3)}"
     lease = Lease(api, LEASE, who[-63:], _LABELS, of_pods=False)
-    controller = Controller(api.inside("") if everywhere else api, metrics)
+    controller = Controller(api.inside("") if everywhere else api, metrics, installed=installed)
     where = "all namespaces" if everywhere else f"the namespace {api.namespace}"
     log.info("controller of %s metrics=%s; waiting for the lease %s", where, address, LEASE)
     leading = threading.Thread(
@@ -95,6 +104,26 @@ def run(namespace: str, everywhere: bool) -> int:
     lease.close()
     api.close()
     return codes[0]
+
+
+def _installed(api: Api, image: str) -> Installed:
+    """What masters are made of, and what EdlJobs may ask for. Raises UsageError."""
+    text, pod = os.environ.get("EDL_ALLOW", ""), os.environ.get("EDL_POD", "")
+    if image:
+        return Installed.parse(text, image=image)
+    found = api.get("Pod", pod) if pod else None
+    if found is None:
+        raise UsageError(
+            "--master_image: this controller runs in no pod (EDL_POD names it) whose image masters "
+            "could have: name one."
+        )
+    spec = found["spec"]
+    container = next(
+        (c for c in spec["containers"] if c["name"] == CONTAINER), spec["containers"][0]
+    )
+    secrets = tuple(each["name"] for each in spec.get("imagePullSecrets") or [])
+    policy = container.get("imagePullPolicy") or "IfNotPresent"
+    return Installed.parse(text, image=container["image"], pull_policy=policy, pull_secrets=secrets)
 
 
 def _lead(

@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from ..common.errors import PeerError
 from ..common.identity import Identity
 from . import names
+from .allowed import USUAL, Installed
 from .api import Api, ApiError, Object
 from .decide import OTHERS, Action, Memory, Plan, Seen, decide
 from .job import PHASES
@@ -142,10 +143,12 @@ class Controller:
         api: Api,
         metrics: Metrics | None = None,
         *,
+        installed: Installed = USUAL,
         clock: Callable[[], float] = time.monotonic,
         resync_s: float = _LOOK_S,
     ) -> None:
         self._api = api
+        self._installed = installed
         self._metrics = metrics or Metrics()
         self._clock = clock
         self._copies = copies = Copies()
@@ -291,11 +294,14 @@ class Controller:
         return None if plan.over else min(_LOOK_S, plan.again_s or _LOOK_S)
 
     def _decide(self, seen: Seen, memory: Memory) -> Plan:
-        return decide(seen, memory, self._clock(), _timestamp(), _renewed)
+        return decide(seen, memory, self._clock(), _timestamp(), _renewed, self._installed)
 
     def _do(self, key: Key, seen: Seen, known: _Known, plan: Plan) -> None:
         api = self._api.inside(key[0])
         for action in plan.actions:
+            if action.kind == "Event":
+                _tell(api, action)
+                continue
             try:
                 _act(api, action)
             except ApiError as error:
@@ -330,10 +336,12 @@ class Controller:
             if each.subresource == "status":
                 each.body["status"].pop("masters", None)  # none is made now
                 _act(api, each)
+            elif each.kind == "Event":
+                _tell(api, each)
 
 
 def _changes_objects(plan: Plan) -> bool:
-    return any(action.subresource != "status" for action in plan.actions)
+    return any(action.subresource != "status" and action.kind != "Event" for action in plan.actions)
 
 
 def _read(api: Api, name: str) -> Seen | None:
@@ -368,6 +376,22 @@ def _act(api: Api, action: Action) -> None:
         api.patch(action.kind, action.name, action.body, action.subresource)
     else:
         api.delete(action.kind, action.name, uid=action.uid, grace_s=action.grace_s)
+
+
+def _tell(api: Api, event: Action) -> None:
+    """An Event, which nothing hangs on. One that is there already happened again."""
+    try:
+        try:
+            api.create("Event", event.body, patience_s=0.0)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            found = api.get("Event", event.name) or {}
+            again = {"count": int(found.get("count") or 0) + 1}
+            again["lastTimestamp"] = event.body["lastTimestamp"]
+            api.patch("Event", event.name, again, patience_s=0.0)
+    except PeerError as error:
+        log.info("event=%s -> not told error=%r", event.name, str(error))
 
 
 def _renewed(token: str) -> Identity:

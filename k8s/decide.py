@@ -28,7 +28,8 @@ from ..common.errors import UsageError
 from ..common.identity import Identity
 from ..common.settings import JobSettings
 from . import job as edljob
-from . import names, objects, observe
+from . import names, objects, observe, pods
+from .allowed import USUAL, Installed, NotAllowed
 from .api import NEWEST, Features, Object
 from .job import Problem, Situation, Wanted
 
@@ -36,6 +37,7 @@ GOES_S = 10.0  # a master that is told to go takes a second, unless its node is 
 _KILL_S = 1  # of grace for one that does not; 0 would forget the pod while it runs
 SOON_S = 60.0  # of its start: a master that ends so soon will do so again
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 300.0
+IMAGE_S = 120.0  # a master whose image cannot be pulled for so long is given up
 _LEFT_S = 1.0  # until what an earlier job has left is looked at again
 _KEPT_MASTERS = 1  # that ended, for their logs
 
@@ -78,6 +80,9 @@ class Memory:
     not_before: float = 0.0
     refused: str = ""  # by the API server, at the last try
     unmade: int | None = None  # the number of a master whose pod was refused
+    pulls: float | None = None  # since when its image cannot be pulled
+    unpulled: str = ""  # why the image of the last one was given up
+    generation: int = 0  # of the spec that it was made of
     going: float | None = None  # since when a master that is to be suspended does not end
 
 
@@ -95,12 +100,13 @@ def decide(
     now: float,
     time: str,
     renewed: Callable[[str], Identity],
+    installed: Installed = USUAL,
 ) -> Plan:
     """`now` is the controller's clock, `time` that of the world; `renewed(token)` makes a new
     identity of this token ("": of a new one)."""
     if seen.job["metadata"]["uid"] != memory.uid:
         memory = Memory(seen.job["metadata"]["uid"])
-    return _Decision(seen, memory, now, time, renewed).plan()
+    return _Decision(seen, memory, now, time, renewed, installed).plan()
 
 
 class _Decision:
@@ -111,7 +117,9 @@ class _Decision:
         now: float,
         time: str,
         renewed: Callable[[str], Identity],
+        installed: Installed,
     ) -> None:
+        self._installed = installed
         self._job = seen.job
         self._about: Object = seen.job["metadata"]
         self._name: str = self._about["name"]
@@ -159,10 +167,12 @@ class _Decision:
         if wanted is None and self._config is None:
             return
         self._end(living[:-1])  # two controllers at a time have made them; the Lease lets one work
-        self._watch_master(living)
+        living = [*self._watch_master(living)]
         makes = not living and self._now >= self._memory.not_before
         self._keep_others(wanted)
         self._keep_config(wanted, whole=makes)
+        if self._problem and self._problem.reason == "NotAllowed":
+            return  # what an older controller, or a wider list, has let through is not made again
         if makes:
             self._make_master(wanted)
         elif not living:
@@ -184,13 +194,17 @@ class _Decision:
                     about = pod["metadata"]
                     kill = Action("delete", "Pod", about["name"], uid=about["uid"], grace_s=_KILL_S)
                     self._actions.append(kill)
-        self._end(self._of_role("ps", "worker"))
+        self._end(self._of_role("ps"))  # each leaves a snapshot
+        self._end(self._of_role("worker"), grace_s=_KILL_S)  # whom would they hand back to?
 
     # -- what is wanted
 
     def _wanted(self) -> Wanted | None:
         try:
-            return edljob.wanted(self._job, self._seen.features.grpc_probes)
+            return edljob.wanted(self._job, self._seen.features.grpc_probes, self._installed)
+        except NotAllowed as error:
+            self._problem = Problem("NotAllowed", str(error))
+            return None
         except UsageError as error:
             self._problem = Problem("InvalidSpec", str(error))
             return None
@@ -231,11 +245,13 @@ class _Decision:
     def _of_role(self, *roles: str) -> list[Object]:
         return edljob.of_role(self._pods, *roles)
 
-    def _end(self, pods: Sequence[Object]) -> None:
+    def _end(self, pods: Sequence[Object], grace_s: int | None = None) -> None:
         for pod in pods:
             about = pod["metadata"]
             if edljob.lives(pod) and observe.deletion(pod) is None:
-                self._actions.append(Action("delete", "Pod", about["name"], uid=about["uid"]))
+                self._actions.append(
+                    Action("delete", "Pod", about["name"], uid=about["uid"], grace_s=grace_s)
+                )
 
     # -- the objects
 
@@ -341,17 +357,38 @@ class _Decision:
 
     # -- the master
 
-    def _watch_master(self, living: Sequence[Object]) -> None:
-        """How long the masters live."""
-        memory = self._memory
+    def _watch_master(self, living: Sequence[Object]) -> Sequence[Object]:
+        """How long the masters live; those that still do."""
+        memory, generation = self._memory, int(self._about.get("generation") or 0)
+        if memory.unpulled and generation != memory.generation:  # it may have been mended
+            memory = dataclasses.replace(memory, unpulled="", not_before=self._now)
         if living:
-            name = living[-1]["metadata"]["name"]
+            name, state = living[-1]["metadata"]["name"], observe.observe(living[-1])
             if name != memory.master:
-                memory = dataclasses.replace(memory, master=name, since=self._now)
-            elif self._now - memory.since >= SOON_S:
+                memory = dataclasses.replace(memory, master=name, since=self._now, pulls=None)
+            elif observe.has_run(living[-1]) and self._now - memory.since >= SOON_S:
                 memory = dataclasses.replace(memory, deaths=0)
+            if isinstance(state, observe.Running):
+                memory = dataclasses.replace(memory, unpulled="", pulls=None)
+            elif isinstance(state, observe.Waiting) and state.image:
+                since = self._now if memory.pulls is None else memory.pulls
+                memory = dataclasses.replace(memory, pulls=since)
+                left_s = 0.0 if state.hopeless else since + IMAGE_S - self._now
+                if left_s <= 0:
+                    memory = dataclasses.replace(
+                        memory,
+                        master="",
+                        pulls=None,
+                        unpulled=state.why,
+                        generation=generation,
+                        not_before=self._now + _LONGEST_PAUSE_S,
+                    )
+                    self._end(living)
+                    living = ()
+                else:
+                    self._again_s = left_s
         elif memory.master:
-            soon = self._now - memory.since < SOON_S
+            soon = self._now - memory.since < SOON_S or not self._has_run()
             deaths = memory.deaths + 1 if soon else 0
             pause_s = _FIRST_PAUSE_S * 2 ** (deaths - 2) if deaths > 1 else 0.0
             memory = dataclasses.replace(
@@ -361,17 +398,48 @@ class _Decision:
                 not_before=self._now + min(pause_s, _LONGEST_PAUSE_S),
             )
         self._memory = memory
-        if not living and memory.deaths > 1:
+        if memory.unpulled:
+            self._problem = Problem(
+                "ImageNotPulled",
+                f"the master {memory.unpulled}, for {IMAGE_S:.0f} s or for ever: name another image, or "
+                f"mend the registry's access; tried again after {_LONGEST_PAUSE_S:.0f} s",
+            )
+        elif not living and memory.deaths > 1:
             self._note = (
                 f"the master ended {memory.deaths} times in a row within {SOON_S:.0f} s of its start"
                 f"{self._last_words()}; the next one is made after a pause"
             )
+        elif (last := self._last_master()) is not None and pods.ran_out(last):
+            if living and observe.has_run(living[-1]) or self._told:
+                return living
+            limit = pods.limit_of(last)
+            now = pods.limit_of(living[-1]) if living else ""
+            self._note = (
+                f"the master ran out of memory ({limit or 'of its node'})"
+                f"{f'; this one has {now}' if now else '; another one comes'}"
+            )
+        return living
+
+    def _last_master(self) -> Object | None:
+        """The newest that has ended."""
+        ended = [pod for pod in self._of_role("master") if not edljob.lives(pod)]
+        return ended[-1] if ended else None
+
+    def _has_run(self) -> bool:
+        last = self._last_master()
+        return last is None or observe.has_run(last)
 
     def _last_words(self) -> str:
         for pod in reversed(self._of_role("master")):
             state = observe.observe(pod)
             if isinstance(state, observe.Ended):
-                return f", the last one with {state.why or f'exit code {state.code}'}"
+                how = state.why or (
+                    f"exit code {state.code}" if state.code >= 0 else f"signal {-state.code}"
+                )
+                if pods.ran_out(pod):
+                    limit = pods.limit_of(pod)
+                    how += f" ({limit}: give it more in spec.master.resources)" if limit else ""
+                return f", the last one with: {how}"
         return ""
 
     def _make_master(self, wanted: Wanted | None) -> None:
@@ -384,6 +452,9 @@ class _Decision:
         else:  # it goes on as it was made
             assert self._config is not None
             template = json.loads(self._config["data"][objects.TEMPLATES])["master"]
+        if ended:
+            settings = wanted.settings if wanted is not None else self._begun()
+            template = pods.grown(template, ended[-1], pods.memory_cap(settings, template))
         number = self._masters if self._memory.unmade is None else self._memory.unmade
         self._masters = max(self._masters, number + 1)
         name = names.object_name(self._name, "master", str(number))
@@ -396,7 +467,9 @@ class _Decision:
         }
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]}
         self._after.append(Action("create", "Pod", name, body))
-        self._memory = dataclasses.replace(self._memory, master=name, since=self._now, unmade=None)
+        self._memory = dataclasses.replace(
+            self._memory, master=name, since=self._now, unmade=None, pulls=None
+        )
 
     # -- the status
 
@@ -410,7 +483,8 @@ class _Decision:
                 pods=self._pods,
                 told=self._told,
                 masters=self._masters,
-                begun=self._config is not None,
+                # a job whose first master never came has not begun, for whoever waits for it
+                begun=self._config is not None and not (self._memory.unpulled and not self._told),
                 problem=self._problem,
                 note=self._note,
             ),
@@ -420,6 +494,19 @@ class _Decision:
             version = self._about["resourceVersion"]
             body = {"metadata": {"resourceVersion": version}, "status": changed}
             self._actions.append(Action("patch", names.KIND, self._name, body, "status"))
+            self._tell(made)
+
+    def _tell(self, made: Object) -> None:
+        """An Event of the EdlJob, which `kubectl describe` shows, where there is news."""
+        message, turned = made.get("message", ""), self._before.get("phase") != made["phase"]
+        if not turned and message in ("", self._before.get("message")):
+            return
+        running = next(each for each in made["conditions"] if each["type"] == "Running")
+        reason = self._problem.reason if self._problem else running["reason"]
+        well = made["phase"] != "Failed" and (turned or reason == "Checking") and not self._problem
+        about = (names.KIND, self._name, self._about.get("namespace", ""), self._about["uid"])
+        event = objects.event(about, reason, message or made["phase"], well, self._time)
+        self._actions.append(Action("create", "Event", event["metadata"]["name"], event))
 
 
 def _serves(pod: Object) -> bool:

@@ -19,7 +19,8 @@ from typing import Any
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings, knobs, spellings
-from . import names, objects, observe, pods
+from . import allowed, names, objects, observe, pods
+from .allowed import USUAL, Installed
 from .api import Object
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
@@ -55,7 +56,7 @@ _FREE = {knob.name for knob in knobs() if knob.group in ("Cluster", "Watching")}
 _FREE |= {"num_workers", "envs"}
 _FLAG = re.compile(r"--(\w+)")
 _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
-_RESERVED = {"job", "shm", "settings"}  # names of volumes
+_TAKEN = {"controller"}  # names of jobs whose Lease would be the controller's
 _IDLE = ("", "starting", "draining")  # states of a process that does not work yet, or no more
 
 
@@ -67,17 +68,32 @@ class Wanted:
     templates: dict[str, Object]
 
 
-def wanted(job: Object, grpc_probes: bool = True) -> Wanted:
-    """Raises UsageError: what is wrong with the spec, where, and what would be right.
+def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) -> Wanted:
+    """Raises UsageError: what is wrong with the spec, where, and what would be right; NotAllowed (one
+    of them) where it asks for more than its author may have.
 
     `grpc_probes`: see pods.templates.
     """
     spec = job["spec"]
     settings = dataclasses.replace(_settings(job), port=names.GRPC_PORT)
+    if settings.job_name in _TAKEN:
+        raise UsageError(f"metadata.name: {settings.job_name} is edl's own: choose another one.")
     try:
+        rules = installed.of(job["metadata"].get("namespace", ""))
+        allowed.check(spec, settings.service_account, JobSettings().service_account, rules)
         made = pods.templates(settings, _overlays(spec), grpc_probes=grpc_probes)
         for template in made.values():
             pods.container_of(template)
+        if source := spec.get("jobVolume"):
+            for role in ("master", "ps"):
+                _put_job_volume(made[role], source, settings.job_name)
+        image, policy = installed.image, installed.pull_policy
+        if not image:
+            image, policy = settings.image_name, settings.image_pull_policy
+        uid = job["metadata"].get("uid", "")
+        made["master"] = pods.confined(made, uid, image, policy, installed.pull_secrets)
+    except allowed.NotAllowed:
+        raise
     except UsageError as error:
         raise UsageError(
             _FLAG.sub(lambda flag: _ELSEWHERE.get(flag[1], flag[0]), str(error))
@@ -86,10 +102,6 @@ def wanted(job: Object, grpc_probes: bool = True) -> Wanted:
         raise UsageError(
             f"spec: a podTemplate, volume or mount is not made as a pod's is ({error!r})."
         ) from error
-    source = spec.get("jobVolume") or {}
-    if source:
-        for role in ("master", "ps"):
-            _put_job_volume(made[role], source, settings.job_name)
     return Wanted(settings, made)
 
 
@@ -104,6 +116,14 @@ def workers(spec: Object) -> int:
     said = spec.get("worker") or {}
     replicas = int(said.get("replicas", 2))
     return min(replicas, int(said.get("maxReplicas", replicas)))
+
+
+def bounded(spec: Object) -> str:
+    """That more workers are asked for than there may be; "" where there are not."""
+    asked, most = int((spec.get("worker") or {}).get("replicas", 2)), workers(spec)
+    if asked <= most:
+        return ""
+    return f"spec.worker.replicas {asked} is more than spec.worker.maxReplicas: {most} are wanted"
 
 
 def adopted(begun: JobSettings, now: JobSettings) -> tuple[JobSettings, list[str]]:
@@ -189,10 +209,10 @@ def _resources(spec: Object, role: str) -> dict[str, str]:
 
 
 def _overlays(spec: Object) -> dict[str, Object]:
-    volumes = spec.get("volumes") or []
-    if taken := sorted(_RESERVED & {each["name"] for each in volumes}):
-        raise UsageError(f"spec.volumes: the name {taken[0]} is edl's own: choose another one.")
-    common: Object = {"volumes": volumes, "imagePullSecrets": spec.get("imagePullSecrets")}
+    common: Object = {
+        "volumes": spec.get("volumes") or [],
+        "imagePullSecrets": spec.get("imagePullSecrets"),
+    }
     if mounts := spec.get("volumeMounts"):
         common["containers"] = [{"name": pods.CONTAINER, "volumeMounts": mounts}]
     found = {"pod": {"spec": {name: value for name, value in common.items() if value}}}
@@ -223,7 +243,7 @@ def _put_job_volume(template: Object, source: Object, job: str) -> None:
 
 @dataclass(frozen=True)
 class Problem:
-    """What stands in the way, for the condition Accepted. `fatal`: the job cannot begin with it."""
+    """What stands in the way, for the condition Accepted. `fatal`: a job that has not begun cannot."""
 
     reason: str
     message: str
@@ -301,7 +321,7 @@ def status(here: Situation, now: str) -> Object:
     found: Object = {
         "phase": phase,
         "observedGeneration": job["metadata"].get("generation", 1),
-        "conditions": _conditions(here, phase, code, now),
+        "conditions": [],
         "selector": names.selector(job["metadata"]["name"], "worker"),
         "masters": here.masters,
         "workers": len(alive),
@@ -310,8 +330,10 @@ def status(here: Situation, now: str) -> Object:
         "psReady": f"{_ready(told, 'servers', alive_servers)}/{(spec.get('ps') or {}).get('replicas', 1)}",
         "restarts": sum((told.get("restarts") or {}).get(role, 0) for role in ("worker", "server")),
     }
-    if message := _message(here, phase):
+    reason, message = _why(here, phase)
+    if message:
         found["message"] = message
+    found["conditions"] = _conditions(here, phase, code, (reason, message), now)
     if total := told.get("records_total"):
         # not 100 before it is over
         percent = 100 if code == 0 else min(99, int(100 * told.get("records_done", 0) / total))
@@ -345,8 +367,10 @@ def _phase(here: Situation, code: int | None) -> str:
         return "Stopping" if alive else "Suspended"
     state = (here.told or {}).get("state", "")
     runs = [pod for pod in alive if isinstance(observe.observe(pod), observe.Running)]
-    if state in ("running", "stopping") and of_role(runs, "master", "worker"):
-        return "Running" if state == "running" else "Stopping"
+    if state == "stopping" and of_role(runs, "master", "worker"):
+        return "Stopping"
+    if state == "running" and _ready(here.told or {}, "workers", of_role(runs, "worker")):
+        return "Running"
     return "Pending"
 
 
@@ -367,22 +391,33 @@ def _ready(told: Mapping[str, Any], role: str, alive: Sequence[Object]) -> int:
     return len(rows)
 
 
-def _message(here: Situation, phase: str) -> str:
+def _why(here: Situation, phase: str) -> tuple[str, str]:
+    """What a person should know now: in a word for programs, and in a sentence."""
     told = here.told or {}
+    said = str(told.get("message") or "")
     if here.problem:
-        return here.problem.message
-    if phase in ("Succeeded", "Failed", "Stopping") and told.get("message"):
-        return str(told["message"])
+        return here.problem.reason, here.problem.message
+    if phase in ("Succeeded", "Failed", "Stopping") and said:
+        return phase, said
     if phase == "Suspended":
-        return "no pod runs; it goes on when spec.suspend is false"
+        return phase, "no pod runs; it goes on when spec.suspend is false"
     if here.note:
-        return here.note
+        return "MasterEnded", here.note
     for role, word in (("master", "the master"), ("ps", "a server"), ("worker", "a worker")):
         for pod in of_role(here.pods, role):
             state = observe.observe(pod)
             if isinstance(state, observe.Waiting) and state.why:
-                return f"{word} {state.why}"
-    return str(told.get("message") or "")
+                return state.word, f"{word} {state.why}"
+            if role == "master" and observe.is_checking(pod):
+                return "Checking", "the definition is checked and the records are counted"
+    most = bounded(here.job["spec"])
+    if phase in ("Pending", "Running") and not said and most:
+        return phase, most
+    if said:
+        return "QuotaExceeded" if "quota" in said else "Waiting", said
+    if phase == "Pending" and told.get("state") == "running":
+        return "NoWorker", "no worker is ready"
+    return phase, ""
 
 
 _NO_VOLUME = (
@@ -392,7 +427,9 @@ _NO_VOLUME = (
 )
 
 
-def _conditions(here: Situation, phase: str, code: int | None, now: str) -> list[Object]:
+def _conditions(
+    here: Situation, phase: str, code: int | None, why: tuple[str, str], now: str
+) -> list[Object]:
     generation = here.job["metadata"].get("generation", 1)
     before = {each["type"]: each for each in (here.job.get("status") or {}).get("conditions", [])}
     problem = here.problem
@@ -413,7 +450,12 @@ def _conditions(here: Situation, phase: str, code: int | None, now: str) -> list
             "JobVolume" if lasts else "NoJobVolume",
             "" if lasts else _NO_VOLUME,
         ),
-        ("Running", phase == "Running", phase, ""),
+        (
+            "Running",
+            phase == "Running",
+            why[0] if phase == "Pending" else phase,
+            why[1] if phase == "Pending" else "",
+        ),
         ("Suspended", phase == "Suspended", phase, ""),
         ("Succeeded", phase == "Succeeded", phase, said if phase == "Succeeded" else ""),
         (

@@ -19,6 +19,7 @@ GRPC_PORT, HEALTH_PORT, METRICS_PORT = 50001, 50002, 50003
 JOB_LABEL, ROLE_LABEL = "edl.dev/job-name", "edl.dev/role"
 CONFIG_LABEL = "edl.dev/config"  # of the ConfigMap that a master watches
 INDEX_LABEL, INCARNATION_LABEL = "edl.dev/index", "edl.dev/incarnation"
+MEMORY_ANNOTATION = "edl.dev/memory-of"  # the limit from which that of a pod has grown
 GROUP, VERSION, KIND, PLURAL = "edl.dev", "v1alpha1", "EdlJob", "edljobs"
 COMPONENTS = {"server": "ps", "worker": "worker", "master": "master"}  # what pods say of a role
 

@@ -8,6 +8,7 @@ status, is a ConfigMap of its own.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from typing import Any
 
@@ -23,6 +24,7 @@ SETTINGS, TEMPLATES, WANTED, STATUS = (
     "wanted.json",
     "status.json",
 )
+_LONGEST_EVENT = 1000  # characters; an API server takes 1,024
 _TRIES = 1_000_000  # of the master's pod: what ends a job is its master's word, not a count
 
 
@@ -101,6 +103,33 @@ def network_policy(job: str) -> Object:
     }
     name = names.object_name(job)
     return _object("networking.k8s.io/v1", "NetworkPolicy", job, name, {"spec": spec})
+
+
+def event(
+    about: tuple[str, str, str, str], reason: str, message: str, well: bool, time: str
+) -> Object:
+    """Of an object (kind, name, namespace, uid). The same news has the same name."""
+    kind, name, namespace, uid = about
+    digest = hashlib.sha256(f"{uid}{reason}{message}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{digest}"},
+        "involvedObject": {
+            "apiVersion": f"{names.GROUP}/{names.VERSION}",
+            "kind": kind,
+            "name": name,
+            "namespace": namespace,
+            "uid": uid,
+        },
+        "type": "Normal" if well else "Warning",
+        "reason": reason,
+        "message": message[:_LONGEST_EVENT],
+        "source": {"component": "edl-controller"},
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }
 
 
 def owner_reference(owner: Object) -> Object:

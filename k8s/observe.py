@@ -39,6 +39,7 @@ _FROM_OUTSIDE = {
 _REFUSED_BY_NODE = "OutOf"  # OutOfcpu, OutOfmemory: the node had no room after all
 _HOPELESS = {"InvalidImageName", "ErrImageNeverPull"}
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"}
+_UNSCHEDULABLE = "cannot be scheduled"
 _SIGNAL_BASE = 128
 
 
@@ -49,6 +50,13 @@ class Waiting:
     why: str = ""
     hopeless: bool = False
     image: bool = False
+
+    @property
+    def word(self) -> str:
+        """The kind of `why`, for programs."""
+        if self.image:
+            return "ImageNotPulled"
+        return "Unschedulable" if self.why.startswith(_UNSCHEDULABLE) else "Waiting"
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,21 @@ def deletion(pod: Object) -> int | None:
     return int(about.get("deletionGracePeriodSeconds") or 0)
 
 
+def is_checking(pod: Object) -> bool:
+    """The containers that come before that of edl are at work."""
+    status: dict[str, Any] = pod.get("status") or {}
+    states = [each.get("state") or {} for each in status.get("initContainerStatuses") or []]
+    return status.get("phase", "Pending") == "Pending" and any("running" in each for each in states)
+
+
+def has_run(pod: Object) -> bool:
+    """Its own containers have begun."""
+    states = [
+        each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []
+    ]
+    return any("running" in each or "terminated" in each for each in states)
+
+
 def _all_terminated(status: dict[str, Any]) -> bool:
     """A node may report the end of the containers before that of the pod."""
     found = status.get("containerStatuses") or []
@@ -97,7 +120,9 @@ def _all_terminated(status: dict[str, Any]) -> bool:
 
 def _ended(pod: Object, status: dict[str, Any]) -> Ended:
     outside = _from_outside(status)
-    ends = list(_terminations(status))
+    ends = list(_terminations(status, "containerStatuses"))
+    # of those that come before them only one that failed is an end: the others never begin then
+    ends += [end for end in _terminations(status, "initContainerStatuses") if end.get("exitCode")]
     deleted = deletion(pod) is not None
     if any(end.get("reason") == "OOMKilled" for end in ends):
         return Ended(OUT_OF_MEMORY, "ran out of memory")
@@ -116,8 +141,8 @@ def _ended(pod: Object, status: dict[str, Any]) -> Ended:
     return Ended(code, "")
 
 
-def _terminations(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for each in status.get("containerStatuses") or []:
+def _terminations(status: dict[str, Any], which: str) -> Iterator[dict[str, Any]]:
+    for each in status.get(which) or []:
         end = (each.get("state") or {}).get("terminated")
         if end:
             yield end
@@ -143,7 +168,7 @@ def _waiting(status: dict[str, Any]) -> Waiting:
     for each in status.get("conditions") or []:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             why = each.get("message") or each.get("reason") or "no reason is given"
-            return Waiting(f"cannot be scheduled: {why}")
+            return Waiting(f"{_UNSCHEDULABLE}: {why}")
     for each in (
         *(status.get("initContainerStatuses") or []),
         *(status.get("containerStatuses") or []),
@@ -152,7 +177,8 @@ def _waiting(status: dict[str, Any]) -> Waiting:
         reason, message = waiting.get("reason") or "", waiting.get("message") or ""
         said = f"{reason}{f': {message}' if message else ''}"
         if reason in _IMAGE | _HOPELESS:
-            return Waiting(f"image {each.get('image')}: {said}", reason in _HOPELESS, image=True)
+            why = f"image {each.get('image')}: {said}"
+            return Waiting(why, reason in _HOPELESS, image=True)
         if reason.startswith("Create") and reason.endswith("Error"):
             return Waiting(f"its container cannot be made: {said}")
     return Waiting()

@@ -17,12 +17,14 @@ from typing import Any
 from ..common.errors import UsageError
 from ..common.identity import IDENTITY_VARIABLE, TOKEN_VARIABLE
 from ..common.settings import JobSettings
-from . import names
+from . import names, observe
 from .api import Object
 from .names import GRPC_PORT, HEALTH_PORT, METRICS_PORT
 
 JOB_DIR = "/var/lib/edl/job"
 SETTINGS_DIR = "/etc/edl"
+CHECKED_DIR = "/run/edl/checked"  # what the check of the definition leaves to the master
+_TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 CONTAINER = "edl"
 SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
 USER = 1000  # of the image
@@ -36,6 +38,7 @@ _MASTER_GRACE_S = 60  # it hands everything back and writes a checkpoint
 _LOST_NODE_S = 10  # a node that does not answer for so long has lost its pods
 _WORDS = {"high": "edl-high", "low": "edl-low"}
 _OOM_FACTOR = 4
+_OF_JOB = ("job", "settings")  # volumes of a master that the check reads
 
 
 def templates(
@@ -67,6 +70,60 @@ def templates(
             template = merged(template, _overlay(layer))
         found[role] = template
     return found
+
+
+def confined(
+    templates: Mapping[str, Object],
+    owner: str,
+    image: str,
+    pull_policy: str,
+    pull_secrets: Sequence[str],
+) -> Object:
+    """The master's template for a cluster whose users may not do what a master may.
+
+    The master's container, and no other, has the token: its image is the installer's. The definition
+    is checked before by a container that is as a worker's and has no token. `owner` is the uid whose
+    job folder may hold an earlier check.
+    """
+    made, worker = copy.deepcopy(templates["master"]), copy.deepcopy(templates["worker"])
+    spec, main, check = made["spec"], container_of(made), container_of(worker)
+    for probe in ("startupProbe", "livenessProbe", "ports"):
+        del check[probe]
+    theirs = {each["name"]: each for each in worker["spec"]["volumes"] if each["name"] != "job"}
+    for each in spec["volumes"]:
+        if theirs.get(each["name"], each) != each:
+            raise UsageError(
+                f"podTemplate: the volume {each['name']} is one thing in spec.master and another in "
+                "spec.worker: give them different names."
+            )
+        theirs.pop(each["name"], None)
+    own: list[Object] = [{"name": name, "emptyDir": {}} for name in ("checked", "no-token")]
+    spec["volumes"] += [*theirs.values(), *own]
+    checked = {"name": "checked", "mountPath": CHECKED_DIR}
+    check["volumeMounts"] = [
+        *(each for each in check["volumeMounts"] if each["name"] != "job"),
+        *({**each, "readOnly": True} for each in main["volumeMounts"] if each["name"] in _OF_JOB),
+        checked,
+        # where there is a mount already, no token is mounted
+        {"name": "no-token", "mountPath": _TOKEN_DIR, "readOnly": True},
+    ]
+    spec["initContainers"] = [
+        {
+            **check,
+            "name": "check",
+            "command": ["python", "-m", "edl.master.check"],
+            "args": [SETTINGS_DIR, CHECKED_DIR, JOB_DIR, owner],
+            "resources": main["resources"],
+        }
+    ]
+    main |= {"image": image, "imagePullPolicy": pull_policy}
+    main["env"].append({"name": "PYTHONSAFEPATH", "value": "1"})  # no code from where it starts
+    main["args"] += ["--checked", CHECKED_DIR]
+    main["volumeMounts"].append({**checked, "readOnly": True})
+    if pull_secrets:
+        secrets = spec.setdefault("imagePullSecrets", [])
+        secrets += [{"name": name} for name in pull_secrets if {"name": name} not in secrets]
+    return made
 
 
 def replica(
@@ -129,12 +186,45 @@ def container_of(pod: Object) -> dict[str, Any]:
 
 def memory_after_oom(pod: Object, cap: str) -> tuple[str, str]:
     """(limit it had, what it gets now): "" where it has no limit, or has the most already."""
-    limit = (container_of(pod).get("resources") or {}).get("limits", {}).get("memory", "")
+    limit = limit_of(pod)
     if not limit:
         return "", ""
     had, most = names.quantity(limit, "memory"), names.quantity(cap, "--oom_memory_cap")
     grown = min(2 * had, most)
     return limit, names.as_quantity(grown) if grown > had else ""
+
+
+def limit_of(pod: Object) -> str:
+    """The memory limit of the container that runs edl; "" where it has none."""
+    limits = (container_of(pod).get("resources") or {}).get("limits") or {}
+    return str(limits.get("memory", ""))
+
+
+def ran_out(pod: Object) -> bool:
+    """It ended for want of memory."""
+    state = observe.observe(pod)
+    return (
+        isinstance(state, observe.Ended) and state.code == observe.OUT_OF_MEMORY and bool(state.why)
+    )
+
+
+def grown(template: Object, last: Object, cap: str) -> Object:
+    """The template with the memory that the pod before had, and twice as much where that one ran out
+    of it; as it is where it has been changed since, or has no limit."""
+    said, had = limit_of(template), limit_of(last)
+    basis = (last["metadata"].get("annotations") or {}).get(names.MEMORY_ANNOTATION, had)
+    if not said or basis != said:
+        return template
+    more = memory_after_oom(last, cap)[1] if ran_out(last) else ""
+    memory = more or had
+    if memory == said:
+        return template
+    made = copy.deepcopy(template)
+    made["metadata"].setdefault("annotations", {})[names.MEMORY_ANNOTATION] = said
+    for container in (*made["spec"]["containers"], *made["spec"].get("initContainers", ())):
+        for part in ("requests", "limits"):
+            container.setdefault("resources", {}).setdefault(part, {})["memory"] = memory
+    return made
 
 
 def memory_cap(settings: JobSettings, template: Object) -> str:

@@ -20,15 +20,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--after", default="", help="how the master before this one ended")
     parser.add_argument("--stop", default="", help="stop the job at once, for this reason")
     parser.add_argument("--settings", type=Path, help="folder with settings.json, in a pod")
+    parser.add_argument("--checked", type=Path, help="folder that check.py has filled, in a pod")
     given = parser.parse_args(arguments)
     job_dir = given.job_dir.absolute()
     if given.serve:
         from .serve import serve
 
-        return serve(job_dir, given.after, given.stop, given.settings)
+        return serve(job_dir, given.after, given.stop, given.settings, given.checked)
     from .supervisor import COMMAND, supervise
 
     told = ["--settings", str(given.settings)] if given.settings else []
+    told += ["--checked", str(given.checked)] if given.checked else []
     return supervise(job_dir, [*COMMAND, *told], ends_with_pod=bool(told))
 
 

@@ -570,10 +570,18 @@ class Master:
         if isinstance(report, Exit):
             self._exited(report)
         elif isinstance(report, Note):
+            if report.replica is not None:
+                self._slot_waits(report.replica, report.text)
             who = f"{report.replica.role} {report.replica.index} " if report.replica else ""
             self.core.tell(f"{who}{report.text}")
         elif self.members.get(report.replica.incarnation) is None:
+            self._slot_waits(report.replica, "")
             self._await_registration(report.replica)
+
+    def _slot_waits(self, replica: Replica, why: str) -> None:
+        slot = self.replicas.slots.get((replica.role, replica.index))
+        if slot is not None and slot.incarnation == replica.incarnation:
+            slot.waits = why
 
     def _await_registration(self, replica: Replica) -> None:
         if self._processes.get((replica.role, replica.index)) != replica:
@@ -901,6 +909,8 @@ class Master:
 
     def _last_line(self, role: str, index: int) -> str:
         """What a process said last, for a message."""
+        if self.settings.runtime == "kubernetes":
+            return ""  # the cluster keeps their logs; what lies here is not theirs
         path = self.core.job_dir / "logs" / f"{role}-{index}.log"
         try:
             with open(path, "rb") as file:

@@ -56,6 +56,7 @@ class Slot:
     failures: int = 0
     preemptions: int = 0
     last_end: str = ""  # how its last process ended, in words
+    waits: str = ""  # why the process that is to run does not, in words of the runtime
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Replicas:
             slot.phase = Phase.RUNNING
             slot.incarnation = self._name()
             slot.started = now
+            slot.waits = ""
         return [Start(s.role, s.index, s.incarnation) for s in due]
 
     def next_start(self) -> float | None:

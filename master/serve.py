@@ -33,6 +33,7 @@ from ..proto import master_pb2_grpc
 from ..runtime.base import OnReport, Runtime
 from ..runtime.local import LocalRuntime
 from ..runtime.nursery import Nursery
+from . import check
 from .core import EXIT_INTERRUPTED, MEMORY
 from .journal import Journal
 from .master import Master
@@ -52,25 +53,32 @@ _RPC_THREADS = 512  # a parked long poll holds one; they are made as needed
 _DESCRIBE_S = 3600.0  # counting the records of very large text files takes minutes
 
 
-def serve(job_dir: Path, after: str = "", stop: str = "", told: Path | None = None) -> int:
+def serve(
+    job_dir: Path,
+    after: str = "",
+    stop: str = "",
+    told: Path | None = None,
+    checked: Path | None = None,
+) -> int:
     """Run the job; its exit code.
 
     `after`: how the master before this one ended. `stop`: why the job is to be stopped at once.
     `told`: the folder with its settings where this is a pod, whose job folder is empty at first.
+    `checked`: where the definition was checked before (check.py).
     """
     logs.configure(role="master")
     try:
         settings = JobSettings.of_job(told or job_dir)
         logs.configure(settings.log_level, settings.log_format, "master")
         if settings.runtime == "kubernetes":
-            return _serve_in_pod(settings, job_dir, after)
+            return _serve_in_pod(settings, job_dir, after, checked)
         return run(settings, job_dir, after, stop)
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str) -> int:
+def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Path | None) -> int:
     """As `run`, as the one master among the pods that may try. What ends the job is told before the
     pod ends, so that no other tries again."""
     from ..k8s.home import Home
@@ -86,13 +94,14 @@ def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str) -> int:
         if not result.exists():
             code, message = 0, ""
             try:
-                code = run(settings, job_dir, after, "", home)
+                code = run(settings, job_dir, after, "", home, checked)
             except PeerError:
                 raise  # the pod is told to go, or nobody answers: another one goes on
             except EdlError as error:
                 code, message = error.exit_code, str(error)
             if not result.exists():  # it could not even begin
-                message = message or _last_words(job_dir / "logs" / "describe.log")
+                if not message and checked is None:
+                    message = _last_words(job_dir / "logs" / "describe.log")
                 ended = _failed(settings, code, message)
                 storage.write_file(result, json.dumps(ended).encode())
         status = json.loads(result.read_bytes())
@@ -114,22 +123,30 @@ def _last_words(log: Path) -> str:
 
 
 def run(
-    settings: JobSettings, job_dir: Path, after: str, stop: str, home: Home | None = None
+    settings: JobSettings,
+    job_dir: Path,
+    after: str,
+    stop: str,
+    home: Home | None = None,
+    checked: Path | None = None,
 ) -> int:
     """The whole job; its exit code. Raises EdlError where it cannot even begin."""
     # Now, since counting the records may take minutes.
     job_identity(rpc.job_token()).encrypts(own_host())
     health = rpc.serve_health()
-    # Imports torch while the definition is checked, so that workers start at once from then on.
-    nursery = Nursery(
-        (sys.executable, "-m", "edl.worker", "--nursery", settings.strategy),
-        job_dir / "logs" / "nursery.log",
-        settings.envs,
-    )
+    nursery = None
+    if checked is None:
+        # Imports torch while the definition is checked, so that workers start at once from then on.
+        nursery = Nursery(
+            (sys.executable, "-m", "edl.worker", "--nursery", settings.strategy),
+            job_dir / "logs" / "nursery.log",
+            settings.envs,
+        )
     try:
-        return _run(settings, job_dir, nursery, after, stop, home)
+        return _run(settings, job_dir, nursery, after, stop, home, checked)
     finally:
-        nursery.close()
+        if nursery is not None:
+            nursery.close()
         if health is not None:
             health.stop(0)
 
@@ -137,16 +154,23 @@ def run(
 def _run(
     settings: JobSettings,
     job_dir: Path,
-    nursery: Nursery,
+    nursery: Nursery | None,
     after: str,
     stop: str,
     home: Home | None,
+    checked: Path | None,
 ) -> int:
     begun = _resume(settings, job_dir)
     if begun is None:
-        described, code = describe(job_dir, nursery)
-        if described is None:
-            return code
+        described: dict[str, Any] | None
+        if nursery is not None:
+            described, code = describe(job_dir, nursery)
+            if described is None:
+                return code
+        else:
+            assert checked is not None
+            described = check.read(checked)
+            storage.write_file(job_dir / "describe.json", json.dumps(described).encode())
         begun = _begin(settings, job_dir, described)
     journal, queue, restore, described = begun
     tensorboard = settings.output and settings.tensorboard
@@ -181,7 +205,8 @@ def _run(
     server = _listen(MasterServicer(master), token, settings.port, job_dir)
     metrics_address = scalars.serve()
     if home is not None:
-        nursery.close()  # workers are pods of their own
+        if nursery is not None:
+            nursery.close()  # workers are pods of their own
         home.serve(
             lambda workers: master.scale(pb.ScaleRequest(num_workers=workers)),
             master.stop,
@@ -200,6 +225,7 @@ def _run(
     def start_runtime(report: OnReport) -> Runtime:
         if home is not None:
             return home.start_runtime(report)
+        assert nursery is not None
         return LocalRuntime(job_dir, master_address=server.address, report=report, nursery=nursery)
 
     try:
@@ -333,6 +359,12 @@ def describe(job_dir: Path, nursery: Nursery) -> tuple[dict[str, Any] | None, in
         return None, code
     if -code in (signal.SIGTERM, signal.SIGINT):
         return None, EXIT_INTERRUPTED
+    if -code == signal.SIGKILL:
+        raise JobError(
+            "the check of the definition was killed by signal 9, most likely because it needs more "
+            "memory than there is: give the master more (--master_resource_request memory=1Gi), or "
+            "this machine"
+        )
     raise JobError(f"the check of the definition was killed by signal {-code}")
 
 

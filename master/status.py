@@ -99,7 +99,7 @@ class Status:
             "job_name": settings.job_name,
             "state": self.state,
             "exit_code": self.exit_code,
-            "message": self.message,
+            "message": self.message or _waits(replicas, members),
             "command": settings.command,
             "started_s_ago": round(now - self._started, 3),
             "records_done": queue.records_done,
@@ -142,6 +142,16 @@ def _predictions(settings: JobSettings) -> str | None:
     if settings.command != "predict" or not settings.output:
         return None
     return os.path.join(settings.output, "predictions")
+
+
+def _waits(replicas: Replicas, members: Membership) -> str:
+    """Why there is less than is wanted, of the first that waits; "" where nothing waits."""
+    here = {member.incarnation for role in (SERVER, WORKER) for member in members.of(role)}
+    waiting = [s for s in replicas.slots.values() if s.waits and s.incarnation not in here]
+    if not waiting:
+        return ""
+    more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+    return f"{waiting[0].role} {waiting[0].index}{more} {waiting[0].waits}"
 
 
 def _rows(

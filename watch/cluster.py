@@ -147,7 +147,8 @@ class ClusterJob:
             return
         self._pause({SUSPENDED: "true"})
         self._await_master_gone()
-        self._delete_pods(None, "ps", "worker")
+        self._delete_pods(None, "ps")  # each leaves a snapshot
+        self._delete_pods(_CANCEL_GRACE_S, "worker")  # whom would they hand back to?
 
     def resume(self) -> None:
         """Go on where it was suspended."""

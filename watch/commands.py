@@ -441,7 +441,6 @@ def _at(job: ClusterJob) -> str:
 
 @click.command(cls=JobCommand, context_settings=NAMES)
 @click.option("--config", metavar="FILE", type=click.Path(), help="Settings from a YAML file.")
-@click.option("-n", "namespace_", default="", metavar="NAME", help="As --namespace.")
 @click.option(
     "--as",
     "kind",
@@ -451,7 +450,7 @@ def _at(job: ClusterJob) -> str:
 )
 @click.option("-o", "as_", type=click.Choice(["table", "json", "yaml"]), default="table")
 @job_options
-def doctor(config: str | None, namespace_: str, kind: str, as_: str, **flags: Any) -> int:
+def doctor(config: str | None, kind: str, as_: str, **flags: Any) -> int:
     """Whether a cluster has what a job needs, and what mends it; exit code 1 on an error.
 
     Takes the flags of `edl submit`: the more are given, the more is looked at.
@@ -462,7 +461,7 @@ def doctor(config: str | None, namespace_: str, kind: str, as_: str, **flags: An
     values, origins = given_values(config, flags)
     settings = typed("train", {**values, "runtime": "kubernetes"}, origins)
     found = []
-    for finding in doctor_.examine(namespace_ or settings.namespace, settings, kind):
+    for finding in doctor_.examine(settings.namespace, settings, kind):
         found.append(finding)
         if as_ == "table":
             click.echo(f"{_MARKS[finding.level]} {finding.what}: {finding.detail}")

@@ -68,9 +68,16 @@ def _examine(api: Api, settings: JobSettings, kind: str) -> Iterator[Finding]:
             yield finding
         chosen = kind if kind != "auto" else chosen
         yield from _own_rights(api, chosen)
-        yield from _accounts(api, settings)
-        yield from _master_rights(api, settings)
-        yield from _priorities(api, settings)
+        lacking = [*_accounts(api, settings), *_priorities(api, settings)]
+        rights_of_master = [*_master_rights(api, settings)]
+        missing = [each for each in lacking if each.level == ERROR]
+        if len(missing) > 1:  # nothing is installed here: that is one cause
+            what = ", ".join(f"{each.what} {each.detail.split(':')[0]}" for each in missing)
+            what = what.replace("there is no ", "")
+            yield Finding(ERROR, "installation", f"there is no {what}: {_install(api)}")
+            rights_of_master = [each for each in rights_of_master if each.level != ERROR]
+        yield from (each for each in lacking if len(missing) < 2 or each.level != ERROR)
+        yield from rights_of_master
         yield from _image(api, settings)
         yield from _volumes(api, settings)
     except PeerError as error:
@@ -148,12 +155,14 @@ def _controller(api: Api, kind: str) -> Iterator[Finding]:
 def _own_rights(api: Api, kind: str) -> Iterator[Finding]:
     needed = list(rights.rights(rights.NEEDED[kind]))
     lacking = [right for right in needed if not _allowed(api, "SelfSubjectAccessReview", right)]
-    for verb, group, resource in lacking:
-        role = rights.role_of((verb, group, resource))
+    by_role: dict[str, list[rights.Right]] = {}
+    for right in lacking:
+        by_role.setdefault(rights.role_of(right), []).append(right)
+    for role, those in by_role.items():
         yield Finding(
             ERROR,
             "rights",
-            f"you may not {verb} {rights.named(group, resource)}: the role {role} gives it: "
+            f"you may not {_told(those)}: the role {role} gives it: "
             f"{rights.how_to_bind(role, api.namespace)}",
         )
     if not lacking:
@@ -174,15 +183,26 @@ def _master_rights(api: Api, settings: JobSettings) -> Iterator[Finding]:
             raise
         yield Finding(WARNING, "master's rights", "you may not look at those of others")
         return
-    for verb, group, resource in lacking:
+    if lacking:
         yield Finding(
             ERROR,
             "master's rights",
-            f"{account} may not {verb} {rights.named(group, resource)}: the role edl-master gives "
-            f"it; {_install(api)}",
+            f"{account} may not {_told(lacking)}: the role edl-master gives it; {_install(api)}",
         )
     if not lacking:
         yield Finding(OK, "master's rights", f"{account}: all {len(needed)} that it needs")
+
+
+def _told(lacking: list[rights.Right]) -> str:
+    """get and list pods, create jobs.batch: what is said of one resource together."""
+    verbs: dict[str, list[str]] = {}
+    for verb, group, resource in lacking:
+        verbs.setdefault(rights.named(group, resource), []).append(verb)
+    parts = []
+    for what, those in verbs.items():
+        *first, last = those
+        parts.append(f"{', '.join(first)} and {last} {what}" if first else f"{last} {what}")
+    return ", ".join(parts)
 
 
 def _allowed(api: Api, kind: str, right: rights.Right, **who: str) -> bool:

@@ -50,6 +50,7 @@ _ELSEWHERE = {
     **{re.compile(name): what for name, what in _INSTEAD.items()},
 }
 
+_SHORT = {"namespace": ("-n",)}  # as of the commands on jobs
 _METAVARS: dict[Any, str] = {
     int: "N",
     int | None: "N",
@@ -124,6 +125,7 @@ def _option(knob: Knob) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     boolean: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if knob.kind is bool else {}
     return click.option(
         *(f"--{name}" for name in (knob.name, *knob.aliases)),
+        *_SHORT.get(knob.name, ()),
         knob.name,
         type=_Text(knob),
         default=None,

@@ -46,6 +46,7 @@ from .batch_rule import make_rule
 from .describe import be_deterministic, describe, load, model_maker, open_readers
 from .group_worker import GroupWorker
 from .hybrid_trainer import HybridTrainer
+from .leaving import leave_in_time
 from .peers import StateServicer
 from .ps_trainer import PsTrainer, model_spec
 from .slices import RoundLeases, SliceStream
@@ -117,13 +118,37 @@ class _Process:
         self._worker: Worker | GroupWorker | None = None
         self._ps: PsClient | None = None
         self._patience_s = 120.0
+        self._master: MasterClient | None = None
+        self._grace_s = JobSettings().drain_grace_s
 
     def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         if self._worker is None:
             os._exit(0)  # it holds nothing yet, or nothing any more
         else:
             # Not from the handler itself: it may have interrupted the holder of the stream's lock.
-            threading.Thread(target=self._worker.drain, daemon=True).start()
+            threading.Thread(target=self._leave, args=(self._worker,), daemon=True).start()
+
+    def _leave(self, worker: Worker | GroupWorker) -> None:
+        """In order; at once where that cannot be."""
+        worker.drain()
+        master = self._master
+        assert master is not None
+
+        def end(why: str) -> None:
+            log.warning("leaving at once: %s", why)
+            leave(0)
+
+        def ask(patience_s: float) -> None:
+            master.heartbeat(
+                progress=worker.progress(),
+                version=worker.version,
+                scalars=worker.scalars(),
+                state=worker.state,
+                round_=worker.number,
+                patience_s=patience_s,
+            )
+
+        leave_in_time(ask, end, self._grace_s)
 
     def live(self, incarnation: str) -> None:
         """One incarnation, to its end. Raises Fenced where another must follow."""
@@ -141,6 +166,7 @@ class _Process:
                 raise UsageError(f"the master does not know incarnation {incarnation!r}: leaving")
             settings = JobSettings.from_json(reply.settings_json)
             self._patience_s = master.patience_s = settings.master_timeout_s
+            self._master, self._grace_s = master, settings.drain_grace_s
             logs.configure(settings.log_level, settings.log_format, "worker", self._index)
             if self._notice is None:
                 self._notice = notice.watch(settings.preemption_notice)

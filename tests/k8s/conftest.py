@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import kube
 import pytest
+import yaml
 
 HERE = Path(__file__).parent
 # The first test's includes the start of the cluster, and maybe the building of Kubernetes.
@@ -34,6 +41,49 @@ def cluster():
 def namespace(cluster):
     with cluster.namespace() as namespace:
         yield namespace
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """On a file system that the pods see."""
+    found = kube.CLUSTERS / "data" / f"controller-{time.time_ns()}"
+    found.mkdir(parents=True)
+    yield found
+    shutil.rmtree(found, ignore_errors=True)
+
+
+@pytest.fixture
+def allow(folder) -> kube.Object:
+    """What EdlJobs may ask for: this folder of the nodes."""
+    return {"hostPaths": [f"{folder}*"], "mounts": [f"{folder}*"]}
+
+
+@pytest.fixture
+def controller(cluster, namespace, folder, allow) -> Iterator[None]:
+    """It runs here, with the token of its own account."""
+    manifests = Path(kube.ROOT) / "k8s" / "manifests"
+    base = manifests / "base"
+    roles = [base / f"role-{name}.yaml" for name in ("master", "controller", "user")]
+    cluster.apply(manifests / "chart/files/edljobs.yaml", base / "priority-classes.yaml")
+    namespace.apply(base / "service-accounts.yaml", *roles)
+    cluster.wait(
+        "customresourcedefinitions",
+        lambda found: kube.condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
+    )
+    config = namespace.kubeconfig("edl-controller")
+    command = [sys.executable, "-m", "edl.k8s", "--namespace", namespace.name]
+    with open(folder / "controller.log", "w") as log:
+        process = subprocess.Popen(
+            [*command, "--master_image", kube.IMAGE],
+            env={**os.environ, "KUBECONFIG": str(config), "EDL_ALLOW": yaml.safe_dump(allow)},
+            stdout=log,
+            stderr=log,
+        )
+    yield
+    process.terminate()
+    code = process.wait(30.0)
+    print((folder / "controller.log").read_text())
+    assert code == 0
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import kube
@@ -17,44 +11,8 @@ from servers import assert_exact
 
 from edl.common import storage
 
-MANIFESTS = Path(kube.ROOT) / "k8s" / "manifests"
 RECORDS, EPOCHS = 4096, 2
 MINE = "edl.dev/job-name=counted"
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """On a file system that the pods see."""
-    found = kube.CLUSTERS / "data" / f"controller-{time.time_ns()}"
-    found.mkdir(parents=True)
-    yield found
-    shutil.rmtree(found, ignore_errors=True)
-
-
-@pytest.fixture
-def controller(cluster, namespace, folder) -> Iterator[None]:
-    """It runs here, with the token of its own account."""
-    base = MANIFESTS / "base"
-    roles = [base / name for name in ("role-master.yaml", "role-controller.yaml")]
-    cluster.apply(MANIFESTS / "chart/files/edljobs.yaml", base / "priority-classes.yaml")
-    namespace.apply(base / "service-accounts.yaml", *roles)
-    cluster.wait(
-        "customresourcedefinitions",
-        lambda found: kube.condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
-    )
-    config = namespace.kubeconfig("edl-controller")
-    with open(folder / "controller.log", "w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "edl.k8s", "--namespace", namespace.name],
-            env={**os.environ, "KUBECONFIG": str(config)},
-            stdout=log,
-            stderr=log,
-        )
-    yield
-    process.terminate()
-    code = process.wait(30.0)
-    print((folder / "controller.log").read_text())
-    assert code == 0
 
 
 def spec(folder: Path) -> kube.Object:

@@ -273,7 +273,7 @@ def test_helm_installs_upgrades_and_uninstalls_the_chart(cluster, namespace, ins
         ).stdout
 
     chart = str(MANIFESTS / "chart")
-    there = "crds.enabled=false,priorityClasses.enabled=false"  # what is the cluster's own
+    there = "crds.enabled=false"  # which kustomize has brought, as it has the priority classes
 
     helm("install", "edl", chart, "--set", there)
     assert "edl-controller" in namespace.objects("deployments")

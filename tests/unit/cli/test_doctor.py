@@ -69,9 +69,9 @@ def test_cluster_with_all_that_a_job_needs_is_ok(run: Run, healthy: ApiServer) -
         "ok      rights: yours: all 14 that submitting an EdlJob needs",
         "ok      service account: edl-master",
         "ok      service account: edl-replica",
-        "ok      master's rights: edl-master: all 15 that it needs",
         "ok      priority class: edl-high",
         "ok      priority class: edl-low",
+        "ok      master's rights: edl-master: all 15 that it needs",
         "ok      image: edl:1",
         "ok      pull secret: login",
         "ok      volume claim: data",
@@ -81,22 +81,21 @@ def test_cluster_with_all_that_a_job_needs_is_ok(run: Run, healthy: ApiServer) -
     ]
 
 
-def test_empty_cluster_has_an_error_for_each_thing_that_lacks(
-    doctor: Any, server: ApiServer
-) -> None:
+def test_empty_cluster_has_one_error_for_each_cause(doctor: Any, server: ApiServer) -> None:
     code, found = doctor(*ALL)
 
     errors = {what for what, told in found.items() if "error" in [level for level, _ in told]}
     assert 1 == code
     assert errors == {
         "namespace",
-        "service account",
-        "priority class",
+        "installation",
         "pull secret",
         "volume claim",
     }
+    ((_, told),) = found["installation"]
+    assert "service account edl-master" in told and "priority class edl-high" in told
+    assert "helm install edl k8s/manifests/chart -n lab" in told
     assert "kubectl create namespace lab" in found["namespace"][0][1]
-    assert "helm install edl k8s/manifests/chart -n lab" in found["priority class"][0][1]
     assert "create secret docker-registry login" in found["pull secret"][0][1]
     assert found["EdlJob"][0][0] == "warning"
 
@@ -130,6 +129,20 @@ def test_right_that_lacks_is_told_with_the_command_that_gives_it(
     assert (1, 2) == (code, len(details))
     assert "you may not get pods/log: the role edl-user gives it: kubectl -n lab" in details[0]
     assert "create secrets: the role edl-submitter gives it" in details[1]
+
+
+def test_who_may_nothing_reads_one_line_for_each_role(doctor: Any, healthy: ApiServer) -> None:
+    """Broken once: a line for each verb."""
+    pods = {(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")}
+    healthy.forbidden = pods | {("create", "services"), ("create", "jobs"), ("get", "jobs")}
+    healthy.of_others = pods
+
+    code, found = doctor("--as", "job", *FLAGS)
+
+    told = [detail for level, detail in found["rights"] + found["master's rights"]]
+    assert (1, 3) == (code, len(told)), told
+    assert "get, list and watch pods" in told[0] + told[1]
+    assert "edl-master may not get, list, watch, create and delete pods" in told[2]
 
 
 def test_right_that_the_master_lacks_is_an_error(doctor: Any, healthy: ApiServer) -> None:

@@ -108,3 +108,20 @@ def test_machine_code_goes_where_the_job_says_if_the_package_cannot_be_written(
 
     assert code(2) == 6
     assert bool(list(tmp_path.rglob("*triple*.nbi"))) is not writable
+
+
+def test_what_an_image_holds_compiled_is_brought_along_and_nothing_is_overwritten(tmp_path):
+    image, kept = tmp_path / "image", tmp_path / "kept"
+    for name in ("ps_1/a.nbi", "ps_1/a.nbc", "nn_1/b.nbi"):
+        (image / name).parent.mkdir(parents=True, exist_ok=True)
+        (image / name).write_text("image")
+    (kept / "nn_1").mkdir(parents=True)
+    (kept / "nn_1/b.nbi").write_text("kept")
+
+    kernels.bring(image, kept)
+    kernels.bring(kept, kept)
+    kernels.bring(tmp_path / "none", kept)
+
+    found = {str(path.relative_to(kept)): path.read_text() for path in kept.rglob("*.nb?")}
+    assert found == {"ps_1/a.nbi": "image", "ps_1/a.nbc": "image", "nn_1/b.nbi": "kept"}
+    assert len(list(kept.rglob("*.*"))) == 3  # nothing partial

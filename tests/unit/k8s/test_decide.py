@@ -51,6 +51,8 @@ class World:
 
     def do(self, action: Action) -> None:
         key = (action.kind, action.name)
+        if action.kind == "Event":  # nothing hangs on them
+            return
         if action.verb == "create":
             if key in self.objects:
                 raise Conflict(key)
@@ -324,3 +326,136 @@ def test_whatever_happens_there_is_never_a_second_master_and_in_the_end_there_is
     assert all(
         observe.deletion(each) is not None for each in world.pods() if edljob_module.lives(each)
     )
+
+
+# -- a master that does not come, or runs out of memory
+
+
+def look(world: World, memory: Memory) -> tuple[Memory, list[Action]]:
+    plan = decide(world.see(), memory, world.now, TIME, lambda token: Identity(token))
+    for action in plan.actions:
+        world.do(action)
+    return plan.memory, plan.actions
+
+
+def no_image(world: World, name: str, reason: str = "ImagePullBackOff") -> None:
+    waiting = {"state": {"waiting": {"reason": reason, "message": "no such"}}, "image": "edl:9"}
+    world.objects["Pod", name]["status"] = {"phase": "Pending", "containerStatuses": [waiting]}
+
+
+def condition(world: World, kind: str) -> Any:
+    return next(each for each in world.job["status"]["conditions"] if each["type"] == kind)
+
+
+def test_a_master_whose_image_cannot_be_pulled_is_told_of_and_fails_after_the_documented_time():
+    """And is tried again at once when the spec is mended. Broken once: it waits for ever."""
+    world, looker = settled()
+    name = "edl-demo-master-0"
+    no_image(world, name)
+    memory, _ = look(world, looker.memory)
+    waits = copy.deepcopy(world.job["status"])
+
+    world.now += module.IMAGE_S
+    memory, actions = look(world, memory)
+    failed = copy.deepcopy(world.job["status"])
+    del world.objects["Pod", name]
+    memory, still = look(world, memory)
+    world.job["metadata"]["generation"] += 1
+    memory, _ = look(world, memory)
+
+    assert waits["phase"] == "Pending" and "image edl:9: ImagePullBackOff" in waits["message"]
+    assert failed["phase"] == "Failed" and "image edl:9" in failed["message"]
+    events = [each.body for each in actions if each.kind == "Event"]
+    assert [(each["type"], each["reason"]) for each in events] == [("Warning", "ImageNotPulled")]
+    assert [each for each in actions if each.verb == "delete"]
+    assert not [each for each in still if (each.verb, each.kind) == ("create", "Pod")]
+    assert world.serving() == ["edl-demo-master-1"]
+
+
+def test_a_name_that_is_no_image_fails_at_once():
+    world, looker = settled()
+    no_image(world, "edl-demo-master-0", "InvalidImageName")
+
+    look(world, looker.memory)
+
+    assert condition(world, "Failed")["reason"] == "ImageNotPulled"
+
+
+def test_news_are_events_and_are_told_once():
+    world, looker = settled()
+    scheduled = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}
+    status = {"phase": "Pending", "conditions": [scheduled]}
+    world.objects["Pod", "edl-demo-master-0"]["status"] = status
+
+    memory, first = look(world, looker.memory)
+    _, second = look(world, memory)
+
+    (event,) = [each.body for each in first if each.kind == "Event"]
+    assert (event["reason"], event["message"]) == (
+        "Unschedulable",
+        "the master cannot be scheduled: 0/4 nodes",
+    )
+    assert event["involvedObject"]["uid"] == world.job["metadata"]["uid"]
+    assert not [each for each in second if each.kind == "Event"]
+
+
+def out_of_memory(world: World, name: str, which: str) -> None:
+    ended = [{"name": "edl", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]
+    world.objects["Pod", name]["status"] = {"phase": "Failed", which: ended}
+
+
+def limit(world: World, number: int) -> list[str]:
+    spec = world.objects["Pod", f"edl-demo-master-{number}"]["spec"]
+    both = [*spec["containers"], *spec["initContainers"]]
+    return [each["resources"]["limits"]["memory"] for each in both]
+
+
+def test_a_master_out_of_memory_is_replaced_with_twice_as_much_up_to_the_cap():
+    """Also when it is the check of the definition that ran out. Broken once: as much as before."""
+    world = World()
+    world.job["spec"]["master"] = {"resources": {"limits": {"memory": "256Mi"}}}
+    looker = Looker(world)
+    looker.settle()
+    memory, seen = looker.memory, []
+    for number, which in enumerate(["initContainerStatuses", "containerStatuses"] * 2):
+        out_of_memory(world, f"edl-demo-master-{number}", which)
+        world.now += 1000.0
+        memory, _ = look(world, memory)
+        memory, _ = look(world, memory)
+        seen.append(limit(world, number + 1))
+    told = world.job["status"]["message"]
+
+    world.job["spec"]["master"] = {"resources": {"limits": {"memory": "300Mi"}}}
+    del world.objects["Pod", "edl-demo-master-4"]
+    world.now += 1000.0
+    look(world, memory)
+
+    assert seen == [["512Mi"] * 2, ["1Gi"] * 2, ["1Gi"] * 2, ["1Gi"] * 2]
+    assert "ran out of memory (1Gi" in told
+    assert limit(world, 5) == ["300Mi"] * 2  # the spec was mended
+
+
+def test_what_is_not_allowed_gets_no_other_master():
+    """A spec that an older controller has let through, or that was changed after its admission."""
+    world, looker = settled()
+    world.job["spec"]["worker"] = {"podTemplate": {"spec": {"hostNetwork": True}}}
+    world.objects.pop(("Pod", "edl-demo-master-0"))
+
+    look(world, looker.memory)
+
+    assert world.serving() == []
+    assert condition(world, "Accepted")["reason"] == "NotAllowed"
+    assert "hostNetwork" in condition(world, "Accepted")["message"]
+
+
+def test_workers_of_a_suspended_job_get_a_second_and_servers_their_own_time():
+    world, looker = settled()
+    for role in ("ps", "worker"):
+        world.put("Pod", pod(world.job, role))
+    world.objects.pop(("Pod", "edl-demo-master-0"))
+    world.job["spec"]["suspend"] = True
+
+    _, actions = look(world, looker.memory)
+
+    ends = {each.name: each.grace_s for each in actions if each.verb == "delete"}
+    assert ends == {"edl-demo-ps-0": None, "edl-demo-worker-0": 1}

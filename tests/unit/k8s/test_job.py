@@ -17,6 +17,7 @@ from edl.common.resolve import resolve
 from edl.common.settings import JobSettings, knobs
 from edl.k8s import job as edljob_module
 from edl.k8s import pods
+from edl.k8s.allowed import Allowed, Installed
 from edl.k8s.job import Problem, Situation, adopted, difference, outlives, status, wanted
 from edl.watch.submit import plan
 
@@ -92,12 +93,14 @@ def test_what_the_command_line_submits_comes_out_as_it_went_in():
 
     (job,) = plan(settings, "edljob")
     job["metadata"]["uid"] = "u"
-    made = wanted(job)
+    made = wanted(job, installed=Installed(Allowed(priority_classes=("edl-*", "own"))))
+    base = pods.templates(settings)
+    base["master"] = pods.confined(base, "u", "i:1", "IfNotPresent", ())
 
     computes = {k.name for k in knobs() if k.group != "Cluster"}
     before, after = dataclasses.asdict(settings), dataclasses.asdict(made.settings)
     assert {k for k in computes if before[k] != after[k]} == set()
-    assert unordered(made.templates) == unordered(pods.templates(settings))
+    assert unordered(made.templates) == unordered(base)
 
 
 def unordered(value):
@@ -201,7 +204,8 @@ def test_what_has_no_flag_is_laid_over_the_pods_of_its_role():
         },
     )
 
-    made = wanted(job).templates
+    some = Allowed(pull_secrets=("registry",), priority_classes=("high",), labels=("team",))
+    made = wanted(job, installed=Installed(some)).templates
     worker, ps = made["worker"], made["ps"]
 
     assert worker["spec"]["priorityClassName"] == "high"  # a class of the cluster, no word of ours
@@ -219,7 +223,7 @@ def test_what_has_no_flag_is_laid_over_the_pods_of_its_role():
 def test_a_volume_may_be_mounted_twice():
     """Broken once: mounts are merged by the name of their volume."""
     job = edljob(
-        volumes=[{"name": "data", "nfs": {"server": "n", "path": "/"}}],
+        volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}],
         volumeMounts=[
             {"name": "data", "mountPath": "/a", "subPath": "a"},
             {"name": "data", "mountPath": "/b", "subPath": "b"},
@@ -229,7 +233,8 @@ def test_a_volume_may_be_mounted_twice():
     for template in wanted(job).templates.values():
         mounts = {m["mountPath"]: m for m in container(template)["volumeMounts"]}
         assert (mounts["/a"]["subPath"], mounts["/b"]["subPath"]) == ("a", "b")
-        assert {"name": "data", "nfs": {"server": "n", "path": "/"}} in template["spec"]["volumes"]
+        source = {"persistentVolumeClaim": {"claimName": "c"}}
+        assert {"name": "data", **source} in template["spec"]["volumes"]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +242,8 @@ def test_a_volume_may_be_mounted_twice():
     [{"persistentVolumeClaim": {"claimName": "c"}}, {"nfs": {"server": "n", "path": "/"}}],
 )
 def test_any_volume_holds_the_jobs_folder_of_master_and_servers(source):
-    made = wanted(edljob(jobVolume=source)).templates
+    some = Installed(Allowed(fields=("spec.jobVolume.nfs",)))
+    made = wanted(edljob(jobVolume=source), installed=some).templates
 
     for role in ("master", "ps"):
         (mount,) = [m for m in container(made[role])["volumeMounts"] if m["name"] == "job"]
@@ -248,7 +254,10 @@ def test_any_volume_holds_the_jobs_folder_of_master_and_servers(source):
 
 def test_a_path_outlives_the_pod_where_a_lasting_volume_is_mounted():
     job = edljob(
-        volumes=[{"name": "kept", "nfs": {}}, {"name": "lost", "emptyDir": {}}],
+        volumes=[
+            {"name": "kept", "persistentVolumeClaim": {"claimName": "c"}},
+            {"name": "lost", "emptyDir": {}},
+        ],
         volumeMounts=[
             {"name": "kept", "mountPath": "/kept"},
             {"name": "lost", "mountPath": "/lost"},
@@ -330,7 +339,9 @@ def test_who_is_told_to_work_in_a_pod_that_is_gone_does_not_count():
 PHASES = [
     ("Pending", {}, [], None),
     ("Pending", {}, ["master"], {"state": "starting"}),
-    ("Running", {}, ["master"], {"state": "running"}),
+    ("Running", {}, ["master", "worker"], {"state": "running"}),
+    ("Pending", {}, ["master"], {"state": "running"}),  # nothing trains
+    ("Pending", {}, ["master", "ps"], {"state": "running"}),
     ("Running", {}, ["worker"], {"state": "running"}),  # without a master for a while
     ("Pending", {}, [], {"state": "running"}),  # what it said before it was suspended
     ("Stopping", {}, ["master"], {"state": "stopping"}),
@@ -413,6 +424,22 @@ def test_the_message_says_what_a_pod_waits_for():
     found = status(situation(job, [pod(job, "master"), waits], told()), NOW)
 
     assert found["message"] == "a worker cannot be scheduled: 0/4 nodes are available"
+    (runs,) = [each for each in found["conditions"] if each["type"] == "Running"]
+    assert (runs["status"], runs["reason"]) == ("False", "Unschedulable")
+    assert runs["message"] == found["message"]
+
+
+def test_a_job_does_not_run_while_a_quota_keeps_its_workers_out():
+    """Broken once: the master's word that it runs is enough."""
+    job = edljob()
+    said = "worker 0 (and 3 more) waits: a quota leaves no room: exceeded quota: small"
+    rows = [{"index": i, "state": "starting", "heartbeat_age_s": None} for i in range(4)]
+
+    found = status(situation(job, [pod(job, "master")], told(workers=rows, message=said)), NOW)
+
+    (runs,) = [each for each in found["conditions"] if each["type"] == "Running"]
+    assert (found["phase"], found["message"]) == ("Pending", said)
+    assert (runs["status"], runs["reason"], runs["message"]) == ("False", "QuotaExceeded", said)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
 from edl.ps.ledger import Entry, Span, Verdict
+from edl.runtime.base import Note
 from edl.worker.tasks import unpack_results
 
 
@@ -1041,3 +1042,16 @@ def test_a_checkpoint_of_the_same_state_is_not_written_over(start, tmp_path):
 
     assert saved == job.end()["checkpoint"]
     assert 1 == job.servers.calls.count("snapshot")
+
+
+def test_why_a_process_does_not_come_is_the_status_s_message_until_it_runs(start):
+    """Broken once: only the list of events tells, which ends with the next hundred."""
+    job = start(num_workers=1)
+    process = job.runtime.wait_for("worker", 0)
+
+    job.runtime._report(Note(process, "waits: a quota leaves no room: exceeded quota"))
+    waits = job.until(lambda s: s["message"])
+    job.worker(0)
+    job.until(lambda s: not s["message"])
+
+    assert waits["message"] == "worker 0 waits: a quota leaves no room: exceeded quota"

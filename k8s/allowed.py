@@ -1,0 +1,305 @@
+"""What an EdlJob may ask of its pods: what harms nobody else, and what the installer allows. Pure.
+
+Whoever may create EdlJobs may create no pods, mostly, so an EdlJob must not be a way around that: its
+podTemplates, volumes and settings are held against a list of what they may say, and all that is not in
+it is refused by name. What an installer allows besides stands with the controller (EDL_ALLOW, which the
+chart writes from `controller.allow`), as lists of names in which * stands for anything: who may change
+that is whoever may change the controller.
+
+The master's container holds a token that can make pods. So its image is the installer's, what lies over
+its files or changes its environment is refused, and the definition is checked beside it (pods.confined).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..common.errors import UsageError
+from .api import Object
+from .pods import CONTAINER
+
+ROLES = ("master", "ps", "worker")
+_MASTER_CLASS = "edl-master"
+_OWN_LABELS = ("edl.dev/", "app.kubernetes.io/")  # which a podTemplate does not change
+_OWN_VOLUMES = {"job", "shm", "settings", "checked", "no-token"}
+_KUBERNETES = re.compile(
+    r"([a-z0-9.-]+\.)?(kubernetes|k8s)\.io/.*"
+)  # "*" does not mean its own taints
+# Folders that the file system's standard gives to the system: Python and edl lie there.
+_SYSTEM = re.compile(
+    r"/(bin|boot|dev|etc|home|lib[^/]*|opt|proc|root|run|sbin|sys|tmp|usr|var)?(/.*)?"
+)
+
+
+class NotAllowed(UsageError):
+    """An EdlJob asks for more than its namespace allows."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Names that EdlJobs of a namespace may use, by what they are names of."""
+
+    claims: tuple[str, ...] = ("*",)  # PersistentVolumeClaims, by which data comes in
+    secrets: tuple[str, ...] = ()  # as volumes and environment
+    pull_secrets: tuple[str, ...] = ()
+    config_maps: tuple[str, ...] = ()
+    host_paths: tuple[str, ...] = ()
+    service_accounts: tuple[str, ...] = ()  # of masters, besides edl-master
+    priority_classes: tuple[str, ...] = ("edl-low", "edl-high")
+    labels: tuple[str, ...] = ()  # of pods: Services and policies select by them
+    annotations: tuple[str, ...] = ()  # of pods: sidecars and cloud roles come by them
+    tolerations: tuple[str, ...] = ("*",)  # keys of taints
+    mounts: tuple[str, ...] = ()  # paths of masters in a folder of the system's
+    fields: tuple[str, ...] = ()  # any other: spec.worker.podTemplate.spec.runtimeClassName
+
+    @classmethod
+    def of(cls, given: Any, where: str) -> Allowed:
+        """Out of YAML, whose names are as Kubernetes writes them. Raises UsageError."""
+        known = {_camel(each.name): each.name for each in dataclasses.fields(cls)}
+        if not isinstance(given, Mapping) or (unknown := sorted(given.keys() - known.keys())):
+            what = f"it has no {unknown[0]!r}" if isinstance(given, Mapping) else "it is no mapping"
+            raise UsageError(f"{where}: {what}; what can be allowed is {', '.join(known)}.")
+        for name, words in given.items():
+            if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
+                raise UsageError(f"{where}: {name} is no list of names, but {words!r:.60}.")
+        return cls(**{known[name]: tuple(words) for name, words in given.items()})
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What the installer has said to the controller. `image`: of masters ("": the EdlJob's own)."""
+
+    allowed: Allowed = Allowed()
+    by_namespace: Mapping[str, Allowed] = field(default_factory=dict)  # instead of `allowed`
+    image: str = ""
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, **more: Any) -> Installed:
+        """Of EDL_ALLOW. Raises UsageError."""
+        import yaml
+
+        try:
+            given = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise UsageError(f"EDL_ALLOW is no YAML: {' '.join(str(error).split())}.") from error
+        spaces = given.pop("namespaces", None) or {} if isinstance(given, dict) else {}
+        if not isinstance(spaces, dict):
+            raise UsageError(
+                "EDL_ALLOW: namespaces is no mapping of namespaces to what they allow."
+            )
+        by_namespace = {
+            name: Allowed.of(each, f"EDL_ALLOW: namespaces.{name}") for name, each in spaces.items()
+        }
+        return cls(Allowed.of(given, "EDL_ALLOW"), by_namespace, **more)
+
+    def of(self, namespace: str) -> Allowed:
+        return self.by_namespace.get(namespace, self.allowed)
+
+
+USUAL = Installed()
+
+
+def check(spec: Object, account: str, usual_account: str, allowed: Allowed) -> None:
+    """Raises NotAllowed, which names all that a spec may not say; AttributeError, KeyError, TypeError
+    where a part of it has another shape than a pod's has. `account`: of the master."""
+    found = _Check(allowed)
+    if account != usual_account:
+        found.name("serviceAccounts", "spec.settings.service_account", account)
+    if spec.get("jobVolume"):
+        found.source("spec.jobVolume", spec["jobVolume"])
+    found.pod("spec", {"volumes": spec.get("volumes")}, "")
+    mounts = spec.get("volumeMounts") or []
+    found.mounts("spec.volumeMounts", mounts, master=True)  # all pods have them, the master's too
+    for each in spec.get("imagePullSecrets") or []:
+        found.name("pullSecrets", "spec.imagePullSecrets", each["name"])
+    for role in ROLES:
+        said = spec.get(role) or {}
+        fields = ("priorityClassName", "tolerations", "nodeSelector")
+        found.pod(f"spec.{role}", {name: said.get(name) for name in fields}, role)
+        template = said.get("podTemplate") or {}
+        path = f"spec.{role}.podTemplate"
+        for part, value in template.items():
+            if part == "metadata":
+                found.metadata(f"{path}.metadata", value or {})
+            elif part == "spec":
+                found.pod(f"{path}.spec", value or {}, role)
+            else:
+                found.field(f"{path}.{part}", value)
+    found.tell()
+
+
+class _Check:
+    """Goes through a pod as a user writes it, and collects what is not allowed."""
+
+    def __init__(self, allowed: Allowed) -> None:
+        self._allowed = allowed
+        self._refused: list[str] = []
+
+    def tell(self) -> None:
+        if self._refused:
+            raise NotAllowed(
+                "This namespace does not allow EdlJobs to say: "
+                f"{'; '.join(dict.fromkeys(self._refused))}. Take it out, or ask whoever installed edl "
+                "to allow it (controller.allow of the chart, EDL_ALLOW of the controller)."
+            )
+
+    def name(self, kind: str, path: str, name: Any, also: str = "") -> None:
+        """A name that has to be in the list of its kind."""
+        patterns = getattr(self._allowed, _snake(kind))
+        if name != also and not any(fnmatchcase(str(name), each) for each in patterns):
+            self._refused.append(f"{path} ({kind}: {name})")
+
+    def field(self, path: str, value: Any) -> None:
+        """A field that is in no list but `fields`: it, or what is below it, has to be there."""
+        if any(fnmatchcase(path, each) for each in self._allowed.fields):
+            return
+        if isinstance(value, Mapping) and value:
+            for name, each in value.items():
+                self.field(f"{path}.{name}", each)
+        elif isinstance(value, list) and value:
+            for each in value:
+                self.field(path, each) if isinstance(each, Mapping) else self._no(path)
+        else:
+            self._no(path)
+
+    def _no(self, path: str) -> None:
+        self._refused.append(f"{path} (fields: {path})")
+
+    def metadata(self, path: str, about: Mapping[str, Any]) -> None:
+        for part, value in about.items():
+            if part not in ("labels", "annotations"):
+                self.field(f"{path}.{part}", value)
+                continue
+            for name in value or {}:
+                if part == "annotations" or not name.startswith(_OWN_LABELS):
+                    self.name(part, f"{path}.{part}", name)
+
+    def pod(self, path: str, spec: Mapping[str, Any], role: str) -> None:
+        for name, value in spec.items():
+            here = f"{path}.{name}"
+            if value is None:
+                continue
+            match name:
+                case "nodeSelector" | "topologySpreadConstraints":
+                    pass  # where it runs, and of its own pods only
+                case "affinity":  # the one between pods keeps others off a node
+                    self.rest(here, value, {"nodeAffinity"})
+                case "priorityClassName":
+                    also = _MASTER_CLASS if role == "master" else ""
+                    self.name("priorityClasses", here, value, also)
+                case "tolerations":
+                    for each in value:
+                        self._toleration(here, each.get("key") or "")
+                case "imagePullSecrets":
+                    for each in value:
+                        self.name("pullSecrets", here, each["name"])
+                case "volumes":
+                    for each in value:
+                        if each["name"] in _OWN_VOLUMES:
+                            raise UsageError(
+                                f"{here}: the name {each['name']} is edl's own: choose another one."
+                            )
+                        self.source(here, {k: v for k, v in each.items() if k != "name"})
+                case "containers":
+                    for each in value:
+                        if each.get("name") == CONTAINER:
+                            self._container(here, each, role)
+                        else:
+                            self.field(f"{here}.{each.get('name') or '?'}", each)
+                case _:
+                    self.field(here, value)
+
+    def rest(self, path: str, value: Mapping[str, Any], free: set[str]) -> None:
+        """All but these is a field."""
+        for name, each in value.items():
+            if name not in free:
+                self.field(f"{path}.{name}", each)
+
+    def _toleration(self, path: str, key: str) -> None:
+        if _KUBERNETES.fullmatch(key) or not key:
+            if key not in self._allowed.tolerations:
+                self._refused.append(
+                    f"{path} (tolerations: {key or 'without a key, of all taints'})"
+                )
+        else:
+            self.name("tolerations", path, key)
+
+    def source(self, path: str, sources: Mapping[str, Any]) -> None:
+        """Of a volume."""
+        for kind, source in sources.items():
+            here = f"{path}.{kind}"
+            match kind:
+                case "emptyDir":
+                    pass
+                case "persistentVolumeClaim":
+                    self.name("claims", here, source["claimName"])
+                case "secret":
+                    self.name("secrets", here, source["secretName"])
+                case "configMap":
+                    self.name("configMaps", here, source["name"])
+                case "hostPath":
+                    self.name("hostPaths", here, _plain(source["path"]))
+                case _:
+                    self.field(here, source)
+
+    def _container(self, path: str, container: Mapping[str, Any], role: str) -> None:
+        for name, value in container.items():
+            here = f"{path}.{name}"
+            match name:
+                case "name":
+                    pass
+                case "resources":
+                    self.rest(here, value or {}, {"requests", "limits"})
+                case "volumeMounts":
+                    self.mounts(here, value or [], master=role == "master")
+                case "workingDir" if role != "master":
+                    pass
+                case "env" | "envFrom" if role != "master":
+                    for each in value or []:
+                        self._variable(here, each)
+                case _:
+                    self.field(here, value)
+
+    def _variable(self, path: str, given: Mapping[str, Any]) -> None:
+        """Of `env` and `envFrom`."""
+        kinds = {"secretKeyRef": "secrets", "secretRef": "secrets"}
+        kinds |= {"configMapKeyRef": "configMaps", "configMapRef": "configMaps"}
+        for name, value in given.items():
+            if name in ("name", "value", "prefix"):
+                continue
+            parts = (value or {}) if name == "valueFrom" else {name: value}
+            here = f"{path}.{name}" if name == "valueFrom" else path
+            for part, source in parts.items():
+                if part in kinds:
+                    self.name(kinds[part], f"{here}.{part}", source["name"])
+                else:
+                    self.field(f"{here}.{part}", source)
+
+    def mounts(self, path: str, mounts: Any, master: bool) -> None:
+        for each in mounts:
+            where = _plain(each["mountPath"])
+            if master and _SYSTEM.fullmatch(where):
+                self.name("mounts", path, where)
+            self.rest(path, each, {"name", "mountPath", "subPath", "subPathExpr", "readOnly"})
+
+
+def _plain(path: str) -> str:
+    """The same place, said in the one way that the lists know."""
+    return "/" + posixpath.normpath(path).lstrip("/")
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", name)
