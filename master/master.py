@@ -574,8 +574,9 @@ class Master:
             "record": told.record if told.HasField("record") else None,
             "traceback": told.traceback,
         }
+        over = self.queue.broken is not None  # what else fails until the workers hear is no news
         accepted = self.core.do("failed", **about, failure=failure)
-        if accepted:
+        if accepted and not over:
             where = f"positions {told.start}-{told.end} of task {request.task}"
             self.core.tell(f"worker {request.replica.index} failed at {where}: {told.error}")
             log.warning("%s\n%s", told.error, told.traceback)
