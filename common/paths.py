@@ -23,6 +23,9 @@ from .foreign import read_plain
 
 HOME_VARIABLE = "EDL_HOME"
 JOURNAL = "journal.sqlite"  # the master's books, in the job's folder
+DESCRIBING = "describing"  # what the check of the definition does now, in words
+COUNTING = "opening the data and counting its records"  # such words
+STARTING = "starting"  # what a job that does not serve yet waits for, and how long by now
 FAILED = "failed.json"  # the result of a job that goes on all the same, for a moment
 
 
@@ -50,6 +53,14 @@ def master_address(folder: Path | str) -> str | None:
     except (ValueError, KeyError, TypeError) as error:
         path = Path(folder) / "master.json"
         raise UsageError(f"{path} says no address of a master: {error!r}.") from error
+
+
+def waited_for(folder: Path) -> str:
+    """What a job that starts has waited for, for long; "" where it has not."""
+    try:
+        return (folder / STARTING).read_text()
+    except OSError:
+        return ""
 
 
 def is_locked(folder: Path) -> bool:

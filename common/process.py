@@ -1,12 +1,26 @@
-"""The end of a process: of one that has daemon threads in native code, of one that is starting."""
+"""The end of a process (one with daemon threads in native code, one that is starting), and its stacks."""
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
+
+STACK_SIGNAL: Final = (
+    signal.SIGQUIT
+)  # as Java's processes have it: kill -QUIT shows where one stands
+
+
+def show_stacks() -> None:
+    """From now on a crash, and STACK_SIGNAL, write the stacks of all threads to stderr.
+
+    In C, without the GIL: also where user code keeps it for ever. Forked processes inherit it.
+    """
+    faulthandler.enable()
+    faulthandler.register(STACK_SIGNAL, all_threads=True, chain=False)
 
 
 def end_at_sigterm() -> None:

@@ -353,6 +353,12 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
     ):
         if not 0 < getattr(settings, name) < float("inf"):
             raise UsageError(f"{say(name)} is a time in seconds above 0.")
+    if not 0 <= settings.hang_s < float("inf"):
+        raise UsageError(f"{say('hang_s')} is a time in seconds; 0: nothing counts as a hang.")
+    if not settings.num_epochs and not settings.max_steps and settings.command == "train":
+        raise UsageError(
+            f"{say('num_epochs')} 0 trains without end: say how many, or give --max_steps."
+        )
     if not 0 <= settings.snapshot_s < float("inf"):
         raise UsageError(f"{say('snapshot_s')} is a time in seconds; 0: no snapshots.")
 

@@ -183,7 +183,9 @@ class JobSettings(Stored):
         0, "All-reduce: steps over which the learning rate follows the batch rule.", "Data"
     )
     num_minibatches_per_task: int = knob(8, "Minibatches of a task.", "Data", minimum=1)
-    num_epochs: int = knob(1, "Passes over the training data.", "Data", "epochs")
+    num_epochs: int = knob(
+        1, "Passes over the training data; 0: as many as --max_steps takes.", "Data", "epochs"
+    )
     max_steps: int = knob(0, "Stop after so many versions; 0: no limit.", "Data", "max_step")
     shuffle: bool = knob(True, "Shuffle tasks and the records within each.", "Data")
     overlap_epochs: bool = knob(
@@ -197,6 +199,12 @@ class JobSettings(Stored):
         3, "Relaunches of a worker or server that crashed; preemption never counts.", "Replicas"
     )
     lease_s: float = knob(10.0, "A worker silent for so long is lost.", "Replicas")
+    hang_s: float = knob(
+        1800.0,
+        "A worker that is in one piece of your code (an import, a step, a callback) for so long hangs: "
+        "its stack goes to its log, it is killed and replaced; 0: never.",
+        "Replicas",
+    )
     drain_grace_s: float = knob(20.0, "Time a draining worker has to hand back.", "Replicas")
     master_timeout_s: float = knob(
         120.0, "How long workers and servers wait for an absent master.", "Replicas"

@@ -147,6 +147,11 @@ class MasterClient(Line):
         reply: pb.HeartbeatReply = self._call("Heartbeat", request, patience_s=patience_s)
         return reply
 
+    def begins(self, task: int, attempt: int, start: int, end: int, round_: int = 0) -> None:
+        """Say that this worker begins with a span of a careful lease, and does nothing beside."""
+        trying = pb.Trying(task=task, attempt=attempt, start=start, end=end)
+        self.heartbeat_with(pb.HeartbeatRequest(trying=trying, round=round_))
+
     def get_servers(
         self,
         known_slot_map_version: int = 0,

@@ -275,6 +275,10 @@ class Collective:
         """It trains in this round, which is not over."""
         return round_ == self._rounds.number and self._rounds.is_running(incarnation)
 
+    def owes(self, incarnation: str) -> bool:
+        """It has a part in the leases of the newest round: it has not left it in order."""
+        return self._rounds.owes(incarnation)
+
     @property
     def changing(self) -> bool:
         """The round is to end, in order: somebody waits to come in."""

@@ -37,6 +37,7 @@ from .course import Course
 from .hybrid import Hybrid
 from .journal import Journal
 from .loop import Script
+from .losses import Losses
 from .membership import SERVER, WORKER, Member
 from .plan import Piece
 from .replicas import LONGEST_PAUSE_S, Start
@@ -108,6 +109,7 @@ class Master:
         self.course = Course(core, self.group, validation)
         self.settings, self.queue, self.loop, self.status = settings, queue, core.loop, core.status
         self.members, self.replicas = core.members, core.replicas
+        self.losses = Losses(core, self.collective)
         self.status.checkpoint = restore or None
         self._identity = identity
         self._watch = watch
@@ -472,6 +474,14 @@ class Master:
         if self.collective is not None and self.collective.is_member(lessee, request.round):
             lessee = self.collective.lessee
             self.core.version = max(self.core.version, request.version)
+        if request.state not in ("", "starting"):
+            self.replicas.works(_ROLES[replica.role], replica.index, self._process_of(replica))
+        if request.HasField("stuck"):
+            process = self._processes.get((WORKER, replica.index))
+            if self.losses.hangs(request, process, lessee):
+                self._stop_process(WORKER, replica.index, 0)
+        elif request.HasField("trying"):
+            self.losses.begins(request.trying, replica.incarnation, lessee)
         proven = set(self.queue.proven)
         for told in request.progress:
             self.queue.progress(lessee, told.task, told.attempt, told.position)
@@ -483,6 +493,11 @@ class Master:
             slot_map_version=self.servers.version if self.servers is not None else 0,
             tasks_below=self.queue.plan.first_id_of(self.queue.opened),
         )
+
+    def _process_of(self, replica: pb.Replica) -> str:
+        """The incarnation that the process was started as: it may have had others since."""
+        process = self._processes.get((_ROLES[replica.role], replica.index))
+        return process.incarnation if process is not None else ""
 
     def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:
         replica = request.replica
@@ -526,6 +541,7 @@ class Master:
         if task is None:
             return None
         self.core.journal.append("lease", terms)
+        self.replicas.works(WORKER, replica.index, self._process_of(replica))
         faults.point("master.lease", task=task.id)
         log.debug("task=%d attempt=%d worker=%d -> leased", task.id, task.attempt, replica.index)
         return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self._task_message(task))
@@ -559,8 +575,9 @@ class Master:
             "record": told.record if told.HasField("record") else None,
             "traceback": told.traceback,
         }
+        over = self.queue.broken is not None  # what else fails until the workers hear is no news
         accepted = self.core.do("failed", **about, failure=failure)
-        if accepted:
+        if accepted and not over:
             where = f"positions {told.start}-{told.end} of task {request.task}"
             self.core.tell(f"worker {request.replica.index} failed at {where}: {told.error}")
             log.warning("%s\n%s", told.error, told.traceback)
@@ -594,14 +611,7 @@ class Master:
         if self._processes.get((replica.role, replica.index)) != replica:
             return
         del self._processes[replica.role, replica.index]
-        verdict = self.replicas.exited(
-            replica.role, replica.index, replica.incarnation, exit.code, self.core.clock.now()
-        )
-        slot = self.replicas.slots[replica.role, replica.index]
-        if exit.why:
-            slot.last_end = exit.why
-        elif exit.unknown:
-            slot.last_end = "ended, nobody knows how: an earlier master had started it"
+        slot, verdict = self.losses.exited(exit)
         self.core.tell(f"{replica.role} {replica.index} {slot.last_end} ({verdict})")
         for member in self.members.lose_index(replica.role, replica.index):
             self._lost(member, slot.last_end)
@@ -673,9 +683,12 @@ class Master:
             # heard yet.
             self.members.excuse(away_s)
         for member in self.members.expire(now):
-            self._silent[WORKER, member.index] = member.last_heard
+            whose = ", which this job has not started,"
+            if (WORKER, member.index) in self._processes:
+                self._silent[WORKER, member.index] = member.last_heard
+                whose = ""
             self.core.tell(
-                f"worker {member.index} was silent for {self.settings.lease_s:g} s: lost"
+                f"worker {member.index}{whose} was silent for {self.settings.lease_s:g} s: lost"
             )
             self._lost(member, "silent")
             self.core.save()
@@ -869,6 +882,7 @@ class Master:
     def _stop_process(self, role: str, index: int, grace_s: float) -> None:
         replica = self._processes.get((role, index))
         if replica is not None and self._runtime is not None:
+            self.losses.asked(replica)
             self._runtime.stop(replica, grace_s)
 
     def _task_message(self, task: Task) -> pb.Task:
@@ -886,6 +900,7 @@ class Master:
             cut=task.cut,
             payload=task.payload,
             lease_s=self.settings.lease_s,
+            careful=task.careful,
         )
 
     def _status(self) -> dict[str, Any]:

@@ -5,10 +5,13 @@
 How a process ended decides what follows:
   killed by a signal from outside    preemption: started again at once, however often
   exit 0, told to leave              finished: gone for good
-  exit 0, not told                   drained by somebody else (SIGTERM, as preemption does): as above
+  exit 0, not told                   drained by somebody else (SIGTERM, as preemption does): as above,
+                                     if it had worked; else a failure
   exit code, or a signal of a crash  failure: again after a growing pause, up to the limit
-The same holds for servers; `dead_server` is one that failed for good. Scaling down drains the highest
-indexes, scaling up reuses the indexes that have left.
+What the books count against records (task_queue.py) does not count here: such an end is `excused`.
+One that is killed again and again before it has worked fails for good once that is no chance
+(endings.py). The same holds for servers; `dead_server` is one that failed for good. Scaling down
+drains the highest indexes, scaling up reuses the indexes that have left.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from .endings import beyond_chance
 from .membership import SERVER, WORKER
 
 # A process that gets one of these made it itself; all others come from outside.
@@ -55,6 +59,9 @@ class Slot:
     leaving: bool = False  # told to leave
     failures: int = 0
     preemptions: int = 0
+    excused: int = 0  # of the failures
+    worked: bool = False  # its last process has got to work
+    stillborn: int = 0  # processes in a row that have not
     last_end: str = ""  # how its last process ended, in words
     waits: str = ""  # why the process that is to run does not, in words of the runtime
 
@@ -77,6 +84,7 @@ class Replicas:
         self._relaunches = relaunches
         self._name = name
         self._ending = False
+        self._good_starts = 0  # processes that have got to work
         self.slots: dict[tuple[str, int], Slot] = {}
         for index in range(servers):
             self.slots[SERVER, index] = Slot(SERVER, index)
@@ -92,6 +100,7 @@ class Replicas:
             slot.incarnation = self._name()
             slot.started = now
             slot.waits = ""
+            slot.worked = False
         return [Start(s.role, s.index, s.incarnation) for s in due]
 
     def next_start(self) -> float | None:
@@ -99,8 +108,29 @@ class Replicas:
         waiting = [s.not_before for s in self.slots.values() if s.phase == Phase.WAITING]
         return min(waiting, default=None)
 
-    def exited(self, role: str, index: int, incarnation: str, code: int, now: float) -> str:
-        """A process has ended; returns "preempted", "failed", "finished" or "" (not ours)."""
+    def works(self, role: str, index: int, incarnation: str) -> None:
+        """A process has got beyond its start."""
+        slot = self.slots.get((role, index))
+        if slot is not None and slot.incarnation == incarnation and not slot.worked:
+            slot.worked, slot.stillborn = True, 0
+            self._good_starts += 1
+
+    def exited(
+        self,
+        role: str,
+        index: int,
+        incarnation: str,
+        code: int,
+        now: float,
+        *,
+        own: bool = False,
+        excused: int = 0,
+    ) -> str:
+        """A process has ended; returns "preempted", "failed", "finished" or "" (not ours).
+
+        own: its own doing, whatever the code says. excused: so many failures, this one among them,
+        are counted elsewhere.
+        """
         slot = self.slots.get((role, index))
         if slot is None or slot.incarnation != incarnation or slot.phase != Phase.RUNNING:
             return ""
@@ -110,17 +140,24 @@ class Replicas:
             return "finished"
         slot.phase = Phase.WAITING
         slot.not_before = now
-        if code == 0 or (code < 0 and -code not in _CRASHES):
+        slot.excused = min(slot.failures + 1, slot.excused + excused)
+        if not slot.worked:
+            slot.stillborn += 1
+        own = own or own_doing(code) or (code == 0 and not slot.worked)
+        if not own:
             slot.preemptions += 1
             if code == 0 and now - slot.started < _SHORT_LIFE_S:
                 slot.not_before = now + _FIRST_PAUSE_S
+            if beyond_chance(slot.stillborn, 0, self._good_starts):
+                slot.last_end += f", {slot.stillborn} times in a row before it had done anything"
+                self._give_up(slot)
+                return "failed"
             return "preempted"
         slot.failures += 1
-        slot.not_before = now + min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (slot.failures - 1))
-        if slot.failures > self._relaunches:
-            slot.phase = Phase.FAILED
-            if role == SERVER:
-                self.dead_server = slot
+        counted = slot.failures - slot.excused
+        slot.not_before = now + min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** max(0, counted - 1))
+        if counted > self._relaunches:
+            self._give_up(slot)
         return "failed"
 
     def scale(self, workers: int) -> int:
@@ -135,8 +172,8 @@ class Replicas:
         while missing > 0:
             taken = self.slots.get((WORKER, index))
             if taken is None or taken.phase == Phase.FINISHED:
-                failures = taken.failures if taken else 0
-                self.slots[WORKER, index] = Slot(WORKER, index, failures=failures)
+                counted = taken.failures - taken.excused if taken else 0
+                self.slots[WORKER, index] = Slot(WORKER, index, failures=counted)
                 missing -= 1
             index += 1
         return len(wanted)
@@ -172,9 +209,19 @@ class Replicas:
         """Sum of "failures" or "preemptions" over the slots of a role."""
         return sum(getattr(s, what) for s in self.slots.values() if s.role == role)
 
+    def _give_up(self, slot: Slot) -> None:
+        slot.phase = Phase.FAILED
+        if slot.role == SERVER:
+            self.dead_server = slot
+
     def _wanted_workers(self) -> list[Slot]:
         slots = (s for s in self.slots.values() if s.role == WORKER and not s.leaving)
         return sorted(slots, key=lambda s: s.index)
+
+
+def own_doing(code: int) -> bool:
+    """A process that ends so was not ended from outside."""
+    return code > 0 or -code in _CRASHES
 
 
 def describe_end(code: int) -> str:

@@ -127,6 +127,10 @@ class Rounds:
         """Who leaves, and has parts that the newest round, or the next one, may need."""
         return tuple(self._leaving.values())
 
+    def owes(self, incarnation: str) -> bool:
+        """It is in the running round, or has not said that it is out of the last one."""
+        return self.is_running(incarnation) or incarnation in self._missing
+
     def settle(self) -> None:
         """All of the running round have what it begins with."""
         self._settled = True

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,17 +28,19 @@ from ..common.errors import CheckpointError, EdlError, Fenced, JobError, PeerErr
 from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import job_identity
 from ..common.listen import own_host
+from ..common.process import STACK_SIGNAL
 from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
 from ..runtime.base import OnReport, Runtime
 from ..runtime.local import LocalRuntime
-from ..runtime.nursery import Nursery
+from ..runtime.nursery import ForkedReplica, Nursery
 from . import check
 from .core import EXIT_INTERRUPTED, MEMORY
 from .journal import Journal
 from .master import Master
 from .plan import Plan, check_same_plan, cut, plan_of, sources_of
+from .replicas import describe_end
 from .scalars import Scalars
 from .servers import RemoteServers
 from .servicer import MasterServicer
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("edl.master")
 
 _RPC_THREADS = 512  # a parked long poll holds one; they are made as needed
+_SAY_S = 30.0  # between two lines of what a start waits for
+_IMPORT_S = 1800.0  # our own imports and torch's, from a network's disk: no code of the user's
+_STACK_S = 1.0  # it is written by then
 _DESCRIBE_S = 3600.0  # counting the records of very large text files takes minutes
 
 
@@ -164,7 +170,7 @@ def _run(
     if begun is None:
         described: dict[str, Any] | None
         if nursery is not None:
-            described, code = describe(job_dir, nursery)
+            described, code = describe(settings, job_dir, nursery)
             if described is None:
                 return code
         else:
@@ -330,9 +336,14 @@ def _listen(servicer: MasterServicer, token: str, port: int, job_dir: Path) -> r
         return listen(0)
 
 
-def describe(job_dir: Path, nursery: Nursery) -> tuple[dict[str, Any] | None, int]:
+def describe(
+    settings: JobSettings, job_dir: Path, nursery: Nursery
+) -> tuple[dict[str, Any] | None, int]:
     """What the worker says of definition and data; or None and the exit code: it has said why."""
-    log = job_dir / "logs" / "describe.log"
+    log, result = job_dir / "logs" / "describe.log", job_dir / "describe.json"
+    result.unlink(missing_ok=True)
+    nursery.await_ready(_IMPORT_S, _SAY_S, lambda what, s: _tell_start(job_dir, what, s))
+    phase = _Phase(job_dir, settings.hang_s)
     child = nursery.start(["edl.worker", "--describe", "--job-dir", str(job_dir)], os.environ, log)
     if child is None:
         raise JobError(f"the definition cannot be checked: see {job_dir / 'logs' / 'nursery.log'}")
@@ -344,28 +355,78 @@ def describe(job_dir: Path, nursery: Nursery) -> tuple[dict[str, Any] | None, in
 
     previous = signal.signal(signal.SIGTERM, lambda *_: end(signal.SIGTERM))
     try:
-        code = child.wait(_DESCRIBE_S)
-    except subprocess.TimeoutExpired:
-        raise JobError(f"the data could not be counted within {_DESCRIBE_S:.0f} s") from None
+        while (code := phase.ended(child)) is None:
+            if phase.is_over:
+                end(STACK_SIGNAL)
+                time.sleep(_STACK_S)
+                raise JobError(
+                    f"{phase.what} has taken {phase.limit_s:g} s, so it hangs (--hang_s): {log} has "
+                    "its stack"
+                )
     except KeyboardInterrupt:
         code = -signal.SIGINT
     finally:
         end(signal.SIGKILL)
         signal.signal(signal.SIGTERM, previous)
-    sys.stderr.write(log.read_text(errors="replace"))
-    if code == 0:
-        return json.loads((job_dir / "describe.json").read_text()), 0
-    if code > 0:
-        return None, code
+        (job_dir / paths.STARTING).unlink(missing_ok=True)
+    words = log.read_text(errors="replace")
+    sys.stderr.write(words)
+    if code == 0 and result.exists():
+        return json.loads(result.read_text()), 0
     if -code in (signal.SIGTERM, signal.SIGINT):
         return None, EXIT_INTERRUPTED
-    if -code == signal.SIGKILL:
-        raise JobError(
-            "the check of the definition was killed by signal 9, most likely because it needs more "
-            "memory than there is: give the master more (--master_resource_request memory=1Gi), or "
-            "this machine"
-        )
-    raise JobError(f"the check of the definition was killed by signal {-code}")
+    if code > 0 and ("edl: error" in words or "Traceback" in words):
+        return None, code
+    memory = _MORE_MEMORY if code == -signal.SIGKILL else ""
+    raise JobError(f"{phase.what} {describe_end(code)}{memory}, and not with an error: see {log}")
+
+
+_MORE_MEMORY = (
+    ", most likely because it needs more memory than there is: give the master more "
+    "(--master_resource_request memory=1Gi), or this machine"
+)
+
+
+class _Phase:
+    """What the check of the definition does now, as it says itself, and for how long."""
+
+    def __init__(self, job_dir: Path, hang_s: float) -> None:
+        self._every_s = min(_SAY_S, hang_s / 4) if hang_s else _SAY_S
+        self._dir = job_dir
+        self._hang_s = hang_s
+        self._began = time.monotonic()
+        (job_dir / paths.DESCRIBING).unlink(missing_ok=True)
+        self.what = "the check of the definition"
+
+    def ended(self, child: ForkedReplica) -> int | None:
+        """Its exit code, or None after a while."""
+        try:
+            return child.wait(self._every_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(OSError):
+                what = (self._dir / paths.DESCRIBING).read_text()
+                if what != self.what:
+                    self.what, self._began = what, time.monotonic()
+
+    @property
+    def limit_s(self) -> float:
+        return max(self._hang_s, _DESCRIBE_S) if self.what == paths.COUNTING else self._hang_s
+
+    @property
+    def is_over(self) -> bool:
+        """It hangs; if it does not, the user is told that it still goes on."""
+        seconds = time.monotonic() - self._began
+        _tell_start(self._dir, self.what, seconds)
+        return 0 < self.limit_s <= seconds
+
+
+def _tell_start(job_dir: Path, what: str, seconds: float) -> None:
+    text = f"{what}, for {seconds:.0f} s by now"
+    log.info("starting: %s", text)
+    with contextlib.suppress(OSError):
+        storage.write_file(job_dir / paths.STARTING, text.encode())
 
 
 def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQueue, str]:

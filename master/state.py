@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
+from .endings import Ending
 from .evaluation import Round
 from .membership import Member, Membership
 from .plan import Kind, Plan
@@ -33,7 +34,8 @@ from .task_queue import (
 )
 
 _KNOWN: dict[str, Any] = {
-    c.__name__: c for c in (Failure, Kind, Member, Phase, Quarantine, Round, Slot, State, Task)
+    c.__name__: c
+    for c in (Ending, Failure, Kind, Member, Phase, Quarantine, Round, Slot, State, Task)
 }
 _PLAIN = (int, str, float, bool, type(None))
 _LISTS: dict[str, Any] = {c.__name__: c for c in (tuple, set, frozenset, deque)}

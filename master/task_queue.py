@@ -23,6 +23,13 @@ quarantined: its positions join `skips` and `quarantined`. `broken` tells where 
 the definition fails everywhere (`tolerance` + 2 failures before any record of that kind of task was
 used, or nothing would be left), or it failed `tolerance` times at no record (an end, a callback).
 
+A worker that ends while it holds a lease may have been ended by what it computed. A task that comes
+back so without progress (twice, or once where the process did it itself) is leased as `careful`: its
+worker does one span after the other and nothing beside, and says which one before it begins
+(`tries`). If it ends then, that counts for the span (`ended`): as a failure of its content where the
+process did it itself, else once it is beyond chance (endings.py). Only endings count that nobody has
+asked for.
+
 Events may come twice, late and in any order: what is not about the current lease changes nothing
 and is answered as before. An event that no order of messages can explain raises IllegalTransition.
 Fences to send are a state (`fencing`), not an event, so that none is ever forgotten.
@@ -39,6 +46,7 @@ from typing import Any
 
 from ..common.errors import EdlError
 from ..common.order import order
+from .endings import Ending, beyond_chance
 from .plan import Kind, Plan
 
 # Tasks outside of the plan (evaluations, ends) are numbered from here, so that the ids of train
@@ -48,6 +56,8 @@ _REPORTS_KEPT = (
     64  # answers kept per worker for repeated reports; a worker holds few leases at once
 )
 _STORY_KEPT = 12
+_OF_ONE_PLACE = 5  # endings that count for how often chance strikes
+_CAREFUL_AT = 2  # endings without progress; one may be preemption, and two are rare
 # Which tasks go first, of those outside of the plan and then of the plan.
 _CAME_BACK, _FRESH, _FAILED, _RANKS = range(4)
 
@@ -89,12 +99,22 @@ class Task:
     worker: str = ""  # the incarnation that holds it
     heard: int = field(default=0, compare=False)
     failure: Failure | None = None  # how its last lease ended, until that is fenced
+    ended: Ending | None = None  # of its worker's process, likewise
+    ends: int = 0  # of such, in a row at position `ended_at`, where nobody knows the span
+    ended_at: int = 0
+    deaths: dict[int, int] = field(default_factory=dict)  # of such, by start of the span
+    trying: dict[str, tuple[int, int]] = field(default_factory=dict)  # the span, by worker
     result: bytes = b""
     story: list[str] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def size(self) -> int:
         return self.end - self.start
+
+    @property
+    def careful(self) -> bool:
+        """Its worker is to do one span after the other, and to say which."""
+        return self.ends >= _CAREFUL_AT or bool(self.deaths)
 
     def tell(self, event: str) -> None:
         self.story = [*self.story[1 - _STORY_KEPT :], event]
@@ -143,6 +163,9 @@ class TaskQueue:
         self.proven: set[Kind] = set()  # some record of such a task was used: the definition works
         self._failures: Counter[Kind] = Counter()
         self._failures_of_no_record = 0  # in a row
+        self._deaths: Counter[Kind] = Counter()  # endings at a known span, of a kind not proven
+        self._by_chance = 0  # endings that were no span's doing
+        self._survived = 0  # leases that ended otherwise, and careful spans
         self._todo: list[tuple[int, int, int]] = []  # heap of (rank, failures so far, id)
         self._leased: dict[int, None] = {}
         self._fencing: dict[int, None] = {}
@@ -221,6 +244,10 @@ class TaskQueue:
             known.popitem(last=False)
         return task
 
+    def holds(self, worker: str, task: int, attempt: int) -> bool:
+        """The worker (or round) has this lease now."""
+        return self._current(worker, task, attempt) is not None
+
     def knows(self, worker: str, request: str) -> bool:
         """The request was given a task."""
         return request in self._requests.get(worker, ())
@@ -251,6 +278,7 @@ class TaskQueue:
             return self._answer(worker, task, attempt, True)
         del self._leased[task]
         self._failures_of_no_record = 0
+        self._survived += 1
         current.worker = ""
         current.result = result
         current.tell(f"attempt {attempt} done by {worker}")
@@ -262,6 +290,7 @@ class TaskQueue:
         current = self._current(worker, task, attempt)
         if current is None:
             return self._answer(worker, task, attempt)
+        self._survived += 1
         self._come_back(current, f"handed back by {worker}")
         return self._answer(worker, task, attempt, True)
 
@@ -297,6 +326,31 @@ class TaskQueue:
 
     # -- events of membership and shards
 
+    def tries(
+        self, worker: str, task: int, attempt: int, start: int, end: int, lessee: str = ""
+    ) -> None:
+        """The worker begins with this span, and does nothing beside. `lessee`: its round, which
+        holds the lease. An empty span: what is done at the task's end."""
+        current = self._current(lessee or worker, task, attempt)
+        if current is not None and 0 <= start <= end <= current.size:
+            self._survived += worker in current.trying  # the span before
+            current.trying[worker] = (start, end)
+
+    def ended(
+        self, worker: str, how: str, certain: bool, lessee: str = ""
+    ) -> list[tuple[int, int, int]]:
+        """The worker's process has ended, and nobody had asked for that; `lost` follows.
+
+        Returns the spans that it was at: [task, start, endings so far].
+        """
+        at = []
+        for task in (*self.held_by(worker), *(self.held_by(lessee) if lessee else ())):
+            start, end = task.trying.get(worker, (-1, -1))
+            task.ended = Ending(how, certain, start, end)
+            if start >= 0:
+                at.append((task.id, start, task.deaths.get(start, 0) + 1))
+        return at
+
     def lost(self, worker: str) -> list[Fence]:
         """The worker is gone: its leases end. Returns the fences that this makes necessary."""
         held = self.held_by(worker)
@@ -329,8 +383,12 @@ class TaskQueue:
         self.broken = None
         self._failures.clear()
         self._failures_of_no_record = 0
+        self._deaths.clear()
+        self._by_chance = 0
         for task in self.tasks.values():
             task.tries.clear()
+            task.deaths.clear()
+            task.ends, task.ended = 0, None
 
     def recovered(self, applied: Mapping[int, int]) -> None:
         """A shard was replaced by one that stands at these positions of the tasks in `unretired`."""
@@ -564,6 +622,7 @@ class TaskQueue:
 
     def _requeue(self, task: Task) -> None:
         """After a failure to the back, unless a cut waits for its shards to be level."""
+        self._weigh(task)
         rank = _CAME_BACK if task.failure is None or task.boundaries else _FAILED
         self._quarantine(task)
         task.state = State.TODO
@@ -601,6 +660,7 @@ class TaskQueue:
         del self._leased[task.id]
         task.tell(f"attempt {task.attempt} {why}")
         task.worker = ""
+        task.trying.clear()
         task.attempt += 1
         if task.kind == Kind.TRAIN:
             task.state = State.FENCING
@@ -612,6 +672,10 @@ class TaskQueue:
     def _finish(self, task: Task) -> None:
         self._prove(task, task.size)
         task.state = State.DONE
+        task.trying.clear()
+        task.ended = None
+        self._by_chance += sum(task.deaths.values())
+        task.deaths.clear()
         self._done[task.id] = None
         if task.kind != Kind.TRAIN:
             self._results[task.id] = None
@@ -636,6 +700,46 @@ class TaskQueue:
         task.attempt += 1
         task.position, task.heard = task.size, 0
         self._fencing[task.id] = None
+
+    def _weigh(self, task: Task) -> None:
+        """Whose doing it was that the task's last worker ended, where it did."""
+        ending, task.ended = task.ended, None
+        if ending is None:
+            return
+        start, kind = ending.start, task.kind
+        if start < 0 or task.position > start:  # nobody knows where, or it had got beyond
+            if task.position != task.ended_at:
+                task.ends, task.ended_at = 0, task.position
+            self._by_chance += not ending.certain
+            task.ends += _CAREFUL_AT if ending.certain else 1
+            return
+        deaths = task.deaths[start] = task.deaths.get(start, 0) + 1
+        task.tries[start] = task.tries.get(start, 0) + ending.certain
+        times = f"{deaths} times; the last time it" if deaths > 1 else "once: it"
+        place = f"position {start}" if start < ending.end else "the end"
+        error = f"{place} of task {task.id} has ended its worker {times} {ending.how}"
+        failure = Failure(start, ending.end, error)
+        self._failures[kind] += ending.certain
+        if kind not in self.proven:
+            self._deaths[kind] += 1
+            hopeless = self._failures[kind] >= self.tolerance + 2
+            if hopeless or beyond_chance(self._deaths[kind], 0, 0):
+                self._break(task, failure)
+        if task.tries[start] >= self.tolerance:
+            task.failure = failure
+        elif beyond_chance(deaths, self._endings_but_at(task, start), self._survived):
+            task.failure, task.tries[start] = failure, self.tolerance
+        elif ending.certain and start < ending.end:
+            task.failure = failure  # to the back, as any failure
+        if task.tries[start] >= self.tolerance:
+            del task.deaths[start]  # they are explained
+
+    def _endings_but_at(self, task: Task, start: int) -> int:
+        """That may all be chance; not many at one place, which may be another's doing."""
+        begun = (self.tasks[number] for number in self._begun)
+        places = ((t, at, n) for t in begun for at, n in t.deaths.items())
+        others = (min(n, _OF_ONE_PLACE) for t, at, n in places if (t, at) != (task, start))
+        return self._by_chance + sum(others)
 
     def _quarantine(self, task: Task) -> None:
         """Rule 7: after so many tries the positions to blame are never read again, and are named."""

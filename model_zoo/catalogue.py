@@ -141,7 +141,7 @@ def _is_module(name: str) -> bool:
 def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         spec = importlib.util.find_spec(name)
         raise _broken(str(spec.origin) if spec else name, error) from error
 
@@ -161,13 +161,13 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # before it runs, as import does: dataclasses look it up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _broken(str(path), error) from error
     return module
 
 
-def _broken(file: str, error: Exception) -> DefinitionError:
+def _broken(file: str, error: BaseException) -> DefinitionError:
     """Name the user's own line: the last frame of the traceback that lies in the file."""
     where, code = file, ""
     if isinstance(error, SyntaxError) and error.filename:

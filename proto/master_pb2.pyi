@@ -68,7 +68,7 @@ class RegisterReply(_message.Message):
     def __init__(self, fenced: bool = ..., settings_json: _Optional[str] = ..., job_dir: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "attempt", "kind", "source", "start", "end", "epoch", "position", "boundaries", "skips", "cut", "payload", "lease_s")
+    __slots__ = ("id", "attempt", "kind", "source", "start", "end", "epoch", "position", "boundaries", "skips", "cut", "payload", "lease_s", "careful")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class Task(_message.Message):
     CUT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    CAREFUL_FIELD_NUMBER: _ClassVar[int]
     id: int
     attempt: int
     kind: TaskKind
@@ -95,7 +96,8 @@ class Task(_message.Message):
     cut: str
     payload: bytes
     lease_s: float
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., kind: _Optional[_Union[TaskKind, str]] = ..., source: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., boundaries: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., cut: _Optional[str] = ..., payload: _Optional[bytes] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    careful: bool
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., kind: _Optional[_Union[TaskKind, str]] = ..., source: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., boundaries: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., cut: _Optional[str] = ..., payload: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., careful: bool = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
     __slots__ = ("replica", "request_id", "wait_s", "round", "number")
@@ -209,7 +211,7 @@ class Coverage(_message.Message):
     def __init__(self, snapshot: _Optional[int] = ..., low_water: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[Coverage.Task, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("replica", "progress", "version", "scalars", "state", "coverage", "notes", "round")
+    __slots__ = ("replica", "progress", "version", "scalars", "state", "coverage", "notes", "round", "trying", "stuck")
     class ScalarsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -225,6 +227,8 @@ class HeartbeatRequest(_message.Message):
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    TRYING_FIELD_NUMBER: _ClassVar[int]
+    STUCK_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
     version: int
@@ -233,7 +237,31 @@ class HeartbeatRequest(_message.Message):
     coverage: Coverage
     notes: _containers.RepeatedScalarFieldContainer[str]
     round: int
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ...) -> None: ...
+    trying: Trying
+    stuck: Stuck
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ..., trying: _Optional[_Union[Trying, _Mapping]] = ..., stuck: _Optional[_Union[Stuck, _Mapping]] = ...) -> None: ...
+
+class Trying(_message.Message):
+    __slots__ = ("task", "attempt", "start", "end")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    attempt: int
+    start: int
+    end: int
+    def __init__(self, task: _Optional[int] = ..., attempt: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class Stuck(_message.Message):
+    __slots__ = ("what", "seconds", "over")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    seconds: float
+    over: bool
+    def __init__(self, what: _Optional[str] = ..., seconds: _Optional[float] = ..., over: bool = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("fenced", "drain", "low_water", "slot_map_version", "tasks_below")

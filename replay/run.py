@@ -307,6 +307,9 @@ class _NoMaster:
     def get_task(self, wait_s: float) -> pb.GetTaskReply:
         raise NotImplementedError("nothing is leased here: the trace says what was computed")
 
+    def begins(self, task: int, attempt: int, start: int, end: int) -> None:
+        """Nobody is to be told."""
+
 
 def open_replay(job_dir: Path, **watch: Any) -> tuple[JobSettings, Replay]:
     """The replay of a job's folder. Raises UsageError, or what its definition and data raise."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..common.errors import EdlError
 from ..common.listen import ANY_PORTS
+from . import memory
 from .adopted import AdoptedReplica, start_time
 from .base import Exit, OnReport, Replica
 from .nursery import ForkedReplica, Nursery
@@ -139,6 +140,7 @@ class LocalRuntime:
             self._children.clear()
 
     def _wait(self, replica: Replica, child: Child) -> None:
+        kills = memory.oom_kills()
         code = child.wait()
         with self._lock:
             ours = self._children.pop(replica.incarnation, None) is not None
@@ -146,7 +148,8 @@ class LocalRuntime:
         if ours and start_time(child.pid) in (0, replica.started):  # no stranger's pid by now
             self._signal_group(child.pid, signal.SIGKILL)  # what the replica started goes with it
         if not closed:
-            self._report(Exit(replica, code, getattr(child, "unknown", False)))
+            why = memory.why_killed(code, memory.oom_kills() - kills)
+            self._report(Exit(replica, code, getattr(child, "unknown", False), why))
 
     def _kill_after(self, child: Child, grace_s: float) -> None:
         try:

@@ -12,15 +12,21 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..common.errors import JobError
+from ..common.process import STACK_SIGNAL
 from .adopted import AdoptedReplica, start_time
 
-_FORK_S = 30.0  # how long a start may take, the nursery's own imports included
+_FORK_S = 30.0  # how long a start may take
+_CLOSE_S = 5.0  # it ends at once, unless it imports or compiles
+_STACK_S = 1.0  # a stack is written by then
 
 
 class ForkedReplica:
@@ -63,6 +69,8 @@ class Nursery:
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
             )
+        self._log = log
+        self._late: set[int] = set()  # requests that nobody waits for any more
         self._changed = threading.Condition()
         self._ready = False
         self._closed = False
@@ -80,6 +88,28 @@ class Nursery:
         """A start need not wait."""
         return self._ready and not self._closed
 
+    def await_ready(
+        self, at_most_s: float, every_s: float, say: Callable[[str, float], None]
+    ) -> None:
+        """Until it has its imports behind it; meanwhile `say` what is waited for, and how long by now.
+
+        Raises JobError where it ends, or is not there `at_most_s` (0: ever) after.
+        """
+        what, began = "importing torch", time.monotonic()
+        with self._changed:
+            while not self._changed.wait_for(lambda: self._ready or self._closed, every_s):
+                seconds = time.monotonic() - began
+                if 0 < at_most_s <= seconds:
+                    os.kill(self.pid, STACK_SIGNAL)
+                    time.sleep(_STACK_S)
+                    raise JobError(
+                        f"{what} has taken {seconds:.0f} s, so it hangs (--hang_s): {self._log} has "
+                        "its stack"
+                    )
+                say(what, seconds)
+            if self._closed:
+                raise JobError(f"{what} has failed: see {self._log}")
+
     def start(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> ForkedReplica | None:
         """A forked replica; None where the nursery is gone or does not answer."""
         number = next(self._ids)
@@ -89,7 +119,8 @@ class Nursery:
                 return None
             if self._closed or not self._send(request):
                 return None
-            self._changed.wait_for(lambda: number in self._started or self._closed, _FORK_S)
+            if not self._changed.wait_for(lambda: number in self._started or self._closed, _FORK_S):
+                self._late.add(number)  # the caller starts it otherwise: there must not be two
             return self._started.pop(number, None)
 
     def close(self) -> None:
@@ -97,7 +128,11 @@ class Nursery:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it is gone already
             self._process.stdin.close()
-        self._process.wait(_FORK_S)
+        try:
+            self._process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(_CLOSE_S)
 
     def _send(self, request: Mapping[str, Any]) -> bool:
         assert self._process.stdin is not None
@@ -117,6 +152,9 @@ class Nursery:
                     self._ready = True
                 elif "id" in message:
                     child = ForkedReplica(message["pid"])
+                    if message["id"] in self._late:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(child.pid, signal.SIGKILL)
                     self._started[message["id"]] = self._children[child.pid] = child
                 else:
                     ended = self._children.pop(message["pid"])

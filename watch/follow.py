@@ -101,8 +101,11 @@ class _Follower:
         """Until the master serves (None) or is gone (the exit code)."""
         if self._job.address() is None:
             self._screen.note("starting: checking the definition, counting the data")
-        deadline = time.monotonic() + START_DEADLINE_S
+        deadline, told = time.monotonic() + START_DEADLINE_S, ""
         while self._job.address() is None:
+            if (waits := paths.waited_for(self._job.folder)) not in ("", told):
+                told = waits
+                self._screen.note(f"still starting: {waits}")
             kind, value = self._next(_LOOK_S)
             if kind == "exit":
                 return self._ended(value)

@@ -84,6 +84,8 @@ class Job:
             return result
         locked = paths.is_locked(self.folder)
         state, message = "starting" if locked else "dead", f"see {self.log}"
+        if locked and (waits := paths.waited_for(self.folder)):
+            message = f"{waits}; {message}"
         if self.address() is not None:
             client = self.client()
             try:

@@ -6,9 +6,10 @@ lease, say), it drops its leases and registers as a new incarnation.
 
 from __future__ import annotations
 
-from ..common.process import end_at_sigterm, leave
+from ..common.process import end_at_sigterm, leave, show_stacks
 
 if __name__ == "__main__":
+    show_stacks()
     end_at_sigterm()  # what is imported now takes seconds
 
 import argparse
@@ -33,14 +34,16 @@ from ..common.errors import EdlError, Fenced, Unreachable, UsageError
 from ..common.identity import job_identity
 from ..common.malloc import keep_freed_memory
 from ..common.settings import JobSettings
+from ..data.reader import RecordReader
 from ..master.client import MasterClient
 from ..nn.fitness import least_records
+from ..model_zoo.spec import Definition
 from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
 from ..proto import worker_pb2_grpc
 from ..ps.client import PsClient
-from . import nursery
+from . import keeper, nursery, pulse
 from .allreduce_trainer import AllReduceTrainer, GroupTrainer
 from .batch_rule import make_rule
 from .describe import be_deterministic, describe, load, model_maker, open_readers
@@ -85,6 +88,7 @@ def main() -> int:
 
 def _work(master_address: str, index: int, incarnation: str) -> int:
     keep_freed_memory()
+    keeper.start(index, lambda name: _line(master_address, index, name))  # before any thread
     process = _Process(master_address, index)
     signal.signal(signal.SIGTERM, process.on_sigterm)
     lives = 0
@@ -96,6 +100,11 @@ def _work(master_address: str, index: int, incarnation: str) -> int:
         except Fenced as error:
             log.warning("incarnation=%s -> fenced reason=%r; registering anew", name, str(error))
             lives += 1
+
+
+def _line(master_address: str, index: int, incarnation: str) -> MasterClient:
+    replica = pb.Replica(role=pb.WORKER, index=index, incarnation=incarnation)
+    return MasterClient(master_address, replica=replica)
 
 
 class _Process:
@@ -122,8 +131,12 @@ class _Process:
         self._grace_s = JobSettings().drain_grace_s
 
     def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        if self._worker is None:
-            os._exit(0)  # it holds nothing yet, or nothing any more
+        if self._worker is None:  # it holds nothing yet, or nothing any more
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(
+                os.getpid(), signum
+            )  # so that it counts as what it is; of no effect on process 1
+            os._exit(128 + signum)
         else:
             # Not from the handler itself: it may have interrupted the holder of the stream's lock.
             threading.Thread(target=self._leave, args=(self._worker,), daemon=True).start()
@@ -152,8 +165,8 @@ class _Process:
 
     def live(self, incarnation: str) -> None:
         """One incarnation, to its end. Raises Fenced where another must follow."""
-        replica = pb.Replica(role=pb.WORKER, index=self._index, incarnation=incarnation)
-        master = MasterClient(self._master_address, replica=replica, patience_s=self._patience_s)
+        master = _line(self._master_address, self._index, incarnation)
+        master.patience_s = self._patience_s
         try:
             faults.point("worker.register")
             reply = master.register(
@@ -170,8 +183,10 @@ class _Process:
             logs.configure(settings.log_level, settings.log_format, "worker", self._index)
             if self._notice is None:
                 self._notice = notice.watch(settings.preemption_notice)
+            pulse.live(incarnation, lease_s=settings.lease_s, hang_s=settings.hang_s)
             self._run(master, settings, incarnation)
         finally:
+            pulse.live("")
             master.close()
 
     def _run(self, master: MasterClient, settings: JobSettings, incarnation: str) -> None:
@@ -199,12 +214,12 @@ class _Process:
         recorded = settings.deterministic and settings.command == "train"
         if recorded:
             be_deterministic()
-        definition = load(settings)
-        readers = open_readers(definition, settings)
+        definition, readers = _load(settings)
         make_model = model_maker(definition, settings)
         # Servers that restore a checkpoint to evaluate or predict keep its model, optimizer included.
         optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
-        spec = model_spec(make_model(), optimizer, settings.seed)
+        with pulse.section(pulse.MODEL):
+            spec = model_spec(make_model(), optimizer, settings.seed)
         ps = self._connect(master, settings, spec, TracedClient if recorded else PsClient)
         trainer = PsTrainer(
             make_model,
@@ -236,7 +251,8 @@ class _Process:
             form=settings.prediction_format,
         )
         if settings.command == "train":
-            tasks.train_begin(trainer.model)
+            with pulse.section(pulse.BEGIN):
+                tasks.train_begin(trainer.model)
 
         return Worker(
             master,
@@ -274,11 +290,11 @@ class _Process:
     def _build_member(self, master: MasterClient, settings: JobSettings) -> GroupWorker:
         """Load the definition; the state comes with the first round."""
         _set_threads(settings)
-        definition = load(settings)
-        readers = open_readers(definition, settings)
+        definition, readers = _load(settings)
         make_model = model_maker(definition, settings)
         device = choose_device(settings.device)
-        spec = model_spec(make_model(), definition.optimizer(), settings.seed)
+        with pulse.section(pulse.MODEL):
+            spec = model_spec(make_model(), definition.optimizer(), settings.seed)
         clock, follower = MonotonicClock(), None
         if settings.batch_rule == "adaptive":
             from . import adaptive_batch  # what others need not import
@@ -328,7 +344,8 @@ class _Process:
                 batch=follower.batch if follower is not None else None,
             )
         tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
-        tasks.train_begin(trainer.model)
+        with pulse.section(pulse.BEGIN):
+            tasks.train_begin(trainer.model)
         least = least_records(trainer.model)
 
         def make_stream(leases: RoundLeases, rank: int, shares: int, minibatch: int) -> SliceStream:
@@ -377,6 +394,7 @@ class _Process:
 
         def find(known: int, wait_s: float) -> tuple[Sequence[str], int]:
             worker = self._worker
+            pulse.excuse()
             if worker is not None:
                 worker.state = "waiting for servers"
             try:
@@ -387,6 +405,13 @@ class _Process:
             return reply.addresses, reply.slot_map_version
 
         return find
+
+
+def _load(settings: JobSettings) -> tuple[Definition, dict[int, RecordReader]]:
+    with pulse.section(pulse.IMPORT):
+        definition = load(settings)
+    with pulse.section(pulse.OPEN):
+        return definition, open_readers(definition, settings)
 
 
 class _Heartbeat(threading.Thread):
@@ -430,6 +455,7 @@ class _Heartbeat(threading.Thread):
                 # The loop meets the same silence at its next call, and reports it.
                 log.warning("heartbeat -> unanswered error=%r", str(error))
                 return
+            pulse.beat()
             if worker is not None:
                 if reply.fenced:
                     worker.fence()

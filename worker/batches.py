@@ -38,7 +38,7 @@ class SpanError(Exception):
     """The content of a span failed. `record` is the record to blame, where one is."""
 
     def __init__(
-        self, start: int, end: int, source: str, error: Exception, record: int | None = None
+        self, start: int, end: int, source: str, error: BaseException, record: int | None = None
     ) -> None:
         super().__init__(f"positions {start}-{end} of {source}: {type(error).__name__}: {error}")
         self.start = start
@@ -97,7 +97,7 @@ def spans(
             raise SpanError(a, b, error.source, error, error.record) from error
         except DataError:
             raise  # the source as a whole: no record is to blame, the worker cannot go on
-        except Exception as error:  # a user's reader may raise anything
+        except (Exception, SystemExit) as error:  # a user's reader may raise anything
             raise SpanError(position, size, source, error) from error
         if len(records) != kept.sum():
             wrong = DataError(f"the reader gave {len(records)} records instead of {kept.sum()}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from ..common import paths
 from ..common.errors import CheckpointError, DataError, DefinitionError, UsageError
 from ..common.settings import JobSettings
 from ..common.storage import load as load_manifest
@@ -81,15 +82,23 @@ def be_deterministic() -> None:
     torch.use_deterministic_algorithms(True)
 
 
+def _begin(job_dir: Path, what: str) -> None:
+    """So that the master can say what it waits for."""
+    (job_dir / paths.DESCRIBING).write_text(what)
+
+
 def describe(settings: JobSettings, job_dir: Path) -> None:
     """Write `job_dir`/describe.json: the sources and their records, what the definition has."""
+    _begin(job_dir, f"importing the definition {settings.model_def}")
     definition = load(settings)
     if settings.batch_rule == "adaptive" and definition.has("batch_rule"):
         raise UsageError(
             f"{definition.name} has a batch_rule of its own, which goes before --batch_rule adaptive: "
             "leave out one of them"
         )
+    _begin(job_dir, f"making the model of {settings.model_def}")
     result: dict[str, object] = {"notes": _check(definition, settings)}
+    _begin(job_dir, paths.COUNTING)
     names: dict[int, str] = {
         pb.TRAIN: "training",
         pb.EVALUATE: "validation",

@@ -37,6 +37,7 @@ from ..common.errors import EdlError, Fenced
 from ..common.storage import FileRecord
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
+from . import pulse
 from .allreduce_trainer import Reduced
 from .batch_rule import BatchRule
 from .batches import SpanError
@@ -151,6 +152,7 @@ class GroupWorker:
         broken = False
         while (reply := self._join(broken)) is not None:
             self.number = reply.round
+            pulse.in_round(reply.round)
             self._trainer.state.retire(reply.low_water)
             broken = self._train(reply)
         self._leave()
@@ -443,9 +445,11 @@ class _Steps:
         if piece.total:
             wish = self._round.is_to_change or worker._draining.is_set()
             faults.point("worker.compute", task=lease.task.id, start=piece.start)
+            task = lease.task
             try:
-                step = self._trainer.reduce(piece, wish)
-            except Exception as error:
+                with pulse.section(pulse.STEP, task.id, task.attempt, piece.start, piece.end):
+                    step = self._trainer.reduce(piece, wish)
+            except (Exception, SystemExit) as error:
                 self._unless_broken(lease, piece, error)
                 raise
             faults.point("worker.commit", task=lease.task.id, start=piece.start)
@@ -474,7 +478,7 @@ class _Steps:
         if worker._log_loss_steps and worker.version % worker._log_loss_steps == 0:
             log.info("step=%d loss=%.6g", worker.version, loss)
 
-    def _unless_broken(self, lease: Lease, piece: Slice, error: Exception) -> None:
+    def _unless_broken(self, lease: Lease, piece: Slice, error: BaseException) -> None:
         """Report what failed, if it is the content, and not the group."""
         if self._round.is_broken or _is_of_group(error):
             raise _Broken from error
@@ -549,14 +553,16 @@ class _Steps:
         self._catch_up(wait=True)
         lease = batch.lease
         self._worker.state = "evaluating"
+        task = lease.task
         try:
             if batch.used:
                 faults.point("worker.evaluate", task=lease.task.id)
-                outputs = self._trainer.outputs(batch.features)
-                self._tasks.evaluate(lease, outputs, batch.labels)
+                with pulse.section(pulse.EVALUATE, task.id, task.attempt, batch.start, batch.end):
+                    outputs = self._trainer.outputs(batch.features)
+                    self._tasks.evaluate(lease, outputs, batch.labels)
         except EdlError:
             raise
-        except Exception as error:  # noqa: BLE001 - the user's code, about this span
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, about this span
             self._fail(lease, SpanError(batch.start, batch.end, lease.task.source, error))
             return
         lease.position = batch.end
@@ -576,17 +582,18 @@ class _Steps:
             return
         result = b""
         try:
-            match task.kind:
-                case pb.EVALUATE:
-                    result = self._tasks.evaluated(lease)
-                case pb.EVALUATE_END:
-                    result = json.dumps(self._tasks.merge(task.payload)).encode()
-                case pb.TRAIN_END:
-                    self._tasks.train_end(self._trainer)
-            self._tasks.task_end(lease)
+            with pulse.section(pulse.END, task.id, task.attempt, lease.size, lease.size):
+                match task.kind:
+                    case pb.EVALUATE:
+                        result = self._tasks.evaluated(lease)
+                    case pb.EVALUATE_END:
+                        result = json.dumps(self._tasks.merge(task.payload)).encode()
+                    case pb.TRAIN_END:
+                        self._tasks.train_end(self._trainer)
+                self._tasks.task_end(lease)
         except EdlError:
             raise
-        except Exception as error:  # noqa: BLE001 - the user's code, and about no record
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, and about no record
             self._fail(lease, SpanError(lease.size, lease.size, task.source, error))
             return
         report = pb.ReportTaskRequest(

@@ -23,7 +23,7 @@ from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
 from . import batches
 from .batches import SpanError
-from .task_stream import Batch, Lease, TaskStream
+from .task_stream import Batch, Lease, TaskStream, skipped
 
 _LEAST = 2  # records of a slice, or of a stand-in: batch normalisation needs two
 
@@ -67,6 +67,9 @@ class RoundLeases:
             self._number += 1
         return reply
 
+    def begins(self, task: int, attempt: int, start: int, end: int) -> None:
+        self._master.begins(task, attempt, start, end, self._round)
+
 
 class SliceStream(TaskStream):
     """The stream of one round: train tasks come as slices, others whole."""
@@ -90,15 +93,24 @@ class SliceStream(TaskStream):
         self.splits: Callable[[int], bool] = lambda number: False  # a slice into two passes
         self._number = 0  # of the next slice that counts
 
-    def read(self, lease: Lease, position: int, boundaries: Sequence[int] = ()) -> Iterator[Batch]:
+    def _minibatch_of(self, lease: Lease) -> int:
+        return self.train_minibatch if lease.task.kind == pb.TRAIN else self._minibatch
+
+    def read(
+        self,
+        lease: Lease,
+        position: int,
+        boundaries: Sequence[int] = (),
+        until: int | None = None,
+    ) -> Iterator[Batch]:
         if lease.task.kind != pb.TRAIN:
-            yield from super().read(lease, position, boundaries)
+            yield from super().read(lease, position, boundaries, until)
             return
         task = lease.task
         reader = self._readers[task.kind]
         offsets = order(self._seed, task.epoch, task.id, lease.size, self._shuffle)
         stops = (*task.boundaries, *boundaries)
-        skips = set(task.skips)
+        skips = set(skipped(lease, until))
         pieces = []
         for start, end in batches.cuts(position, lease.size, self.train_minibatch, stops):
             used = [p for p in range(start, end) if p not in skips]
@@ -123,7 +135,7 @@ class SliceStream(TaskStream):
                 self._number += bool(total)
             except EdlError:
                 raise
-            except Exception as error:  # the user's code: whatever it raises is about this span
+            except (Exception, SystemExit) as error:  # the user's code: about this span
                 raise SpanError(start, end, task.source, error) from error
             yield piece
 

@@ -3,14 +3,16 @@
 The thread runs at most `depth` minibatches ahead; the next task is leased while the last minibatches
 of this one compute. A lease's `position` is what all servers have acknowledged: only the trainer
 moves it, so a task is reported by what was applied and never by what was read. A lease that is void
-(fenced, failed, drained) is passed over by both sides.
+(fenced, failed, drained) is passed over by both sides. Of a `careful` task, over which workers have
+ended, nothing is read ahead: each span is told to the master before it is read, once all that was
+before is done.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +22,7 @@ from ..common.errors import EdlError, Fenced
 from ..common.order import order
 from ..data.reader import RecordReader, Records, take
 from ..proto import master_pb2 as pb
-from . import batches
+from . import batches, pulse
 from .batches import SpanError
 
 _GET_TASK_WAIT_S = 10.0  # how long the master may hold a request for a task
@@ -82,6 +84,8 @@ class LeaseSource(Protocol):
 
     def get_task(self, wait_s: float) -> pb.GetTaskReply: ...
 
+    def begins(self, task: int, attempt: int, start: int, end: int) -> None: ...
+
 
 class TaskStream:
     """Iterates over minibatches and ends of tasks until the master says that all is done.
@@ -116,6 +120,7 @@ class TaskStream:
         self._changed = threading.Condition()
         self._closed = False
         self._ended = False
+        self._hungry = False  # the consumer waits: it has done all that it was given
         self._error: BaseException | None = None
         self.leases: dict[int, Lease] = {}
         self._thread = threading.Thread(target=self._run, name="task-stream", daemon=True)
@@ -148,7 +153,11 @@ class TaskStream:
         Raises what the thread died of (Fenced, Unreachable).
         """
         with self._changed:
+            self._hungry = timeout_s != 0 and not self._items
+            if self._hungry:
+                self._changed.notify_all()
             self._changed.wait_for(lambda: self._items or self._ended or self._closed, timeout_s)
+            self._hungry = False
             if self._closed:
                 return None
             if self._items:
@@ -163,6 +172,7 @@ class TaskStream:
         """Have `next` return at once."""
         with self._changed:
             self._items.append(Woken())
+            self._hungry = False
             self._changed.notify_all()
 
     def peek(self) -> Item | None:
@@ -176,8 +186,17 @@ class TaskStream:
         with self._changed:
             return self._ended and not self._items
 
-    def read(self, lease: Lease, position: int, boundaries: Sequence[int] = ()) -> Iterator[Batch]:
-        """The minibatches of a lease from `position` on. Raises SpanError."""
+    def read(
+        self,
+        lease: Lease,
+        position: int,
+        boundaries: Sequence[int] = (),
+        until: int | None = None,
+    ) -> Iterator[Batch]:
+        """The minibatches of a lease from `position` on. Raises SpanError.
+
+        until: no record from this position on is touched; what comes is empty.
+        """
         task = lease.task
         offsets = order(
             self._seed,
@@ -196,7 +215,7 @@ class TaskStream:
             minibatch=self._minibatch,
             position=position,
             boundaries=(*task.boundaries, *boundaries),
-            skips=task.skips,
+            skips=skipped(lease, until),
         ):
             batch = Batch(lease, span.start, span.end, span.used)
             if span.used:
@@ -206,7 +225,7 @@ class TaskStream:
                     batch.prepared = self._prepare(batch.features)
                 except EdlError:
                     raise
-                except Exception as error:  # the user's code: whatever it raises is about this span
+                except (Exception, SystemExit) as error:  # the user's code: about this span
                     raise SpanError(span.start, span.end, task.source, error) from error
             yield batch
 
@@ -240,13 +259,48 @@ class TaskStream:
     def _produce(self, lease: Lease) -> None:
         if lease.task.kind in (pb.TRAIN, pb.EVALUATE, pb.PREDICT):
             try:
-                for batch in self.read(lease, lease.position):
+                for batch in self._watched(lease):
                     if not self._put(batch):
                         return
             except SpanError as error:
                 self._put(BadSpan(lease, error))
                 return
-        self._put(EndOfTask(lease))
+        if lease.task.careful and not self._begin(lease, lease.size, lease.size):
+            return
+        if self._put(EndOfTask(lease)) and lease.task.careful:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or lease.void)
+
+    def _watched(self, lease: Lease) -> Iterator[Batch]:
+        """The minibatches of a lease, the reading of each under the eye of the keeper."""
+        task, position = lease.task, lease.position
+        reading = None if task.careful else self.read(lease, position)
+        while position < lease.size:
+            end = self._end_of_span(lease, position)
+            if task.careful:
+                if not self._begin(lease, position, end):
+                    return
+                reading = self.read(lease, position, until=end)
+            with pulse.section(pulse.FEED, task.id, task.attempt, position, end):
+                batch = next(reading)  # type: ignore[arg-type]
+            position = batch.end
+            yield batch
+
+    def _end_of_span(self, lease: Lease, position: int) -> int:
+        size = self._minibatch_of(lease)
+        return next(batches.cuts(position, lease.size, size, lease.task.boundaries))[1]
+
+    def _minibatch_of(self, lease: Lease) -> int:
+        return self._minibatch
+
+    def _begin(self, lease: Lease, start: int, end: int) -> bool:
+        """Once nothing else is under way here, tell the master what comes; False: it need not."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._hungry or self._closed or lease.void)
+            if self._closed or lease.void:
+                return False
+        self._master.begins(lease.task.id, lease.task.attempt, start, end)
+        return True
 
     def _put(self, item: Batch | EndOfTask | BadSpan) -> bool:
         """Wait for room; False where the lease is void or the stream closed."""
@@ -257,5 +311,12 @@ class TaskStream:
             if self._closed or item.lease.void:
                 return False
             self._items.append(item)
+            self._hungry = False  # it may not have woken yet
             self._changed.notify_all()
             return True
+
+
+def skipped(lease: Lease, until: int | None) -> Collection[int]:
+    """Positions that are not read."""
+    beyond = range(lease.size if until is None else until, lease.size)
+    return {*lease.task.skips, *beyond} if beyond else lease.task.skips

@@ -22,6 +22,7 @@ What ends a lease early, or sends it back:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -39,6 +40,7 @@ from ..common.errors import EdlError, Fenced, NotPinned
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
 from ..ps.client import PushOutcome, PushResult
+from . import pulse
 from .batches import SpanError
 from .ps_trainer import Gradients, PsTrainer
 from .task_stream import BadSpan, Batch, EndOfTask, Lease, TaskStream
@@ -47,6 +49,7 @@ from .tasks import Trained
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
+_SECTIONS = {pb.TRAIN: pulse.STEP, pb.EVALUATE: pulse.EVALUATE, pb.PREDICT: pulse.PREDICT}
 _ASK_S = 5.0  # for one question to the master before an error ends this worker
 
 
@@ -172,18 +175,23 @@ class Worker:
         except Fenced:
             raise
         except EdlError as error:
-            if self._is_lost():  # what it worked on may be gone: no failure of this worker
+            lost = self._is_lost()
+            if lost:  # what it worked on may be gone: no failure of this worker
                 raise Fenced(f"the master has declared this worker lost ({error})") from error
+            if lost is not None:
+                with contextlib.suppress(EdlError):
+                    self._hand_back()  # an error of ours is no doing of what it had in hand
             raise
         finally:
             self._stream.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _is_lost(self) -> bool:
+    def _is_lost(self) -> bool | None:
+        """None: the master does not say."""
         try:
             reply = self._master.heartbeat(state=self.state, patience_s=_ASK_S)
         except EdlError:
-            return False
+            return None
         return self._fenced.is_set() or bool(reply.fenced)
 
     def _next(self) -> Any:
@@ -241,19 +249,20 @@ class Worker:
         task = lease.task
         result = b""
         try:
-            match task.kind:
-                case pb.EVALUATE:
-                    result = self._tasks.evaluated(lease)
-                case pb.PREDICT:
-                    self._tasks.predicted(lease)
-                case pb.EVALUATE_END:
-                    result = json.dumps(self._tasks.merge(task.payload)).encode()
-                case pb.TRAIN_END:
-                    self._tasks.train_end(self._trainer)
-            self._tasks.task_end(lease)
+            with pulse.section(pulse.END, task.id, task.attempt, lease.size, lease.size):
+                match task.kind:
+                    case pb.EVALUATE:
+                        result = self._tasks.evaluated(lease)
+                    case pb.PREDICT:
+                        self._tasks.predicted(lease)
+                    case pb.EVALUATE_END:
+                        result = json.dumps(self._tasks.merge(task.payload)).encode()
+                    case pb.TRAIN_END:
+                        self._tasks.train_end(self._trainer)
+                self._tasks.task_end(lease)
         except EdlError:
             raise
-        except Exception as error:  # noqa: BLE001 - the user's code, and about no record
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, and about no record
             self._fail(lease, SpanError(lease.size, lease.size, task.source, error))
             return
         accepted = self._master.report_done(
@@ -402,13 +411,14 @@ class Worker:
 
     def _guard(self, batch: Batch, compute: Callable[[], Result]) -> Result:
         """Run the user's code on one minibatch; what it raises becomes a SpanError."""
+        task = batch.lease.task
+        kind = _SECTIONS[task.kind]
         try:
-            return compute()
+            with pulse.section(kind, task.id, task.attempt, batch.start, batch.end):
+                return compute()
         except EdlError:
             raise
-        except (
-            Exception
-        ) as error:  # the user's model or loss: whatever it raises is about this span
+        except (Exception, SystemExit) as error:  # the user's model or loss: about this span
             raise SpanError(batch.start, batch.end, batch.lease.task.source, error) from error
 
     def _fail(self, lease: Lease, error: SpanError) -> None:
@@ -446,7 +456,7 @@ class Worker:
         self._stream.forget(lease)
 
 
-def _place(error: Exception, definition_file: str) -> str:
+def _place(error: BaseException, definition_file: str) -> str:
     """Where in the definition, or in a file beside it, the error was raised: " (file:line)" or ""."""
     folder = os.path.dirname(definition_file)
     frames = traceback.extract_tb(error.__traceback__)

@@ -114,6 +114,8 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
         ({"push_window": 0}, "--push_window is at least 1"),
         ({"gradient_wire": "int8", "transport": "grpc"}, "saves no bytes over --transport grpc"),
         ({"num_epochs": -1}, "--num_epochs is at least 0, not -1"),
+        ({"num_epochs": 0}, "--num_epochs 0 trains without end: say how many, or give --max_steps"),
+        ({"hang_s": "inf"}, "--hang_s is a time in seconds; 0: nothing counts as a hang"),
         ({"lease_s": -1}, "--lease_s is at least 0"),
         ({"lease_s": 0}, "--lease_s is a time in seconds above 0"),
         ({"lease_s": "nan"}, "--lease_s is at least 0, not nan"),

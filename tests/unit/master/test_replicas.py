@@ -32,8 +32,9 @@ def test_all_that_is_wanted_is_started_once():
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_a_preempted_worker_is_started_again_at_once_and_without_limit(number):
     replicas, clock = make(relaunches=0), FakeClock()
-    for _ in range(50):
+    for number_of_life in range(50):
         assert [WORKER] == [start.role for start in replicas.starts(clock.now())]
+        replicas.works(WORKER, 0, f"i{number_of_life}")
         assert "preempted" == end(replicas, clock, -number)
 
     assert (0, 50) == (replicas.total("failures", WORKER), replicas.total("preemptions", WORKER))
@@ -42,10 +43,37 @@ def test_a_preempted_worker_is_started_again_at_once_and_without_limit(number):
 def test_a_worker_that_left_untold_is_replaced():
     replicas, clock = make(), FakeClock()
     replicas.starts(clock.now())
+    replicas.works(WORKER, 0, "i0")
 
     assert "preempted" == end(replicas, clock, 0)
 
     assert 1 == len(replicas.starts(clock.now()))
+
+
+@pytest.mark.parametrize(("code", "lives"), [(0, 3), (-signal.SIGKILL, 30)])
+def test_a_worker_that_never_gets_to_work_fails_for_good_though_its_ends_look_like_preemption(
+    code, lives
+):
+    replicas, clock = make(relaunches=2), FakeClock()
+    ends = 0
+    while replicas.starts(clock.now()):
+        ends += 1
+        end(replicas, clock, code)
+        clock.advance(60)
+
+    assert lives == ends
+    assert replicas.all_workers_failed is not None
+
+
+def test_failures_that_the_books_count_do_not_count_again():
+    replicas, clock = make(relaunches=0), FakeClock()
+    for number in range(5):
+        clock.advance(60)
+        replicas.starts(clock.now())
+        replicas.exited(WORKER, 0, f"i{number}", 7, clock.now(), excused=1)
+
+    assert Phase.WAITING == replicas.slots[WORKER, 0].phase
+    assert 5 == replicas.total("failures", WORKER)
 
 
 def test_a_worker_that_leaves_at_once_is_not_started_again_in_a_rush():

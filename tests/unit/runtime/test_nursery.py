@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from edl.common.errors import JobError
 from edl.runtime.nursery import Nursery
 
 MAIN = """
@@ -53,3 +54,28 @@ def test_replicas_outlive_a_killed_nursery_and_their_end_is_still_noticed(nurser
     os.kill(child.pid, 0)  # still there
     os.kill(child.pid, signal.SIGKILL)
     assert child.wait(300) == -signal.SIGKILL
+
+
+def test_whoever_waits_for_slow_imports_says_so_and_ends_with_their_stack(tmp_path):
+    slow = "from edl.common.process import show_stacks; show_stacks(); import time; time.sleep(60)"
+    log = tmp_path / "nursery.log"
+    made = Nursery([sys.executable, "-c", slow], log)
+    said = []
+    try:
+        with pytest.raises(JobError, match="importing torch has taken"):
+            made.await_ready(3.0, 0.5, lambda what, seconds: said.append(what))
+    finally:
+        os.kill(made.pid, signal.SIGKILL)
+        made.close()
+
+    assert "importing torch" in said
+    assert "Current thread" in log.read_text()
+
+
+def test_imports_that_fail_are_one_sentence(tmp_path):
+    made = Nursery([sys.executable, "-c", "raise ImportError('libtorch')"], tmp_path / "log")
+
+    with pytest.raises(JobError, match="importing torch has failed: see"):
+        made.await_ready(60.0, 30.0, lambda what, seconds: None)
+
+    made.close()

@@ -33,6 +33,9 @@ class Master:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self.tasks.pop(0))
         return pb.GetTaskReply(outcome=self.ending)
 
+    def begins(self, task, attempt, start, end):
+        self.reports.append(("begins", task, start, end))
+
     def heartbeat(self, *, state, patience_s):
         return pb.HeartbeatReply(fenced=self.fenced)
 
@@ -482,3 +485,56 @@ def test_a_pull_ahead_sees_all_pushes_but_the_newest_of_the_window(push_window):
     run(Master([task(1, size=40)]), servers, pull_ahead=1, push_window=push_window)
 
     assert [(k, int(k >= push_window)) for k in range(9)] == servers.awaited
+
+
+def test_of_a_careful_task_each_span_is_told_before_it_is_read_and_none_before_the_last_is_applied():
+    """Broken once: TaskStream._begin does not wait for the consumer."""
+    master, log = Master([task(1, careful=True), task(2, size=4)]), []
+    master.reports = log
+
+    class Recorded(Servers):
+        def push(self, number, attempt, start, end, gradients):
+            log.append(("push", number, start, end))
+            return super().push(number, attempt, start, end, gradients)
+
+    def feed(records, mode):
+        log.append(("feed", len(records)))
+        return records, records
+
+    servers = Recorded()
+    run(master, servers, feed=feed)
+
+    spans = [(0, 4), (4, 8), (8, 10)]
+    expected = [
+        step
+        for start, end in spans
+        for step in (
+            ("begins", 1, start, end),
+            ("feed", end - start),
+            ("push", 1, start, end),
+        )
+    ]
+    end = [("begins", 1, 10, 10), ("done", 1, 1, 10, b"")]
+    assert [*expected, *end] == log[: len(expected) + 2]
+    assert servers.applied == [*SPANS, (2, 0, 4)]
+
+
+def test_a_feed_that_calls_sys_exit_is_content_that_fails():
+    def feed(records, mode):
+        raise SystemExit(0)
+
+    master = Master([task(1, size=4)])
+    run(master, Servers(), feed=feed)
+
+    assert [("failed", 1, 0, 4, "SystemExit: 0")] == master.reports
+
+
+def test_a_worker_that_ends_by_an_error_of_ours_hands_back_so_that_no_record_is_blamed():
+    def compute(stream):
+        raise EdlError("the servers are gone")
+
+    master = Master([task(1, size=4)])
+    with pytest.raises(EdlError, match="the servers are gone"):
+        run(master, Servers(compute=compute))
+
+    assert [("handed back", 1, 0)] == master.reports

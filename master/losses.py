@@ -1,0 +1,115 @@
+"""What the ends of processes mean: preemption, a failure of the process, or the doing of a span.
+
+The master knows who was asked to go, and hears who hangs; the books know what each worker had begun
+with. From both follows what counts against the process (replicas.py) and what against the records
+(task_queue.py, "careful").
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ..proto import master_pb2 as pb
+from ..runtime.base import Exit, Replica
+from .collective import Collective
+from .core import Core
+from .membership import WORKER
+from .replicas import Slot, describe_end, own_doing
+
+log = logging.getLogger(__name__)
+
+_NAMED_AT = (2, 3, 5)  # endings at one span of which the user hears, and each tenth
+
+
+class Losses:
+    """See the module."""
+
+    def __init__(self, core: Core, group: Collective | None) -> None:
+        self._core = core
+        self._group = group
+        self._asked: set[str] = set()  # incarnations of processes that the master has told to go
+        self._hangs: dict[str, tuple[str, str]] = {}  # how, and whose lease it holds up
+
+    def asked(self, replica: Replica) -> None:
+        """The master tells this process to end: that is nobody else's doing."""
+        self._asked.add(replica.incarnation)
+
+    def begins(self, trying: pb.Trying, worker: str, lessee: str) -> None:
+        """A worker begins with a span of a careful lease, its own or its round's."""
+        if self._core.queue.holds(worker, trying.task, trying.attempt):
+            lessee = worker
+        if self._core.queue.holds(lessee, trying.task, trying.attempt):
+            about = {"task": trying.task, "attempt": trying.attempt}
+            span = {"start": trying.start, "end": trying.end}
+            self._core.do("tries", worker=worker, **about, **span, lessee=lessee)
+
+    def hangs(self, request: pb.HeartbeatRequest, process: Replica | None, lessee: str) -> bool:
+        """A worker tells that it is stuck; whether to kill it. Told again it changes nothing."""
+        stuck, index = request.stuck, request.replica.index
+        if process is None or process.incarnation in self._hangs:
+            return False
+        how = f"hung for {stuck.seconds:.0f} s in {stuck.what}"
+        if not stuck.over:
+            self._core.tell(
+                f"worker {index} has been in {stuck.what} for {stuck.seconds:.0f} s; its log has the "
+                "stack"
+            )
+            return False
+        if request.HasField("trying"):
+            trying, worker = request.trying, request.replica.incarnation
+            if self._core.queue.holds(worker, trying.task, trying.attempt):
+                lessee = worker
+            held_up = (each for _, each in self._hangs.values())
+            # Members of a round wait for the one that hangs: one of them ends the round for all.
+            if lessee in held_up or not self._core.queue.holds(lessee, trying.task, trying.attempt):
+                return False
+            self.begins(trying, worker, lessee)
+        self._hangs[process.incarnation] = how, lessee
+        self._core.tell(f"worker {index} {how}: killed (--hang_s); its log has the stack")
+        return True
+
+    def exited(self, exit: Exit) -> tuple[Slot, str]:
+        """A process has ended: its slot, whose `last_end` says how, and the verdict on it."""
+        core, replica, code = self._core, exit.replica, exit.code
+        slot = core.replicas.slots[replica.role, replica.index]
+        hung = self._hangs.pop(replica.incarnation, ("", ""))[0]
+        unknown = "ended, nobody knows how: an earlier master had started it"
+        how = hung or exit.why or (unknown if exit.unknown else describe_end(code))
+        asked = replica.incarnation in self._asked and not hung
+        self._asked.discard(replica.incarnation)
+        own, excused = bool(hung), 0
+        if replica.role == WORKER and not (asked or slot.leaving or core.ended):
+            own, excused = self._blame(exit, how, bool(hung))
+        verdict = core.replicas.exited(
+            replica.role,
+            replica.index,
+            replica.incarnation,
+            code,
+            core.clock.now(),
+            own=own,
+            excused=excused,
+        )
+        if how != describe_end(code) and verdict:
+            slot.last_end = slot.last_end.replace(describe_end(code), how)
+        return slot, verdict
+
+    def _blame(self, exit: Exit, how: str, hung: bool) -> tuple[bool, int]:
+        """Whether a worker's end was its own doing, and how many failures the books count instead."""
+        core, own, excused = self._core, hung, 0
+        for member in core.members.of(WORKER):
+            if member.index != exit.replica.index:
+                continue
+            group, worker = self._group, member.incarnation
+            lessee = group.lessee if group is not None and group.owes(worker) else ""
+            if not any(core.queue.held_by(each) for each in (worker, lessee) if each):
+                continue
+            # Who is drained hands back, and holds nothing when it ends with 0.
+            own = hung or (not exit.unknown and (own_doing(exit.code) or exit.code == 0))
+            at = core.do("ended", worker=worker, how=how, certain=own, lessee=lessee)
+            for task, start, endings in at:
+                excused = own * (2 if endings == 1 else 1)  # with the one that nobody could place
+                if endings in _NAMED_AT or endings % 10 == 0:
+                    core.tell(
+                        f"position {start} of task {task} has ended its worker {endings} times"
+                    )
+        return own, excused

@@ -1,0 +1,80 @@
+"""Every wait has a deadline, or a reason that stands here."""
+
+import ast
+from pathlib import Path
+
+import edl
+
+ROOT = Path(edl.__file__).parent
+FOLDERS = ("master", "worker", "runtime", "launch", "adaptive")
+# What waits for ever where it is called so; with how many arguments it does not.
+WAITS = {"wait": 1, "wait_for": 2, "join": 1, "result": 1, "get": 1, "acquire": 1, "recv": 9}
+COLLECTIVE = "an operation of torch's group, which has a timeout of its own"
+WAITS |= {"communicate": 9, "accept": 9, "readline": 9}
+DEADLINES = {"timeout", "timeout_s", "block", "blocking"}
+
+# file: source of the call: why it may wait for ever
+REASONS = {
+    "master/loop.py": {"done.result()": "it is done"},
+    "master/supervisor.py": {
+        "self._start(after).wait()": "its whole work: the master is its child, and says what it does"
+    },
+    "worker/worker.py": {
+        "ahead.result()": "a pull, which ends within --server_wait_s",
+        "push.result.result()": "a push, likewise",
+    },
+    "worker/hybrid_trainer.py": {
+        "self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)": (
+            "its thread's pushes end within --server_wait_s, or are its error"
+        ),
+        "self._changed.wait_for(lambda: self._waiting or self._closed)": "a thread's next work",
+    },
+    "worker/task_stream.py": {
+        "self._changed.wait_for(lambda: len(self._items) < self._depth or self._closed or item.lease.void)": (
+            "the consumer's pace: the keeper sees it where it hangs"
+        ),
+        "self._changed.wait_for(lambda: self._hungry or self._closed or lease.void)": "the same",
+        "self._changed.wait_for(lambda: self._closed or lease.void)": "the same",
+    },
+    "runtime/nursery.py": {"adopted.wait()": "a thread that waits for the end of a process"},
+    "runtime/local.py": {"child.wait()": "the same"},
+    "launch/local.py": {"node.wait()": "the same"},
+    "worker/adaptive_batch.py": {"self._answer.result()": "it is done"},
+    "worker/process_group.py": {"made.result()": "the end of the round, at the latest, settles it"},
+    "worker/sharded_trainer.py": {"work.wait()": COLLECTIVE},
+    "adaptive/collective.py": dict.fromkeys(
+        (
+            "self._group.allgather([given], [padded]).wait()",
+            "self._group.allgather([sizes], [torch.tensor([len(data)])]).wait()",
+            "self._group.broadcast(nbytes, source).wait()",
+            "self._group.broadcast(tensor, source).wait()",
+            "work.wait()",
+        ),
+        COLLECTIVE,
+    ),
+    "adaptive/gradient_noise.py": {"pending.wait()": COLLECTIVE},
+}
+
+
+def waits_without_deadline(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        enough = WAITS.get(node.func.attr)
+        if enough is None or any(k.arg in DEADLINES for k in node.keywords):
+            continue
+        if isinstance(node.func.value, ast.Constant):
+            continue  # ", ".join
+        if len(node.args) + len(node.keywords) < enough:
+            yield ast.unparse(node)
+
+
+def test_every_wait_has_a_deadline_or_a_reason():
+    found = {
+        str(path.relative_to(ROOT)): calls
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        if (calls := set(waits_without_deadline(path)))
+    }
+
+    assert {name: set(reasons) for name, reasons in REASONS.items()} == found
