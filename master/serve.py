@@ -34,6 +34,7 @@ from ..runtime.local import LocalRuntime
 from ..runtime.nursery import Nursery
 from .core import EXIT_INTERRUPTED, MEMORY
 from .journal import Journal
+from .judge import Judges, judges_of
 from .master import Master
 from .plan import check_same_plan, cut, plan_of, sources_of
 from .scalars import Scalars
@@ -158,6 +159,7 @@ def _run(
         job_dir=job_dir,
         queue=queue,
         validation=cut(sources_of(described, "validation"), task_records),
+        judges=_judges(settings, described, restore),
         journal=journal,
         connect=lambda addresses: RemoteServers(addresses, token, journal.epoch),
         clock=MonotonicClock(),
@@ -328,6 +330,14 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
                 )
                 return queue, str(manifest.directory)
     return TaskQueue(plan, tolerance=tolerance), ""
+
+
+def _judges(settings: JobSettings, described: dict[str, Any], restore: str) -> Judges:
+    """What they have counted before, too, where the job goes on with a checkpoint."""
+    judges = judges_of(settings, described.get("metrics", {}))
+    if restore:
+        judges.remember(storage.read_manifest(restore, checksums=False).books.get("judged", {}))
+    return judges
 
 
 def _tolerance(settings: JobSettings) -> int:
