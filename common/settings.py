@@ -18,6 +18,8 @@ from typing import Any, Self
 from .errors import UsageError
 from .foreign import read_plain
 
+COMMANDS = ("train", "evaluate", "predict")
+
 
 def about(
     help: str,
@@ -26,10 +28,12 @@ def about(
     choices: tuple[str, ...] = (),
     minimum: int = 0,
     path: bool = False,
+    of: tuple[str, ...] = COMMANDS,
 ) -> dict[str, Any]:
     """The metadata of a field, which the command line is made of.
 
     `minimum` is of numbers; a `path` is made absolute, so that a job means the same from anywhere.
+    `of`: the commands where it has a meaning.
     """
     return {
         "help": help,
@@ -38,6 +42,7 @@ def about(
         "choices": choices,
         "minimum": minimum,
         "path": path,
+        "of": of,
     }
 
 
@@ -59,6 +64,7 @@ class Knob:
     choices: tuple[str, ...]
     minimum: int
     path: bool
+    of: tuple[str, ...]
 
 
 @functools.cache
@@ -124,6 +130,7 @@ class JobSettings(Stored):
         "All-reduce: no worker holds the whole model; each has a part of the parameters, gradients and "
         "optimizer state, and a mirror of its neighbour's (torch's fully_shard).",
         "Job",
+        of=("train",),
     )
     output: str = knob(
         "", "Folder for the exported model, predictions and TensorBoard.", "Job", path=True
@@ -146,16 +153,19 @@ class JobSettings(Stored):
 
     # -- Data
     training_data: str = knob(
-        "", "File, folder, glob or URL of the training data.", "Data", path=True
+        "", "File, folder, glob or URL of the training data.", "Data", path=True, of=("train",)
     )
-    validation_data: str = knob("", "Data for the evaluations while training.", "Data", path=True)
-    prediction_data: str = knob("", "Data for `edl predict`.", "Data", path=True)
+    validation_data: str = knob(
+        "", "Data for the evaluations while training.", "Data", path=True, of=("train", "evaluate")
+    )
+    prediction_data: str = knob("", "Data for `edl predict`.", "Data", path=True, of=("predict",))
     prediction_format: str = knob(
         "npy",
         "What `edl predict` writes below --output: arrays, or tables with the records' source and "
         "number (parquet needs pyarrow).",
         "Data",
         choices=("npy", "csv", "parquet"),
+        of=("predict",),
     )
     data_reader_params: dict[str, Any] = field(
         default_factory=dict,
@@ -167,6 +177,7 @@ class JobSettings(Stored):
         "All-reduce: records of one forward and backward pass; a worker whose slice of the minibatch "
         "is larger adds up several. 0: all of the slice.",
         "Data",
+        of=("train",),
     )
     batch_rule: str = knob(
         "constant",
@@ -175,21 +186,37 @@ class JobSettings(Stored):
         "from --minibatch_size to --max_minibatch_size. A definition's own batch_rule goes before.",
         "Data",
         choices=("constant", "linear", "adaptive"),
+        of=("train",),
     )
     max_minibatch_size: int = knob(
-        0, "All-reduce: the most records of a minibatch, with --batch_rule adaptive.", "Data"
+        0,
+        "All-reduce: the most records of a minibatch, with --batch_rule adaptive.",
+        "Data",
+        of=("train",),
     )
     lr_warmup_steps: int = knob(
-        0, "All-reduce: steps over which the learning rate follows the batch rule.", "Data"
+        0,
+        "All-reduce: steps over which the learning rate follows the batch rule.",
+        "Data",
+        of=("train",),
     )
     num_minibatches_per_task: int = knob(8, "Minibatches of a task.", "Data", minimum=1)
     num_epochs: int = knob(
-        1, "Passes over the training data; 0: as many as --max_steps takes.", "Data", "epochs"
+        1,
+        "Passes over the training data; 0: as many as --max_steps takes.",
+        "Data",
+        "epochs",
+        of=("train",),
     )
-    max_steps: int = knob(0, "Stop after so many versions; 0: no limit.", "Data", "max_step")
-    shuffle: bool = knob(True, "Shuffle tasks and the records within each.", "Data")
+    max_steps: int = knob(
+        0, "Stop after so many versions; 0: no limit.", "Data", "max_step", of=("train",)
+    )
+    shuffle: bool = knob(True, "Shuffle tasks and the records within each.", "Data", of=("train",))
     overlap_epochs: bool = knob(
-        False, "Lease tasks of the next epoch while this one's tail still runs.", "Data"
+        False,
+        "Lease tasks of the next epoch while this one's tail still runs.",
+        "Data",
+        of=("train",),
     )
 
     # -- Replicas
@@ -214,32 +241,44 @@ class JobSettings(Stored):
     )
 
     # -- Consistency
-    use_async: bool = knob(False, "Apply each push on arrival.", "Consistency")
-    grads_to_wait: int = knob(1, "Sync: pushes of one version.", "Consistency", minimum=1)
+    use_async: bool = knob(False, "Apply each push on arrival.", "Consistency", of=("train",))
+    grads_to_wait: int = knob(
+        1, "Sync: pushes of one version.", "Consistency", minimum=1, of=("train",)
+    )
     staleness: int | None = knob(
         None,
         "Refuse (and recompute) gradients older than so many versions; default 0 in sync mode, "
         "no bound in async mode. Hybrid: steps whose rows a pull may lack; default 1.",
         "Consistency",
         "sync_version_tolerance",
+        of=("train",),
     )
     lr_staleness_modulation: bool = knob(
-        False, "Async: divide the learning rate by the staleness of the push.", "Consistency"
+        False,
+        "Async: divide the learning rate by the staleness of the push.",
+        "Consistency",
+        of=("train",),
     )
     get_model_steps: int = knob(
-        1, "Async: pull dense parameters every so many minibatches.", "Consistency", minimum=1
+        1,
+        "Async: pull dense parameters every so many minibatches.",
+        "Consistency",
+        minimum=1,
+        of=("train",),
     )
     pull_ahead: int = knob(
         0,
         "Async: minibatches pulled while one computes, 0 or 1: hides the pull, but gradients are "
         "one step staler.",
         "Consistency",
+        of=("train",),
     )
     deterministic: bool = knob(
         False,
         "Record the order of everything, so that `edl replay` repeats the run bit for bit in one "
         "process: slower, for debugging and tests.",
         "Consistency",
+        of=("train",),
     )
     ps_embedding_threshold: int = knob(
         2 << 20,
@@ -259,39 +298,73 @@ class JobSettings(Stored):
         "Numbers of gradients on the wire: fewer bytes for some exactness.",
         "Speed",
         choices=("float32", "float16", "int8"),
+        of=("train",),
     )
     push_window: int = knob(
-        1, "Pushes under way at once while the worker computes on.", "Speed", minimum=1
+        1,
+        "Pushes under way at once while the worker computes on.",
+        "Speed",
+        minimum=1,
+        of=("train",),
     )
-    compile: bool = knob(False, "Compile the dense part of the model (torch.compile).", "Speed")
+    compile: bool = knob(
+        False, "Compile the dense part of the model (torch.compile).", "Speed", of=("train",)
+    )
 
     # -- Checkpoints and evaluation
     checkpoint_steps: int = knob(
-        0, "Checkpoint every so many versions; 0: at the end.", "Checkpoints"
+        0, "Checkpoint every so many versions; 0: at the end.", "Checkpoints", of=("train",)
     )
     checkpoint_dir: str = knob(
         "",
-        "Folder of the checkpoints; without one, a job that is stopped writes one to its own "
+        "Folder of the checkpoints; default: `checkpoints` in the job's folder.",
+        "Checkpoints",
+        path=True,
+        of=("train",),
+    )
+    keep_checkpoint_max: int = knob(0, "Checkpoints kept; 0: all.", "Checkpoints", of=("train",))
+    keep_last: bool = knob(
+        True, "Write a checkpoint when training has ended.", "Checkpoints", of=("train",)
+    )
+    keep_best: str = knob(
+        "",
+        "Keep the best checkpoint by a metric of the evaluations, in `best` beside the others: "
+        "METRIC, or METRIC:min or METRIC:max where the metric does not know which is best.",
+        "Checkpoints",
+        of=("train",),
+    )
+    early_stopping: str = knob(
+        "",
+        "End training when a metric was no better in so many evaluations in a row, and keep the best "
+        "checkpoint: METRIC[:min|max][:PATIENCE], of 3 unless said.",
+        "Checkpoints",
+        of=("train",),
+    )
+    checkpoint_dir_for_init: str = knob(
+        "",
+        "Start from this checkpoint's parameters: a checkpoint, a --checkpoint_dir, a job's name or "
         "folder.",
         "Checkpoints",
         path=True,
     )
-    keep_checkpoint_max: int = knob(0, "Checkpoints kept; 0: all.", "Checkpoints")
-    checkpoint_dir_for_init: str = knob(
-        "", "Start from this checkpoint's parameters.", "Checkpoints", path=True
-    )
     resume: str = knob(
         "",
         "Go on at the exact record where a checkpoint was taken, with the settings of the run that "
-        "wrote it, unless said otherwise: a checkpoint, a --checkpoint_dir, or a job's folder. "
+        "wrote it, unless said otherwise: a checkpoint, a --checkpoint_dir, a job's name or folder. "
         "The folder of a job that failed or was cut off: that job goes on, if nothing else is given.",
         "Checkpoints",
         path=True,
+        of=("train",),
     )
     evaluation_steps: int = knob(
-        0, "Evaluate every so many versions; 0: at the end of each epoch.", "Checkpoints"
+        0,
+        "Evaluate every so many versions; 0: at the end of each epoch.",
+        "Checkpoints",
+        of=("train",),
     )
-    log_loss_steps: int = knob(100, "Log the loss every so many minibatches.", "Checkpoints")
+    log_loss_steps: int = knob(
+        100, "Log the loss every so many minibatches.", "Checkpoints", of=("train",)
+    )
 
     # -- Recovery
     snapshot_s: float = knob(
@@ -411,6 +484,11 @@ class JobSettings(Stored):
     log_format: str = knob("text", "Format of the log.", "Watching", choices=("text", "json"))
     tensorboard: bool = knob(True, "Write TensorBoard scalars under --output.", "Watching")
     port: int = knob(0, "Port of the master; 0: any.", "Watching")
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """There is a folder for them that outlives the job: a pod's disk does not."""
+        return bool(self.checkpoint_dir or self.job_volume) or self.runtime != "kubernetes"
 
     @property
     def resolved_staleness(self) -> int | None:

@@ -8,6 +8,7 @@ A text that begins with `{` is JSON or YAML.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -20,6 +21,28 @@ _YES = {"true", "yes", "on", "1"}
 _NO = {"false", "no", "off", "0"}
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
+
+
+def as_text(value: Any) -> str:
+    """What `convert` makes the same value of."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def yaml_loader() -> Any:
+    """A loader of plain values: PyYAML takes 1e-3 for a text, and makes objects of dates."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """YAML 1.2's floats."""
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("+-.0123456789"))
+    return Loader
 
 
 def convert(value: Any, kind: Any, said: str) -> Any:
@@ -77,6 +100,10 @@ def _dictionary(value: Any, said: str, *, typed: bool) -> dict[str, Any]:
         if not isinstance(given, dict) or not all(isinstance(key, str) for key in given):
             raise UsageError(f"{said} takes k=v,k2=v2 or a mapping by name, not {part!r}.")
         made.update(given)
+    try:
+        json.dumps(made)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{said} takes numbers, texts, lists and mappings: {error}.") from error
     if typed:
         return made
     return {key: _string(item, f"{said}: {key}") for key, item in made.items()}
@@ -142,7 +169,11 @@ def _load(text: str, said: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        return json.loads(text)
+    except ValueError:
+        pass  # YAML, then
+    try:
+        return yaml.load(text, yaml_loader())  # a SafeLoader
     except yaml.YAMLError as error:
         what = " ".join(str(error).split())
         raise UsageError(f"{said}: {text!r} is neither JSON nor YAML: {what}") from error

@@ -53,6 +53,8 @@ def launch(
     if not _NAME.fullmatch(name):
         raise UsageError(f"--job_name {name!r}: small letters, digits and '-', 63 at most.")
     folder = Path(checkpoint_dir or paths.job_folder(name) / "checkpoints").absolute()
+    if checkpoint_dir and (why := paths.why_unwritable(folder)):
+        raise UsageError(f"--checkpoint_dir: {why}: choose another folder.")
     settings = LaunchSettings(
         job_name=name,
         min_nodes=least,

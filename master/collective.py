@@ -198,10 +198,10 @@ class Collective:
         """Nothing waits for others: a step has them all."""
         yield lambda: True
 
-    def now(self) -> Script[Cut]:
+    def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
         """What an evaluation reads: the state of now, since nothing is leased to train meanwhile."""
         yield lambda: self._rounds.running
-        return Cut("", self._core.version, {})
+        return Cut("", self._core.version, {}), None
 
     def cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
         """A copy of the state between two steps, and the books of that very state."""

@@ -140,8 +140,9 @@ class Core:
     def how_to_go_on(self) -> str:
         """What a user does after a job that has failed, for a message."""
         text = go_on_with(self.resume)
-        if self.resume is not None and self.status.checkpoint is not None:
-            text += f", or from its last checkpoint, {self.status.checkpoint}"
+        newest = self.status.newest_checkpoint
+        if self.resume is not None and newest is not None:
+            text += f", or from its last checkpoint, {newest}"
         return text
 
 

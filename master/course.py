@@ -1,24 +1,24 @@
-"""The course of a job: epochs, evaluations, checkpoints, the end of training.
+"""The course of a job: epochs, evaluations, the end of training; when checkpoints are written.
 
 Scripts (loop.py) that read from top to bottom; between two of their yields nothing else happens.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from ..common import faults, storage
-from ..common.errors import EdlError
+from ..common import faults
+from .checkpoints import Checkpoints
 from .collective import Collective
-from .core import EXIT_DONE, EXIT_QUARANTINED, Core
-from .evaluation import Round, pack
+from .core import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, Core
+from .evaluation import Round, metrics_of, pack
+from .judge import Judges
 from .loop import Script
 from .plan import Kind, Piece
+from .quarantine import by_record, count, data_of
 from .server_group import ServerGroup
-from .servers import Cut, Snapshot
+from .servers import Cut
 from .task_queue import UNPLANNED_IDS
 
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
@@ -30,7 +30,11 @@ class Course:
     """See the module. `validation`: the pieces of evaluations while training."""
 
     def __init__(
-        self, core: Core, group: ServerGroup | Collective, validation: Sequence[Piece]
+        self,
+        core: Core,
+        group: ServerGroup | Collective,
+        validation: Sequence[Piece],
+        judges: Judges,
     ) -> None:
         self._core = core
         self._group = group
@@ -38,8 +42,8 @@ class Course:
         self._validation = list(validation)
         self._epochs_ended = max(0, core.queue.opened - 1)
         self._due: list[int] = []  # epochs of the evaluations that run, their cuts included
-        self._checkpointing = False
-        self._kept: tuple[int, dict[str, Any]] | None = None  # what the last checkpoint holds
+        self._judges = judges
+        self.checkpoints = Checkpoints(core, group, judges)
 
     @property
     def evaluating(self) -> bool:
@@ -48,7 +52,12 @@ class Course:
 
     def memory(self) -> dict[str, Any]:
         """What a successor must know of it."""
-        return {"epochs_ended": self._epochs_ended, "due": self._due}
+        return {
+            "epochs_ended": self._epochs_ended,
+            "due": self._due,
+            "judged": self._judges.memory(),
+            "unkept": self.checkpoints.unkept,
+        }
 
     def remember(self, memory: dict[str, Any]) -> None:
         """Go on where the master before ended.
@@ -56,6 +65,8 @@ class Course:
         Evaluations that ran, and the end of training, are begun anew: their cuts are gone.
         """
         self._epochs_ended, self._due = memory["epochs_ended"], memory["due"]
+        self._judges.remember(memory["judged"])
+        self.checkpoints.unkept = memory["unkept"]
         groups = {t.group for t in self._queue.tasks.values() if t.id >= UNPLANNED_IDS}
         for group in sorted(groups):
             self._core.do("cancel", group=group)
@@ -83,13 +94,19 @@ class Course:
         self._loop.spawn(
             self._periodically(self._settings.evaluation_steps, self._evaluate_between)
         )
-        self._loop.spawn(self._periodically(self._settings.checkpoint_steps, self.checkpoint))
+        self._loop.spawn(
+            self._periodically(self._settings.checkpoint_steps, self.checkpoints.write)
+        )
         due, self._due = self._due, []
+        yield from self.checkpoints.adopt_best()
         for ended in due:  # their cuts went with the master that took them
-            self._loop.spawn(self._evaluate_now(ended))
+            if self._judges:
+                yield from self._evaluate_now(ended)
+            else:
+                self._loop.spawn(self._evaluate_now(ended))
         epoch = self._epochs_ended
         whole = 0
-        while plan.epochs is None or epoch < plan.epochs:
+        while not queue.closed and (plan.epochs is None or epoch < plan.epochs):
             if queue.opened == epoch:
                 # Of the one before, a server that was replaced since may lack something again.
                 yield lambda: plan.overlap_epochs or queue.epochs_done(epoch)  # noqa: B023
@@ -97,22 +114,28 @@ class Course:
             last = epoch + 1 == plan.epochs
             step = not self._settings.use_async and (last or not plan.overlap_epochs)
             whole = yield from self._epochs_done(epoch + 1, step)
-            self._core.tell(f"epoch {epoch} is done")
+            if not queue.closed:
+                self._core.tell(f"epoch {epoch} is done")
             self._epochs_ended = epoch + 1
+            if self._judges:  # in their order, and of this very state
+                yield lambda: not self._due
             if self._validation:
                 self._due.append(epoch)
             self._core.save()
             faults.point("master.epoch_end", epoch=epoch)
             if self._validation:
-                cut = yield from self._group.now()
-                self._loop.spawn(self._evaluate(cut, epoch))
+                self._loop.spawn(self._evaluate(epoch, *(yield from self._group.now())))
+            if self._judges:  # the next epoch is begun, or not, by what it says
+                yield lambda: not self._due
             epoch += 1
         yield lambda: not self._due
+        if queue.closed:
+            whole = 0  # the rest of what had begun
         while True:
             if whole != self._group.version or not queue.epochs_done(queue.opened):
                 whole = yield from self._epochs_done(queue.opened, not self._settings.use_async)
-            if self._settings.checkpoint_dir:  # first: the end runs the user's code, which may fail
-                yield from self.checkpoint(last=True)
+            if self.checkpoints.keeps_last:  # first: the end runs the user's code, which may fail
+                yield from self.checkpoints.write(last=True)
             if not queue.epochs_done(queue.opened):
                 continue  # what was reported as done was not on all servers, and came back
             self._core.do("add", kind=int(Kind.TRAIN_END), pieces=_END, group=_TRAIN_END)
@@ -154,8 +177,7 @@ class Course:
     def _evaluate_now(self, epoch: int) -> Script[None]:
         self._due.append(epoch)
         self._core.save()
-        cut = yield from self._group.now()
-        yield from self._evaluate(cut, epoch)
+        yield from self._evaluate(epoch, *(yield from self._group.now()))
 
     def _evaluate_plan(self) -> Script[None]:
         """The whole of an evaluation job."""
@@ -170,7 +192,7 @@ class Course:
             self._core.do("open_epoch", group=round_.name)
         yield from self._evaluation(round_, self._group.version)
 
-    def _evaluate(self, cut: Cut, epoch: int) -> Script[None]:
+    def _evaluate(self, epoch: int, cut: Cut, books: dict[str, Any] | None) -> Script[None]:
         """A round on the cut; anew, on another one, where a server that holds it was replaced."""
         while True:
             version = self._group.version
@@ -184,17 +206,30 @@ class Course:
                 group=round_.name,
             )
             faults.point("master.evaluate", round=round_.name)
-            whole = yield from self._evaluation(round_, version)
+            whole = yield from self._evaluation(round_, version, cut, books)
             if whole:
                 self._due.remove(epoch)
                 self._core.save()
             yield from self._core.insist(lambda: self._group.shards.unpin(cut.name))  # noqa: B023
             if whole:
                 return
-            cut = yield from self._group.now()
+            if self._judges and self._queue.uneven:  # what trains levels it, and then it is kept
+                self._due.remove(epoch)
+                yield lambda: not self._queue.uneven
+                self._due.append(epoch)
+            cut, books = yield from self._group.now()
 
-    def _evaluation(self, round_: Round, version: int) -> Script[bool]:
-        """Its tasks to their end. False: given up, with the servers of `version` gone."""
+    def _evaluation(
+        self,
+        round_: Round,
+        version: int,
+        cut: Cut | None = None,
+        books: dict[str, Any] | None = None,
+    ) -> Script[bool]:
+        """Its tasks to their end. False: given up, with the servers of `version` gone.
+
+        `cut`, `books`: of an evaluation while training, the state that it reads.
+        """
         queue = self._queue
         yield lambda: queue.group_done(round_.name) or self._cut_is_gone(round_, version)
         if not queue.group_done(round_.name):
@@ -216,7 +251,16 @@ class Course:
             group=end,
         )
         yield lambda: queue.group_done(end)
-        self._core.evaluations.end(round_.name, queue.tasks[number].result)
+        result = queue.tasks[number].result
+        round_.metrics = metrics_of(round_.name, result)
+        if cut is not None and self._judges:
+            even = books is not None or not queue.uneven
+            if not even or not (yield from self.checkpoints.keep_best(round_, cut, books)):
+                for name in (round_.name, end):
+                    del self._core.evaluations.running[name]
+                return False
+            self._judge(round_)
+        self._core.evaluations.end(round_.name, result)
         del self._core.evaluations.running[end]
         if self._settings.command == "evaluate":
             self._core.save()
@@ -227,77 +271,17 @@ class Course:
         self._core.tell(f"evaluation of version {round_.version}: {values or 'no metrics'}")
         return True
 
+    def _judge(self, round_: Round) -> None:
+        """Whether there was no better one for so long that training ends here."""
+        judge = self._judges.stopper
+        if judge is None or not judge.is_new(round_.version):
+            return
+        judge.count(judge.of(round_.metrics or {}), round_.version, round_.epoch)
+        if judge.exhausted and not self._queue.closed:
+            self._core.do("close")
+
     def _cut_is_gone(self, round_: Round, version: int) -> bool:
         return bool(round_.cut) and version != self._group.version
-
-    def checkpoint(self, last: bool = False) -> Script[None]:
-        """last: the one that nothing follows; the others may fail, and training goes on."""
-        yield lambda: not self._checkpointing
-        self._checkpointing = True
-        try:
-            while True:
-                version = self._group.version
-                try:
-                    yield from self._keep_checkpoint()
-                    return
-                except (OSError, EdlError) as error:
-                    if version != self._group.version:
-                        continue  # a server that held the cut was replaced: another cut
-                    text = f"checkpoint {self._checkpoint_dir} cannot be written: {error}"
-                    if last:
-                        self._core.fail(f"{text}; {self._core.how_to_go_on()}")
-                    else:
-                        self._core.tell(f"{text}; training goes on")
-                    return
-        finally:
-            self._checkpointing = False
-
-    def _keep_checkpoint(self) -> Script[None]:
-        cut, books = yield from self._group.cut()
-        try:
-            if self._kept != (cut.version, books):
-                written = yield self._loop.background(lambda: self._write_checkpoint(cut, books))
-                self._kept = cut.version, books
-                self._saved(written)
-        finally:
-            self._loop.background(lambda: self._group.shards.unpin(cut.name))
-
-    def keep(self, left: Cut) -> Script[None]:
-        """A checkpoint of what is in the folder `left.name` already."""
-        books = self._queue.books(left.applied)
-        try:
-            self._saved((yield self._loop.background(lambda: self._keep(left, books))))
-        except (OSError, EdlError) as error:
-            self._core.fail(f"checkpoint {self._checkpoint_dir} cannot be written: {error}")
-
-    def _keep(self, left: Cut, books: dict[str, Any]) -> Path:
-        """In the background. Where it is."""
-        assert isinstance(self._group, Collective)
-        directory = storage.free_directory(self._checkpoint_dir, left.version)
-        directory.mkdir(parents=True, exist_ok=True)
-        snapshot = self._group.kept(left, directory)
-        self._write_manifest(directory, left.version, snapshot, books)
-        return directory
-
-    def _write_checkpoint(self, cut: Cut, books: dict[str, Any]) -> Path:
-        """In the background. Where it is."""
-        directory = storage.free_directory(self._checkpoint_dir, cut.version)
-        directory.mkdir(parents=True, exist_ok=True)
-        snapshot = self._group.shards.snapshot(cut.name, directory)
-        self._write_manifest(directory, cut.version, snapshot, books)
-        return directory
-
-    def _write_manifest(
-        self, directory: Path, version: int, snapshot: Snapshot, books: dict[str, Any]
-    ) -> None:
-        settings = dataclasses.asdict(self._settings)
-        snapshot.write_manifest(directory, version, {**books, "settings": settings})
-        storage.prune(self._checkpoint_dir, self._settings.keep_checkpoint_max)
-
-    def _saved(self, directory: Path) -> None:
-        self._core.status.checkpoint = str(directory)
-        self._core.tell(f"checkpoint {directory.name} is written")
-        self._core.save()
 
     def settle(self) -> None:
         """After each batch of events: nobody waits at the end of an epoch, where epochs overlap."""
@@ -316,18 +300,18 @@ class Course:
         core = self._core
         if core.ended or core.status.state == "stopping":
             return
-        skipped = self._queue.quarantined_records
-        if skipped > self._settings.skip_records:
+        stopper = self._judges.stopper
+        early = stopper.verdict if self._queue.closed and stopper is not None else ""
+        found = by_record(self._queue.quarantined, data_of(self._settings))
+        skipped = count(found)
+        if self.checkpoints.unkept:
+            core.end("failed", EXIT_FAILED, f"finished, but {self.checkpoints.unkept}")
+        elif skipped > self._settings.skip_records:
             core.end(
                 "done",
                 EXIT_QUARANTINED,
-                f"finished, but {skipped} records were quarantined (the budget, --skip_records, "
-                f"is {self._settings.skip_records}): they are named under quarantined",
+                f"finished, but {skipped} record{'s were' if skipped > 1 else ' was'} quarantined (the "
+                f"budget, --skip_records, is {self._settings.skip_records}): see quarantined",
             )
         else:
-            core.end("done", EXIT_DONE, "done")
-
-    @property
-    def _checkpoint_dir(self) -> Path:
-        """Where a job that is stopped writes in any case."""
-        return Path(self._settings.checkpoint_dir or self._core.job_dir / "checkpoints")
+            core.end("done", EXIT_DONE, early or "done")

@@ -47,10 +47,7 @@ class Evaluations:
     def end(self, name: str, result: bytes) -> Round:
         """The EVALUATE_END task's result. Raises JobError where it is no JSON object."""
         round_ = self.running[name]
-        metrics = json.loads(result or b"{}")
-        if not isinstance(metrics, dict):
-            raise JobError(f"metrics of {name} are {metrics!r}, not values by name")
-        round_.metrics = metrics
+        round_.metrics = metrics_of(name, result)
         self.finished.append(self.running.pop(name))
         return round_
 
@@ -58,6 +55,14 @@ class Evaluations:
     def latest(self) -> dict[str, Any]:
         """The metrics of the newest finished evaluation."""
         return self.finished[-1].metrics or {} if self.finished else {}
+
+
+def metrics_of(name: str, result: bytes) -> dict[str, Any]:
+    """An EVALUATE_END task's result. Raises JobError where it is no JSON object."""
+    metrics = json.loads(result or b"{}")
+    if not isinstance(metrics, dict):
+        raise JobError(f"metrics of {name} are {metrics!r}, not values by name")
+    return metrics
 
 
 def pack(states: Iterable[bytes]) -> bytes:

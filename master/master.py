@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..common import faults
+from ..common import cold, faults
 from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.identity import Identity
@@ -36,6 +36,7 @@ from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core, go_on_with
 from .course import Course
 from .hybrid import Hybrid
 from .journal import Journal
+from .judge import Judges
 from .loop import Script
 from .losses import Losses
 from .membership import SERVER, WORKER, Member
@@ -80,6 +81,7 @@ class Master:
         queue: TaskQueue,
         validation: Sequence[Piece],
         journal: Journal,
+        judges: Judges | None = None,
         connect: Callable[[Sequence[str]], Servers],
         clock: Clock,
         identity: Identity,
@@ -106,11 +108,12 @@ class Master:
             self.group = self.collective = (
                 Hybrid(core, restore, self.servers) if self.servers else Collective(core, restore)
             )
-        self.course = Course(core, self.group, validation)
+        self.course = Course(core, self.group, validation, judges or Judges())
         self.settings, self.queue, self.loop, self.status = settings, queue, core.loop, core.status
         self.members, self.replicas = core.members, core.replicas
         self.losses = Losses(core, self.collective)
-        self.status.checkpoint = restore or None
+        self.status.began_from = restore or None
+        self.status.begin_run(clock.now(), queue.records_done)
         self._identity = identity
         self._watch = watch
         self._runtime: Runtime | None = None
@@ -157,6 +160,8 @@ class Master:
         now = self.core.clock.now()
         self._resumed = True
         self.status.remember(memory["status"], now, self.core.journal.epoch)
+        if failed is not None or not after:  # it did not run meanwhile, for who knows how long
+            self.status.begin_run(now, self.queue.records_done)
         members = [dataclasses.replace(m, last_heard=now) for m in load(memory["members"])]
         if failed is not None:
             self.core.tell(f"goes on; it had failed: {failed}")
@@ -227,6 +232,12 @@ class Master:
             faults.point("master.recover")
         else:
             self.core.tell("starting")
+            if promise := self.course.checkpoints.promise():
+                self.core.tell(promise)
+            if self.servers is not None and cold.must_compile():
+                self.core.tell(
+                    "the servers compile their kernels first, about a minute: once for an installation"
+                )
         if not self.core.ended:
             self.loop.spawn(self.course.run())
         if self.status.state == "stopping":
@@ -813,13 +824,13 @@ class Master:
             lambda: not running(WORKER) and not queue.fencing, self._what_stops_waits_for
         )
         if trains and not saves:  # nothing was done that what it began from has not
-            return self.status.checkpoint
+            return self.status.newest_checkpoint
         # Not `version`: the servers' heartbeats tell it up to a second late.
         if saves and queue.records_done:
             if queue.uneven:
                 self.core.tell("no checkpoint: a worker was killed in the midst of a push")
             elif not self.core.ended:
-                yield from self.course.checkpoint(last=True)
+                yield from self.course.checkpoints.write(last=True)
                 return self.status.checkpoint
         return self.core.resume
 
@@ -846,10 +857,10 @@ class Master:
             group.stand()
             yield from self.core.until(lambda: not self.queue.fencing, self._what_stops_waits_for)
             if not self.queue.uneven:
-                yield from self.course.keep(group.left)
+                yield from self.course.checkpoints.keep(group.left)
                 return self.status.checkpoint
             self.core.tell("no checkpoint: a worker was killed in the midst of a push")
-        return self.core.resume if self.queue.records_done else self.status.checkpoint
+        return self.core.resume if self.queue.records_done else self.status.newest_checkpoint
 
     def _leave(self) -> Script[None]:
         """Workers first, so that none sees its servers vanish; whoever does not go is killed."""

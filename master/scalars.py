@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 from prometheus_client import Gauge
 
 from ..common import listen
-
-log = logging.getLogger(__name__)
+from .event_file import EventFile
 
 _TENSORBOARD_S = 2.0  # between two points of a curve
 _TASKS = Gauge("edl_tasks", "Tasks by state.", ["state"])
@@ -31,7 +29,7 @@ class Scalars:
     """Call it with each status."""
 
     def __init__(self, tensorboard: Path | None) -> None:
-        self._writer = _open_writer(tensorboard) if tensorboard else None
+        self._writer = EventFile(tensorboard) if tensorboard else None
         self._written = 0.0
         self._evaluations = 0
 
@@ -80,20 +78,5 @@ class Scalars:
             self._writer.close()
 
     def _add(self, tag: str, value: float, step: int) -> None:
-        if self._writer is None:
-            return
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=float(value))])
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
-
-
-def _open_writer(folder: Path) -> Any:
-    """A writer of TensorBoard's event files; None where tensorboard is not installed."""
-    try:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError:
-        log.info("no TensorBoard scalars: tensorboard is not installed (pip install tensorboard)")
-        return None
-    return EventFileWriter(str(folder))
+        if self._writer is not None:
+            self._writer.add(tag, float(value), step)

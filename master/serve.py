@@ -38,6 +38,7 @@ from ..runtime.nursery import ForkedReplica, Nursery
 from . import check
 from .core import EXIT_INTERRUPTED, MEMORY
 from .journal import Journal
+from .judge import Judges, judges_of
 from .master import Master
 from .plan import Plan, check_same_plan, cut, plan_of, sources_of
 from .replicas import describe_end
@@ -189,6 +190,7 @@ def _run(
         job_dir=job_dir,
         queue=queue,
         validation=cut(sources_of(described, "validation"), task_records),
+        judges=_judges(settings, described, restore),
         journal=journal,
         connect=lambda addresses: RemoteServers(addresses, token, journal.epoch),
         clock=MonotonicClock(),
@@ -473,6 +475,14 @@ def _queue_of(manifest: storage.Manifest, plan: Plan, tolerance: int) -> TaskQue
             f"--checkpoint_dir_for_init {manifest.directory} with another --seed."
         ) from error
     return queue
+
+
+def _judges(settings: JobSettings, described: dict[str, Any], restore: str) -> Judges:
+    """What they have counted before, too, where the job goes on with a checkpoint."""
+    judges = judges_of(settings, described.get("metrics", {}))
+    if restore:
+        judges.remember(storage.read_manifest(restore, checksums=False).books.get("judged", {}))
+    return judges
 
 
 def _tolerance(settings: JobSettings) -> int:

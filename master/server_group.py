@@ -351,10 +351,9 @@ class ServerGroup:
         name = f"cut-{self._core.journal.epoch}-{next(self._cut_numbers)}"
         return self.shards.cut(name, hold_s)
 
-    def now(self) -> Script[Cut]:
-        """What an evaluation reads: a cut."""
-        cut, _ = yield from self.cut()
-        return cut
+    def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
+        """What an evaluation reads: a cut, with its books."""
+        return (yield from self.cut())
 
     def steps(self) -> Script[int]:
         """Their steps so far."""

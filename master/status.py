@@ -14,12 +14,14 @@ from ..common.settings import JobSettings
 from .evaluation import Evaluations
 from .membership import SERVER, WORKER, Member, Membership
 from .plan import Kind
+from .quarantine import by_record, data_of
 from .replicas import Phase, Replicas, Slot
 from .task_queue import TaskQueue
 
 _EVENTS_KEPT = 50
 _REVISION_S = 0.25
-_KEPT = ("state", "exit_code", "message", "checkpoint", "resume")  # by a restarted master
+# By a restarted master.
+_KEPT = ("state", "exit_code", "message", "checkpoint", "resume", "began_from", "best", "before")
 _PHASES = {
     Phase.WAITING: "waiting to start",
     Phase.RUNNING: "starting",
@@ -36,12 +38,20 @@ class Status:
         self.state = "starting"
         self.exit_code: int | None = None
         self.message = ""
-        self.checkpoint: str | None = None
+        self.checkpoint: str | None = None  # the newest that this job has written
+        self.began_from: str | None = None  # the checkpoint, of another one, that it goes on with
+        self.best: dict[str, Any] | None = None  # what --keep_best keeps
+        self.before = 0  # records that were done when this run began
         self.resume: str | None = None  # what `edl train --resume` takes, of a job that failed
         self._masters = 1  # that this job has had
-        self._started = started
+        self._started = self._run_began = started
         self._ticked = started
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
+
+    @property
+    def newest_checkpoint(self) -> str | None:
+        """What the job could be begun from anew: its own, or where it began."""
+        return self.checkpoint or self.began_from
 
     def tell(self, now: float, text: str) -> None:
         """Add an event."""
@@ -52,13 +62,17 @@ class Status:
         self.resume = resume
         self.revision += 1
 
+    def begin_run(self, now: float, records_done: int) -> None:
+        """What was done before, and the time until now, are not this run's."""
+        self._run_began, self.before = now, records_done
+
     def go_on(self, state: str) -> None:
         """The end, which was a failure, is taken back."""
         self.state, self.exit_code, self.message, self.resume = state, None, "", None
 
     def memory(self) -> dict[str, Any]:
         """What a restarted master must know, as JSON values."""
-        kept = {name: getattr(self, name) for name in (*_KEPT, "_started")}
+        kept = {name: getattr(self, name) for name in (*_KEPT, "_started", "_run_began")}
         return {**kept, "events": list(self._events)}
 
     def remember(self, memory: dict[str, Any], now: float, epoch: int) -> None:
@@ -66,6 +80,7 @@ class Status:
         for name in _KEPT:
             setattr(self, name, memory[name])
         self._started = min(now, memory["_started"])  # later where the machine was booted since
+        self._run_began = min(now, memory["_run_began"])
         self._events.extend(memory["events"])
         self.revision = epoch << 32
         self._masters = epoch
@@ -102,6 +117,8 @@ class Status:
             "message": self.message or _waits(replicas, members),
             "command": settings.command,
             "started_s_ago": round(now - self._started, 3),
+            "run_s": round(now - self._run_began, 3),
+            "records_before": self.before,
             "records_done": queue.records_done,
             "records_total": queue.plan.records,
             "epoch": max(0, queue.opened - 1),
@@ -119,10 +136,7 @@ class Status:
                 {"version": r.version, "epoch": r.epoch, "metrics": r.metrics}
                 for r in evaluations.finished
             ],
-            "quarantined": [
-                {"source": q.source, "records": list(q.records), "error": q.error, "task": q.task}
-                for q in queue.quarantined
-            ],
+            "quarantined": by_record(queue.quarantined, data_of(settings)),
             "restarts": {
                 "worker": replicas.total("failures", WORKER),
                 "server": replicas.total("failures", SERVER),
@@ -132,6 +146,8 @@ class Status:
             },
             "predictions": _predictions(settings),
             "checkpoint": self.checkpoint,
+            "best": self.best,
+            "began_from": self.began_from,
             "resume": self.resume,
             "events": list(self._events),
         }
@@ -180,7 +196,7 @@ def _row(
         "metrics_address": member.metrics_address if member else "",
     }
     if slot.role == SERVER:
-        return {**row, "version": member.version if member else 0}
+        return {**row, "version": member.version if member else None}
     held = queue.held_by(member.incarnation) or queue.held_by(lessee) if member else []
     task = next((t for t in held if t.kind != Kind.TRAIN), held[0] if held else None)
     rate = member.scalars.get("records_per_s", 0.0) if member else 0.0

@@ -134,12 +134,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Records that are skipped because their content failed too often."""
+    """Records of a task that are skipped because their content failed too often."""
 
     task: int
     source: str
     records: tuple[int, ...]
     error: str
+    kind: Kind = Kind.TRAIN
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,8 @@ class TaskQueue:
         self.tolerance = tolerance
         self.tasks: dict[int, Task] = {}  # all that are not retired
         self.opened = 0  # epochs opened
+        self.closed = False  # nothing more of the plan is begun
+        self._left_out = 0  # tasks of opened epochs that were not, then
         self.quarantined: list[Quarantine] = []
         self.broken: str | None = None  # why the job cannot go on
         self.proven: set[Kind] = set()  # some record of such a task was used: the definition works
@@ -217,6 +221,19 @@ class TaskQueue:
             )
             ids.append(number)
         return ids
+
+    def close(self) -> None:
+        """Begin no more of the plan: what has begun is done to its end, the rest stays undone."""
+        if self.closed:
+            return
+        self.closed = True
+        planned = [entry for entry in self._todo if entry[-1] < UNPLANNED_IDS]
+        left = {number for *_, number in planned if number not in self._begun}
+        for number in left:
+            self._open_of_epoch[self.tasks[number].epoch] -= 1
+        self._left_out = len(left)
+        self._todo = [entry for entry in self._todo if entry[-1] not in left]
+        heapq.heapify(self._todo)
 
     # -- events of workers
 
@@ -493,7 +510,8 @@ class TaskQueue:
 
     @property
     def all_epochs_opened(self) -> bool:
-        return self.plan.epochs is not None and self.opened >= self.plan.epochs
+        """Or no more of them is."""
+        return self.closed or (self.plan.epochs is not None and self.opened >= self.plan.epochs)
 
     @property
     def plan_done(self) -> bool:
@@ -530,10 +548,6 @@ class TaskQueue:
         """Those tasks, and what is being fenced."""
         return [t for t in (self.tasks[number] for number in self._begun) if _is_uneven(t)]
 
-    @property
-    def quarantined_records(self) -> int:
-        return sum(len(q.records) for q in self.quarantined)
-
     def counts(self) -> dict[str, int]:
         """Tasks by state; `done` counts retired ones too."""
         return {
@@ -541,7 +555,11 @@ class TaskQueue:
             "leased": len(self._leased),
             "fencing": len(self._fencing),
             "done": self._tasks_done,
-            "total": len(self._todo) + len(self._leased) + len(self._fencing) + self._tasks_done,
+            "total": len(self._todo)
+            + len(self._leased)
+            + len(self._fencing)
+            + self._tasks_done
+            + self._left_out,
         }
 
     # -- books: what a checkpoint says of the queue
@@ -569,7 +587,10 @@ class TaskQueue:
             "next_id": self.plan.first_id_of(self.opened),
             "epochs_opened": self.opened,
             "tasks": tasks,
-            "quarantined": [[q.task, q.source, list(q.records), q.error] for q in self.quarantined],
+            "quarantined": [
+                [q.task, q.source, list(q.records), q.error, int(q.kind), q.epoch]
+                for q in self.quarantined
+            ],
         }
 
     @classmethod
@@ -597,8 +618,10 @@ class TaskQueue:
                 queue._fencing[number] = None
                 queue._begun[number] = None
         queue.quarantined = [
-            Quarantine(task, source, tuple(records), error)
-            for task, source, records, error in books["quarantined"]
+            Quarantine(task, source, tuple(records), error, Kind(kind), epoch)
+            for task, source, records, error, kind, epoch in (
+                (*row, Kind.TRAIN, 0)[:6] for row in books["quarantined"]
+            )
         ]
         return queue
 
@@ -765,7 +788,8 @@ class TaskQueue:
             return
         where = failure.source or task.source
         records = tuple(sorted(task.start + int(offsets[p]) for p in blamed))
-        self.quarantined.append(Quarantine(task.id, where, records, failure.error))
+        found = Quarantine(task.id, where, records, failure.error, task.kind, task.epoch)
+        self.quarantined.append(found)
         task.tell(f"quarantined records {list(records)}")
 
     def _anything_left(self, kind: Kind) -> bool:

@@ -7,6 +7,9 @@ download: visits to a shop, whether they end with a purchase depends on who come
 from __future__ import annotations
 
 import csv
+import keyword
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +20,17 @@ TEMPLATES = Path(__file__).parent / "templates"
 _RECORDS = {"train.csv": 4000, "test.csv": 1000}
 
 
-def init_definition(folder: str | Path, name: str = "my_model") -> list[Path]:
-    """Write the files of a new definition `name` into `folder`; answers them.
+def init_definition(folder: str | Path, name: str | None = None) -> list[Path]:
+    """Write the files of a new definition `name` into `folder`; answers them, the definition first.
+
+    Without a name it has the folder's, with `_` for what cannot stand in the name of a module.
 
     Raises UsageError where the name is no module name, a file is there, or none can be written.
     """
-    if not name.isidentifier():
+    if name is None:
+        name = re.sub(r"\W", "_", Path(folder).absolute().name)
+        name = name if name.isidentifier() and not keyword.iskeyword(name) else f"model_{name}"
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise UsageError(
             f"The name {name!r} is no name of a Python module: use letters, digits, _."
         )
@@ -38,7 +46,7 @@ def init_definition(folder: str | Path, name: str = "my_model") -> list[Path]:
     try:
         target.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
-            filled = text.replace("{name}", name).replace("{folder}", str(folder))
+            filled = text.replace("{name}", name).replace("{folder}", shlex.quote(str(folder)))
             (target / file).write_text(filled, encoding="utf-8")
         for seed, (file, records) in enumerate(_RECORDS.items()):
             _write_visits(target / file, records, seed)

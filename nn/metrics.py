@@ -27,7 +27,11 @@ Value = float | dict[str, float]
 
 @runtime_checkable
 class Metric(Protocol):
-    """What `metrics()` of a definition returns by name. `state` of a fresh metric is all zeros."""
+    """What `metrics()` of a definition returns by name. `state` of a fresh metric is all zeros.
+
+    One that says which of its values is best, by an attribute `best` of "min" or "max", need not be
+    asked for with it in --keep_best and --early_stopping.
+    """
 
     def update(self, outputs: Any, labels: Any) -> None:
         """Count one batch."""
@@ -109,6 +113,8 @@ def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
 class _Sums:
     """State as named arrays that `update` adds to."""
 
+    best = ""  # "min" or "max", where that is known
+
     def __init__(self, **zeros: Array) -> None:
         self._sums: State = zeros
 
@@ -140,6 +146,7 @@ class AUC(_Sums):
     """
 
     BINS = 1 << 15
+    best = "max"
 
     def __init__(self, *, logits: bool = False) -> None:
         super().__init__(
@@ -185,6 +192,8 @@ class Accuracy(_Sums):
     `logits`: the threshold is on the sigmoid of the output.
     """
 
+    best = "max"
+
     def __init__(self, threshold: float = 0.5, *, logits: bool = False) -> None:
         if isinstance(threshold, bool) or not isinstance(threshold, int | float):
             raise DefinitionError(
@@ -217,6 +226,8 @@ class Accuracy(_Sums):
 class LogLoss(_Sums):
     """Mean binary cross-entropy of probabilities (clipped by 1e-7), or of logits, unclipped."""
 
+    best = "min"
+
     def __init__(self, *, logits: bool = False) -> None:
         super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
         self.logits = logits
@@ -238,6 +249,8 @@ class LogLoss(_Sums):
 class MeanSquaredError(_Sums):
     """Mean of (output - label)**2 over all elements; outputs and labels of equal size."""
 
+    best = "min"
+
     def __init__(self) -> None:
         super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
 
@@ -258,11 +271,15 @@ class MeanSquaredError(_Sums):
 
 
 class Mean(_Sums):
-    """Mean over records of `function(outputs, labels)`, the mean of one batch: `Mean(loss)`."""
+    """Mean over records of `function(outputs, labels)`, the mean of one batch: `Mean(loss)`.
 
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+    `best`: "min" or "max"; of a function named `loss` it is the least.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any], *, best: str = "") -> None:
         super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
         self._function = function
+        self.best = best or ("min" if getattr(function, "__name__", "") == "loss" else "")
 
     def update(self, outputs: Any, labels: Any) -> None:
         count = _records(labels)
@@ -290,6 +307,8 @@ class TorchMetric:
                 "edl.nn metric, or the binned form (for example thresholds=1000)."
             )
         self.metric = metric
+        higher = getattr(metric, "higher_is_better", None)
+        self.best = "" if higher is None else "max" if higher else "min"
 
     def update(self, outputs: Any, labels: Any) -> None:
         self.metric.update(outputs, labels)

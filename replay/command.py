@@ -25,7 +25,10 @@ Say = Callable[[str], None]
 
 def replay(job: str, until: str, output: str, losses: str, say: Say) -> int:
     """The exit code: 0 identical (or shown), 1 not."""
-    job_dir = Path(job) if Path(job).is_dir() else paths.job_folder(job)
+    here = Path(job) if Path(job).is_dir() else paths.job_folder(job)
+    job_dir = paths.named_job(job) or here
+    paths.check_file(output, "--output")
+    paths.check_file(losses, "--losses")
     moment = Moment(*_moment(until)) if until else None
     if output and moment is None:
         raise UsageError("--output writes the state at a moment: name it with --until.")

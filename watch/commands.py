@@ -17,7 +17,7 @@ import click
 from ..common import paths
 from ..common.errors import JobError, UsageError
 from ..common.values import seconds
-from .options import NAMES, JobCommand, given_values, job_options
+from .options import NAMES, JobCommand, complete_jobs, given_values, job_options
 
 if TYPE_CHECKING:
     from ..k8s.api import Api
@@ -128,7 +128,7 @@ def _print(found: Any, output: str, drawn: Callable[[], Any]) -> None:
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @_outputs()
 @where
 def status(job: str | None, output: str, runtime: str, namespace: str) -> None:
@@ -173,7 +173,7 @@ def _list(output: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @_outputs()
 @where
 def describe(job: str | None, output: str, runtime: str, namespace: str) -> None:
@@ -200,7 +200,7 @@ def describe(job: str | None, output: str, runtime: str, namespace: str) -> None
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @_outputs()
 @where
 def events(job: str | None, output: str, runtime: str, namespace: str) -> None:
@@ -226,7 +226,7 @@ def events(job: str | None, output: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @_outputs()
 @where
 def top(job: str | None, output: str, runtime: str, namespace: str) -> None:
@@ -243,7 +243,7 @@ def top(job: str | None, output: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @click.option("--role", type=click.Choice(["master", "worker", "server"]), help="Only this role.")
 @click.option("--index", type=int, metavar="N", help="Only this replica of the role.")
@@ -274,7 +274,7 @@ def logs(
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option(
     "--for",
     "goal",
@@ -315,7 +315,7 @@ def wait(job: str | None, goal: str, timeout: str, runtime: str, namespace: str)
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @where
 def stop(job: str | None, runtime: str, namespace: str) -> None:
     """End a job: its workers hand back, a checkpoint is written, `edl train --resume` goes on."""
@@ -345,7 +345,7 @@ def stop(job: str | None, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option("--num_workers", type=click.IntRange(1), required=True, help="Workers wanted.")
 @where
 def scale(job: str | None, num_workers: int, runtime: str, namespace: str) -> None:
@@ -366,7 +366,7 @@ def scale(job: str | None, num_workers: int, runtime: str, namespace: str) -> No
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option(
     "--force", is_flag=True, help="Also where it would begin anew: without a --job_volume."
 )
@@ -381,7 +381,7 @@ def suspend(job: str, force: bool, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @where
 def resume(job: str, runtime: str, namespace: str) -> None:
     """Go on with a job that was suspended."""
@@ -393,7 +393,7 @@ def resume(job: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @where
 def cancel(job: str, runtime: str, namespace: str) -> None:
     """End a job at once, without a checkpoint; what is known of it stays."""
@@ -412,7 +412,7 @@ def cancel(job: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @where
 def delete(job: str, runtime: str, namespace: str) -> None:
     """Delete a job of a cluster and all that is of it, at once."""

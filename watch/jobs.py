@@ -80,8 +80,11 @@ class Job:
 
     def status(self) -> Status:
         """The state now, of a job in any condition."""
-        if (result := self.result()) is not None:
-            return result
+        try:
+            if (result := self.result()) is not None:
+                return result
+        except EdlError as error:  # of one job: the others are listed all the same
+            return {"job_name": self.name, "state": "dead", "message": str(error)}
         locked = paths.is_locked(self.folder)
         state, message = "starting" if locked else "dead", f"see {self.log}"
         if locked and (waits := paths.waited_for(self.folder)):

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from ..common import job_file
+from ..common import job_file, paths
 from ..common.errors import EdlError, UsageError
 from ..common.settings import Knob, knobs, spellings
 
@@ -33,9 +33,11 @@ _INSTEAD = {
     "enable_automate_memory": "is gone: who runs out of memory gets more, up to --oom_memory_cap",
     "tensorboard_log_dir": "is gone: --output holds the TensorBoard scalars as well",
     "learning_rate_scheduler": "is gone: give the optimizer a schedule as its lr",
+    "job_command": "is gone: `edl launch` runs a script of your own (docs/launch.md), and edl.adaptive "
+    "makes it elastic in five lines (docs/adaptive.md)",
 }
 _GONE = re.compile(
-    r"""aux_params|job_command|need_(pod_manager|task_manager|elasticdl_job_service|tf_config)
+    r"""aux_params|need_(pod_manager|task_manager|elasticdl_job_service|tf_config)
     |ps_is_critical|critical_worker_index|launch_worker_after_ps_running|num_evaluators
     |(chief|evaluator)_\w+|(docker|tensorboard_service)_\w+""",
     re.VERBOSE,
@@ -61,6 +63,38 @@ _METAVARS: dict[Any, str] = {
 }
 
 
+def complete_jobs(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The names of the jobs of this machine, or of the cluster that was named before."""
+    names: list[str] = []
+    try:
+        if ctx.params.get("namespace") or ctx.params.get("runtime") == "kubernetes":
+            from .cluster import all_jobs, connected
+
+            with connected(ctx.params.get("namespace") or "") as api:
+                names = [str(job["job_name"]) for job in all_jobs(api)]
+        elif paths.jobs_folder().is_dir():
+            names = [path.name for path in paths.jobs_folder().iterdir() if path.is_dir()]
+    except (EdlError, OSError):
+        pass  # a shell that completes is no place for an error
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def complete_definitions(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The definitions of the zoo, and of --model_zoo where that was given."""
+    from ..model_zoo.catalogue import list_definitions
+
+    try:
+        found = list_definitions(str(ctx.params.get("model_zoo") or ""))
+    except (EdlError, OSError):
+        return []
+    names = [(name, about) for name, _, about in found if name.startswith(incomplete)]
+    return [CompletionItem(name, help=about) for name, about in names]
+
+
 class _Text(click.ParamType[Any]):
     """Text as it is; completes choices and paths."""
 
@@ -72,8 +106,13 @@ class _Text(click.ParamType[Any]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        if self._knob.path or self._knob.name == "model_def":
-            return [CompletionItem(incomplete, type="file")]
+        file = [CompletionItem(incomplete, type="file")]  # first: a shell then adds what follows
+        if self._knob.name == "model_def":
+            return [*file, *complete_definitions(ctx, param, incomplete)]
+        if self._knob.name in ("resume", "checkpoint_dir_for_init"):
+            return [*file, *complete_jobs(ctx, param, incomplete)]
+        if self._knob.path:
+            return file
         words = ("true", "false") if self._knob.kind is bool else self._knob.choices
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 

@@ -5,16 +5,18 @@ A screen is shown each status and decides what of it is worth printing; `end` pr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.log import timestamp
 from . import view
 from .jobs import Status
+from .next_command import next_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +43,29 @@ def open_screen(log_format: str, settings: dict[str, Any]) -> Screen:
 
         return LiveScreen(Console(), settings)
     return PlainScreen(sys.stdout, settings)
+
+
+class _Printer:
+    """Prints lines, until that fails: a pipe that is closed, a disk that is full. A job goes on all
+    the same, and so does whoever waits for its exit code."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._lost = False
+
+    def __call__(self, text: str) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            if not self._lost:
+                try:
+                    print(text, file=self._stream, flush=True)
+                except OSError as error:
+                    self._lost = True
+                    why = error.strerror or error
+                    print(
+                        f"edl: nothing more can be printed ({why}); the job goes on",
+                        file=sys.stderr,
+                    )
 
 
 class LiveScreen:
@@ -80,8 +105,11 @@ class LiveScreen:
         self._live.update(view.panel(status), refresh=True)
         self._live.transient = False
         self._live.stop()
-        for line in view.summary(status, view.next_command(status, self._settings)):
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        printed = _Printer(
+            self._console.file
+        )  # not rich, which changes a text: this is to be copied
+        for line in view.summary(status, next_command(status, self._settings)):
+            printed(line)
 
 
 class PlainScreen:
@@ -90,10 +118,9 @@ class PlainScreen:
     def __init__(
         self, stream: TextIO, settings: dict[str, Any], clock: Clock | None = None
     ) -> None:
-        self._stream = stream
+        self.note = _Printer(stream)
         self._settings = settings
         self._news = _News(clock or MonotonicClock())
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -108,15 +135,11 @@ class PlainScreen:
         if due:
             self.note(view.line(status))
 
-    def note(self, text: str) -> None:
-        with self._lock:
-            print(text, file=self._stream, flush=True)
-
     def end(self, status: Status, exit_code: int) -> None:
         for event in self._news.of(status)[0]:
             self.note(f"[{view.duration(event['t'])}] {event['text']}")
         self.note("")
-        for line in view.summary(status, view.next_command(status, self._settings)):
+        for line in view.summary(status, next_command(status, self._settings)):
             self.note(line)
 
 
@@ -124,9 +147,8 @@ class JsonScreen:
     """One object per line; `event` is note, event, status or end."""
 
     def __init__(self, stream: TextIO, clock: Clock | None = None) -> None:
-        self._stream = stream
+        self._printed = _Printer(stream)
         self._news = _News(clock or MonotonicClock())
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -151,8 +173,7 @@ class JsonScreen:
 
     def _print(self, event: str, values: dict[str, Any]) -> None:
         line = {"ts": timestamp(time.time()), "role": "edl", "event": event, **values}
-        with self._lock:
-            print(json.dumps(line), file=self._stream, flush=True)
+        self._printed(json.dumps(line))
 
 
 class _News:

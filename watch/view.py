@@ -49,11 +49,13 @@ def panel(status: Status) -> RenderableType:
         top.add_row("records", _bar(status))
         top.add_row("now", " · ".join(_figures(status)) or "-")
         top.add_row("tasks", _tasks(status))
+        if status.get("best"):
+            top.add_row("best", _best(status["best"]))
         top.add_row("restarts", _restarts(status))
     parts: list[RenderableType] = [top]
     if message := status.get("message"):
         parts.append(Text(str(message), style="yellow"))
-    if status.get("workers") or status.get("servers"):
+    if any(map(_is_there, (*(status.get("workers") or ()), *(status.get("servers") or ())))):
         parts += [Text(""), _replicas(status)]
     if status.get("nodes"):
         parts += [Text(""), _nodes(status)]
@@ -97,6 +99,8 @@ def summary(status: Status, next_command: str = "") -> list[str]:
         rows.append(("metrics", " · ".join(f"{k} {_figure(v)}" for k, v in metrics.items())))
     if status.get("loss") is not None:
         rows.append(("loss", _figure(status["loss"])))
+    if best := status.get("best"):
+        rows.append(("best", f"{_best(best)} · {best['checkpoint']}"))
     rows.append(("restarts", _restarts(status)))
     for found in _quarantined(status.get("quarantined") or ()):
         rows.append(("quarantined", found))
@@ -116,31 +120,6 @@ def _resume_command(status: Status) -> str:
     """What goes on with a training job that ended too early."""
     resume = status.get("resume")
     return f"edl train --resume {shlex.quote(resume)}" if resume else ""
-
-
-def next_command(status: Status, settings: dict[str, Any]) -> str:
-    """What a user is likely to do now."""
-    name = status.get("job_name", "")
-    if settings.get("runtime") == "kubernetes":
-        namespace = settings.get("namespace")
-        where = f"-n {namespace}" if namespace else "--runtime kubernetes"
-        return f"edl logs {name} {where}" if status.get("state") == "failed" else ""
-    if status.get("exit_code") == 130:
-        return ""  # the last line says how to go on
-    if status.get("state") == "failed":
-        return f"edl logs {name}"
-    checkpoint = status.get("checkpoint")
-    if not checkpoint or status.get("command") != "train":
-        return ""
-    shown = {
-        key: settings[key] for key in ("model_zoo", "model_def", "num_ps") if settings.get(key)
-    }
-    if settings.get("validation_data"):
-        command, shown["validation_data"] = "evaluate", settings["validation_data"]
-    else:
-        command, shown["prediction_data"] = "predict", "PATH"
-    flags = " ".join(f"--{key} {value}" for key, value in shown.items())
-    return f"edl {command} {flags} --checkpoint_dir_for_init {checkpoint}"
 
 
 def jobs_table(statuses: Sequence[Status], wide: bool = False) -> Table:
@@ -288,6 +267,7 @@ def _replicas(status: Status) -> Table:
         made.add_column(name, justify="right", no_wrap=True)
     rows = [("worker", r) for r in status.get("workers") or ()]
     rows += [("server", r) for r in status.get("servers") or ()]
+    rows = [(role, replica) for role, replica in rows if _is_there(replica)]
     for role, replica in rows[:_MOST_REPLICAS]:
         state = str(replica.get("state") or "?")
         rate, age = replica.get("records_per_s"), replica.get("heartbeat_age_s")
@@ -358,8 +338,23 @@ def _quarantined(found: Iterable[Status]) -> list[str]:
     """One line per place: file, record numbers, the error."""
     return [
         f"{entry.get('source') or '?'} {_numbers(entry.get('records') or [])}: {entry.get('error')}"
+        f"{_places(entry.get('where') or [])}"
         for entry in found
     ]
+
+
+def _places(where: Sequence[Status]) -> str:
+    """(training, epochs 1 and 2; evaluation): a record that is broken for good is found each time."""
+    told = []
+    for kind in dict.fromkeys(place["kind"] for place in where):
+        epochs = [str(place["epoch"] + 1) for place in where if place["kind"] == kind]
+        more = "" if kind == "prediction" else f", epoch{'s' if len(epochs) > 1 else ''} "
+        told.append(f"{kind}{more}{', '.join(epochs) if more else ''}")
+    return f" ({'; '.join(told)})" if told else ""
+
+
+def _best(best: Status) -> str:
+    return f"{best['metric']} {_figure(best['value'])} · epoch {best['epoch'] + 1} · version {best['version']:,}"
 
 
 def _numbers(records: Sequence[int]) -> str:
@@ -377,8 +372,10 @@ def _end(status: Status) -> str:
 
 
 def _mean_rate(status: Status) -> str:
-    seconds, done = status.get("started_s_ago"), status.get("records_done")
-    return f" · {done / seconds:,.0f} records/s in the mean" if seconds and done else ""
+    """Of this run: what an earlier one did, it did in its own time."""
+    seconds = status.get("run_s") or status.get("started_s_ago")
+    done = (status.get("records_done") or 0) - (status.get("records_before") or 0)
+    return f" · {done / seconds:,.0f} records/s in the mean" if seconds and done > 0 else ""
 
 
 def _eta_s(status: Status) -> float | None:
@@ -389,7 +386,12 @@ def _eta_s(status: Status) -> float | None:
 
 
 def _counted(replicas: Sequence[Status] | None) -> str:
-    return "-" if replicas is None else str(len(replicas))
+    return "-" if replicas is None else str(sum(map(_is_there, replicas)))
+
+
+def _is_there(replica: Status) -> bool:
+    """It runs, or is to: one that has left counts no more."""
+    return replica.get("state") != "left"
 
 
 def _figure(value: Any) -> str:

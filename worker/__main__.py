@@ -36,8 +36,8 @@ from ..common.malloc import keep_freed_memory
 from ..common.settings import JobSettings
 from ..data.reader import RecordReader
 from ..master.client import MasterClient
-from ..nn.fitness import least_records
 from ..model_zoo.spec import Definition
+from ..nn.fitness import least_records
 from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from ..common import paths
+from ..common.criterion import criterion
 from ..common.errors import CheckpointError, DataError, DefinitionError, UsageError
 from ..common.settings import JobSettings
 from ..common.storage import load as load_manifest
@@ -111,6 +112,8 @@ def describe(settings: JobSettings, job_dir: Path) -> None:
         result[names[kind]] = [[source.name, source.records] for source in sources]
     result["has"] = list(definition.optional)
     result["optimizer"] = _check_checkpoint(definition, settings)
+    if settings.command == "train":
+        result["metrics"] = _metrics(definition, settings)
     partial = job_dir / ".describe.json"
     partial.write_text(json.dumps(result))
     os.replace(partial, job_dir / "describe.json")
@@ -158,3 +161,33 @@ def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
                 "checkpoint's parameters with --checkpoint_dir_for_init"
             )
     return to_dict(optimizer)
+
+
+def _metrics(definition: Definition, settings: JobSettings) -> dict[str, str]:
+    """What is best of each, as far as it says: min or max. Raises UsageError where it must, and
+    does not."""
+    asked = {
+        name: criterion(text, f"--{name}", patience)
+        for name, text, patience in (
+            ("keep_best", settings.keep_best, False),
+            ("early_stopping", settings.early_stopping, True),
+        )
+        if text
+    }
+    if not asked:
+        return {}
+    metrics = definition.metrics()
+    known = {name: getattr(metric, "best", "") for name, metric in metrics.items()}
+    for flag, wanted in asked.items():
+        name = wanted.metric if wanted.metric in metrics else wanted.metric.partition("/")[0]
+        if name not in metrics:
+            raise UsageError(
+                f"--{flag} {wanted.metric}: {definition.name} has no such metric; "
+                f"metrics() has {', '.join(metrics) or 'none'}"
+            )
+        if not wanted.best and known[name] not in ("min", "max"):
+            raise UsageError(
+                f"--{flag} {wanted.metric}: the metric does not say which value is best: write "
+                f"{wanted.metric}:min or {wanted.metric}:max"
+            )
+    return known

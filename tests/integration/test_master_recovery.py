@@ -275,3 +275,29 @@ def test_a_master_with_ten_thousand_open_tasks_leases_again_in_less_than_5_s(
 
     assert open_tasks >= 10_000
     assert took_s < 5.0
+
+
+def test_early_stopping_ends_at_the_same_record_and_keeps_the_same_best_when_the_master_is_killed(
+    tmp_path, controller, monkeypatch
+):
+    monkeypatch.setenv("EDL_FAULTS", controller.environment("master.evaluate"))
+    controller.kills = {"master.evaluate": [2, 1]}  # in the second epoch's evaluation, twice
+    job = counting(
+        tmp_path / "early",
+        delay_s=0.0,
+        records=640,
+        num_epochs=9,
+        validation_data=str(tmp_path / "records.npz"),
+        early_stopping="records:max:2",  # which is 1 each time: the first is the best
+    )
+    with job:
+        code = job.wait()
+
+    status = job.result()
+    assert ["master.evaluate"] * 2 == controller.killed
+    assert 2 == status["restarts"]["master"]
+    check_books(job, code, 640, 3)
+    assert "records was best at version 40 (1), and no better in 2 evaluations" in status["message"]
+    assert (1.0, 0) == (status["best"]["value"], status["best"]["epoch"])
+    ids, counts = table(status["best"]["checkpoint"], "counts")
+    assert (640, {1.0}) == (len(ids), set(counts[:, 0]))

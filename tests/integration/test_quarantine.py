@@ -55,7 +55,7 @@ def test_a_broken_record_of_a_csv_is_named_and_all_others_are_applied(tmp_path):
     assert (str(data), [70]) == (quarantined["source"], quarantined["records"])
     assert "record 70: column 'record': 'seventy' is no int64" in quarantined["error"]
     assert 3 == len(failures(job))
-    assert "1 records were quarantined" in job.result()["message"]
+    assert "1 record was quarantined" in job.result()["message"]
     assert each(set(range(RECORDS)) - {70}) == counts(job)
 
 

@@ -74,6 +74,10 @@ def test_no_servers_with_strategy_ps_is_an_error(train: Run) -> None:
         ("--need_tf_config=x", "leave it out"),
         ("--eval_metrics_fn=f", "docs/model-zoo.md"),
         ("--tensorboard_log_dir=x", "--output holds the TensorBoard"),
+        (
+            "--job_command=x",
+            "`edl launch` runs a script of your own (docs/launch.md), and edl.adaptive",
+        ),
     ],
 )
 def test_flag_of_elasticdl_without_a_meaning_here_is_an_error(
@@ -266,6 +270,131 @@ def test_completion_knows_flags_and_choices() -> None:
     flags = [item.value for item in complete.get_completions(["train"], "--num_w")]
     words = [item.value for item in complete.get_completions(["train", "--log_format"], "")]
     assert (["--num_workers"], ["text", "json"]) == (flags, words)
+
+
+def completed(arguments: list[str], incomplete: str) -> list[str]:
+    from click.shell_completion import ShellComplete
+
+    complete = ShellComplete(cli.cli, {}, "edl", "_EDL_COMPLETE")
+    return [item.value for item in complete.get_completions(arguments, incomplete)]
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop", "scale", "replay"])
+def test_completion_knows_the_jobs(command: str, ended: Any) -> None:
+    ended("census", {})
+    ended("digits", {})
+
+    assert ["census"] == completed([command], "c")
+
+
+def test_completion_knows_definitions_jobs_to_go_on_with_and_data_sets(ended: Any) -> None:
+    ended("census", {"state": "done"})
+
+    assert ["dc", "dcn_v2"] == completed(["train", "--model_def"], "dc")  # the first: a file
+    assert ["c", "census"] == completed(["train", "--resume"], "c")
+    assert ["iris"] == completed(["data", "prepare"], "ir")
+    assert [] == completed(["status", "--namespace", "lab"], "c")  # no cluster is no error
+
+
+@pytest.mark.parametrize("group", [[], ["zoo"], ["data"], ["chaos"]])
+def test_without_a_command_the_help_is_printed(run: Run, group: list[str]) -> None:
+    code, out, err = run(*group)
+
+    assert (0, True, "") == (code, "Usage: edl" in out and "Commands:" in out, err)
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code", "told"),
+    [
+        (">&-", 0, ""),
+        (">&- 2>&- <&-", 0, ""),
+        (
+            ">/dev/full",
+            1,
+            "edl: error: what is printed cannot be written: No space left on device.",
+        ),
+        ("| true; exit ${PIPESTATUS[0]}", 1, ""),
+    ],
+)
+def test_stdout_that_is_closed_or_full_is_no_traceback(
+    redirected: str, code: int, told: str
+) -> None:
+    # The help of train is longer than a pipe's first page; it is written once `true` has gone.
+    command = f"sleep 0.2; exec {sys.executable} -m edl train --help"
+    if redirected.startswith("|"):
+        command = f"(sleep 0.2; {sys.executable} -m edl train --help)"
+
+    found = subprocess.run(
+        ["bash", "-c", f"{command} {redirected}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (code, told) == (found.returncode, found.stderr.strip())
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+def test_a_flag_without_a_meaning_for_a_command_is_refused(run: Run, command: str) -> None:
+    from edl.common.settings import knobs
+
+    told = {
+        knob.name: run(command, f"--{knob.name}", "1")[2]
+        for knob in knobs()
+        if command not in knob.of
+    }
+
+    assert {"train": 1, "evaluate": 30, "predict": 30}[command] == len(told)
+    assert [] == [n for n, text in told.items() if f"--{n} is of `edl" not in text]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["zoo", "check", "iris", "--minibatch_size=3"], "--minibatch_size is about the data"),
+        (["launch", "--token_file=x", "s.py"], "--token_file is what --join is let in by"),
+        (["launch", "--join=h:1", "--port=3", "s.py"], "--port is of the job, which runs already"),
+        (["train", "--dry-run", "--yaml"], "--dry_run starts nothing with --yaml"),
+        (["train", "--dry-run", "--detach"], "--detach starts nothing with --dry_run"),
+        (["replay", "nosuch", "--losses=/proc/x"], "--losses: /proc cannot be written"),
+        (["replay", "nosuch", "--until=1:1", "--output=/proc/x"], "--output: /proc cannot be"),
+        (["chaos", "run", "--kill=ps:at=1s", "--log=/proc/x"], "--log: /proc cannot be written"),
+        (["chaos", "matrix", "--out=/proc/x"], "--out: /proc cannot be written"),
+        (["chaos", "matrix", "--work=/proc/x"], "--work: /proc cannot be written"),
+        (["launch", "--checkpoint_dir=/proc/x", __file__], "--checkpoint_dir: /proc cannot be"),
+    ],
+)
+def test_usage_that_means_nothing_or_cannot_be_is_one_sentence(
+    run: Run, arguments: list[str], told: str
+) -> None:
+    code, _, err = run(*arguments)
+
+    assert (2, True) == (code, err.startswith(f"edl: error: {told}")), err
+
+
+def test_replay_prefers_the_job_to_a_folder_of_its_name(
+    run: Run, ended: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended("census", {"state": "done"})
+    (tmp_path / "census").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    assert "home/jobs/census" in run("replay", "census")[2]
+    assert "home/jobs" not in run("replay", "./census")[2]
+
+
+def test_one_damaged_job_hides_no_other(run: Run, ended: Any, home: Path) -> None:
+    ended("census", {"state": "done"})
+    ended("digits", {"state": "done"})
+    (home / "jobs" / "digits" / "result.json").write_text("{")
+
+    code, out, _ = run("list", "-o", "json")
+
+    assert [("census", "done"), ("digits", "dead")] == [
+        (each["job_name"], each["state"]) for each in json.loads(out)
+    ]
+    assert 0 == code
 
 
 def test_version_names_what_it_stands_on(run: Run) -> None:

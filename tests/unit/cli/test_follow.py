@@ -73,7 +73,7 @@ metrics      auc 0.7500
 restarts     preempted: workers 0, servers 0, master 0 · failed: workers 1, servers 0
 quarantined  train.csv record 3: ValueError: x
 checkpoint   /checkpoints/version-000000000007
-next         edl evaluate --model_def iris --num_ps 1 --validation_data /v.csv \
+next         edl evaluate --model_def iris --validation_data /v.csv \
 --checkpoint_dir_for_init /checkpoints/version-000000000007
 """
     assert (expected, 3) == (out, process.returncode)

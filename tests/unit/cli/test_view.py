@@ -4,11 +4,13 @@ import io
 import json
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from edl.common.clock import FakeClock
 from edl.watch import view
-from edl.watch.screen import JsonScreen, PlainScreen
+from edl.watch.next_command import next_command
+from edl.watch.screen import JsonScreen, LiveScreen, PlainScreen
 
 
 def drawn(renderable: Any, width: int = 100) -> str:
@@ -83,7 +85,7 @@ def test_summary_names_quarantined_records_and_the_next_command(status: dict[str
     init = f"--checkpoint_dir_for_init {status['checkpoint']}"
     settings = {"model_def": "iris", "num_ps": 2, "validation_data": "/v.csv", "model_zoo": ""}
 
-    assert view.summary(ended, view.next_command(ended, settings)) == [
+    assert view.summary(ended, next_command(ended, settings)) == [
         "state        finished with quarantined data",
         "records      100 % 64,000/64,000 records",
         "time         0:42 · 1,513 records/s in the mean",
@@ -99,7 +101,7 @@ def test_summary_names_quarantined_records_and_the_next_command(status: dict[str
 def test_failed_job_points_to_its_logs_and_tells_last_what_goes_on(status: dict[str, Any]) -> None:
     failed = {**status, "state": "failed", "exit_code": 1, "resume": "/my jobs/census"}
 
-    assert "edl logs census" == view.next_command(failed, {})
+    assert "edl logs census" == next_command(failed, {})
     assert "edl train --resume '/my jobs/census'" == view.summary(failed)[-1]
 
 
@@ -134,3 +136,77 @@ def test_events_that_were_dropped_meanwhile_hide_none_that_are_new(status: dict[
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
 
     assert ["a", "b", "c"] == [line["msg"] for line in lines if line["event"] == "event"]
+
+
+def test_the_mean_rate_is_that_of_this_run(status: dict[str, Any]) -> None:
+    ended = {
+        **status,
+        "state": "done",
+        "records_done": 64000,
+        "records_before": 62000,
+        "run_s": 4.0,
+    }
+
+    assert "time         0:42 · 500 records/s in the mean" in view.summary(ended)
+
+
+def test_replicas_that_have_left_are_neither_counted_nor_drawn(status: dict[str, Any]) -> None:
+    gone = {**status["workers"][0], "index": 2, "state": "left", "heartbeat_age_s": None}
+    scaled = {**status, "workers": [*status["workers"], gone]}
+
+    assert "workers 2" in view.line(scaled)
+    assert "worker-2" not in drawn(view.panel(scaled))
+    ended = {**status, "state": "done", "workers": [gone], "servers": [{**gone, "version": None}]}
+    assert "replica" not in drawn(view.panel(ended))
+
+
+def test_a_record_is_told_once_with_the_places_where_it_was_found(status: dict[str, Any]) -> None:
+    places = [("training", 0), ("evaluation", 0), ("training", 1)]
+    where = [{"kind": kind, "epoch": epoch} for kind, epoch in places]
+    found = {"source": "/a.csv", "records": [7], "error": "ValueError: x", "where": where}
+
+    told = (
+        "quarantined  /a.csv record 7: ValueError: x (training, epochs 1, 2; evaluation, epoch 1)"
+    )
+    assert told in view.summary({**status, "quarantined": [found]})
+
+
+def test_the_best_is_named_while_the_job_runs_and_at_its_end(status: dict[str, Any]) -> None:
+    best = {"metric": "auc", "value": 0.75, "version": 1200, "epoch": 1, "checkpoint": "/c/best/v"}
+
+    assert "best     auc 0.7500 · epoch 2 · version 1,200" in drawn(
+        view.panel({**status, "best": best})
+    )
+    line = "best         auc 0.7500 · epoch 2 · version 1,200 · /c/best/v"
+    assert line in view.summary({**status, "best": best})
+
+
+class Full(io.StringIO):
+    """A stream on a disk that is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_screen_that_cannot_print_says_so_once_and_follows_on(
+    status: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for screen in (PlainScreen(Full(), {}), JsonScreen(Full())):
+        screen.show(status)
+        screen.note("a word")
+        screen.end(status, 0)
+
+    once = "edl: nothing more can be printed (No space left on device); the job goes on\n"
+    assert 2 * once == capsys.readouterr().err
+
+
+def test_a_line_is_not_broken_in_a_narrow_terminal(status: dict[str, Any]) -> None:
+    file = io.StringIO()
+    settings = {"training_data": "/d/" + 60 * "x", "model_def": ":smile:"}
+    screen = LiveScreen(Console(file=file, width=40, force_terminal=True), settings)
+    ended = {**status, "state": "done", "exit_code": 0}
+
+    with screen:
+        screen.end(ended, 0)
+
+    assert f"next         {next_command(ended, settings)}\n" in file.getvalue()

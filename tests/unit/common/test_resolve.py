@@ -124,8 +124,26 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
         ({"num_workers": 0}, "--num_workers is at least 1"),
         ({"task_fault_tolerance": 0}, "--task_fault_tolerance is at least 1"),
         ({"port": 70000}, "--port is at most 65535"),
-        ({"checkpoint_steps": 5}, "--checkpoint_steps needs a folder: give --checkpoint_dir"),
-        ({"keep_checkpoint_max": 5}, "--keep_checkpoint_max needs a folder"),
+        (
+            {"keep_last": False, "checkpoint_dir": "/c"},
+            "nothing would be written to --checkpoint_dir",
+        ),
+        ({"checkpoint_dir": "s3://b/c"}, "--checkpoint_dir is a folder, not a URL"),
+        ({"output": "/proc/x"}, r"--output: /proc cannot be written \(No such file"),
+        ({"checkpoint_dir": "/proc/x"}, "--checkpoint_dir: /proc cannot be written"),
+        ({"snapshot_dir": "/proc/x"}, "--snapshot_dir: /proc cannot be written"),
+        ({"keep_best": "auc"}, "--keep_best goes by the evaluations.*give --validation_data"),
+        ({"keep_best": "auc:2"}, r"--keep_best is METRIC\[:min|max\], not 'auc:2'"),
+        ({"keep_best": ":min"}, "--keep_best names no metric"),
+        (
+            {"early_stopping": "auc:0"},
+            "--early_stopping is METRIC.*'0' is no number of evaluations",
+        ),
+        ({"early_stopping": "auc:best"}, "'best' is no number of evaluations, nor min or max"),
+        (
+            {"prediction_data": "/p.csv"},
+            "--prediction_data is of `edl predict`, not of `edl train`",
+        ),
         ({"evaluation_steps": 5}, "give --validation_data as well"),
         ({"model_def": ""}, "No --model_def: name a definition"),
         ({"model_def": "/no/such.py"}, "--model_def: there is no file /no/such.py"),
@@ -334,3 +352,63 @@ def test_each_run_that_goes_on_has_the_next_name(resumable: Path) -> None:
 def test_only_training_is_gone_on_with(resumable: Path, data: str) -> None:
     with pytest.raises(UsageError, match="is of `edl train`"):
         resolve("evaluate", {"resume": str(resumable), "validation_data": data})
+
+
+def a_job(name: str, version: int, **settings: Any) -> Path:
+    """A job that is over, with a checkpoint in its own folder."""
+    folder, lock = paths.claim(name)
+    os.close(lock)
+    (folder / "settings.json").write_text(JobSettings(job_name=name, **settings).to_json())
+    directory = storage.version_directory(folder / "checkpoints", version)
+    directory.mkdir(parents=True)
+    books = {"settings": json.loads((folder / "settings.json").read_text())}
+    storage.write_manifest(
+        directory, version=version, num_shards=1, num_slots=1, files=[], model={}, books=books
+    )
+    return directory
+
+
+def test_a_jobs_name_stands_for_its_checkpoint_and_a_path_is_a_path(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = a_job("census", 7, model_def="iris", training_data=data)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "census").mkdir()
+
+    assert str(kept) == resolve("train", {"resume": "census"}).resume
+    for named in ("census", str(kept.parents[1])):
+        found = train(data, checkpoint_dir_for_init=named).checkpoint_dir_for_init
+        assert str(kept.parent) == found
+    with pytest.raises(UsageError, match="no complete checkpoint"):
+        resolve("train", {"resume": "./census"})
+
+
+def test_a_job_begun_from_an_older_checkpoint_does_not_write_among_newer_ones(
+    data: str, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "c")
+    older, newest = (str(storage.version_directory(folder, version)) for version in (7, 9))
+    for path in (older, newest):
+        Path(path).mkdir(parents=True)
+        storage.write_manifest(
+            path, version=1, num_shards=1, num_slots=1, files=[], model={}, books={}
+        )
+
+    with pytest.raises(UsageError, match="holds newer checkpoints than"):
+        train(data, checkpoint_dir=folder, checkpoint_dir_for_init=older)
+    train(data, checkpoint_dir=folder, checkpoint_dir_for_init=newest)
+    train(data, checkpoint_dir=folder, checkpoint_dir_for_init=folder)
+
+
+def test_what_judges_in_pods_needs_a_folder_that_outlives_them(data: str) -> None:
+    given = {
+        "runtime": "kubernetes",
+        "image_name": "i",
+        "validation_data": "/v",
+        "keep_best": "auc",
+    }
+    given |= {"model_def": "iris", "training_data": "/t"}
+
+    with pytest.raises(UsageError, match="--keep_best needs a folder that outlives the pods"):
+        resolve("train", given)
+    resolve("train", {**given, "job_volume": "claim_name=c"})

@@ -102,3 +102,22 @@ def test_wrong_value_is_one_sentence(value: Any, kind: Any, part: str) -> None:
         convert(value, kind, "--x")
 
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"lr": 1e-3}', {"lr": 0.001}),
+        ("{lr: 1e-3, day: 2024-01-01}", {"lr": 0.001, "day": "2024-01-01"}),
+        ("lr=[1e-3, 2]", {"lr": [0.001, 2]}),
+    ],
+)
+def test_a_number_is_a_number_in_json_and_yaml_and_a_date_stays_text(
+    text: str, expected: dict[str, Any]
+) -> None:
+    assert expected == convert(text, dict[str, Any], "--model_params")
+
+
+def test_what_is_no_value_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="--model_params takes numbers, texts, lists and mappings"):
+        convert("{a: !!binary aGk=}", dict[str, Any], "--model_params")

@@ -18,6 +18,7 @@ from edl.common.storage import write_file
 from edl.master.client import MasterClient
 from edl.master.core import MEMORY
 from edl.master.journal import Journal
+from edl.master.judge import judges_of
 from edl.master.master import Master
 from edl.master.plan import cut, plan_of, sources_of
 from edl.master.servers import Cut, Snapshot
@@ -234,7 +235,10 @@ class FakeWorker:
 
 
 class FakeJob:
-    def __init__(self, folder: Path, described: dict[str, Any], **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, described: dict[str, Any], restore: str = "", **settings: Any
+    ) -> None:
+        self.restore = restore
         defaults = {
             "num_workers": 1,
             "num_ps": 2,
@@ -276,9 +280,11 @@ class FakeJob:
             queue=self.queue,
             validation=cut(sources_of(described, "validation"), pieces),
             journal=self.journal,
+            judges=judges_of(self.settings, described.get("metrics", {})),
             connect=lambda addresses: self.servers,
             clock=MonotonicClock(),
             identity=IDENTITY,
+            restore=self.restore,
         )
 
     def restart(self, failed: str | None = None) -> None:
@@ -389,6 +395,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
             "training": training if training is not None else [("a", 8)],
             "validation": validation or [],
             "prediction": prediction or [],
+            "metrics": {"auc": "max", "loss": "min"},
         }
         jobs.append(FakeJob(tmp_path, described, **settings))
         return jobs[-1]

@@ -613,6 +613,7 @@ def test_a_broken_record_is_quarantined_after_its_tries_and_the_job_ends_with_3(
     status = job.end()
     assert 3 == job.code
     named = {"source": "a", "records": [5], "error": "ValueError: bad record", "task": 2}
+    named["where"] = [{"kind": "training", "epoch": 0}]
     assert [named] == status["quarantined"]
     assert whole(job)
 

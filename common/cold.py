@@ -1,0 +1,38 @@
+"""Whether kernels will be compiled at the next start, told without numba.
+
+numba keeps the machine code of a file beside it, or where it is told to (kernels.keep_elsewhere), and
+compiles anew where the file has changed since.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_PS = Path(__file__).parents[1] / "ps"
+_KERNELS = ("turns", "small")  # files with kernels that every server has a use for
+
+
+def must_compile(
+    sources: Path = _PS, names: Iterable[str] = _KERNELS, kept: Iterable[Path] | None = None
+) -> bool:
+    """None is kept that is as new as its source. `kept`: where they may be, by default all places."""
+    files = [file for place in (_places() if kept is None else kept) for file in _in(place)]
+    for name in names:
+        source = (sources / f"{name}.py").stat().st_mtime
+        if not any(f.name.startswith(f"{name}.") and f.stat().st_mtime >= source for f in files):
+            return True
+    return False
+
+
+def _places() -> Iterable[Path]:
+    yield _PS / "__pycache__"
+    for variable in ("EDL_KERNEL_CACHE", "NUMBA_CACHE_DIR"):
+        if folder := os.environ.get(variable):
+            yield Path(folder)
+    yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "numba"
+
+
+def _in(place: Path) -> Iterable[Path]:
+    return [*place.glob("*.nbi"), *place.glob("*/*.nbi")]

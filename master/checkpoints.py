@@ -1,0 +1,238 @@
+"""What a job keeps on disk: its checkpoints, and beside them the best by a metric.
+
+    <checkpoint_dir, or the job's folder>/checkpoints/version-...         the newest, --keep_checkpoint_max
+    <...>/best/version-...                                                one, of --keep_best
+
+Scripts, as those of course.py. The best is written of the very cut that was evaluated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ..common import storage
+from ..common.errors import CheckpointError, EdlError, Unreachable
+from .collective import Collective
+from .core import Core
+from .evaluation import Round
+from .judge import Judge, Judges
+from .loop import Script
+from .server_group import ServerGroup
+from .servers import Cut, Snapshot
+
+BEST = "best"
+
+
+class Checkpoints:
+    """See the module."""
+
+    def __init__(self, core: Core, group: ServerGroup | Collective, judges: Judges) -> None:
+        self._core, self._group, self._judges = core, group, judges
+        self._settings, self._loop = core.settings, core.loop
+        self._busy = False
+        self._kept: tuple[int, dict[str, Any]] | None = None  # what the last one holds
+        self.unkept = ""  # why the best is not what is kept as such
+
+    @property
+    def folder(self) -> Path:
+        return Path(self._settings.checkpoint_dir or self._core.job_dir / "checkpoints")
+
+    @property
+    def keeps_last(self) -> bool:
+        """A job that finishes leaves its last state."""
+        return self._settings.keep_last and self._settings.keeps_checkpoints
+
+    def promise(self) -> str:
+        """What a user must know at the start of a training job: that nothing, or not all, is kept."""
+        settings = self._settings
+        if settings.command != "train" or self.keeps_last:
+            return ""
+        if settings.keep_last:
+            return (
+                "nothing that this job learns is kept: its folder ends with its pods; give "
+                "--checkpoint_dir on a --volume, or a --job_volume"
+            )
+        best = ", only the best, and what --checkpoint_steps writes," if self._judges.best else ""
+        kept = best or (
+            " beyond what --checkpoint_steps writes" if settings.checkpoint_steps else ""
+        )
+        return f"no state{kept} is kept at the end: --no_keep_last"
+
+    # -- the newest
+
+    def write(self, last: bool = False) -> Script[None]:
+        """last: the one that nothing follows; the others may fail, and training goes on."""
+        yield lambda: not self._busy
+        self._busy = True
+        try:
+            while True:
+                version = self._group.version
+                try:
+                    yield from self._write_newest()
+                    return
+                except (OSError, EdlError) as error:
+                    if version != self._group.version:
+                        continue  # a server that held the cut was replaced: another cut
+                    text = f"checkpoint {self.folder} cannot be written: {error}"
+                    if last:
+                        self._core.fail(f"{text}; {self._core.how_to_go_on()}")
+                    else:
+                        self._core.tell(f"{text}; training goes on")
+                    return
+        finally:
+            self._busy = False
+
+    def _write_newest(self) -> Script[None]:
+        cut, books = yield from self._group.cut()
+        try:
+            if self._kept != (cut.version, books):
+                writing = self._loop.background(lambda: self._write(self.folder, cut, books))
+                written = yield writing
+                self._kept = cut.version, books
+                self._saved(written)
+        finally:
+            self._loop.background(lambda: self._group.shards.unpin(cut.name))
+
+    def keep(self, left: Cut) -> Script[None]:
+        """A checkpoint of what is in the folder `left.name` already."""
+        books = self._core.queue.books(left.applied)
+        try:
+            self._saved((yield self._loop.background(lambda: self._keep(left, books))))
+        except (OSError, EdlError) as error:
+            self._core.fail(f"checkpoint {self.folder} cannot be written: {error}")
+
+    def _keep(self, left: Cut, books: dict[str, Any]) -> Path:
+        """In the background. Where it is."""
+        assert isinstance(self._group, Collective)
+        directory = storage.free_directory(self.folder, left.version)
+        directory.mkdir(parents=True, exist_ok=True)
+        snapshot = self._group.kept(left, directory)
+        self._write_manifest(directory, left.version, snapshot, books)
+        storage.prune(self.folder, self._settings.keep_checkpoint_max)
+        return directory
+
+    def _write(self, folder: Path, cut: Cut, books: dict[str, Any]) -> Path:
+        """In the background. Where it is."""
+        directory = storage.free_directory(folder, cut.version)
+        directory.mkdir(parents=True, exist_ok=True)
+        snapshot = self._group.shards.snapshot(cut.name, directory)
+        self._write_manifest(directory, cut.version, snapshot, books)
+        if folder == self.folder:
+            storage.prune(folder, self._settings.keep_checkpoint_max)
+        return directory
+
+    def _write_manifest(
+        self, directory: Path, version: int, snapshot: Snapshot, books: dict[str, Any]
+    ) -> None:
+        settings = dataclasses.asdict(self._settings)
+        more = {"settings": settings}
+        if self._judges:
+            more["judged"] = self._judges.memory()
+        snapshot.write_manifest(directory, version, {**books, **more})
+
+    def _saved(self, directory: Path) -> None:
+        self._core.status.checkpoint = str(directory)
+        self._core.tell(f"checkpoint {directory.name} is written")
+        self._core.save()
+
+    # -- the best
+
+    def keep_best(self, round_: Round, cut: Cut, books: dict[str, Any] | None) -> Script[bool]:
+        """Count an evaluation that has ended; where it is the best, keep the state that it read.
+
+        False: that state is gone, with a server that was replaced: evaluate again.
+        """
+        judge = self._judges.best
+        if judge is None or not judge.is_new(round_.version):
+            return True
+        value, kept = judge.of(round_.metrics or {}), ""
+        if judge.is_better(value):
+            yield lambda: not self._busy
+            self._busy = True
+            version = self._group.version
+            try:
+                kept = str((yield from self._write_best(cut, books)))
+                self.unkept = ""
+            except (OSError, EdlError) as error:
+                if version != self._group.version or isinstance(error, Unreachable):
+                    return False
+                self.unkept = (
+                    f"the best checkpoint ({judge.metric} {value:.6g}, version {round_.version}) "
+                    f"could not be written: {error}"
+                )
+                self._core.tell(f"{self.unkept}; training goes on")
+                return True  # what is kept stays the best, until another is better than that
+            finally:
+                self._busy = False
+        judge.count(value, round_.version, round_.epoch, kept)
+        if kept:
+            self._show_best(judge)
+            self._core.tell(f"the best so far: {judge.metric} {value:.6g}, kept as {kept}")
+        return True
+
+    def _write_best(self, cut: Cut, books: dict[str, Any] | None) -> Script[Path]:
+        own = books is None  # a group's state has not changed since: nothing trains meanwhile
+        if books is None:
+            cut, books = yield from self._group.cut()
+        try:
+            folder = self.folder / BEST
+            directory: Path = yield self._loop.background(lambda: self._write(folder, cut, books))
+        finally:
+            if own:
+                self._loop.background(lambda: self._group.shards.unpin(cut.name))
+        yield self._loop.background(lambda: _remove_others(directory))
+        return directory
+
+    def _show_best(self, judge: Judge) -> None:
+        if judge.value is not None:
+            self._core.status.best = {
+                "metric": judge.metric,
+                "value": judge.value,
+                "version": judge.version,
+                "epoch": judge.epoch,
+                "checkpoint": judge.checkpoint,
+            }
+
+    def adopt_best(self) -> Script[None]:
+        """Of a job that goes on with a checkpoint: the best so far is kept here, too."""
+        judge = self._judges.best
+        if judge is None or judge.value is None or self._core.status.best is not None:
+            return
+        found = Path(judge.checkpoint)
+        try:
+            copying = self._loop.background(lambda: _copy(found, self.folder / BEST))
+            judge.checkpoint = str((yield copying))
+        except (OSError, EdlError) as error:
+            self._core.tell(
+                f"the best so far ({judge.metric} {judge.value:.6g}) is not there any more: {error}"
+            )
+            judge.value, judge.since = None, 0
+            return
+        self._show_best(judge)
+        self._core.save()
+
+
+def _remove_others(kept: Path) -> None:
+    """In the background: of the folder of the best, all but this one."""
+    for path in storage.find_checkpoints(kept.parent):
+        if path != kept:
+            (path / storage.MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(path)
+
+
+def _copy(found: Path, folder: Path) -> Path:
+    """In the background: a checkpoint, to this folder; where it is then."""
+    manifest = storage.read_manifest(found, checksums=False)
+    if found.parent.resolve() == folder.resolve():
+        return found
+    directory = storage.free_directory(folder, manifest.version)
+    shutil.rmtree(directory, ignore_errors=True)  # half a copy of a master that was killed
+    directory.mkdir(parents=True)
+    for name in (*(file.name for file in manifest.files), storage.MANIFEST):
+        if not (found / name).is_file():
+            raise CheckpointError(f"{found / name} is missing")
+        storage.copy_file(found / name, directory / name)
+    return directory
