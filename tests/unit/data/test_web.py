@@ -5,7 +5,7 @@ import importlib
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from edl.data.files import _file_system
+from edl.data.paths import _file_system
 
 
 class Web(MemoryFileSystem):
