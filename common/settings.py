@@ -269,7 +269,7 @@ class JobSettings(Stored):
     pull_ahead: int = knob(
         0,
         "Async: minibatches pulled while one computes, 0 or 1: hides the pull, but gradients are "
-        "one step staler.",
+        "one step staler, which a high learning rate with momentum may not bear.",
         "Consistency",
         of=("train",),
     )
