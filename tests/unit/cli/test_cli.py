@@ -491,10 +491,11 @@ def test_stop_without_a_name_asks_which_of_several(run: Run, running: Any) -> No
     assert (2, True) == (code, "Which job? There are: one, two." in err)
 
 
-def test_stop_of_a_job_that_is_over_says_so(run: Run, ended: Any) -> None:
+@pytest.mark.parametrize("command", ["stop", "cancel"])
+def test_stop_of_a_job_that_is_over_says_so(run: Run, ended: Any, command: str) -> None:
     ended("old", {"state": "done"})
 
-    assert (1, "", "edl: error: Job 'old' is over: done.\n") == run("stop", "old")
+    assert (1, "", "edl: error: Job 'old' is over: done.\n") == run(command, "old")
 
 
 @pytest.fixture

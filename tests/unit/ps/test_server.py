@@ -215,7 +215,7 @@ def test_a_killed_server_is_replaced_by_one_that_has_what_was_safe(launch, tmp_p
     initial = pulled.rows["t"] - first
     assert np.abs(initial).max() < 1
     assert first == position
-    assert "restored from snapshot" in notes[0]
+    assert any("restored from snapshot" in note for note in notes)  # it may have died as it pruned
 
 
 def test_a_server_that_cannot_be_recovered_says_so_and_ends_with_1(launch, tmp_path):
