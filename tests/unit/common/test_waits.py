@@ -53,7 +53,7 @@ REASONS = {
         ),
         COLLECTIVE,
     ),
-    "adaptive/gradient_noise.py": {"pending.wait()": COLLECTIVE},
+    "adaptive/gradient_noise_scale.py": {"pending.wait()": COLLECTIVE},
     "master/check.py": {"process.communicate()": "it was killed in the line before"},
 }
 
