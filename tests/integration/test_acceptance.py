@@ -6,8 +6,6 @@ A test's docstring says what was broken once to see it fail.
 import random
 import shutil
 import signal
-import socket
-import threading
 
 import numpy as np
 import pytest
@@ -155,79 +153,20 @@ def test_a4_the_task_of_the_last_busy_worker_goes_to_one_that_waits(tmp_path):
     assert each(64, 2) == counts(job)
 
 
-class Partition:
-    """An HTTP CONNECT proxy that can cut the lines to one port.
-
-    While `cut`, what is sent there neither arrives nor is refused, as when a switch fails.
-    """
-
-    def __init__(self):
-        self.port_to_cut = None
-        self.whole = threading.Event()
-        self.whole.set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.lines = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                ours, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(ours,), daemon=True).start()
-
-    def _serve(self, ours):
-        request = b""
-        while not request.endswith(b"\r\n\r\n"):
-            request += ours.recv(1)
-        host, _, port = request.split()[1].decode().rpartition(":")
-        self._wait(int(port))
-        theirs = socket.create_connection((host, int(port)))
-        ours.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-        self.lines += 1
-        for ends in ((ours, theirs), (theirs, ours)):
-            threading.Thread(target=self._carry, args=(*ends, int(port)), daemon=True).start()
-
-    def _carry(self, source, target, port):
-        try:
-            while data := source.recv(65536):
-                self._wait(port)
-                target.sendall(data)
-        except OSError:
-            pass
-        for end in (source, target):
-            end.close()
-
-    def _wait(self, port):
-        if port == self.port_to_cut:
-            self.whole.wait()
-
-    def close(self):
-        self.whole.set()
-        self._listener.close()
-
-
 def test_a7_a_worker_cut_off_from_the_master_neither_leaves_nor_counts_twice(tmp_path):
     """Broken once: (1) the process ends with 0 where its incarnation is fenced; (2) Ledger.fence
     forgets what is applied and Ledger.offer takes older attempts."""
     stage = Stage(tmp_path, 10)
-    proxy = Partition()
-    through = {"grpc_proxy": proxy.address, "no_grpc_proxy": "", "no_proxy": ""}
-    job = staged(tmp_path, stage, 64, num_workers=1, envs={**stage.envs, **through})
-    try:
-        with job:
-            before = job.watch(lambda s: stage.reached(10))
-            assert proxy.lines > 0
-            proxy.port_to_cut = int(job.client().address.rpartition(":")[2])
-            proxy.whole.clear()
-            job.watch(lambda s: said(s, "worker 0 was silent for 2 s: lost"))
-            stage.open(10)  # what it computes now was leased again: servers must refuse it
-            proxy.whole.set()
-            assert 0 == job.wait(), job.logs()
-    finally:
-        proxy.close()
+    network = tmp_path / "network"
+    envs = {**stage.envs, "EDL_NET": str(network)}
+    job = staged(tmp_path, stage, 64, num_workers=1, envs=envs)
+    with job:
+        before = job.watch(lambda s: stage.reached(10))
+        network.write_text("worker>master:cut")
+        job.watch(lambda s: said(s, "worker 0 was silent for 2 s: lost"))
+        stage.open(10)  # what it computes now was leased again: servers must refuse it
+        network.unlink()
+        assert 0 == job.wait(), job.logs()
 
     status = job.result()
     pid = before["workers"][0]["pid"]
