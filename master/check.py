@@ -46,7 +46,11 @@ def main(arguments: list[str]) -> int:
         return 0  # the master reads the journal
     shutil.copy(Path(told) / "settings.json", Path(into) / "settings.json")
     command = [sys.executable, "-m", "edl.worker", "--describe", "--job-dir", into]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    # The job's own folder is the master's to write: an index of the data made here is not the job's.
+    environment = {**os.environ, "EDL_JOB_DIR": into}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     try:
         output, _ = process.communicate(timeout=_CHECK_S)
     except subprocess.TimeoutExpired:

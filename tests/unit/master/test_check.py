@@ -119,3 +119,12 @@ def test_a_job_that_has_begun_is_not_checked_again_and_another_ones_folder_is_no
     (job / "owner").write_text("uid-of-another")
     run(told, "exit 9")
     assert (told / "into" / check.RESULT).exists()
+
+
+def test_what_the_check_derives_of_the_data_stays_out_of_the_jobs_folder(told, monkeypatch):
+    """That is the master's to write. Broken once: the check keeps EDL_JOB_DIR."""
+    monkeypatch.setenv("EDL_JOB_DIR", str(told / "job"))
+    script = '[ "$EDL_JOB_DIR" = "$5" ] || exit 9'
+
+    assert run(told, f"{script}; echo '{json.dumps(DESCRIBED)}' > \"$5/describe.json\"") == 0
+    assert check.read(told / "into") == DESCRIBED
