@@ -66,6 +66,7 @@ def test_without_records_feed_is_told_to_be_untried(check):
         (".square().mean()", ".mean().detach()", "loss", "nothing would be learnt"),
         (".square().mean()", ".mean() / 0", "loss", "on the first batch"),
         ("SGD(lr=0.1)", "'sgd'", "optimizer", "no optimizer of edl.nn"),
+        ("SGD(lr=0.1)", "SGD(lr=0.1, nesterov=True)", "optimizer", "Nesterov momentum requires"),
         ('features["ids"])', 'features["ids"] + 1)', "model", "forward gets other ids"),
         ('feature="ids"', 'feature="idz"', "feed", "feature='idz', but feed returns {ids"),
         ("MeanSquaredError()", "1", "metrics", "is no metric"),

@@ -32,6 +32,18 @@ def test_embedding_imports_torch_at_first_use():
     assert _runs(code) == "True"
 
 
+def test_check_of_a_definition_comes_without_the_compiler_of_torch():
+    """A job's start would wait for it. Broken once: the check makes an optimizer of torch."""
+    code = (
+        "import sys; from edl.model_zoo.check import check_definition; "
+        "from edl.model_zoo.spec import load_definition; "
+        "found = check_definition(load_definition('deepfm')); "
+        "print({f.level for f in found} - {'ok', 'warning'}, 'torch._dynamo' in sys.modules)"
+    )
+
+    assert _runs(code) == "set() False"
+
+
 def test_every_exported_name_is_there():
     assert [name for name in edl.nn.__all__ if not hasattr(edl.nn, name)] == []
 
