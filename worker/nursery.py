@@ -1,7 +1,7 @@
 """A process that has imported torch and all our code, and forks workers and servers from there.
 
 A fresh interpreter needs seconds to import torch; a fork of this one is a worker at once, so that a
-preempted worker is replaced in a fraction of a second, and so is a server. The nursery itself
+job's processes share one import, and a preempted worker or server is replaced in a fraction of a second. The nursery itself
 computes nothing, opens no socket and starts no thread: what is forked is a clean interpreter.
 
 It speaks JSON lines. In: {"id", "argv", "env", "log"}. Out: {"ready": true} once, then
@@ -21,8 +21,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-_IDLE_S = 0.05
-
 
 def run(main: Callable[[], int], strategy: str) -> int:
     """Serve until standard input ends. `main` is what a forked worker runs, with its own sys.argv;
@@ -34,18 +32,14 @@ def run(main: Callable[[], int], strategy: str) -> int:
     signal.signal(signal.SIGCHLD, _ignore)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
+    _prepare(strategy)
     _say({"ready": True})
-    prepared = False
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
     selector.register(wake_read, selectors.EVENT_READ)
     rest = b""
     while True:
-        events = selector.select(None if prepared else _IDLE_S)
-        if not events:  # the first process has begun: now there is time for what the next will need
-            _prepare(strategy)
-            prepared = True
-        for key, _ in events:
+        for key, _ in selector.select():
             if key.fileobj is not requests:
                 os.read(wake_read, 4096)
                 _reap()
@@ -68,6 +62,7 @@ def run(main: Callable[[], int], strategy: str) -> int:
 
 
 def _prepare(strategy: str) -> None:
+    """Import once what each process would import by itself before its first step."""
     if strategy != "ps":
         importlib.import_module("torch._dynamo")  # which torch.optim wants: 2 s
     if strategy != "allreduce":  # which has no servers
