@@ -1,6 +1,7 @@
 """The printed `next` command says again what the job was given, and a shell reads it so."""
 
 import dataclasses
+import re
 import shlex
 from typing import Any
 
@@ -29,7 +30,7 @@ GIVEN = st.fixed_dictionaries(
         "model_params": st.dictionaries(NAMES, VALUE, max_size=3),
         "data_reader_params": st.dictionaries(NAMES, VALUE, max_size=3),
         "envs": st.dictionaries(NAMES, TEXT, max_size=3),
-        "validation_data": TEXT.map(lambda text: f"/data/{text.strip()}x"),
+        "validation_data": TEXT.map(lambda text: f"/data/{re.sub('[,/]', '', text).strip()}x"),
         "minibatch_size": st.integers(1, 9),
         "num_ps": st.integers(0, 3),
         "seed": st.integers(0, 3),
