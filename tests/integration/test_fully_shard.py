@@ -2,11 +2,12 @@
 
 import re
 import signal
+import threading
 
 import numpy as np
 import pytest
 from groups import MINIBATCH, RECORDS, counts, job_of, scale, stopped_in_order, values
-from jobs import send, write_records
+from jobs import WAIT_S, send, write_records
 from safetensors.torch import load_file
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
@@ -25,9 +26,12 @@ def test_a_sharded_elastic_run_ends_as_the_fixed_one(tmp_path):
     fixed = values(job)
     moments = {20: ("worker.compute", 1), 50: ("worker.commit", 0)}
     killed = []
+    three = threading.Event()  # members are there
 
     def decide(hit):
         done = hit.about["task"] * RECORDS // 12 // MINIBATCH  # steps, about
+        if done >= 35:  # of 96: all are held
+            three.wait(WAIT_S)
         due = [m for m, what in moments.items() if m <= done and what == (hit.point, hit.index)]
         if due:
             killed.append(moments.pop(due[0]))
@@ -39,9 +43,12 @@ def test_a_sharded_elastic_run_ends_as_the_fixed_one(tmp_path):
         Controller(tmp_path / "faults", points, decide) as controller,
         sharded(tmp_path / "job", num_workers=2, envs={"EDL_FAULTS": controller.variable}) as job,
     ):
-        for share, workers in ((0.3, 3), (0.8, 2)):
-            job.watch(lambda s, share=share: s["records_done"] >= share * 2 * RECORDS)
-            scale(job, workers)
+        job.watch(lambda s: s["records_done"] >= 0.3 * 2 * RECORDS)
+        scale(job, 3)
+        job.watch(lambda s: sum(bool(w["pid"]) for w in s["workers"]) == 3)
+        three.set()
+        job.watch(lambda s: s["records_done"] >= 0.8 * 2 * RECORDS)
+        scale(job, 2)
         assert job.wait() == 0, job.logs()
 
     assert len(killed) == 2
