@@ -28,7 +28,7 @@ from ..nn.buffers import Buffers, NonFinite, add_changes, mean_changes
 from ..nn.embedding import tables
 from ..nn.fitness import check_loss, check_weights, refuse_tables, weight_versions
 from ..nn.model_spec import ModelSpec
-from .device import to_device
+from .device import seed_step, to_device
 from .group_state import GroupState
 from .ps_trainer import _seed_of, compiled
 from .slices import Slice
@@ -172,7 +172,9 @@ class AllReduceTrainer(GroupTrainer):
         """
         assert self._ddp is not None, "a step needs its round"
         task = piece.lease.task
-        torch.manual_seed(_seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used))
+        seed_step(
+            _seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
+        )
         self.model.train()
         self._ddp.zero_grad(set_to_none=True)
         self._buffers.begin()

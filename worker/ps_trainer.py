@@ -37,7 +37,7 @@ from ..nn.model_spec import DenseSpec, ModelSpec
 from ..nn.optimizers import Optimizer
 from ..ps import quantize
 from ..ps.client import PsClient, Pulled, PushResult, Span
-from .device import Link, to_device
+from .device import Link, seed_step, to_device
 from .ids import Unique
 from .rows import Ids, TableRows, Values
 
@@ -200,7 +200,7 @@ class PsTrainer:
         """
         self._steps_since_pull += 1
         assert self._loss is not None, "a definition without loss leases no training task"
-        torch.manual_seed(_seed_of(self._spec.seed, *stream))
+        seed_step(_seed_of(self._spec.seed, *stream), self._device)
         self.model.train()
         for parameter in self.model.parameters():
             parameter.grad = None

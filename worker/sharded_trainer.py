@@ -27,7 +27,7 @@ from ..nn.embedding import tables
 from ..nn.fitness import check_loss, refuse_tables
 from ..nn.model_spec import ModelSpec
 from .allreduce_trainer import GroupTrainer
-from .device import to_device
+from .device import seed_step, to_device
 from .ps_trainer import _seed_of
 from .sharded_state import Part, Read, ShardedState, Step, fill_meta
 from .slices import Slice, passes_of, slice_of
@@ -134,7 +134,9 @@ class ShardedTrainer(GroupTrainer):
         """
         assert self._sharded is not None, "a step needs its round"
         task = piece.lease.task
-        torch.manual_seed(_seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used))
+        seed_step(
+            _seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
+        )
         self._whole = None
         self._sharded.train()
         self._sharded.zero_grad(set_to_none=True)

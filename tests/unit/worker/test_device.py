@@ -1,4 +1,4 @@
-"""What is moved to a device keeps its type."""
+"""What is moved to a device keeps its type, and what is drawn there is torch.manual_seed's."""
 
 from collections import OrderedDict, namedtuple
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from edl.worker.device import to_device
+from edl.worker.device import seed_step, to_device
 
 Pair = namedtuple("Pair", ["y", "x"])
 Y = torch.ones(2)
@@ -24,3 +24,26 @@ def test_outputs_of_any_type_stay_what_they_are_and_move(values):
     assert type(moved) in (type(values), dict)
     if isinstance(moved, Pair):
         assert ["meta", "meta"] == [part.device.type for part in moved]
+
+
+@pytest.mark.parametrize("number", [0, 7, 2**63 - 1])
+def test_draws_are_those_of_torchs_seed_and_nothing_is_queued_for_other_devices(
+    monkeypatch, number
+):
+    """Broken once: with torch.manual_seed, which queues the seed for CUDA."""
+    torch.manual_seed(number)
+    expected = torch.rand(5)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", pytest.fail)
+
+    seed_step(number, torch.device("cpu"))
+
+    assert torch.equal(torch.rand(5), expected)
+
+
+def test_on_another_device_all_are_seeded(monkeypatch):
+    seeded = []
+    monkeypatch.setattr(torch, "manual_seed", seeded.append)
+
+    seed_step(3, torch.device("cuda:0"))
+
+    assert seeded == [3]
