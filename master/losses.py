@@ -13,7 +13,7 @@ from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Replica
 from .collective import Collective
 from .core import Core
-from .membership import WORKER
+from .membership import DRAINING, WORKER
 from .replicas import Slot, describe_end, own_doing
 
 log = logging.getLogger(__name__)
@@ -103,8 +103,9 @@ class Losses:
             lessee = group.lessee if group is not None and group.owes(worker) else ""
             if not any(core.queue.held_by(each) for each in (worker, lessee) if each):
                 continue
-            # Who is drained hands back, and holds nothing when it ends with 0.
-            own = hung or (not exit.unknown and (own_doing(exit.code) or exit.code == 0))
+            # Who leaves in order hands back, and says so before it ends with 0.
+            quit_ = exit.code == 0 and member.state != DRAINING
+            own = hung or (not exit.unknown and (own_doing(exit.code) or quit_))
             at = core.do("ended", worker=worker, how=how, certain=own, lessee=lessee)
             for task, start, endings in at:
                 excused = own * (2 if endings == 1 else 1)  # with the one that nobody could place

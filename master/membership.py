@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 WORKER = "worker"
 SERVER = "server"
+DRAINING = "draining"  # the state of a worker that leaves in order
 
 
 @dataclass
@@ -71,7 +72,8 @@ class Membership:
             return False
         member.last_heard = now
         member.version = max(member.version, version or 0)
-        member.state = state or member.state
+        if member.state != DRAINING:  # a heartbeat that was overtaken takes nothing back
+            member.state = state or member.state
         member.scalars.update(scalars or {})
         return True
 

@@ -156,7 +156,7 @@ class _Process:
                 progress=worker.progress(),
                 version=worker.version,
                 scalars=worker.scalars(),
-                state=worker.state,
+                state="draining",
                 round_=worker.number,
                 patience_s=patience_s,
             )

@@ -446,6 +446,9 @@ class Worker:
 
     def _hand_back(self) -> None:
         self.state = "draining"
+        # The master may have leased what no reply has brought yet: that this end is in order it must
+        # know before it sees the process end.
+        self._master.heartbeat(state=self.state)
         for lease in self._stream.held():
             self._give_back(lease)
             log.info("task=%d position=%d -> handed back", lease.task.id, lease.position)

@@ -146,6 +146,24 @@ def test_a2_a_task_whose_owner_is_preempted_twelve_times_is_trained_and_none_of_
     assert 14 * 2 == job.servers.pushes + 2  # one span of 2 at the end, on 2 shards
 
 
+@pytest.mark.parametrize(
+    ("says_so", "failures"), [(True, 0), (False, 1)], ids=["in order", "by exit(0) of its own"]
+)
+def test_who_leaves_in_order_while_a_lease_is_on_its_way_has_not_failed(start, says_so, failures):
+    """Preempted, it ends with 0 before it reads the reply. Broken once: it was its minibatch's doing."""
+    job = start([("a", 8)])
+    worker = job.worker(0)
+    worker.lease()
+    if says_so:
+        worker.client.heartbeat(state="draining")
+        worker.client.heartbeat(state="training")  # sent before, and overtaken
+    job.runtime.end(job.runtime.wait_for("worker", 0), 0)
+
+    job.worker(0, job.runtime.wait_for("worker", 0, worker.replica.incarnation).incarnation).work()
+
+    assert {**NO_RESTARTS, "worker": failures, "preemptions": 1 - failures} == job.end()["restarts"]
+
+
 def test_a_lost_workers_task_goes_on_where_the_slowest_shard_stands(start):
     job = start([("a", 8)], num_minibatches_per_task=4)
     worker = job.worker()
