@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,17 @@ def work(job, worker, values, then=lambda seen: None) -> int:
         if reply.task.kind == pb.EVALUATE_END:
             seen += 1
             then(seen)
+
+
+def work_until_it_fails(job, worker, values) -> dict:
+    """As `work`, of a job that ends before it; its last status. No one answers the worker then."""
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            work(job, worker, values)
+
+    threading.Thread(target=run, daemon=True).start()
+    return job.end()
 
 
 def test_a_job_without_a_folder_for_checkpoints_keeps_its_last_state_in_its_own(start):
@@ -123,9 +136,8 @@ def test_a_best_checkpoint_that_cannot_be_written_is_no_success(start, monkeypat
     (job.folder / "checkpoints").mkdir()
     (job.folder / "checkpoints" / "best").write_text("a file is in the way")
 
-    work(job, job.worker(), [0.9])
+    status = work_until_it_fails(job, job.worker(), [0.9])
 
-    status = job.end()
     assert (1, "failed", None) == (job.code, status["state"], status["best"])
     assert "the best checkpoint (auc 0.9, version 4) could not be written" in status["message"]
     assert status["checkpoint"]
@@ -133,11 +145,9 @@ def test_a_best_checkpoint_that_cannot_be_written_is_no_success(start, monkeypat
 
 def test_a_metric_that_is_not_there_fails_the_job_by_name(start):
     job = start([("a", 8)], [("v", 4)], use_async=True, keep_best="auc/part")
-    worker = job.worker()
+    status = work_until_it_fails(job, job.worker(), [0.9])
 
-    work(job, worker, [0.9])
-
-    assert "'auc/part'" in job.end()["message"]
+    assert "'auc/part'" in status["message"]
 
 
 def test_a_queue_that_is_closed_finishes_what_has_begun_and_its_books_have_the_rest():
