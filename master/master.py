@@ -44,7 +44,7 @@ from .plan import Piece
 from .replicas import LONGEST_PAUSE_S, Start
 from .server_group import ServerGroup
 from .servers import Servers
-from .state import dump, dump_fields, dump_queue, load, load_fields
+from .state import dump, dump_fields, load, load_fields
 from .task_queue import Task, TaskQueue
 
 log = logging.getLogger(__name__)
@@ -678,7 +678,7 @@ class Master:
                 self._leaving = True
                 self.loop.spawn(self._leave())
             if self.core.journal.length >= _COMPACT_AT:
-                self.core.journal.compact({"queue": dump_queue(self.queue)})
+                self.core.journal.compact({"queue": dump_fields(self.queue)})
         self._answer_parked(now)
         self._show(now)
         tick = now + _TICK_S

@@ -1,8 +1,9 @@
 """What a job reads, cut into tasks: a pure function of the data and the settings.
 
 An epoch is all sources cut into tasks of minibatch_size * num_minibatches_per_task records (one more
-where one would be left alone), in an order that depends on (seed, epoch) alone. Task ids grow in the order of leasing and depend on
-nothing but the plan, so that the same job has the same tasks whatever happens to it.
+where one would be left alone), in an order that depends on (seed, epoch) alone. Task ids grow in the
+order of leasing and depend on nothing but the plan, so that the same job has the same tasks whatever
+happens to it. Nothing here lists tasks: what is asked about one, or about a range, is computed.
 
 `max_steps` counts versions of the parameters. In sync mode a version is `pushes_per_step`
 minibatches, or what is left of an epoch (which is flushed unless epochs overlap).
@@ -11,16 +12,19 @@ minibatches, or what is left of an epoch (which is flushed unless epochs overlap
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
 from ..common.errors import UsageError
-from ..common.order import minibatches, order
+from ..common.order import TaskOrder, minibatches
 from ..common.settings import JobSettings
 
 Piece = tuple[str, int, int]  # source, first record, one past the last
+_COURSES_KEPT = 4  # epochs that are open at once, and what asks for the last one
 
 
 class Kind(IntEnum):
@@ -49,54 +53,72 @@ class Plan:
     pushes_per_step: int = 1
     first_id: int = 1
 
-    @cached_property
-    def pieces(self) -> list[Piece]:
-        """One epoch, in the order of the sources."""
-        return cut(self.sources, self.minibatch_size * self.num_minibatches_per_task)
+    @property
+    def tasks_per_epoch(self) -> int:
+        """Of an uncut epoch."""
+        return self._firsts[-1]
 
-    def epoch(self, epoch: int) -> list[Piece]:
-        """The tasks of an epoch, in the order of leasing; less where `max_steps` ends the job."""
-        ranks = order(self.seed, epoch, 0, len(self.pieces), self.shuffle)
-        left = self._minibatches_of(epoch)
-        planned: list[Piece] = []
-        for source, start, end in (self.pieces[rank] for rank in ranks):
-            if left <= 0:
-                break
-            if self._minibatches((source, start, end)) > left:
-                end = start + left * self.minibatch_size
-            planned.append((source, start, end))
-            left -= self._minibatches((source, start, end))
-        return planned
+    def tasks_of(self, epoch: int) -> int:
+        """Tasks of an epoch; less, and the last one shorter, where `max_steps` ends the job."""
+        return self._course(epoch).tasks
+
+    def of_first(self, epochs: int) -> tuple[int, int]:
+        """Tasks and records of the first so many epochs; only the last one of all may be cut."""
+        if epochs == self.epochs and epochs:
+            last = self._course(epochs - 1)
+            tasks, records = last.tasks, last.records_before(last.tasks)
+            epochs -= 1
+        else:
+            tasks = records = 0
+        full = sum(records for _, records in self.sources)
+        return tasks + epochs * self.tasks_per_epoch, records + epochs * full
+
+    def task(self, number: int) -> tuple[int, Piece]:
+        """The epoch and the records of the task with this id. Raises ValueError where there is none."""
+        epoch = self.epoch_of(number)
+        position = number - self.first_id_of(epoch)
+        if epoch < 0 or position >= self.tasks_of(epoch):
+            raise ValueError(f"there is no task {number}")
+        return epoch, self._course(epoch).piece(position)
+
+    def records_between(self, first: int, end: int) -> int:
+        """Records of the tasks with ids from `first` to `end` - 1, all of one epoch."""
+        if first >= end:
+            return 0
+        epoch = self.epoch_of(first)
+        position = first - self.first_id_of(epoch)
+        before = self._course(epoch).records_before
+        return before(position + end - first) - before(position)
+
+    def epoch_of(self, number: int) -> int:
+        """The epoch of the task with this id."""
+        return (number - self.first_id) // max(1, self.tasks_per_epoch)
 
     def first_id_of(self, epoch: int) -> int:
         """Id of the epoch's first task."""
-        return self.first_id + epoch * len(self.pieces)
+        return self.first_id + epoch * self.tasks_per_epoch
 
-    @property
+    @cached_property
     def epochs(self) -> int | None:
         """How many epochs have tasks; None: no end."""
-        if not self._full:
+        if not self.minibatches_per_epoch:
             return 0
         bounds = []
         if self.num_epochs > 0:
             bounds.append(self.num_epochs)
         if self.max_steps:
             if self.overlap_epochs:
-                bounds.append(-(-self.max_steps * self.pushes_per_step // self._full))
+                bounds.append(
+                    -(-self.max_steps * self.pushes_per_step // self.minibatches_per_epoch)
+                )
             else:
                 bounds.append(-(-self.max_steps // self._steps_of_epoch))
         return min(bounds) if bounds else None
 
-    @property
+    @cached_property
     def records(self) -> int | None:
         """Records of all epochs; None: no end."""
-        if self.epochs is None:
-            return None
-        if not self.epochs:
-            return 0
-        full = sum(records for _, records in self.sources)
-        last = sum(end - start for _, start, end in self.epoch(self.epochs - 1))
-        return (self.epochs - 1) * full + last
+        return None if self.epochs is None else self.of_first(self.epochs)[1]
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for positions of one plan to mean the same in another."""
@@ -106,31 +128,121 @@ class Plan:
             free += ["max_steps", "overlap_epochs", "pushes_per_step"]
         for name in free:
             del values[name]
-        size = self.minibatch_size * self.num_minibatches_per_task
+        size = self.task_size
         if any(minibatches(records, size) != -(-records // size) for _, records in self.sources):
             values["last_records"] = "joined"  # versions before had a task of one there
+        if self.shuffle and self.tasks_per_epoch > TaskOrder.LISTED:
+            values["task_order"] = "by position"  # versions before had another one
         return {**values, "kind": int(self.kind), "sources": [list(s) for s in self.sources]}
 
-    def _minibatches(self, piece: Piece) -> int:
-        return minibatches(piece[2] - piece[1], self.minibatch_size)
+    @property
+    def task_size(self) -> int:
+        """Records of a task, of all but the last one of a source."""
+        return self.minibatch_size * self.num_minibatches_per_task
+
+    def piece(self, index: int) -> Piece:
+        """A task of an uncut epoch, in the order of the sources."""
+        number = bisect_right(self._firsts, index) - 1
+        source, records = self.sources[number]
+        start = (index - self._firsts[number]) * self.task_size
+        is_last = index + 1 == self._firsts[number + 1]
+        return source, start, records if is_last else start + self.task_size
 
     @cached_property
-    def _full(self) -> int:
+    def last_pieces(self) -> list[tuple[int, int]]:
+        """Index and records of the last task of each source that has any."""
+        return [
+            (end - 1, records - (end - 1 - first) * self.task_size)
+            for first, end, (_, records) in zip(
+                self._firsts, self._firsts[1:], self.sources, strict=False
+            )
+            if end > first
+        ]
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        """Index of the first task of each source, and one past the last of all."""
+        counts = (minibatches(records, self.task_size) for _, records in self.sources)
+        return [0, *itertools.accumulate(counts)]
+
+    @cached_property
+    def minibatches_per_epoch(self) -> int:
         """Minibatches of an uncut epoch."""
-        return sum(map(self._minibatches, self.pieces))
+        lasts = self.last_pieces
+        whole = (self.tasks_per_epoch - len(lasts)) * self.num_minibatches_per_task
+        return whole + sum(minibatches(records, self.minibatch_size) for _, records in lasts)
+
+    @cached_property
+    def _courses(self) -> dict[int, _Course]:
+        return {}
+
+    def _course(self, epoch: int) -> _Course:
+        if epoch not in self._courses:
+            while len(self._courses) >= _COURSES_KEPT:
+                del self._courses[next(iter(self._courses))]
+            self._courses[epoch] = _Course(self, epoch, self._minibatches_of(epoch))
+        return self._courses[epoch]
 
     @property
     def _steps_of_epoch(self) -> int:
-        return -(-self._full // self.pushes_per_step)
+        return -(-self.minibatches_per_epoch // self.pushes_per_step)
 
     def _minibatches_of(self, epoch: int) -> int:
         if not self.max_steps:
-            return self._full
+            return self.minibatches_per_epoch
         if self.overlap_epochs:  # versions run on across the ends of epochs
-            left = self.max_steps * self.pushes_per_step - epoch * self._full
+            left = self.max_steps * self.pushes_per_step - epoch * self.minibatches_per_epoch
         else:
             left = (self.max_steps - epoch * self._steps_of_epoch) * self.pushes_per_step
-        return max(0, min(self._full, left))
+        return max(0, min(self.minibatches_per_epoch, left))
+
+
+class _Course:
+    """The tasks of one epoch in the order of leasing, up to so many minibatches."""
+
+    def __init__(self, plan: Plan, epoch: int, most: int) -> None:
+        self._plan = plan
+        self._order = TaskOrder(plan.seed, epoch, plan.tasks_per_epoch, plan.shuffle)
+        self._cut = 0  # records that the last task has less
+        self.tasks = plan.tasks_per_epoch
+        if most < plan.minibatches_per_epoch:
+            self.tasks = bisect_left(range(self.tasks), most, key=self._minibatches_before)
+            beyond = self._minibatches_before(self.tasks) - most
+            if beyond:
+                _, start, end = self.piece(self.tasks - 1)
+                kept = minibatches(end - start, plan.minibatch_size) - beyond
+                self._cut = end - start - kept * plan.minibatch_size
+
+    def piece(self, position: int) -> Piece:
+        source, start, end = self._plan.piece(self._order.at(position))
+        return source, start, end - (self._cut if position + 1 == self.tasks else 0)
+
+    def records_before(self, position: int) -> int:
+        """Records of the tasks before this position."""
+        cut = self._cut if position == self.tasks else 0
+        return self._sum(position, self._plan.task_size, 0) - cut
+
+    def _minibatches_before(self, position: int) -> int:
+        return self._sum(position, self._plan.num_minibatches_per_task, 1)
+
+    def _sum(self, position: int, of_each: int, what: int) -> int:
+        """All tasks have as much, but the last ones of the sources."""
+        positions, more = self._lasts
+        return position * of_each + more[what][bisect_left(positions, position)]
+
+    @cached_property
+    def _lasts(self) -> tuple[list[int], tuple[list[int], list[int]]]:
+        """Where the last tasks of sources come, and what so many of them have more than others:
+        records, and minibatches."""
+        plan = self._plan
+        found = sorted((self._order.position_of(i), records) for i, records in plan.last_pieces)
+        records = [size - plan.task_size for _, size in found]
+        batches = [
+            minibatches(size, plan.minibatch_size) - plan.num_minibatches_per_task
+            for _, size in found
+        ]
+        more = ([0, *itertools.accumulate(each)] for each in (records, batches))
+        return [position for position, _ in found], tuple(more)  # type: ignore[return-value]
 
 
 _FLAGS = {"sources": "training_data", "pushes_per_step": "grads_to_wait"}

@@ -45,7 +45,7 @@ from .replicas import describe_end
 from .scalars import Scalars
 from .servers import RemoteServers
 from .servicer import MasterServicer
-from .state import dump_queue, load_queue
+from .state import dump_fields, load_queue
 from .task_queue import TaskQueue
 
 if TYPE_CHECKING:
@@ -270,6 +270,7 @@ _BOOKS = {
     "first_id": int,
     "epochs_opened": int,
     "tasks": [(int, int, int, int, [int])],
+    "untouched": [(int, int)],
     "quarantined": [(int, str, [int], str)],
 }
 _Begun = tuple[Journal, TaskQueue, str, dict[str, Any]]
@@ -314,7 +315,7 @@ def _begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> _
         (job_dir / f"{paths.JOURNAL}{suffix}").unlink(missing_ok=True)
     (job_dir / "result.json").unlink(missing_ok=True)
     journal = Journal(job_dir / paths.JOURNAL)
-    journal.compact({"queue": dump_queue(queue)})
+    journal.compact({"queue": dump_fields(queue)})
     return journal, queue, restore, described
 
 
@@ -459,7 +460,7 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
 def _queue_of(manifest: storage.Manifest, plan: Plan, tolerance: int) -> TaskQueue:
     """The queue that goes on where the checkpoint's books end. Raises CheckpointError."""
     try:
-        must_be(manifest.books, _BOOKS, "books")
+        must_be({"untouched": [], **manifest.books}, _BOOKS, "books")
         opened = manifest.books["epochs_opened"]
         if opened > (_MOST_EPOCHS if plan.epochs is None else plan.epochs):
             raise ValueError(f"{opened} epochs are open, of {plan.epochs}")

@@ -323,7 +323,7 @@ class ServerGroup:
             member = core.members.get(held.get(number, ""))
             who = f", leased by worker {member.index}" if member else ""
             text = f"task {number} stands at {where}{who}"
-            task = queue.tasks.get(number)
+            task = queue.find(number)
             if task is None or max(positions) > task.size:
                 why = "which the master has not made" if task is None else f"of {task.size} records"
                 raise JobError(

@@ -1,9 +1,7 @@
 """The pure state machines as JSON values, and back: what a compacted journal starts from.
 
 `dump` and `load` carry all fields of an object, whatever they are, so that a field that is added
-tomorrow is carried too; they know the few classes named in `_KNOWN` and refuse others. A queue is
-made small first: the tasks of an opened epoch that nobody has touched are a pure function of the
-plan, so they are ranges of ids, and retired tasks are what is not named at all.
+tomorrow is carried too; they know the few classes named in `_KNOWN` and refuse others.
 """
 
 from __future__ import annotations
@@ -11,27 +9,16 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-import heapq
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
 from .endings import Ending
 from .evaluation import Round
 from .membership import Member, Membership
-from .plan import Kind, Plan
+from .plan import Kind
 from .replicas import Phase, Replicas, Slot
-from .task_queue import (
-    _FRESH,
-    _RANKS,
-    UNPLANNED_IDS,
-    Failure,
-    Quarantine,
-    State,
-    Task,
-    TaskQueue,
-)
+from .task_queue import Failure, Quarantine, State, Task, TaskQueue
 
 _KNOWN: dict[str, Any] = {
     c.__name__: c
@@ -112,56 +99,11 @@ def load_fields(machine: Any, values: dict[str, Any]) -> None:
         setattr(machine, name, load(value))
 
 
-def dump_queue(queue: TaskQueue) -> dict[str, Any]:
-    """The queue; the untouched tasks as [first id, one past the last, group]."""
-    waiting = set(queue._todo)
-    fresh: list[list[Any]] = []
-    for task in queue.tasks.values():
-        if _fresh_entry(task) not in waiting or task != _untouched(task):
-            continue
-        waiting.discard(_fresh_entry(task))
-        if fresh and fresh[-1][1:] == [task.id, task.group]:
-            fresh[-1][1] += 1
-        else:
-            fresh.append([task.id, task.id + 1, task.group])
-    untouched = {number for first, end, _ in fresh for number in range(first, end)}
-    tasks = {number: task for number, task in queue.tasks.items() if number not in untouched}
-    values = dump_fields(queue)
-    return {**values, "tasks": dump(tasks), "_todo": dump(sorted(waiting)), "fresh": fresh}
-
-
 def load_queue(queue: TaskQueue, values: dict[str, Any]) -> None:
-    """Set the fields of a queue that was just made, of the same plan."""
-    fields = dict(values)
-    fresh = fields.pop("fresh")
-    load_fields(queue, fields)
-    for first, end, group in fresh:
-        for task in _planned(queue.plan, first, end):
-            task.group = group
-            queue.tasks[task.id] = task
-            queue._todo.append(_fresh_entry(task))
-    heapq.heapify(queue._todo)
+    """Set the fields of a queue that was just made, of the same plan, to what `dump_fields` gave.
 
-
-def _fresh_entry(task: Task) -> tuple[int, int, int]:
-    return (_RANKS + _FRESH, 0, task.id)
-
-
-def _untouched(task: Task) -> Task | None:
-    """The task as it was made, where the plan can make it again."""
-    if task.id >= UNPLANNED_IDS:
-        return None
-    made = (task.id, task.kind, task.source, task.start, task.end, task.epoch)
-    return Task(*made, group=task.group)
-
-
-def _planned(plan: Plan, first: int, end: int) -> Iterable[Task]:
-    per_epoch = max(1, len(plan.pieces))
-    while first < end:
-        epoch = (first - plan.first_id) // per_epoch
-        start = plan.first_id_of(epoch)
-        stop = min(end, start + per_epoch)
-        for number, piece in enumerate(plan.epoch(epoch), start):
-            if first <= number < stop:
-                yield Task(number, plan.kind, *piece, epoch=epoch)
-        first = stop
+    Raises ValueError where another version of this class gave them.
+    """
+    if values.keys() != dump_fields(queue).keys():
+        raise ValueError("the queue has other fields")
+    load_fields(queue, values)

@@ -38,6 +38,7 @@ Fences to send are a state (`fencing`), not an event, so that none is ever forgo
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -158,10 +159,12 @@ class TaskQueue:
     def __init__(self, plan: Plan, *, tolerance: int = 3) -> None:
         self.plan = plan
         self.tolerance = tolerance
-        self.tasks: dict[int, Task] = {}  # all that are not retired
+        self.tasks: dict[int, Task] = {}  # not retired, and not among the untouched ones
+        # Tasks of opened epochs that nobody has leased: first id, one past the last, group. They are
+        # made when they are: however many there are, they cost nothing.
+        self._untouched: list[list[Any]] = []
         self.opened = 0  # epochs opened
         self.closed = False  # nothing more of the plan is begun
-        self._left_out = 0  # tasks of opened epochs that were not, then
         self.quarantined: list[Quarantine] = []
         self.broken: str | None = None  # why the job cannot go on
         self.proven: set[Kind] = set()  # some record of such a task was used: the definition works
@@ -197,8 +200,8 @@ class TaskQueue:
         if self.plan.epochs is not None and epoch >= self.plan.epochs:
             raise IllegalTransition(f"epoch {epoch} opened of {self.plan.epochs}")
         self.opened += 1
-        for number, piece in enumerate(self.plan.epoch(epoch), self.plan.first_id_of(epoch)):
-            self._add(Task(number, self.plan.kind, *piece, epoch=epoch, group=group))
+        first, tasks = self.plan.first_id_of(epoch), self.plan.tasks_of(epoch)
+        self._leave_untouched(first, first + tasks, group)
         return epoch
 
     def add(
@@ -227,13 +230,8 @@ class TaskQueue:
         if self.closed:
             return
         self.closed = True
-        planned = [entry for entry in self._todo if entry[-1] < UNPLANNED_IDS]
-        left = {number for *_, number in planned if number not in self._begun}
-        for number in left:
-            self._open_of_epoch[self.tasks[number].epoch] -= 1
-        self._left_out = len(left)
-        self._todo = [entry for entry in self._todo if entry[-1] not in left]
-        heapq.heapify(self._todo)
+        for first, end, _ in self._untouched:
+            self._open_of_epoch[self.plan.epoch_of(first)] -= end - first
 
     # -- events of workers
 
@@ -245,11 +243,14 @@ class TaskQueue:
         known = self._requests.setdefault(worker, OrderedDict())
         if request in known:  # a repeat, however late, never leases another task
             return self._current(worker, *known[request])
-        if not self._todo:
+        number = self._next()
+        if number is None or planned not in (None, number < UNPLANNED_IDS):
             return None
-        if planned is not None and planned != (self._todo[0][-1] < UNPLANNED_IDS):
-            return None
-        task = self.tasks[heapq.heappop(self._todo)[-1]]
+        task = self.tasks.get(number)
+        if task is not None:
+            heapq.heappop(self._todo)
+        else:
+            task = self._touch(number)
         self._must(task, State.TODO, "lease")
         task.state = State.LEASED
         task.worker = worker
@@ -435,7 +436,8 @@ class TaskQueue:
 
         It is fenced, to see where they do stand, and goes on from there; whoever holds it loses it.
         """
-        current = self.tasks[task]
+        is_untouched = task not in self.tasks
+        current = self._touch(task) if is_untouched else self.tasks[task]
         if current.kind != Kind.TRAIN or current.state == State.FENCING:
             return
         current.tell(f"doubted: a server stands at {position}")
@@ -444,8 +446,9 @@ class TaskQueue:
         elif current.state == State.LEASED:
             self._come_back(current, "doubted")
         else:
-            self._todo = [entry for entry in self._todo if entry[-1] != task]
-            heapq.heapify(self._todo)
+            if not is_untouched:
+                self._todo = [entry for entry in self._todo if entry[-1] != task]
+                heapq.heapify(self._todo)
             current.state = State.FENCING
             current.attempt += 1
             self._fencing[task] = self._begun[task] = None
@@ -496,10 +499,19 @@ class TaskQueue:
         there = (self.tasks[n] for n in (*self._begun, *self._done))
         return {t.id: t.attempt for t in there if t.kind == Kind.TRAIN}
 
+    def find(self, number: int) -> Task | None:
+        """The task, where it is not retired; one that nobody has touched as it would be made."""
+        known = self.tasks.get(number)
+        if known is None and any(first <= number < end for first, end, _ in self._untouched):
+            return self._made(number)
+        return known
+
     @property
     def low_water(self) -> int:
         """All train tasks below it are retired, for good."""
         end = self.plan.first_id_of(self.opened)
+        if self._untouched:
+            end = self._untouched[0][0]
         while self._low < end and self._low not in self.tasks:
             self._low += 1
         return self._low
@@ -520,7 +532,7 @@ class TaskQueue:
 
     @property
     def has_todo(self) -> bool:
-        return bool(self._todo)
+        return self._next() is not None
 
     def group_done(self, group: str) -> bool:
         return not self._open_of_group[group]
@@ -550,17 +562,14 @@ class TaskQueue:
 
     def counts(self) -> dict[str, int]:
         """Tasks by state; `done` counts retired ones too."""
-        return {
-            "todo": len(self._todo),
+        untouched = sum(end - first for first, end, _ in self._untouched)
+        counts = {
+            "todo": len(self._todo) + (0 if self.closed else untouched),
             "leased": len(self._leased),
             "fencing": len(self._fencing),
             "done": self._tasks_done,
-            "total": len(self._todo)
-            + len(self._leased)
-            + len(self._fencing)
-            + self._tasks_done
-            + self._left_out,
         }
+        return {**counts, "total": sum(counts.values()) + (untouched if self.closed else 0)}
 
     # -- books: what a checkpoint says of the queue
 
@@ -569,7 +578,8 @@ class TaskQueue:
 
         `applied` is the cut's position of each task that the shards' ledgers hold, and it alone
         decides: what was done since belongs to the next checkpoint. Without it, what the queue
-        itself knows. Lists the tasks that are not done at the cut.
+        itself knows. Lists the tasks that are not done at the cut; the untouched ones, of which no
+        shard has anything, as ranges of ids.
         """
         tasks = []
         for task in self.tasks.values():
@@ -581,12 +591,23 @@ class TaskQueue:
                 position = task.size if task.state == State.DONE else task.position
             if position < task.size:
                 tasks.append([task.id, task.epoch, position, task.attempt, sorted(task.skips)])
+        untouched: list[tuple[int, int]] = []
+        for first, end, _ in self._untouched:
+            # A client that pushed what it had not leased, the same to all: so it is.
+            strays = sorted(n for n in applied or () if first <= n < end)
+            for number in strays:
+                task = self._made(number)
+                if (position := (applied or {})[number]) < task.size:
+                    tasks.append([number, task.epoch, position, task.attempt, []])
+            bounds = [first - 1, *strays, end]
+            untouched += [(a + 1, b) for a, b in itertools.pairwise(bounds) if a + 1 < b]
         return {
             "plan": self.plan.fingerprint(),
             "first_id": self.plan.first_id,
             "next_id": self.plan.first_id_of(self.opened),
             "epochs_opened": self.opened,
             "tasks": tasks,
+            "untouched": untouched,
             "quarantined": [
                 [q.task, q.source, list(q.records), q.error, int(q.kind), q.epoch]
                 for q in self.quarantined
@@ -595,28 +616,40 @@ class TaskQueue:
 
     @classmethod
     def from_books(cls, plan: Plan, books: Mapping[str, Any], *, tolerance: int = 3) -> TaskQueue:
-        """A queue that goes on where `books` ended; each open task must be fenced first."""
+        """A queue that goes on where `books` ended; each open task that was touched must be fenced
+        first. Raises ValueError where the books name what is not of the plan.
+        """
         if books["plan"] != plan.fingerprint() or books["first_id"] != plan.first_id:
             raise IllegalTransition("the books are those of another plan")
         queue = cls(plan, tolerance=tolerance)
-        still_open = {row[0]: row[1:] for row in books["tasks"]}
-        for epoch in range(books["epochs_opened"]):
-            queue.opened += 1
-            for number, piece in enumerate(plan.epoch(epoch), plan.first_id_of(epoch)):
-                task = Task(number, plan.kind, *piece, epoch=epoch)
-                if number not in still_open:
-                    queue.proven.add(plan.kind)
-                    queue._records_done += task.size
-                    queue._tasks_done += 1
-                    continue
-                _, task.position, task.attempt, skips = still_open[number]
-                task.attempt += 1
-                task.skips = set(skips)
-                task.tell(f"restored at {task.position}")
-                task.state = State.FENCING
-                queue._register(task)
-                queue._fencing[number] = None
-                queue._begun[number] = None
+        queue.opened = books["epochs_opened"]
+        queue._tasks_done, queue._records_done = plan.of_first(queue.opened)
+        for number, _, position, attempt, skips in books["tasks"]:
+            task = queue._made(number)
+            if task.epoch >= queue.opened:
+                raise ValueError(f"there is no task {number}")
+            if number in queue.tasks:
+                raise ValueError(f"task {number} stands there twice")
+            task.position, task.attempt, task.skips = position, attempt + 1, set(skips)
+            task.tell(f"restored at {task.position}")
+            task.state = State.FENCING
+            queue._register(task)
+            queue._fencing[number] = None
+            queue._begun[number] = None
+            queue._tasks_done -= 1
+            queue._records_done -= task.size
+        before = plan.first_id
+        for first, end in books.get("untouched", ()):  # books of before list them as tasks
+            last = queue._made(end - 1)
+            is_open = before <= first < end and plan.epoch_of(first) == last.epoch < queue.opened
+            if not is_open or any(first <= number < end for number in queue.tasks):
+                raise ValueError(f"tasks {first} to {end - 1} are not open, or stand there twice")
+            before = end
+            queue._leave_untouched(first, end)
+            queue._tasks_done -= end - first
+            queue._records_done -= plan.records_between(first, end)
+        if queue._tasks_done:
+            queue.proven.add(plan.kind)
         queue.quarantined = [
             Quarantine(task, source, tuple(records), error, Kind(kind), epoch)
             for task, source, records, error, kind, epoch in (
@@ -626,6 +659,35 @@ class TaskQueue:
         return queue
 
     # -- inside
+
+    def _next(self) -> int | None:
+        """The task that is leased next."""
+        first = self._untouched[0][0] if self._untouched and not self.closed else None
+        if self._todo and (first is None or self._todo[0] < (_RANKS + _FRESH, 0, first)):
+            return self._todo[0][-1]
+        return first
+
+    def _leave_untouched(self, first: int, end: int, group: str = "") -> None:
+        if first < end:
+            self._untouched.append([first, end, group])
+            self._open_of_epoch[self.plan.epoch_of(first)] += end - first
+            if group:
+                self._open_of_group[group] += end - first
+
+    def _made(self, number: int, group: str = "") -> Task:
+        epoch, piece = self.plan.task(number)
+        return Task(number, self.plan.kind, *piece, epoch=epoch, group=group)
+
+    def _touch(self, number: int) -> Task:
+        """Make a task that was untouched until now. Raises KeyError where it was not."""
+        for place, (first, end, group) in enumerate(self._untouched):
+            if first <= number < end:
+                rest = ([first, number, group], [number + 1, end, group])
+                self._untouched[place : place + 1] = [each for each in rest if each[0] < each[1]]
+                task = self.tasks[number] = self._made(number, group)
+                self._open_of_epoch[task.epoch] += self.closed  # it was no more counted
+                return task
+        raise KeyError(number)
 
     def _register(self, task: Task) -> None:
         self.tasks[task.id] = task
@@ -794,6 +856,8 @@ class TaskQueue:
 
     def _anything_left(self, kind: Kind) -> bool:
         """Whether a task of this kind that is not done has a record that is not skipped."""
+        if kind == self.plan.kind and self._untouched and not self.closed:
+            return True
         alike = (t for t in self.tasks.values() if t.kind == kind and t.state != State.DONE)
         return any(len(t.skips) < t.size for t in alike)
 

@@ -100,8 +100,9 @@ class Storm(RuleBasedStateMachine):
         while not queue.all_epochs_opened and (
             queue.epochs_done(queue.opened) or (queue.plan.overlap_epochs and not queue.has_todo)
         ):
-            queue.open_epoch()
-            self.sizes.update({n: t.size for n, t in queue.tasks.items()})
+            first = queue.plan.first_id_of(queue.open_epoch())
+            for number in range(first, queue.plan.first_id_of(queue.opened)):
+                self.sizes[number] = queue.find(number).size
 
     # -- workers
 

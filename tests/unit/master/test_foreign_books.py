@@ -58,6 +58,13 @@ def test_the_books_that_a_master_writes_are_gone_on_with(opened):
         (lambda b: b.update(tasks=[[1, 0, 99, 1, []]]), "task 1, of 4 records, stands at 99"),
         (lambda b: b.update(tasks=[[1, 0, 2, 1, [7]]]), "task 1, of 4 records"),
         (lambda b: b.update(tasks=[[77, 0, 2, 1, []]]), "there is no task 77"),
+        (lambda b: b.update(tasks=[[1, 0, 2, 1, []]] * 2), "task 1 stands there twice"),
+        (lambda b: b.update(untouched=[[1]]), r"books\.untouched\[0\] has 1 values instead of 2"),
+        (lambda b: b.update(untouched=[[1, 3]]), "tasks 1 to 2 are not open, or stand there twice"),
+        (lambda b: b.update(untouched=[[2, 3]] * 2), "tasks 2 to 2 are not open, or stand there"),
+        (lambda b: b.update(untouched=[[2, 4]]), "tasks 2 to 3 are not open, or stand there twice"),
+        (lambda b: b.update(untouched=[[2, 2]]), "tasks 2 to 1 are not open, or stand there twice"),
+        (lambda b: b.update(untouched=[[2, 77]]), "tasks 2 to 76 are not open"),
         (lambda b: b.update(epochs_opened=10**12), "1000000000000 epochs are open, of 2"),
         (lambda b: b.update(quarantined=[1]), r"books\.quarantined\[0\] is 1, not a list"),
         (lambda b: b.pop("tasks"), "books has no 'tasks'"),
@@ -82,10 +89,10 @@ def test_a_journal_that_no_master_writes_is_one_sentence(tmp_path, kind, argumen
     (tmp_path / "describe.json").write_text('{"training": [["a", 8]]}')
     settings = JobSettings(minibatch_size=2, num_minibatches_per_task=2)
     queue = TaskQueue(plan_of(settings, DESCRIBED))
-    from edl.master.state import dump_queue
+    from edl.master.state import dump_fields
 
     journal = Journal(tmp_path / "journal.sqlite")
-    journal.compact({"queue": dump_queue(queue)})
+    journal.compact({"queue": dump_fields(queue)})
     journal.append(kind, arguments)
     journal.close()
 

@@ -15,7 +15,7 @@ from edl.master.journal import Journal
 from edl.master.membership import SERVER, WORKER, Member, Membership
 from edl.master.plan import Kind, Plan
 from edl.master.replicas import Replicas
-from edl.master.state import dump, dump_fields, dump_queue, load, load_fields, load_queue
+from edl.master.state import dump, dump_fields, load, load_fields, load_queue
 from edl.master.task_queue import TaskQueue
 
 DECISIONS = {"open_epoch", "add", "lease", "done", "hand_back", "failed", "lost", "fenced"}
@@ -39,7 +39,7 @@ class Recorded:
 
     def __init__(self, queue):
         self.queue = queue
-        self.state = through_json(dump_queue(queue))
+        self.state = through_json(dump_fields(queue))
         self.decisions = []
 
     def __getattr__(self, name):
@@ -111,7 +111,7 @@ def queue_of(records=40, **more):
 
 def reloaded(queue):
     made = TaskQueue(queue.plan, tolerance=queue.tolerance)
-    load_queue(made, through_json(dump_queue(queue)))
+    load_queue(made, through_json(dump_fields(queue)))
     return made
 
 
@@ -123,9 +123,9 @@ def test_untouched_and_retired_tasks_cost_nothing():
         queue.done("w", task.id, 1)
     queue.durable(queue.done_tasks)
 
-    values = dump_queue(queue)
+    values = dump_fields(queue)
 
-    assert [[101, 20_001, ""]] == values["fresh"]
+    assert [[101, 20_001, ""]] == values["_untouched"]
     assert len(json.dumps(values)) < 10_000
     assert fields(queue) == fields(reloaded(queue))
 
@@ -209,7 +209,7 @@ def test_the_state_goes_through_the_journal(tmp_path):
     queue.open_epoch()
     queue.add(Kind.EVALUATE, [("v", 0, 3)], payload=b"\x01", group="g")
     journal = Journal(tmp_path / "j.sqlite")
-    journal.compact({"queue": dump_queue(queue)})
+    journal.compact({"queue": dump_fields(queue)})
 
     state, _ = journal.replay()
 

@@ -30,7 +30,7 @@ def test_a_span_of_a_task_that_nobody_has_leased_is_levelled_by_who_leases_it(st
     server = job.runtime.wait_for("server", 0)
     about = pb.Replica(role=pb.SERVER, index=0, incarnation=server.incarnation)
     job.client(about).heartbeat(version=1)  # a checkpoint is due, and waits
-    job.until(lambda _: job.queue.tasks[3].boundaries == (2,))
+    job.until(lambda _: job.queue.find(3).boundaries == (2,))
     assert worker.done(first)
 
     worker.work()
