@@ -1,7 +1,7 @@
 """What the parts of a master share: the books, the loop, and how to decide, to remember and to tell.
 
-Decisions about tasks are journaled one by one (`do`); all else that a successor must know is small
-and is journaled as a whole (`save`). Both before anybody is told.
+Decisions about tasks are journaled (`do`), those of a batch of events together (`commit`); all else that a
+successor must know is small and is journaled as a whole (`save`). Both before anybody is told.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import logging
 import shlex
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..common import faults
 from ..common.clock import Clock
-from ..common.errors import JobError, Unreachable
+from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.settings import JobSettings
 from .evaluation import Evaluations
 from .journal import Journal
@@ -64,13 +66,36 @@ class Core:
         self.status = Status(clock.now())
         self.version = 0  # of the parameters, as the servers' heartbeats tell it
         self._memory = memory
+        self._answers: list[tuple[Future[Any], Any]] = []
         self._saved = ""
 
     def do(self, kind: str, /, **arguments: Any) -> Any:
-        """One decision about tasks: made, and on disk before anybody is told."""
+        """One decision about tasks: made, and told to nobody before it is on disk (`commit`)."""
         result = getattr(self.queue, kind)(**arguments)
         self.journal.append(kind, arguments)
         return result
+
+    def answer(self, future: Future[Any], reply: Any) -> None:
+        """Give it, once what it may tell of is on disk."""
+        self._answers.append((future, reply))
+
+    def commit(self) -> None:
+        """Write the decisions of a batch of events, then give its answers. Raises JobError, Fenced."""
+        answers, self._answers = self._answers, []
+        try:
+            if self.journal.waiting:
+                faults.point("master.commit", decisions=self.journal.waiting)
+                self.journal.commit()
+                faults.point("master.answer", answers=len(answers))
+            elif answers and not self.ended:
+                self.journal.check()
+        except (Fenced, JobError) as error:
+            if isinstance(error, Fenced) or not self.ended:  # what ended it may be the journal
+                for future, _ in answers:
+                    future.set_exception(as_told(error))
+                raise
+        for future, reply in answers:
+            future.set_result(reply)
 
     def save(self) -> None:
         """Journal what a successor must know, where that has changed. Before anybody is told."""
@@ -144,6 +169,11 @@ class Core:
         if self.resume is not None and newest is not None:
             text += f", or from its last checkpoint, {newest}"
         return text
+
+
+def as_told(error: EdlError) -> EdlError:
+    """To whoever asked: another master will answer, where there is one."""
+    return Unreachable(str(error)) if isinstance(error, Fenced) else error
 
 
 def go_on_with(resume: str | None) -> str:

@@ -1,7 +1,7 @@
 """The master's journal: every decision, on disk before the answer leaves (rule 6).
 
-SQLite in WAL mode with synchronous=FULL (docs/adr/0008-the-masters-journal.md): one decision is one
-transaction, there whole or not at all after a power cut. Decisions are method calls on the pure
+SQLite in WAL mode with synchronous=FULL (docs/adr/0008-the-masters-journal.md): the decisions of a batch
+of events are one transaction (group commit), there whole or not at all after a power cut. Decisions are method calls on the pure
 state machines: (kind, arguments as JSON); calling them again in this order, on top of the state that
 `compact` stored, gives the same state.
 
@@ -9,7 +9,7 @@ What is small and changes seldom (who is there, which processes run, how far the
 decision but a named state, written whole (`put`).
 
 Whoever opens the journal takes it over: its epoch rises by one, and in the very transaction that
-would write a decision an older epoch is refused. So of two masters only the newer can decide, however
+would write decisions an older epoch is refused. So of two masters only the newer can decide, however
 long the older one slept. `check` is for what is answered without a decision.
 """
 
@@ -42,7 +42,8 @@ _BUSY_S = 10.0  # another master writes one decision at a time; more is a disk t
 class Journal:
     """Opened, it is this master's: `epoch` counts the masters of the job. Used by one thread.
 
-    `length`: decisions since the last `compact`. All methods raise JobError where the file cannot be
+    `length`: decisions since the last `compact`. What is appended is on disk after the next `commit`,
+    `put` or `compact`. All methods but `append` raise JobError where the file cannot be
     used, and Fenced where a newer master has taken over.
     """
 
@@ -62,32 +63,35 @@ class Journal:
                 self._connection.execute("DELETE FROM meta")
                 self._connection.execute("INSERT INTO meta (epoch) VALUES (?)", (self.epoch,))
             self._seen = self._data_version()
+            self._waiting: list[tuple[str, str]] = []  # decisions that are not on disk
             self.length = self._one("SELECT count(*) FROM decisions")
 
     def append(self, kind: str, arguments: Mapping[str, Any]) -> None:
-        """Write one decision; it is on disk when this returns."""
-        text = json.dumps(arguments, default=_encode)
-        with self._errors():
-            done = self._connection.execute(
-                "INSERT INTO decisions (kind, arguments) "
-                "SELECT ?, ? WHERE (SELECT epoch FROM meta) = ?",
-                (kind, text, self.epoch),
-            )
-            if done.rowcount != 1:
-                self._must_be_ours()
+        """Add a decision, which nobody may be told of before `commit`."""
+        self._waiting.append((kind, json.dumps(arguments, default=_encode)))
         self.length += 1
 
+    @property
+    def waiting(self) -> int:
+        """Decisions that are not on disk."""
+        return len(self._waiting)
+
+    def commit(self) -> None:
+        """Write what was appended; it is on disk when this returns."""
+        if self._waiting:
+            with self._errors(), self._transaction():
+                self._write_waiting()
+            self._waiting.clear()
+
     def put(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write a named state in the place of the one before."""
+        """Write a named state in the place of the one before, with what was appended."""
         text = json.dumps(state, default=_encode)
-        with self._errors():
-            done = self._connection.execute(
-                "INSERT OR REPLACE INTO states (name, state) "
-                "SELECT ?, ? WHERE (SELECT epoch FROM meta) = ?",
-                (name, text, self.epoch),
+        with self._errors(), self._transaction():
+            self._write_waiting()
+            self._connection.execute(
+                "INSERT OR REPLACE INTO states (name, state) VALUES (?, ?)", (name, text)
             )
-            if done.rowcount != 1:
-                self._must_be_ours()
+        self._waiting.clear()
 
     def get(self, name: str) -> dict[str, Any] | None:
         """The named state; None where there is none."""
@@ -117,6 +121,7 @@ class Journal:
                 "INSERT OR REPLACE INTO states (name, state) VALUES (?, ?)", (_COMPACTED, text)
             )
             self._connection.execute("DELETE FROM decisions")
+        self._waiting.clear()
         self.length = 0
 
     def replay(self) -> tuple[dict[str, Any] | None, list[Decision]]:
@@ -138,6 +143,12 @@ class Journal:
         self._connection.close()
 
     # -- inside
+
+    def _write_waiting(self) -> None:
+        self._must_be_ours()
+        self._connection.executemany(
+            "INSERT INTO decisions (kind, arguments) VALUES (?, ?)", self._waiting
+        )
 
     def _must_be_ours(self) -> None:
         newest = self._epoch_on_disk()

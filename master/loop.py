@@ -36,6 +36,7 @@ class Loop:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._scripts: list[tuple[Script[Any], Wait]] = []
         self._wakes: list[float] = []
+        self._held: list[Callable[[], None]] = []  # background work that was not begun
         self._lock = threading.Lock()
         self._closed = False
 
@@ -56,7 +57,8 @@ class Loop:
     def background(self, work: Callable[[], Result]) -> Future[Result]:
         """Run blocking work elsewhere; the loop wakes when it is done.
 
-        In a daemon thread: a call to a server that is gone must not keep the process from ending.
+        It begins when `settle` has returned: it tells others of decisions, which are on disk then. In a
+        daemon thread: a call to a server that is gone must not keep the process from ending.
         """
         future: Future[Result] = Future()
 
@@ -67,7 +69,8 @@ class Loop:
                 future.set_exception(error)
             self.post(_nothing)
 
-        threading.Thread(target=run, name="master-background", daemon=True).start()
+        thread = threading.Thread(target=run, name="master-background", daemon=True)
+        self._held.append(thread.start)
         return future
 
     def spawn(self, script: Script[Any]) -> None:
@@ -89,9 +92,9 @@ class Loop:
         `settle` is called after each batch of events and says when it wants to be called again.
         """
         while True:
-            again = settle()
+            again = self._settled(settle)
             while self._advance():
-                again = settle()
+                again = self._settled(settle)
             if over():
                 return
             self._take(again)
@@ -106,6 +109,13 @@ class Loop:
         for script, _ in self._scripts:
             script.close()
         self._scripts.clear()
+
+    def _settled(self, settle: Callable[[], float]) -> float:
+        again = settle()
+        held, self._held = self._held, []
+        for begin in held:
+            begin()
+        return again
 
     def _take(self, again: float) -> None:
         now = self.clock.now()

@@ -32,7 +32,7 @@ from ..common.settings import JobSettings
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Note, OnReport, Replica, Report, Runtime
 from .collective import Collective
-from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core, go_on_with
+from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core, as_told, go_on_with
 from .course import Course
 from .hybrid import Hybrid
 from .journal import Journal
@@ -245,6 +245,8 @@ class Master:
 
     def _dismiss(self) -> None:
         """Answer all who wait; where there is another master, that one shall."""
+        with suppress(EdlError):  # then they are told
+            self.core.commit()
         for parked in (*self._parked, *(each for _, each in self._watchers)):
             if self._superseded:
                 parked.future.set_exception(Unreachable("this master has ended"))
@@ -402,13 +404,9 @@ class Master:
 
         def event() -> None:
             try:
-                self._must_be_newest()
-                future.set_result(answer())
-            except Fenced as error:
-                future.set_exception(Unreachable(str(error)))
-                raise
+                self.core.answer(future, answer())
             except EdlError as error:
-                future.set_exception(error)
+                future.set_exception(as_told(error))
                 raise
 
         return self._post(event, future)
@@ -680,6 +678,7 @@ class Master:
             if self.core.journal.length >= _COMPACT_AT:
                 self.core.journal.compact({"queue": dump_fields(self.queue)})
         self._answer_parked(now)
+        self.core.commit()
         self._show(now)
         tick = now + _TICK_S
         waiting = (p.deadline for p in self._parked)
@@ -769,15 +768,14 @@ class Master:
             try:
                 reply = parked.answer()
             except EdlError as error:
-                fenced = isinstance(error, Fenced)
-                parked.future.set_exception(Unreachable(str(error)) if fenced else error)
+                parked.future.set_exception(as_told(error))
                 raise
             if reply is None and now >= parked.deadline:
                 reply = parked.otherwise()
             if reply is None:
                 self._parked.append(parked)
             else:
-                parked.future.set_result(reply)
+                self.core.answer(parked.future, reply)
 
     def _show(self, now: float) -> None:
         if self.status.tick(now):

@@ -24,7 +24,7 @@ from jobs import Job, send, write_records
 from servers import dense, table
 
 RECORDS, EPOCHS = 2000, 2
-POINTS = ["lease", "requeue", "cut", "epoch_end", "evaluate", "shutdown"]
+POINTS = ["lease", "commit", "answer", "requeue", "cut", "epoch_end", "evaluate", "shutdown"]
 
 
 class Controller:

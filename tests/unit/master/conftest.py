@@ -307,6 +307,9 @@ class FakeJob:
         old.loop.post(lambda: None)  # it looks, and finds that it is the older one
         thread.join(WAIT_S)
         assert failed is not None or isinstance(self.error, Fenced)
+        for thread in threading.enumerate():  # of a master that was killed none would be left
+            if thread.name == "master-background":
+                thread.join(WAIT_S)
         server.stop(0)
         servicer = MasterServicer(self.master)
         self.server = rpc.Server(

@@ -94,6 +94,7 @@ def test_a_journal_that_no_master_writes_is_one_sentence(tmp_path, kind, argumen
     journal = Journal(tmp_path / "journal.sqlite")
     journal.compact({"queue": dump_fields(queue)})
     journal.append(kind, arguments)
+    journal.commit()
     journal.close()
 
     with pytest.raises(JobError, match="cannot be gone on with: what its journal says is not"):

@@ -15,17 +15,41 @@ def test_decisions_come_back_in_their_order_bytes_included(tmp_path):
     decisions = [("lease", {"worker": "w", "request": "r"}), ("done", {"result": b"\x00\xff"})]
     for kind, arguments in decisions:
         journal.append(kind, arguments)
+    journal.commit()
     journal.close()
 
     assert (None, decisions) == Journal(tmp_path / "j.sqlite").replay()
 
 
-def test_a_decision_is_there_for_others_when_append_returns(tmp_path):
-    Journal(tmp_path / "j.sqlite").append("lost", {"worker": "w"})
+@pytest.mark.parametrize("write", [Journal.commit, lambda j: j.put("job", {})])
+def test_decisions_are_there_for_others_together_when_they_are_written(tmp_path, write):
+    journal = Journal(tmp_path / "j.sqlite")
+    for worker in "ab":
+        journal.append("lost", {"worker": worker})
+    other = sqlite3.connect(tmp_path / "j.sqlite")
+    before = other.execute("SELECT kind FROM decisions").fetchall()
 
-    rows = sqlite3.connect(tmp_path / "j.sqlite").execute("SELECT kind FROM decisions").fetchall()
+    write(journal)
 
-    assert [("lost",)] == rows
+    after = other.execute("SELECT kind FROM decisions").fetchall()
+    assert ([], [("lost",), ("lost",)], 0) == (before, after, journal.waiting)
+
+
+def test_decisions_that_could_not_be_written_are_written_with_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "_BUSY_S", 0.0)
+    journal = Journal(tmp_path / "j.sqlite")
+    journal.append("lost", {"worker": "a"})
+    other = sqlite3.connect(tmp_path / "j.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(JobError, match="is locked"):
+        journal.commit()
+    other.execute("ROLLBACK")
+
+    journal.append("lost", {"worker": "b"})
+    journal.commit()
+
+    told = [arguments["worker"] for _, arguments in journal.replay()[1]]
+    assert (["a", "b"], 2) == (told, journal.length)
 
 
 def test_every_decision_is_synced_to_the_disk(tmp_path):
@@ -68,9 +92,11 @@ def test_each_master_that_opens_the_journal_is_of_the_next_epoch(tmp_path):
 def test_an_older_master_can_decide_nothing_any_more(tmp_path):
     old = Journal(tmp_path / "j.sqlite")
     old.append("lost", {"worker": "w"})
+    old.commit()
     new = Journal(tmp_path / "j.sqlite")
 
-    acts = [lambda: old.append("lost", {}), lambda: old.compact({"a": 1}), old.check]
+    old.append("lost", {})
+    acts = [old.commit, lambda: old.compact({"a": 1}), old.check]
     for act in [*acts, lambda: old.put("job", {})]:
         with pytest.raises(Fenced, match="another master, of epoch 2, has taken over"):
             act()
@@ -80,6 +106,7 @@ def test_an_older_master_can_decide_nothing_any_more(tmp_path):
 def test_the_newest_master_passes_the_check_also_after_others_have_read(tmp_path):
     journal = Journal(tmp_path / "j.sqlite")
     journal.append("lost", {})
+    journal.commit()
     rows = sqlite3.connect(tmp_path / "j.sqlite").execute("SELECT kind FROM decisions").fetchall()
 
     journal.check()
@@ -95,6 +122,7 @@ def test_a_state_replaces_the_decisions_that_led_to_it(tmp_path):
     journal.append("between", {})
     journal.compact({"payload": b"\xff"})
     journal.append("after", {"n": 1})
+    journal.commit()
     journal.close()
 
     journal = Journal(tmp_path / "j.sqlite")
@@ -121,6 +149,7 @@ def test_a_named_state_replaces_the_one_before_and_nothing_else(tmp_path):
 def test_a_state_that_cannot_be_stored_leaves_the_decisions(tmp_path):
     journal = Journal(tmp_path / "j.sqlite")
     journal.append("a", {})
+    journal.commit()
     journal._connection.execute(
         "CREATE TRIGGER full BEFORE DELETE ON decisions BEGIN SELECT RAISE(FAIL, 'full'); END"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import grpc
 import pytest
@@ -281,7 +282,7 @@ def test_a_new_server_is_told_the_attempts_before_anybody_is_told_where_it_is(st
 
 
 def test_a_server_that_dies_again_before_it_is_ready_is_replaced_again(start):
-    job = start([("a", 4)])
+    job = start([("a", 8)])  # not over with its first task
     worker = job.worker()
     task = worker.lease()
     worker.train(task)
@@ -898,6 +899,36 @@ def test_the_journal_gives_back_the_same_queue(start, replayed):
     assert state_of(job.queue) == state_of(replayed(job))
 
 
+def test_decisions_of_one_batch_are_one_transaction_and_answered_after_it(start, monkeypatch):
+    """Broken once: an answer left before its decision was on disk."""
+    job = start([("a", 80)])
+    worker = job.worker()
+    answered, written, gate = [], [], threading.Event()
+    commit = job.journal.commit
+
+    def write() -> None:
+        if job.journal.waiting:
+            time.sleep(0.5)  # an answer that had left would be there
+            written.append((job.journal.waiting, len(answered)))
+        commit()
+
+    def ask() -> None:
+        answered.append(worker.client.get_task(20.0).task.id)
+
+    monkeypatch.setattr(job.journal, "commit", write)
+    job.master.loop.post(lambda: gate.wait(300) and None)
+    asking = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in asking:
+        thread.start()
+    while job.master.loop._inbox.qsize() < 16:  # each also says that its worker lives
+        time.sleep(0.01)
+    gate.set()
+    for thread in asking:
+        thread.join(300)
+
+    assert ([(8, 0)], list(range(1, 9))) == (written, sorted(answered))
+
+
 def test_a_full_disk_ends_the_job_with_one_clear_error(start, monkeypatch):
     import sqlite3
 
@@ -909,6 +940,14 @@ def test_a_full_disk_ends_the_job_with_one_clear_error(start, monkeypatch):
             if query.startswith("INSERT"):
                 raise sqlite3.OperationalError("database or disk is full")
             return whole_connection.execute(query, *values)
+
+        executemany = execute
+
+        def __enter__(self) -> None:
+            whole_connection.__enter__()
+
+        def __exit__(self, *exception: object) -> None:
+            whole_connection.__exit__(*exception)
 
         def close(self) -> None:
             """Nothing."""
