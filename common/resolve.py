@@ -282,7 +282,7 @@ def _check_adaptive(settings: JobSettings, say: Say) -> None:
             f"{say('max_minibatch_size')} {most} is below {say('minibatch_size')} "
             f"{settings.minibatch_size}, where the minibatch begins: give at least that."
         )
-    tasks = settings.num_minibatches_per_task
+    tasks = settings.minibatches_per_task
     if most > settings.minibatch_size * tasks:
         raise UsageError(
             f"{say('max_minibatch_size')} {most} does not fit into a task of {tasks} minibatches of "

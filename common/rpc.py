@@ -9,13 +9,16 @@ Both reach a process through the environment (EDL_TOKEN, EDL_IDENTITY), never th
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent import futures
 from typing import Any, TypeVar
 
 import grpc
+import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from . import unreliable
@@ -35,6 +38,7 @@ LARGEST_NBYTES = 1 << 30
 _CONTROL_NBYTES = 32 << 20
 _HEALTH_NBYTES = 4 << 10
 _RECEIVE, _SEND = "grpc.max_receive_message_length", "grpc.max_send_message_length"
+_START_S = 30.0  # for a server's thread to start, or to end
 _SILENT_S = 10.0  # a connection on which nothing came for so long is asked whether it lives
 _ALIVE = [
     ("grpc.http2.ping_timeout_ms", 5000),  # the one that closes it: keepalive_timeout_ms does not
@@ -100,10 +104,14 @@ class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
         continuation: Callable[[grpc.HandlerCallDetails], Any],
         details: grpc.HandlerCallDetails,
     ) -> Any:
-        given = dict(details.invocation_metadata or ()).get(TOKEN_KEY, "")
-        if hmac.compare_digest(str(given).encode(), self._token):
+        if _has_token(details, self._token):
             return continuation(details)
         return self._check if details.method == _HEALTH_CHECK else self._refuse
+
+
+def _has_token(details: grpc.HandlerCallDetails, token: bytes) -> bool:
+    given = dict(details.invocation_metadata or ()).get(TOKEN_KEY, "")
+    return hmac.compare_digest(str(given).encode(), token)
 
 
 class Server:
@@ -124,34 +132,15 @@ class Server:
 
         Raises EdlError where it cannot listen there, or may not without a certificate.
         """
-        identity = identity or job_identity(token)
-        host = host or own_host()
-        encrypts = identity.encrypts(host)
         self._health = health.HealthServicer()
         self._server = grpc.server(
             futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
             interceptors=[_TokenCheck(token, self._whole_health)],
-            options=[
-                (_RECEIVE, receive_nbytes),
-                (_SEND, LARGEST_NBYTES),
-                *_ALIVE,
-                ("grpc.http2.min_ping_interval_without_data_ms", int(_SILENT_S * 500)),
-                ("grpc.so_reuseport", 0),
-            ],
+            options=_server_options(receive_nbytes),
         )
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        where = joined(host, port)
-        try:
-            if encrypts:
-                bound = self._server.add_secure_port(where, _server_credentials(identity))
-            else:
-                bound = self._server.add_insecure_port(where)
-        except RuntimeError as error:
-            raise EdlError(
-                f"cannot listen on {where}: choose another --port, or 0 for any"
-            ) from error
-        self.address = joined(host, bound)
+        self.address = _bind(self._server, token, identity, host, port)
         self._server.start()
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 
@@ -165,6 +154,118 @@ class Server:
         """Refuse new calls, let running ones end within `grace_s`, close."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 1.0)
+
+
+def _server_options(receive_nbytes: int) -> list[tuple[str, Any]]:
+    return [
+        (_RECEIVE, receive_nbytes),
+        (_SEND, LARGEST_NBYTES),
+        *_ALIVE,
+        ("grpc.http2.min_ping_interval_without_data_ms", int(_SILENT_S * 500)),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def _bind(server: Any, token: str, identity: Identity | None, host: str | None, port: int) -> str:
+    """Have it listen; the address. Raises EdlError."""
+    identity, host = identity or job_identity(token), host or own_host()
+    where = joined(host, port)
+    encrypts = identity.encrypts(host)
+    try:
+        if encrypts:
+            bound = server.add_secure_port(where, _server_credentials(identity))
+        else:
+            bound = server.add_insecure_port(where)
+    except RuntimeError as error:
+        raise EdlError(f"cannot listen on {where}: choose another --port, or 0 for any") from error
+    return joined(host, bound)
+
+
+class AsyncServer:
+    """As Server, for handlers that are coroutines: however many calls wait, they cost no thread.
+
+    One thread runs them all; none may block it.
+    """
+
+    def __init__(
+        self,
+        register: Callable[[Any], None],
+        *,
+        token: str,
+        identity: Identity | None = None,
+        host: str | None = None,
+        port: int = 0,
+        receive_nbytes: int = _CONTROL_NBYTES,
+    ) -> None:
+        """Raises EdlError where it cannot listen there, or may not without a certificate."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rpc", daemon=True)
+        self._thread.start()
+
+        async def start() -> tuple[Any, str]:
+            server = grpc.aio.server(
+                interceptors=[_AsyncTokenCheck(token)], options=_server_options(receive_nbytes)
+            )
+            register(server)
+            healthy = health.aio.HealthServicer()
+            health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+            address = _bind(server, token, identity, host, port)
+            await server.start()
+            await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
+            return server, address
+
+        try:
+            self._server, self.address = self._run(start())
+        except BaseException:
+            self._end()
+            raise
+
+    def stop(self, grace_s: float = 0.5) -> None:
+        """Refuse new calls, let running ones end within `grace_s`, close. Again is harmless."""
+        if self._loop.is_closed():
+            return
+
+        async def stop() -> None:
+            await self._server.stop(grace_s)
+
+        self._run(stop(), grace_s)
+        self._end()
+
+    def _run(self, work: Any, more_s: float = 0.0) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(more_s + _START_S)
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_START_S)
+        self._loop.close()
+
+
+class _AsyncTokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """As _TokenCheck; whole health is that this answers."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+
+        async def refuse(messages: Any, context: Any) -> None:
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong"
+            )
+
+        async def check(messages: Any, context: Any) -> AsyncIterator[bytes]:
+            serving = health_pb2.HealthCheckResponse.SERVING
+            yield health_pb2.HealthCheckResponse(status=serving).SerializeToString()
+
+        self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
+        self._check = grpc.stream_stream_rpc_method_handler(check)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        details: grpc.HandlerCallDetails,
+    ) -> Any:
+        if _has_token(details, self._token):
+            return await continuation(details)
+        return self._check if details.method == _HEALTH_CHECK else self._refuse
 
 
 def serve_health() -> grpc.Server | None:

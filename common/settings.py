@@ -108,6 +108,8 @@ class Stored:
         except (TypeError, ValueError) as error:
             raise UsageError(f"{path} is not of this version: {error}.") from error
 
+_MINIBATCHES_PER_TASK = 8
+
 
 @dataclass(frozen=True)
 class JobSettings(Stored):
@@ -200,7 +202,12 @@ class JobSettings(Stored):
         "Data",
         of=("train",),
     )
-    num_minibatches_per_task: int = knob(8, "Minibatches of a task.", "Data", minimum=1)
+    num_minibatches_per_task: int = knob(
+        0,
+        "Minibatches of a task, and one task leased at a time; 0: 8, and so many tasks at once as last "
+        "two seconds.",
+        "Data",
+    )
     num_epochs: int = knob(
         1,
         "Passes over the training data; 0: as many as --max_steps takes.",
@@ -489,6 +496,11 @@ class JobSettings(Stored):
     def keeps_checkpoints(self) -> bool:
         """There is a folder for them that outlives the job: a pod's disk does not."""
         return bool(self.checkpoint_dir or self.job_volume) or self.runtime != "kubernetes"
+
+    @property
+    def minibatches_per_task(self) -> int:
+        """As asked for, or as many as are a sound unit of what a lost worker leaves."""
+        return self.num_minibatches_per_task or _MINIBATCHES_PER_TASK
 
     @property
     def resolved_staleness(self) -> int | None:

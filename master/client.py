@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..common import paths, rpc
@@ -18,6 +20,8 @@ from ..common.identity import Identity
 from ..common.line import Line
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
+
+_MOST_REPORTS = 64  # of one call
 
 
 class MasterClient(Line):
@@ -42,6 +46,7 @@ class MasterClient(Line):
     ) -> None:
         self.replica = replica
         self._numbers = itertools.count(1)
+        self._later: deque[tuple[pb.ReportTaskRequest, Callable[[bool], object]]] = deque()
         super().__init__(
             address,
             master_pb2_grpc.MasterStub,
@@ -69,11 +74,14 @@ class MasterClient(Line):
         reply: pb.RegisterReply = self._call("Register", request)
         return reply
 
-    def get_task(self, wait_s: float = 10.0) -> pb.GetTaskReply:
-        """Lease a task; the master holds the call up to `wait_s` while there is none."""
+    def get_task(self, wait_s: float = 10.0, most: int = 1) -> pb.GetTaskReply:
+        """Lease a task, or at most so many at once; the master holds the call up to `wait_s` while
+        there is none."""
         request_id = f"{self.replica.incarnation if self.replica else ''}/{next(self._numbers)}"
-        request = pb.GetTaskRequest(replica=self.replica, request_id=request_id, wait_s=wait_s)
-        reply: pb.GetTaskReply = self._call("GetTask", request, wait_s)
+        request = pb.GetTaskRequest(
+            replica=self.replica, request_id=request_id, wait_s=wait_s, most=most
+        )
+        reply: pb.GetTaskReply = self._call_with_reports("GetTask", request, wait_s)
         return reply
 
     def report_done(
@@ -99,6 +107,34 @@ class MasterClient(Line):
                 slot_map_version=slot_map_version,
             )
         )
+
+    def report_later(
+        self, report: pb.ReportTaskRequest, told: Callable[[bool], object] = lambda accepted: None
+    ) -> None:
+        """Send a report with the next `get_task`, heartbeat or `send_reports`; `told` whether it was
+        accepted. What is not sent when this process is killed is found by the fence of its task.
+        """
+        self._later.append((report, told))
+
+    def send_reports(self, state: str = "") -> None:
+        """Send those that were left for later."""
+        while self._later:
+            self.heartbeat(state=state)
+
+    def _call_with_reports(self, method: str, request: Any, wait_s: float = 0.0, **options: Any) -> Any:
+        taken = []
+        with suppress(IndexError):
+            while len(taken) < _MOST_REPORTS:
+                taken.append(self._later.popleft())
+        request.reports.extend(report for report, _ in taken)
+        try:
+            reply = self._call(method, request, wait_s, **options)
+        except BaseException:
+            self._later.extendleft(reversed(taken))
+            raise
+        for (_, told), accepted in zip(taken, reply.accepted, strict=False):  # fenced: none
+            told(accepted)
+        return reply
 
     def report_failed(self, task: int, attempt: int, failure: pb.Failure, *, records: int) -> bool:
         """The content of a span failed. False: fenced."""
@@ -144,7 +180,9 @@ class MasterClient(Line):
         """A heartbeat made by the caller; `replica` is filled in."""
         assert self.replica is not None, "only a replica has a heart"
         request.replica.CopyFrom(self.replica)
-        reply: pb.HeartbeatReply = self._call("Heartbeat", request, patience_s=patience_s)
+        reply: pb.HeartbeatReply = self._call_with_reports(
+            "Heartbeat", request, patience_s=patience_s
+        )
         return reply
 
     def begins(self, task: int, attempt: int, start: int, end: int, round_: int = 0) -> None:

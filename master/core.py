@@ -68,6 +68,8 @@ class Core:
         self._memory = memory
         self._answers: list[tuple[Future[Any], Any]] = []
         self._saved = ""
+        self._unsaved = False
+        self.saves = 0  # changes with whatever a successor must know beside the queue
 
     def do(self, kind: str, /, **arguments: Any) -> Any:
         """One decision about tasks: made, and told to nobody before it is on disk (`commit`)."""
@@ -83,9 +85,11 @@ class Core:
         """Write the decisions of a batch of events, then give its answers. Raises JobError, Fenced."""
         answers, self._answers = self._answers, []
         try:
-            if self.journal.waiting:
+            if self.journal.waiting or self._unsaved:
                 faults.point("master.commit", decisions=self.journal.waiting)
-                self.journal.commit()
+                if self._unsaved:
+                    self.save()
+                self.journal.commit()  # where that has not
                 faults.point("master.answer", answers=len(answers))
             elif answers and not self.ended:
                 self.journal.check()
@@ -97,8 +101,15 @@ class Core:
         for future, reply in answers:
             future.set_result(reply)
 
+    def save_soon(self) -> None:
+        """Have what a successor must know journaled with the decisions of this batch of events."""
+        self._unsaved = True
+        self.saves += 1
+
     def save(self) -> None:
-        """Journal what a successor must know, where that has changed. Before anybody is told."""
+        """Journal what a successor must know, where that has changed: before this returns."""
+        self._unsaved = False
+        self.saves += 1
         memory = self._memory()
         text = json.dumps({**memory, "version": 0})
         if text != self._saved:

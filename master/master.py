@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +39,7 @@ from .judge import Judges
 from .loop import Script
 from .losses import Losses
 from .membership import SERVER, WORKER, Member
+from .parking import Parked, Parking
 from .plan import Piece
 from .replicas import LONGEST_PAUSE_S, Start
 from .server_group import ServerGroup
@@ -58,16 +58,10 @@ _SILENT_LEASES = 3  # a process silent for so many leases is killed
 _SERVER_GRACE_S = 10.0
 _FAILED_GRACE_S = 2.0
 _COMPACT_AT = 20_000  # decisions: half a second of replay
-
-
-@dataclass
-class _Parked:
-    """Somebody who waits for an answer until `deadline`."""
-
-    answer: Callable[[], Any | None]
-    otherwise: Callable[[], Any]
-    deadline: float
-    future: Future[Any]
+_MOST_TASKS = 32  # of one lease: half of what the books remember of a worker (task_queue.py)
+_BEATS_PER_S = 400  # of all workers together, where their number allows it: a tenth of a core
+# What who waits for an answer waits for.
+_TASK, _SERVERS, _ROUND = "task", "servers", "round"
 
 
 class Master:
@@ -118,8 +112,9 @@ class Master:
         self._watch = watch
         self._runtime: Runtime | None = None
         self._processes: dict[tuple[str, int], Replica] = {}
-        self._parked: deque[_Parked] = deque()
-        self._watchers: deque[tuple[int, _Parked]] = deque()
+        self._parking = Parking()
+        self._asked_tasks = self._asked_servers = 0  # what was new when those who wait were asked
+        self._watchers: deque[tuple[int, Parked]] = deque()
         self._looked = clock.now()  # for who is silent
         self._silent: dict[tuple[str, int], float] = {}  # role, index: last heard
         self._stop_reason = ""
@@ -247,12 +242,11 @@ class Master:
         """Answer all who wait; where there is another master, that one shall."""
         with suppress(EdlError):  # then they are told
             self.core.commit()
-        for parked in (*self._parked, *(each for _, each in self._watchers)):
+        for parked in (*self._parking.take_all(), *(each for _, each in self._watchers)):
             if self._superseded:
                 parked.future.set_exception(Unreachable("this master has ended"))
             else:
                 parked.future.set_result(parked.answer() or parked.otherwise())
-        self._parked.clear()
         self._watchers.clear()
 
     def _run_loop(self) -> None:
@@ -298,15 +292,30 @@ class Master:
         return self._ask(lambda: self._heartbeat(request))
 
     def report_task(self, request: pb.ReportTaskRequest) -> Future[pb.ReportTaskReply]:
-        return self._ask(lambda: pb.ReportTaskReply(accepted=self._report(request)))
+        return self._ask(
+            lambda: pb.ReportTaskReply(accepted=self._report(request.replica, request))
+        )
 
     def get_task(self, request: pb.GetTaskRequest) -> Future[pb.GetTaskReply]:
-        # A request is a sign of life when it comes, not for as long as it is parked.
-        self.loop.post(lambda: self._heard(request.replica.incarnation))
+        accepted: list[bool] = []
+
+        def come() -> None:
+            # A request is a sign of life when it comes, not for as long as it is parked.
+            self._heard(request.replica.incarnation)
+            accepted.extend(self._report(request.replica, report) for report in request.reports)
+
+        def answer() -> pb.GetTaskReply | None:
+            reply = self._get_task(request)
+            if reply is not None:
+                reply.accepted.extend(accepted)
+            return reply
+
         return self._ask_and_wait(
-            lambda: self._get_task(request),
-            lambda: pb.GetTaskReply(outcome=pb.GetTaskReply.WAIT),
+            _TASK if self.collective is None else _ROUND,
+            answer,
+            lambda: pb.GetTaskReply(outcome=pb.GetTaskReply.WAIT, accepted=accepted),
             request.wait_s,
+            come,
         )
 
     def get_servers(self, request: pb.GetServersRequest) -> Future[pb.GetServersReply]:
@@ -314,7 +323,7 @@ class Master:
             reply = self.group.reply()
             return reply if reply.slot_map_version > request.known_slot_map_version else None
 
-        return self._ask_and_wait(newer, self.group.reply, request.wait_s)
+        return self._ask_and_wait(_SERVERS, newer, self.group.reply, request.wait_s)
 
     # of all-reduce
 
@@ -325,8 +334,6 @@ class Master:
         return self.collective
 
     def join(self, request: pb.JoinRequest) -> Future[pb.JoinReply]:
-        self.loop.post(lambda: self._heard(request.replica.incarnation))
-
         def answer() -> pb.JoinReply | None:
             replica = request.replica
             if self.members.get(replica.incarnation) is None:
@@ -337,14 +344,13 @@ class Master:
                 return pb.JoinReply(outcome=pb.JoinReply.LEAVE)
             return self.members_group.joined(request)
 
-        def ask() -> pb.JoinReply | None:
-            reply = answer()
-            if reply is None and not request.leaves:
+        def come() -> None:
+            self._heard(request.replica.incarnation)
+            if answer() is None and not request.leaves:
                 self.members_group.join(request)
-            return reply
 
         return self._ask_and_wait(
-            answer, lambda: pb.JoinReply(outcome=pb.JoinReply.WAIT), request.wait_s, ask
+            _ROUND, answer, lambda: pb.JoinReply(outcome=pb.JoinReply.WAIT), request.wait_s, come
         )
 
     def watch_round(self, request: pb.WatchRoundRequest) -> Future[pb.WatchRoundReply]:
@@ -352,7 +358,7 @@ class Master:
             leaving = self._must_leave(WORKER, request.replica.index)
             return self.members_group.watched(request, leaving)
 
-        return self._ask_and_wait(answer, pb.WatchRoundReply, request.wait_s)
+        return self._ask_and_wait(_ROUND, answer, pb.WatchRoundReply, request.wait_s)
 
     def put_key(self, request: pb.PutKeyRequest) -> Future[pb.PutKeyReply]:
         def put() -> pb.PutKeyReply:
@@ -365,7 +371,7 @@ class Master:
         def answer() -> pb.GetKeyReply | None:
             return self.members_group.get_key(request)
 
-        return self._ask_and_wait(answer, pb.GetKeyReply, request.wait_s)
+        return self._ask_and_wait(_ROUND, answer, pb.GetKeyReply, request.wait_s)
 
     def report_order(self, request: pb.ReportOrderRequest) -> Future[pb.ReportOrderReply]:
         def report() -> pb.ReportOrderReply:
@@ -379,7 +385,7 @@ class Master:
 
         def park() -> None:
             deadline = self.core.clock.now() + request.wait_s
-            parked = _Parked(lambda: None, self._status_reply, deadline, future)
+            parked = Parked(lambda: None, self._status_reply, deadline, future)
             self._watchers.append((request.known_revision, parked))
 
         return self._post(park, future)
@@ -413,21 +419,24 @@ class Master:
 
     def _ask_and_wait(
         self,
+        topic: str,
         answer: Callable[[], Answer | None],
         otherwise: Callable[[], Answer],
         wait_s: float,
-        first: Callable[[], Any] = lambda: None,
+        come: Callable[[], Any] = lambda: None,
     ) -> Future[Answer]:
-        """`first` happens once, when the request comes."""
+        """`come` happens once, when the request comes."""
         future: Future[Answer] = Future()
 
         def park() -> None:
-            first()
-            self._parked.append(_Parked(answer, otherwise, self.core.clock.now() + wait_s, future))
+            come()
+            deadline = self.core.clock.now() + wait_s
+            self._parking.park(topic, Parked(answer, otherwise, deadline, future))
 
         return self._post(park, future)
 
     def _post(self, event: Callable[[], Any], future: Future[Answer]) -> Future[Answer]:
+        future.set_running_or_notify_cancel()  # whoever asked may go away; it is answered all the same
         if not self.loop.post(event):
             future.set_exception(Unreachable("the job is over"))
         return future
@@ -457,7 +466,7 @@ class Master:
         self.core.tell(f"{role} {replica.index} registered (pid {request.pid})")
         if request.note:
             self.core.tell(f"{role} {replica.index}: {request.note}")
-        self.core.save()
+        self.core.save_soon()
         return pb.RegisterReply(
             settings_json=self.settings.to_json(), job_dir=str(self.core.job_dir)
         )
@@ -477,6 +486,7 @@ class Master:
             self.core.version = max(self.core.version, request.version)
             if request.HasField("coverage") and self.servers is not None:
                 self.servers.covered(replica.index, request.coverage)
+        accepted = [self._report(replica, report) for report in request.reports]
         for note in request.notes:
             self.core.tell(f"{_ROLES[replica.role]} {replica.index}: {note}")
         lessee = replica.incarnation
@@ -501,7 +511,15 @@ class Master:
             low_water=self.queue.low_water,
             slot_map_version=self.servers.version if self.servers is not None else 0,
             tasks_below=self.queue.plan.first_id_of(self.queue.opened),
+            accepted=accepted,
+            interval_s=self._interval_s if replica.role == pb.WORKER else 0.0,
         )
+
+    @property
+    def _interval_s(self) -> float:
+        """Between two heartbeats of a worker: the more there are, the longer."""
+        lease_s, workers = self.settings.lease_s, self.members.count(WORKER)
+        return min(max(min(1.0, lease_s / 5), workers / _BEATS_PER_S), lease_s / 4)
 
     def _process_of(self, replica: pb.Replica) -> str:
         """The incarnation that the process was started as: it may have had others since."""
@@ -516,11 +534,16 @@ class Master:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.FINISHED)
         if self._must_leave(WORKER, replica.index):
             return pb.GetTaskReply(outcome=pb.GetTaskReply.DRAIN)
-        if len(self.members.of(WORKER)) < min(self.settings.min_workers, self.replicas.wanted):
+        if self.members.count(WORKER) < min(self.settings.min_workers, self.replicas.wanted):
             return None
         if self.collective is not None:
             return self._get_task_of_round(self.collective, request)
-        return self._lease(request, {"worker": replica.incarnation, "request": request.request_id})
+        # Near the end of an epoch everybody gets a share of what is left.
+        share = self.queue.todo // (2 * max(1, self.members.count(WORKER)))
+        most = max(1, min(request.most, _MOST_TASKS, share))
+        about = {"worker": replica.incarnation, "request": request.request_id, "most": most}
+        tasks = self.queue.lease_some(**about)
+        return self._leased(request, "lease_some", about, tasks) if tasks else None
 
     def _get_task_of_round(
         self, group: Collective, request: pb.GetTaskRequest
@@ -545,21 +568,26 @@ class Master:
         return reply
 
     def _lease(self, request: pb.GetTaskRequest, terms: dict[str, Any]) -> pb.GetTaskReply | None:
+        task = self.queue.lease(**terms)
+        return self._leased(request, "lease", terms, [task]) if task is not None else None
+
+    def _leased(
+        self, request: pb.GetTaskRequest, kind: str, terms: dict[str, Any], tasks: list[Task]
+    ) -> pb.GetTaskReply:
         replica = request.replica
-        task: Task | None = self.queue.lease(**terms)
-        if task is None:
-            return None
-        self.core.journal.append("lease", terms)
+        self.core.journal.append(kind, terms)
         self.replicas.works(WORKER, replica.index, self._process_of(replica))
-        faults.point("master.lease", task=task.id)
-        log.debug("task=%d attempt=%d worker=%d -> leased", task.id, task.attempt, replica.index)
-        return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self._task_message(task))
+        for task in tasks:
+            faults.point("master.lease", task=task.id)
+            log.debug("task=%d attempt=%d -> leased by=%d", task.id, task.attempt, replica.index)
+        first, *more = map(self._task_message, tasks)
+        return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=first, more=more)
 
     def _heard(self, incarnation: str) -> None:
         self.members.heard(incarnation, self.core.clock.now())
 
-    def _report(self, request: pb.ReportTaskRequest) -> bool:
-        worker = request.replica.incarnation
+    def _report(self, replica: pb.Replica, request: pb.ReportTaskRequest) -> bool:
+        worker = replica.incarnation
         self._heard(worker)
         group = self.collective
         if group is not None and request.round and group.is_member(worker, request.round):
@@ -588,7 +616,7 @@ class Master:
         accepted = self.core.do("failed", **about, failure=failure)
         if accepted and not over:
             where = f"positions {told.start}-{told.end} of task {request.task}"
-            self.core.tell(f"worker {request.replica.index} failed at {where}: {told.error}")
+            self.core.tell(f"worker {replica.index} failed at {where}: {told.error}")
             log.warning("%s\n%s", told.error, told.traceback)
         return bool(accepted)
 
@@ -626,7 +654,7 @@ class Master:
             self._lost(member, slot.last_end)
         self.members.lose(replica.incarnation)  # also where it never registered
         self._silent.pop((replica.role, replica.index), None)
-        self.core.save()
+        self.core.save_soon()
 
     def _lost(self, member: Member, why: str) -> None:
         """Only a worker holds leases: the loss of server i moves no task of worker i."""
@@ -646,7 +674,7 @@ class Master:
         if previous == workers:
             return previous
         self.core.tell(f"workers wanted: {workers} (were {previous})")
-        self.core.save()
+        self.core.save_soon()
         for slot in self.replicas.running(WORKER):
             if slot.leaving:
                 self._stop_process(WORKER, slot.index, self.settings.drain_grace_s)
@@ -681,10 +709,10 @@ class Master:
         self.core.commit()
         self._show(now)
         tick = now + _TICK_S
-        waiting = (p.deadline for p in self._parked)
+        waiting = self._parking.next_deadline() or tick
         silent = self.members.next_expiry()
         expiry = tick if silent is None else max(silent, now) + _JUST_AFTER_S
-        return min([tick, expiry, self.replicas.next_start() or tick, *waiting])
+        return min(tick, expiry, self.replicas.next_start() or tick, waiting)
 
     def _expire(self, now: float) -> None:
         away_s, self._looked = now - self._looked, now
@@ -701,7 +729,7 @@ class Master:
                 f"worker {member.index}{whose} was silent for {self.settings.lease_s:g} s: lost"
             )
             self._lost(member, "silent")
-            self.core.save()
+            self.core.save_soon()
         for (role, index), last_heard in list(self._silent.items()):
             if now - last_heard > _SILENT_LEASES * self.settings.lease_s:
                 del self._silent[role, index]
@@ -741,7 +769,7 @@ class Master:
             arguments = self.servers.arguments(start.index)
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._processes[start.role, start.index] = replica
-        self.core.save()
+        self.core.save_soon()
         if replica.pid:
             self._await_registration(replica)
 
@@ -763,19 +791,26 @@ class Master:
             )
 
     def _answer_parked(self, now: float) -> None:
-        for _ in range(len(self._parked)):
-            parked = self._parked.popleft()
-            try:
-                reply = parked.answer()
-            except EdlError as error:
-                parked.future.set_exception(as_told(error))
-                raise
-            if reply is None and now >= parked.deadline:
-                reply = parked.otherwise()
-            if reply is None:
-                self._parked.append(parked)
-            else:
-                self.core.answer(parked.future, reply)
+        news, self._asked_tasks = self.core.saves > self._asked_tasks, self.core.saves
+        self._parking.settle(_TASK, lambda: news or self.queue.has_todo, self._give)
+        version = self.servers.version if self.servers is not None else 0
+        newer, self._asked_servers = version > self._asked_servers, version
+        self._parking.settle(_SERVERS, lambda: newer, self._give)
+        self._parking.settle(_ROUND, lambda: True, self._give)
+        for parked in self._parking.overdue(now):
+            if not self._give(parked):
+                self.core.answer(parked.future, parked.otherwise())
+
+    def _give(self, parked: Parked) -> bool:
+        """Answer, where there is an answer."""
+        try:
+            reply = parked.answer()
+        except EdlError as error:
+            parked.future.set_exception(as_told(error))
+            raise
+        if reply is not None:
+            self.core.answer(parked.future, reply)
+        return reply is not None
 
     def _show(self, now: float) -> None:
         if self.status.tick(now):

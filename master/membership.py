@@ -8,6 +8,7 @@ is lost by it. Roles never touch each other: worker 3 and server 3 are strangers
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -43,7 +44,10 @@ class Membership:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._members: dict[str, Member] = {}  # by incarnation
+        self._places: dict[str, dict[int, Member]] = {WORKER: {}, SERVER: {}}
         self._lost: set[str] = set()
+        # Of each worker, when it was heard once; it may have been since. Looked at when that is old.
+        self._heard: list[tuple[float, str]] = []  # heap
 
     def register(self, member: Member) -> tuple[bool, list[Member]]:
         """Whether it is in, and who is lost by that. A repeat changes nothing."""
@@ -54,8 +58,14 @@ class Membership:
             known.last_heard = member.last_heard
             return True, []
         replaced = self.lose_index(member.role, member.index)
-        self._members[member.incarnation] = member
+        self._put(member)
         return True, replaced
+
+    def _put(self, member: Member) -> None:
+        self._members[member.incarnation] = member
+        self._places[member.role][member.index] = member
+        if member.role == WORKER:
+            heapq.heappush(self._heard, (member.last_heard, member.incarnation))
 
     def heard(
         self,
@@ -80,38 +90,41 @@ class Membership:
     def lose(self, incarnation: str) -> Member | None:
         """It is gone for good; None where it was not there."""
         self._lost.add(incarnation)
-        return self._members.pop(incarnation, None)
+        member = self._members.pop(incarnation, None)
+        if member is not None:
+            del self._places[member.role][member.index]
+        return member
 
     def lose_index(self, role: str, index: int) -> list[Member]:
         """All incarnations of one process are gone."""
-        gone = [m for m in self._members.values() if (m.role, m.index) == (role, index)]
-        for member in gone:
-            self.lose(member.incarnation)
-        return gone
+        member = self._places[role].get(index)
+        if member is None:
+            return []
+        self.lose(member.incarnation)
+        return [member]
 
     def expire(self, now: float) -> list[Member]:
         """Workers silent for longer than the lease: lost."""
-        gone = [
-            m
-            for m in self._members.values()
-            if m.role == WORKER and now - m.last_heard > self._lease_s
-        ]
-        for member in gone:
-            self.lose(member.incarnation)
+        gone = []
+        while self._heard and now - self._heard[0][0] > self._lease_s:
+            _, incarnation = heapq.heappop(self._heard)
+            member = self._members.get(incarnation)
+            if member is None:
+                continue
+            if now - member.last_heard > self._lease_s:
+                self.lose(incarnation)
+                gone.append(member)
+            else:
+                heapq.heappush(self._heard, (member.last_heard, incarnation))
         return gone
 
     def next_expiry(self) -> float | None:
-        """When `expire` has somebody, unless that one is heard before."""
-        heard = [m.last_heard for m in self._members.values() if m.role == WORKER]
-        return min(heard) + self._lease_s if heard else None
+        """When `expire` may have somebody; it must be asked then to know more."""
+        return self._heard[0][0] + self._lease_s if self._heard else None
 
     def hung_servers(self, now: float, patience_s: float) -> list[Member]:
         """Servers silent for longer than `patience_s`; named again after as long."""
-        hung = [
-            m
-            for m in self._members.values()
-            if m.role == SERVER and now - m.last_heard > patience_s
-        ]
+        hung = [m for m in self._places[SERVER].values() if now - m.last_heard > patience_s]
         for member in hung:
             member.last_heard = now
         return hung
@@ -132,12 +145,20 @@ class Membership:
 
     def restore(self, members: Iterable[Member], gone: Iterable[str]) -> None:
         """Be as another was, whose `all` and `gone` these are."""
-        self._members = {member.incarnation: member for member in members}
         self._lost = set(gone)
+        self._members.clear()
+        self._heard.clear()
+        self._places = {WORKER: {}, SERVER: {}}
+        for member in members:
+            self._put(member)
 
     def get(self, incarnation: str) -> Member | None:
         return self._members.get(incarnation)
 
+    def count(self, role: str) -> int:
+        """How many there are of a role."""
+        return len(self._places[role])
+
     def of(self, role: str) -> list[Member]:
         """Members of a role, by index."""
-        return sorted((m for m in self._members.values() if m.role == role), key=lambda m: m.index)
+        return [member for _, member in sorted(self._places[role].items())]

@@ -295,7 +295,7 @@ def plan_of(settings: JobSettings, described: dict[str, Any], first_id: int = 1)
     """The plan of a job; `described` is what `edl.worker --describe` wrote."""
     common: dict[str, Any] = {
         "minibatch_size": settings.minibatch_size,
-        "num_minibatches_per_task": settings.num_minibatches_per_task,
+        "num_minibatches_per_task": settings.minibatches_per_task,
         "first_id": first_id,
     }
     if settings.command == "evaluate":

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edl.master")
 
-_RPC_THREADS = 512  # a parked long poll holds one; they are made as needed
 _SAY_S = 30.0  # between two lines of what a start waits for
 _IMPORT_S = 1800.0  # our own imports and torch's, from a network's disk: no code of the user's
 _STACK_S = 1.0  # it is written by then
@@ -184,7 +183,7 @@ def _run(
     scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
     identity = job_identity(rpc.job_token())
     token = identity.token
-    task_records = settings.minibatch_size * settings.num_minibatches_per_task
+    task_records = settings.minibatch_size * settings.minibatches_per_task
     master = Master(
         settings=settings,
         job_dir=job_dir,
@@ -319,15 +318,14 @@ def _begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> _
     return journal, queue, restore, described
 
 
-def _listen(servicer: MasterServicer, token: str, port: int, job_dir: Path) -> rpc.Server:
+def _listen(servicer: MasterServicer, token: str, port: int, job_dir: Path) -> rpc.AsyncServer:
     """Serve where the master before did, so that nobody has to look; else at `port`."""
 
-    def listen(port: int) -> rpc.Server:
-        return rpc.Server(
+    def listen(port: int) -> rpc.AsyncServer:
+        return rpc.AsyncServer(
             lambda server: master_pb2_grpc.add_MasterServicer_to_server(servicer, server),
             token=token,
             port=port,
-            threads=_RPC_THREADS,
         )
 
     before = paths.master_address(job_dir)

@@ -204,7 +204,7 @@ class ServerGroup:
             self._coverage[index] = coverage
             if coverage.snapshot > known:
                 # a replacement must never begin with less than what was relied on
-                self._core.save()
+                self._core.save_soon()
             self.newly_covered = True
 
     def _retire(self) -> None:

@@ -1,12 +1,14 @@
 """The gRPC face of the master: posts requests to the loop and waits for its answers.
 
-Nothing is decided here. A request that lacks what it must have is INVALID_ARGUMENT.
+Nothing is decided here. A request that lacks what it must have is INVALID_ARGUMENT. The handlers are
+coroutines: a worker that waits for a task costs no thread (common/rpc.AsyncServer).
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
 import grpc
@@ -18,6 +20,7 @@ from .master import Master
 
 _ANSWER_S = 30.0  # the loop answers at once; more than a lease means that it hangs
 _LONGEST_WAIT_S = 60.0  # of a long poll
+MOST_REPORTS = 64  # of one call: as many are remembered, should it be repeated (task_queue.py)
 
 Reply = TypeVar("Reply")
 
@@ -26,91 +29,99 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
     def __init__(self, master: Master) -> None:
         self._master = master
 
-    def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterReply:
-        _check_replica(request.replica, context)
-        return _wait(self._master.register(request), context)
+    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterReply:
+        await _check_replica(request.replica, context)
+        return await _wait(self._master.register(request), context)
 
-    def GetTask(self, request: pb.GetTaskRequest, context: Any) -> pb.GetTaskReply:
-        _check_replica(request.replica, context, worker=True)
+    async def GetTask(self, request: pb.GetTaskRequest, context: Any) -> pb.GetTaskReply:
+        await _check_replica(request.replica, context, worker=True)
         if not request.request_id:
-            _refuse(context, "request_id is empty: it is what makes a repeat harmless")
+            await _refuse(context, "request_id is empty: it is what makes a repeat harmless")
+        await _check_reports(request.reports, context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return _wait(self._master.get_task(request), context, request.wait_s)
+        return await _wait(self._master.get_task(request), context, request.wait_s)
 
-    def ReportTask(self, request: pb.ReportTaskRequest, context: Any) -> pb.ReportTaskReply:
-        _check_replica(request.replica, context, worker=True)
-        if request.WhichOneof("outcome") is None:
-            _refuse(context, "a report must say done, failed or handed_back")
-        return _wait(self._master.report_task(request), context)
+    async def ReportTask(self, request: pb.ReportTaskRequest, context: Any) -> pb.ReportTaskReply:
+        await _check_replica(request.replica, context, worker=True)
+        await _check_reports([request], context)
+        return await _wait(self._master.report_task(request), context)
 
-    def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
-        _check_replica(request.replica, context)
-        return _wait(self._master.heartbeat(request), context)
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
+        await _check_replica(request.replica, context)
+        await _check_reports(request.reports, context)
+        return await _wait(self._master.heartbeat(request), context)
 
-    def GetServers(self, request: pb.GetServersRequest, context: Any) -> pb.GetServersReply:
+    async def GetServers(self, request: pb.GetServersRequest, context: Any) -> pb.GetServersReply:
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return _wait(self._master.get_servers(request), context, request.wait_s)
+        return await _wait(self._master.get_servers(request), context, request.wait_s)
 
-    def Join(self, request: pb.JoinRequest, context: Any) -> pb.JoinReply:
-        _check_replica(request.replica, context, worker=True)
-        self._must_reduce(context)
+    async def Join(self, request: pb.JoinRequest, context: Any) -> pb.JoinReply:
+        await _check_replica(request.replica, context, worker=True)
+        await self._must_reduce(context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return _wait(self._master.join(request), context, request.wait_s)
+        return await _wait(self._master.join(request), context, request.wait_s)
 
-    def WatchRound(self, request: pb.WatchRoundRequest, context: Any) -> pb.WatchRoundReply:
-        _check_replica(request.replica, context, worker=True)
-        self._must_reduce(context)
+    async def WatchRound(self, request: pb.WatchRoundRequest, context: Any) -> pb.WatchRoundReply:
+        await _check_replica(request.replica, context, worker=True)
+        await self._must_reduce(context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return _wait(self._master.watch_round(request), context, request.wait_s)
+        return await _wait(self._master.watch_round(request), context, request.wait_s)
 
-    def PutKey(self, request: pb.PutKeyRequest, context: Any) -> pb.PutKeyReply:
-        self._must_reduce(context)
-        return _wait(self._master.put_key(request), context)
+    async def PutKey(self, request: pb.PutKeyRequest, context: Any) -> pb.PutKeyReply:
+        await self._must_reduce(context)
+        return await _wait(self._master.put_key(request), context)
 
-    def GetKey(self, request: pb.GetKeyRequest, context: Any) -> pb.GetKeyReply:
-        self._must_reduce(context)
+    async def GetKey(self, request: pb.GetKeyRequest, context: Any) -> pb.GetKeyReply:
+        await self._must_reduce(context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return _wait(self._master.get_key(request), context, request.wait_s)
+        return await _wait(self._master.get_key(request), context, request.wait_s)
 
-    def ReportOrder(self, request: pb.ReportOrderRequest, context: Any) -> pb.ReportOrderReply:
-        _check_replica(request.replica, context, worker=True)
-        self._must_reduce(context)
-        return _wait(self._master.report_order(request), context)
+    async def ReportOrder(self, request: pb.ReportOrderRequest, context: Any) -> pb.ReportOrderReply:
+        await _check_replica(request.replica, context, worker=True)
+        await self._must_reduce(context)
+        return await _wait(self._master.report_order(request), context)
 
-    def _must_reduce(self, context: Any) -> None:
+    async def _must_reduce(self, context: Any) -> None:
         if self._master.collective is None:
-            _refuse(context, "this job keeps its parameters on servers: there are no rounds")
+            await _refuse(context, "this job keeps its parameters on servers: there are no rounds")
 
-    def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
+    async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return _wait(self._master.get_status(request), context, request.wait_s)
+        return await _wait(self._master.get_status(request), context, request.wait_s)
 
-    def Scale(self, request: pb.ScaleRequest, context: Any) -> pb.ScaleReply:
+    async def Scale(self, request: pb.ScaleRequest, context: Any) -> pb.ScaleReply:
         if request.num_workers < 1:
-            _refuse(context, f"{request.num_workers} workers: scale to at least 1, or stop the job")
-        return _wait(self._master.scale(request), context)
+            await _refuse(context, f"{request.num_workers} workers: scale to at least 1, or stop the job")
+        return await _wait(self._master.scale(request), context)
 
-    def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:
-        return _wait(self._master.stop(request.reason), context)
+    async def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:
+        return await _wait(self._master.stop(request.reason), context)
 
 
-def _check_replica(replica: pb.Replica, context: Any, worker: bool = False) -> None:
+async def _check_replica(replica: pb.Replica, context: Any, worker: bool = False) -> None:
     roles = (pb.WORKER,) if worker else (pb.WORKER, pb.SERVER)
     if replica.role not in roles or not replica.incarnation:
-        _refuse(context, "a request must name the role and the incarnation of its sender")
+        await _refuse(context, "a request must name the role and the incarnation of its sender")
 
 
-def _refuse(context: Any, message: str) -> None:
-    context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+async def _check_reports(reports: Sequence[pb.ReportTaskRequest], context: Any) -> None:
+    if len(reports) > MOST_REPORTS:
+        await _refuse(context, f"{len(reports)} reports in one call: at most {MOST_REPORTS}")
+    if any(report.WhichOneof("outcome") is None for report in reports):
+        await _refuse(context, "a report must say done, failed or handed_back")
 
 
-def _wait(future: Future[Reply], context: Any, wait_s: float = 0.0) -> Reply:
+async def _refuse(context: Any, message: str) -> None:
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+async def _wait(future: Future[Reply], context: Any, wait_s: float = 0.0) -> Reply:
     try:
-        return future.result(wait_s + _ANSWER_S)
-    except FutureTimeout:
-        context.abort(grpc.StatusCode.UNAVAILABLE, "the master does not answer now")
+        return await asyncio.wait_for(asyncio.wrap_future(future), wait_s + _ANSWER_S)
+    except TimeoutError:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the master does not answer now")
     except Unreachable as error:
-        context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
     except EdlError as error:
-        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
     raise AssertionError("abort raises")

@@ -74,7 +74,7 @@ class State(Enum):
     DONE = "done"
 
 
-@dataclass
+@dataclass(slots=True)
 class Task:
     """A range of records of one epoch. Positions count from its start, in its own order.
 
@@ -175,6 +175,7 @@ class TaskQueue:
         self._survived = 0  # leases that ended otherwise, and careful spans
         self._todo: list[tuple[int, int, int]] = []  # heap of (rank, failures so far, id)
         self._leased: dict[int, None] = {}
+        self._held: dict[str, dict[int, None]] = {}  # the same, by who holds it
         self._fencing: dict[int, None] = {}
         self._done: dict[int, None] = {}
         self._results: dict[int, None] = {}  # those of them that pushed nothing
@@ -256,11 +257,31 @@ class TaskQueue:
         task.worker = worker
         task.tell(f"attempt {task.attempt} leased by {worker} at {task.position}")
         self._leased[task.id] = None
+        self._held.setdefault(worker, {})[task.id] = None
         self._begun[task.id] = None
         known[request] = (task.id, task.attempt)
         while len(known) > _REPORTS_KEPT:
             known.popitem(last=False)
         return task
+
+    def lease_some(self, worker: str, request: str, most: int) -> list[Task]:
+        """The next tasks for a worker's request, at most so many; empty: none now.
+
+        Asked again, those of them that it still holds. A task to be done with care comes last.
+        """
+        first = f"{request}#0"
+        again = self.knows(worker, first)
+        tasks: list[Task] = []
+        for number in range(most):
+            name = f"{request}#{number}"
+            if again and not self.knows(worker, name):
+                break
+            task = self.lease(worker, name)
+            if task is not None:
+                tasks.append(task)
+            if not again and (task is None or task.careful):
+                break
+        return tasks
 
     def holds(self, worker: str, task: int, attempt: int) -> bool:
         """The worker (or round) has this lease now."""
@@ -294,10 +315,9 @@ class TaskQueue:
         if doubtful and current.kind == Kind.TRAIN:
             self._come_back(current, f"done by {worker}, at servers of which one was replaced")
             return self._answer(worker, task, attempt, True)
-        del self._leased[task]
+        self._let_go(current)
         self._failures_of_no_record = 0
         self._survived += 1
-        current.worker = ""
         current.result = result
         current.tell(f"attempt {attempt} done by {worker}")
         self._finish(current)
@@ -374,6 +394,7 @@ class TaskQueue:
         held = self.held_by(worker)
         for task in held:
             self._come_back(task, f"lost with {worker}")
+        self._requests.pop(worker, None)  # it asks no more
         return [Fence(t.id, t.attempt) for t in held if t.state == State.FENCING]
 
     def fenced(self, task: int, attempt: int, applied: Sequence[int]) -> None:
@@ -463,7 +484,9 @@ class TaskQueue:
             if task.state == State.TODO:
                 self._todo = [entry for entry in self._todo if entry[-1] != task.id]
                 heapq.heapify(self._todo)
-            for places in (self.tasks, self._leased, self._done, self._results, self._begun):
+            if task.state == State.LEASED:
+                self._let_go(task)
+            for places in (self.tasks, self._done, self._results, self._begun):
                 places.pop(task.id, None)
         del self._open_of_group[group]
 
@@ -534,6 +557,12 @@ class TaskQueue:
     def has_todo(self) -> bool:
         return self._next() is not None
 
+    @property
+    def todo(self) -> int:
+        """Tasks that may be leased now."""
+        untouched = sum(end - first for first, end, _ in self._untouched)
+        return len(self._todo) + (0 if self.closed else untouched)
+
     def group_done(self, group: str) -> bool:
         return not self._open_of_group[group]
 
@@ -542,7 +571,7 @@ class TaskQueue:
         return [self.tasks[number] for number in self._leased]
 
     def held_by(self, worker: str) -> list[Task]:
-        return [t for t in map(self.tasks.__getitem__, self._leased) if t.worker == worker]
+        return [self.tasks[number] for number in self._held.get(worker, ())]
 
     @property
     def records_done(self) -> int:
@@ -564,7 +593,7 @@ class TaskQueue:
         """Tasks by state; `done` counts retired ones too."""
         untouched = sum(end - first for first, end, _ in self._untouched)
         counts = {
-            "todo": len(self._todo) + (0 if self.closed else untouched),
+            "todo": self.todo,
             "leased": len(self._leased),
             "fencing": len(self._fencing),
             "done": self._tasks_done,
@@ -742,9 +771,8 @@ class TaskQueue:
 
     def _come_back(self, task: Task, why: str) -> None:
         self._must(task, State.LEASED, why)
-        del self._leased[task.id]
+        self._let_go(task)
         task.tell(f"attempt {task.attempt} {why}")
-        task.worker = ""
         task.trying.clear()
         task.attempt += 1
         if task.kind == Kind.TRAIN:
@@ -753,6 +781,15 @@ class TaskQueue:
             return
         task.heard = 0
         self._requeue(task)
+
+    def _let_go(self, task: Task) -> None:
+        """Nobody holds it any more."""
+        del self._leased[task.id]
+        held = self._held[task.worker]
+        del held[task.id]
+        if not held:
+            del self._held[task.worker]
+        task.worker = ""
 
     def _finish(self, task: Task) -> None:
         self._prove(task, task.size)

@@ -100,21 +100,25 @@ class Task(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., kind: _Optional[_Union[TaskKind, str]] = ..., source: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., boundaries: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., cut: _Optional[str] = ..., payload: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., careful: bool = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
-    __slots__ = ("replica", "request_id", "wait_s", "round", "number")
+    __slots__ = ("replica", "request_id", "wait_s", "round", "number", "most", "reports")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     request_id: str
     wait_s: float
     round: int
     number: int
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., request_id: _Optional[str] = ..., wait_s: _Optional[float] = ..., round: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    most: int
+    reports: _containers.RepeatedCompositeFieldContainer[ReportTaskRequest]
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., request_id: _Optional[str] = ..., wait_s: _Optional[float] = ..., round: _Optional[int] = ..., number: _Optional[int] = ..., most: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[ReportTaskRequest, _Mapping]]] = ...) -> None: ...
 
 class GetTaskReply(_message.Message):
-    __slots__ = ("outcome", "task")
+    __slots__ = ("outcome", "task", "more", "accepted")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         TASK: _ClassVar[GetTaskReply.Outcome]
@@ -131,9 +135,13 @@ class GetTaskReply(_message.Message):
     ROUND_OVER: GetTaskReply.Outcome
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     outcome: GetTaskReply.Outcome
     task: Task
-    def __init__(self, outcome: _Optional[_Union[GetTaskReply.Outcome, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[Task]
+    accepted: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, outcome: _Optional[_Union[GetTaskReply.Outcome, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., more: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., accepted: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("start", "end", "source", "record", "error", "traceback")
@@ -211,7 +219,7 @@ class Coverage(_message.Message):
     def __init__(self, snapshot: _Optional[int] = ..., low_water: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[Coverage.Task, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("replica", "progress", "version", "scalars", "state", "coverage", "notes", "round", "trying", "stuck")
+    __slots__ = ("replica", "progress", "version", "scalars", "state", "coverage", "notes", "round", "trying", "stuck", "reports")
     class ScalarsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +237,7 @@ class HeartbeatRequest(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     TRYING_FIELD_NUMBER: _ClassVar[int]
     STUCK_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
     version: int
@@ -239,7 +248,8 @@ class HeartbeatRequest(_message.Message):
     round: int
     trying: Trying
     stuck: Stuck
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ..., trying: _Optional[_Union[Trying, _Mapping]] = ..., stuck: _Optional[_Union[Stuck, _Mapping]] = ...) -> None: ...
+    reports: _containers.RepeatedCompositeFieldContainer[ReportTaskRequest]
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ..., trying: _Optional[_Union[Trying, _Mapping]] = ..., stuck: _Optional[_Union[Stuck, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[ReportTaskRequest, _Mapping]]] = ...) -> None: ...
 
 class Trying(_message.Message):
     __slots__ = ("task", "attempt", "start", "end")
@@ -264,18 +274,22 @@ class Stuck(_message.Message):
     def __init__(self, what: _Optional[str] = ..., seconds: _Optional[float] = ..., over: bool = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("fenced", "drain", "low_water", "slot_map_version", "tasks_below")
+    __slots__ = ("fenced", "drain", "low_water", "slot_map_version", "tasks_below", "accepted", "interval_s")
     FENCED_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     LOW_WATER_FIELD_NUMBER: _ClassVar[int]
     SLOT_MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
     TASKS_BELOW_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     fenced: bool
     drain: bool
     low_water: int
     slot_map_version: int
     tasks_below: int
-    def __init__(self, fenced: bool = ..., drain: bool = ..., low_water: _Optional[int] = ..., slot_map_version: _Optional[int] = ..., tasks_below: _Optional[int] = ...) -> None: ...
+    accepted: _containers.RepeatedScalarFieldContainer[bool]
+    interval_s: float
+    def __init__(self, fenced: bool = ..., drain: bool = ..., low_water: _Optional[int] = ..., slot_map_version: _Optional[int] = ..., tasks_below: _Optional[int] = ..., accepted: _Optional[_Iterable[bool]] = ..., interval_s: _Optional[float] = ...) -> None: ...
 
 class GetServersRequest(_message.Message):
     __slots__ = ("known_slot_map_version", "wait_s")

@@ -243,6 +243,7 @@ class _Process:
             shuffle=settings.shuffle,
             prepare=trainer.prepare,
             least=least_records(trainer.model),
+            several=not settings.num_minibatches_per_task,
         )
         tasks = DefinitionTasks(
             definition,
@@ -463,7 +464,7 @@ class _Heartbeat(threading.Thread):
                 if reply.drain:
                     worker.drain()
                 self._follow(reply.slot_map_version)
-            self._ended.wait(self._interval_s)
+            self._ended.wait(reply.interval_s or self._interval_s)
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -244,7 +244,7 @@ def make(settings: JobSettings, optimizer: optimizers.Optimizer) -> AdaptiveBatc
     return AdaptiveBatch(
         least=settings.minibatch_size,
         most=settings.max_minibatch_size,
-        task_records=settings.minibatch_size * settings.num_minibatches_per_task,
+        task_records=settings.minibatch_size * settings.minibatches_per_task,
         local=settings.local_batch_size,
         adam=isinstance(optimizer, optimizers.Adam | optimizers.AdamW),
     )

@@ -61,7 +61,7 @@ class RoundLeases:
         self._round = round_
         self._number = 1
 
-    def get_task(self, wait_s: float) -> pb.GetTaskReply:
+    def get_task(self, wait_s: float, most: int) -> pb.GetTaskReply:
         reply = self._master.get_task_of_round(self._round, self._number, wait_s)
         if reply.outcome == pb.GetTaskReply.TASK and reply.task.kind == pb.TRAIN:
             self._number += 1

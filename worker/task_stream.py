@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..common.clock import Clock, MonotonicClock
 from ..common.errors import EdlError, Fenced
 from ..common.order import order
 from ..data.reader import RecordReader, Records, take
@@ -26,6 +27,8 @@ from . import batches, pulse
 from .batches import SpanError
 
 _GET_TASK_WAIT_S = 10.0  # how long the master may hold a request for a task
+_LEASE_S = 2.0  # tasks that are leased at once last about so long: less is all calls, more is all waste
+_MOST_AT_ONCE = 32
 
 
 @dataclass
@@ -82,7 +85,7 @@ Item = Batch | EndOfTask | BadSpan | Woken
 class LeaseSource(Protocol):
     """The master, as far as the stream needs it (master/client.py)."""
 
-    def get_task(self, wait_s: float) -> pb.GetTaskReply: ...
+    def get_task(self, wait_s: float, most: int) -> pb.GetTaskReply: ...
 
     def begins(self, task: int, attempt: int, start: int, end: int) -> None: ...
 
@@ -92,6 +95,7 @@ class TaskStream:
 
     `readers` by task kind; `feed(records, mode)` and `prepare(features)` run in the stream's thread.
     `least`: records that a forward pass of training needs; a minibatch of one has it so many times.
+    `several`: lease as many tasks at once as last for two seconds, by the rate of the last ones.
     """
 
     def __init__(
@@ -106,6 +110,8 @@ class TaskStream:
         prepare: Callable[[Any], Any] = lambda features: None,
         depth: int = 2,
         least: int = 1,
+        several: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self._master = master
         self._readers = readers
@@ -116,6 +122,8 @@ class TaskStream:
         self._shuffle = shuffle
         self._depth = depth
         self._least = least
+        self._several = several
+        self._clock = clock or MonotonicClock()
         self._items: deque[Item] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -237,14 +245,22 @@ class TaskStream:
         return records
 
     def _run(self) -> None:
+        most = 1
         try:
             while not self._closed:
-                reply = self._master.get_task(_GET_TASK_WAIT_S)
+                reply = self._master.get_task(_GET_TASK_WAIT_S, most)
                 if reply.outcome == pb.GetTaskReply.TASK:
-                    lease = Lease(reply.task, position=reply.task.position)
+                    began = self._clock.now()
+                    tasks = [reply.task, *reply.more]
+                    leases = [Lease(task, position=task.position) for task in tasks]
                     with self._changed:
-                        self.leases[lease.task.id] = lease
-                    self._produce(lease)
+                        self.leases.update((lease.task.id, lease) for lease in leases)
+                    for lease in leases:
+                        if not lease.void:
+                            self._produce(lease)
+                    if self._several:
+                        took_s = max(self._clock.now() - began, 1e-6) / len(leases)
+                        most = max(1, min(_MOST_AT_ONCE, int(_LEASE_S / took_s)))
                 elif reply.outcome == pb.GetTaskReply.FENCED:
                     raise Fenced("the master has declared this worker lost")
                 elif reply.outcome != pb.GetTaskReply.WAIT:

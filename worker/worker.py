@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _SECTIONS = {pb.TRAIN: pulse.STEP, pb.EVALUATE: pulse.EVALUATE, pb.PREDICT: pulse.PREDICT}
+_SOON_S = 0.02  # what is read within this is not waited for
 _ASK_S = 5.0  # for one question to the master before an error ends this worker
 
 
@@ -140,6 +141,7 @@ class Worker:
         return [
             pb.Progress(task=h.task.id, attempt=h.task.attempt, position=h.position)
             for h in self._stream.held()
+            if h.position > h.task.position
         ]
 
     def scalars(self) -> dict[str, float]:
@@ -172,6 +174,7 @@ class Worker:
             self._settle()
             if self._draining.is_set():
                 self._hand_back()
+            self._master.send_reports(self.state)
         except Fenced:
             raise
         except EdlError as error:
@@ -200,7 +203,10 @@ class Worker:
             # Nothing is ready: settle all pushes now, so that their task can be reported and the
             # master is not left waiting for it while we wait for the master.
             self._settle()
+            item = self._stream.next(_SOON_S)
+        if item is None and not self._stream.ended:
             self.state = "waiting"
+            self._master.send_reports(self.state)
             item = self._stream.next()
         return item
 
@@ -232,6 +238,7 @@ class Worker:
         except NotPinned as error:
             log.info("task=%d -> handed back reason=%r", lease.task.id, str(error))
             self._give_back(lease)
+            self._master.send_reports(self.state)
 
     def _outputs(self, batch: Batch) -> Any:
         return self._guard(
@@ -265,22 +272,18 @@ class Worker:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, and about no record
             self._fail(lease, SpanError(lease.size, lease.size, task.source, error))
             return
-        accepted = self._master.report_done(
-            task.id,
-            task.attempt,
+        report = pb.ReportTaskRequest(
+            task=task.id,
+            attempt=task.attempt,
+            done=True,
             records=lease.used,
             result=result,
             slot_map_version=lease.servers_version,
         )
-        log.info(
-            "task=%d attempt=%d kind=%s records=%d -> %s",
-            task.id,
-            task.attempt,
-            pb.TaskKind.Name(task.kind).lower(),
-            lease.used,
-            "done" if accepted else "refused",
-        )
+        self._master.report_later(report, lambda accepted: _log_end(lease, accepted))
         self._stream.forget(lease)
+        if task.kind != pb.TRAIN:  # its result is waited for
+            self._master.send_reports(self.state)
 
     # -- training
 
@@ -452,11 +455,31 @@ class Worker:
         for lease in self._stream.held():
             self._give_back(lease)
             log.info("task=%d position=%d -> handed back", lease.task.id, lease.position)
+        self._master.send_reports(self.state)
 
     def _give_back(self, lease: Lease) -> None:
         task = lease.task
-        self._master.hand_back(task.id, task.attempt, lease.position, records=lease.used)
+        self._master.report_later(
+            pb.ReportTaskRequest(
+                task=task.id,
+                attempt=task.attempt,
+                handed_back=lease.position,
+                records=lease.used,
+            )
+        )
         self._stream.forget(lease)
+
+
+def _log_end(lease: Lease, accepted: bool) -> None:
+    task = lease.task
+    log.info(
+        "task=%d attempt=%d kind=%s records=%d -> %s",
+        task.id,
+        task.attempt,
+        pb.TaskKind.Name(task.kind).lower(),
+        lease.used,
+        "done" if accepted else "refused",
+    )
 
 
 def _place(error: BaseException, definition_file: str) -> str:

@@ -22,16 +22,26 @@ class Servicer(ps_pb2_grpc.ParameterServerServicer):
         return ps_pb2.DescribeReply(shard=7)
 
 
-def serve(**options):
-    return rpc.Server(
-        lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(Servicer(), server),
-        token="right",
-        **options,
-    )
+class AsyncServicer(ps_pb2_grpc.ParameterServerServicer):
+    async def Describe(self, request, context):
+        return ps_pb2.DescribeReply(shard=7)
+
+
+@pytest.fixture(params=[rpc.Server, rpc.AsyncServer], ids=["threads", "coroutines"])
+def serve(request):
+    def serve(**options):
+        servicer = AsyncServicer() if request.param is rpc.AsyncServer else Servicer()
+        return request.param(
+            lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server),
+            token="right",
+            **options,
+        )
+
+    return serve
 
 
 @pytest.fixture
-def address():
+def address(serve):
     server = serve()
     yield server.address
     server.stop()
@@ -43,7 +53,7 @@ def certified():
 
 
 @pytest.fixture
-def encrypted(certified):
+def encrypted(certified, serve):
     """The address of a server with the job's certificate."""
     server = serve(identity=certified, host="127.0.0.2")
     yield server.address
@@ -78,7 +88,7 @@ def test_no_proxy_variable_comes_between_processes_of_a_job(monkeypatch, address
     assert 7 == describe(rpc.Channel(address, "right"))
 
 
-def test_without_the_token_a_message_is_refused_before_it_is_taken_in():
+def test_without_the_token_a_message_is_refused_before_it_is_taken_in(serve):
     server = serve(receive_nbytes=1000)  # whoever takes it in finds that it is too large
     message = ps_pb2.DescribeRequest().SerializeToString() + b"\x0a\xfd\xff\x0f" + bytes(1 << 18)
     found = {}
@@ -177,14 +187,14 @@ def test_an_encrypted_call_of_a_plain_server_says_what_that_lacks(address, certi
         describe(rpc.Channel(address, "right", identity=certified))
 
 
-def test_without_a_certificate_nothing_listens_or_calls_off_loopback():
+def test_without_a_certificate_nothing_listens_or_calls_off_loopback(serve):
     with pytest.raises(EdlError, match="set EDL_IDENTITY"):
         serve(host=own.address())
     with pytest.raises(EdlError, match="set EDL_IDENTITY"):
         rpc.Channel("10.0.0.1:1", "right")
 
 
-def test_server_and_channel_have_host_and_identity_of_their_environment(monkeypatch, certified):
+def test_server_and_channel_have_host_and_identity_of_their_environment(monkeypatch, certified, serve):
     monkeypatch.setenv("EDL_HOST", own.address())
     for name, value in certified.variables().items():
         monkeypatch.setenv(name, value)

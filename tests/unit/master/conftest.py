@@ -259,7 +259,7 @@ class FakeJob:
         )
         self.master = self.make_master(described)
         servicer = MasterServicer(self.master)
-        self.server = rpc.Server(
+        self.server = rpc.AsyncServer(
             lambda s: master_pb2_grpc.add_MasterServicer_to_server(servicer, s), token=TOKEN
         )
         self.address = self.server.address
@@ -312,7 +312,7 @@ class FakeJob:
                 thread.join(WAIT_S)
         server.stop(0)
         servicer = MasterServicer(self.master)
-        self.server = rpc.Server(
+        self.server = rpc.AsyncServer(
             lambda s: master_pb2_grpc.add_MasterServicer_to_server(servicer, s),
             token=TOKEN,
             port=int(self.address.rpartition(":")[2]),

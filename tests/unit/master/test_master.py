@@ -920,7 +920,7 @@ def test_decisions_of_one_batch_are_one_transaction_and_answered_after_it(start,
     asking = [threading.Thread(target=ask) for _ in range(8)]
     for thread in asking:
         thread.start()
-    while job.master.loop._inbox.qsize() < 16:  # each also says that its worker lives
+    while job.master.loop._inbox.qsize() < 8:
         time.sleep(0.01)
     gate.set()
     for thread in asking:

@@ -207,7 +207,7 @@ class Job:
             clock=MonotonicClock(), identity=Identity(TOKEN),
         )  # fmt: skip
         servicer = MasterServicer(self.master)
-        self.server = rpc.Server(
+        self.server = rpc.AsyncServer(
             lambda s: master_pb2_grpc.add_MasterServicer_to_server(servicer, s), token=TOKEN
         )
         self.thread = threading.Thread(target=lambda: self.master.run(NoProcesses), daemon=True)

@@ -28,7 +28,7 @@ class Master:
         self.reports = []
         self.reported = threading.Event()
 
-    def get_task(self, wait_s):
+    def get_task(self, wait_s, most):
         if self.tasks:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self.tasks.pop(0))
         return pb.GetTaskReply(outcome=self.ending)
@@ -40,16 +40,20 @@ class Master:
         self.reports.append(("is", state))
         return pb.HeartbeatReply(fenced=self.fenced)
 
-    def report_done(self, task, attempt, *, records, result=b"", slot_map_version=0):
-        self.reports.append(("done", task, attempt, records, result))
-        return True
+    def report_later(self, report, told=lambda accepted: None):
+        if report.done:
+            self.reports.append(
+                ("done", report.task, report.attempt, report.records, report.result)
+            )
+        else:
+            self.reports.append(("handed back", report.task, report.handed_back))
+        told(True)
+
+    def send_reports(self, state):
+        """They were taken when they were told."""
 
     def report_failed(self, task, attempt, failure, *, records):
         self.reports.append(("failed", task, failure.start, failure.end, failure.error))
-        return True
-
-    def hand_back(self, task, attempt, position, *, records):
-        self.reports.append(("handed back", task, position))
         return True
 
 

@@ -1,0 +1,263 @@
+"""What a master costs, against the number of tasks and of workers.
+
+    python -m benchmarks.master [--seconds 5] [--tree FOLDER]    from the repository root
+
+The master is real (its state machines, gRPC, its journal on this disk) and alone in its process; the
+workers are another process's threads, which lease tasks and report them done and compute nothing. The
+one server only says that it holds all that is done. `--tree` measures another checkout's master with
+this load, in the same run, round by round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TASKS = (1_000, 100_000, 10_000_000)
+WORKERS = (1, 64, 1_000)
+MINIBATCH, OF_TASK = 64, 8
+THREADS = 16  # of the load, at most: so many calls are under way at once
+TOKEN = "benchmark"
+
+
+class _Servers:
+    """As master/servers.RemoteServers, of servers that hold nothing."""
+
+    def fence(self, attempts: dict[int, int]) -> dict[int, list[int]]:
+        return {task: [0] for task in attempts}
+
+    def version(self) -> int:
+        return 0
+
+    replace = close = lambda self, *_: None
+
+
+class _Runtime:
+    """Starts nothing: the processes are the load's."""
+
+    def __init__(self, started: list[Any]) -> None:
+        self._started = started
+
+    def start(self, role: str, index: int, incarnation: str, env: Any, arguments: Any = ()) -> Any:
+        from edl.runtime.base import Replica
+
+        replica = Replica(role, index, incarnation, 1)
+        self._started.append(replica)
+        return replica
+
+    stop = close = detach = adopt = lambda self, *_: None
+
+
+def serve(folder: Path, tasks: int, workers: int) -> None:
+    """The master's process, until it is killed."""
+    from edl.common import rpc
+    from edl.common.clock import MonotonicClock
+    from edl.common.identity import Identity
+    from edl.common.settings import JobSettings
+    from edl.master.journal import Journal
+    from edl.master.master import Master
+    from edl.master.plan import Kind, Plan
+    from edl.master.servicer import MasterServicer
+    from edl.master.task_queue import TaskQueue
+    from edl.proto import master_pb2_grpc
+
+    settings = JobSettings(
+        job_name="benchmark",
+        num_workers=workers,
+        num_ps=1,
+        use_async=True,
+        minibatch_size=MINIBATCH,
+        num_minibatches_per_task=OF_TASK,
+        num_epochs=1_000_000,
+        lease_s=600.0,
+        checkpoint_dir=str(folder),
+    )
+    records = MINIBATCH * OF_TASK * tasks
+    plan = Plan(
+        Kind.TRAIN,
+        (("data", records),),
+        MINIBATCH,
+        OF_TASK,
+        num_epochs=settings.num_epochs,
+        shuffle=True,
+        overlap_epochs=True,
+    )
+    started: list[Any] = []
+    master = Master(
+        settings=settings,
+        job_dir=folder,
+        queue=TaskQueue(plan),
+        validation=[],
+        journal=Journal(folder / "journal.sqlite"),
+        connect=lambda addresses: _Servers(),  # type: ignore[arg-type,return-value]
+        clock=MonotonicClock(),
+        identity=Identity(TOKEN),
+        watch=lambda status: None,
+    )
+    def register(server: Any) -> None:
+        master_pb2_grpc.add_MasterServicer_to_server(MasterServicer(master), server)
+
+    server = (
+        rpc.AsyncServer(register, token=TOKEN)
+        if hasattr(rpc, "AsyncServer")
+        else rpc.Server(register, token=TOKEN, threads=512)  # of an older tree
+    )
+    threading.Thread(target=_hold_all, args=(server.address, started), daemon=True).start()
+    (folder / "address.partial").write_text(server.address)
+    (folder / "address.partial").rename(folder / "address")
+    master.run(lambda report: _Runtime(started))  # type: ignore[arg-type,return-value]
+
+
+def _hold_all(address: str, started: list[Any]) -> None:
+    """The server: all that is done is in its snapshots."""
+    from edl.master.client import MasterClient
+    from edl.proto import master_pb2 as pb
+
+    while not (found := [r for r in started if r.role == "server"]):
+        time.sleep(0.01)
+    about = pb.Replica(role=pb.SERVER, index=0, incarnation=found[0].incarnation)
+    client = MasterClient(address, token=TOKEN, replica=about, patience_s=60.0)
+    client.register("127.0.0.1:1", "", 1)
+    for snapshot in range(1, 1_000_000):
+        coverage = pb.Coverage(snapshot=snapshot, low_water=1 << 40)
+        client.heartbeat_with(pb.HeartbeatRequest(coverage=coverage))
+        time.sleep(1.0)
+
+
+def load(folder: Path, workers: int, seconds: float, at_once: int) -> dict[str, float]:
+    """Lease and report in a closed loop; tasks a second, and the latencies of leases."""
+    from edl.master.client import MasterClient
+    from edl.proto import master_pb2 as pb
+
+    while not (folder / "address").exists():
+        time.sleep(0.02)
+    address = (folder / "address").read_text()
+    counts, leases = [0], []
+    several = {"most": at_once} if hasattr(MasterClient, "report_later") and at_once > 1 else {}
+    lock, until = threading.Lock(), [0.0]
+    threads = min(workers, THREADS)
+    ready = threading.Barrier(threads + 1)
+
+    def work(number: int) -> None:
+        clients = []
+        for index in range(number, workers, threads):
+            about = pb.Replica(role=pb.WORKER, index=index, incarnation=f"worker-{index}")
+            client = MasterClient(address, token=TOKEN, replica=about, patience_s=60.0)
+            client.register("", "", 1)
+            clients.append(client)
+        ready.wait()
+        done, taken = 0, []
+        while time.perf_counter() < until[0]:
+            for client in clients:
+                began = time.perf_counter()
+                reply = client.get_task(20.0, **several)
+                taken.append(time.perf_counter() - began)
+                for task in (reply.task, *getattr(reply, "more", ())):
+                    about = {"records": task.end, "slot_map_version": 1}
+                    if several:
+                        report = pb.ReportTaskRequest(
+                            task=task.id, attempt=task.attempt, done=True, **about
+                        )
+                        client.report_later(report)
+                    else:
+                        client.report_done(task.id, task.attempt, **about)
+                    done += 1
+                if time.perf_counter() >= until[0]:
+                    break
+        with lock:
+            counts[0] += done
+            leases.extend(taken)
+
+    running = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+    for thread in running:
+        thread.start()
+    until[0] = time.perf_counter() + 3600
+    ready.wait()
+    began = time.perf_counter()
+    until[0] = began + seconds
+    for thread in running:
+        thread.join()
+    wall_s = time.perf_counter() - began
+    return {
+        "tasks_per_s": counts[0] / wall_s,
+        "tasks": counts[0],
+        "p50_ms": float(np.quantile(leases, 0.5) * 1e3),
+        "p99_ms": float(np.quantile(leases, 0.99) * 1e3),
+    }
+
+
+def measure(
+    tree: Path, tasks: int, workers: int, seconds: float, at_once: int
+) -> dict[str, float]:
+    """One master of this checkout under one load."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("EDL_BENCHMARK_DISK")) as name:
+        folder = Path(name)
+        env = {**os.environ, "PYTHONPATH": str(tree / ".pythonpath")}
+        about = ["--folder", name, "--tasks", str(tasks), "--workers", str(workers)]
+        command = [sys.executable, __file__, *about]
+        master = subprocess.Popen([*command, "--serve"], env=env, stderr=subprocess.DEVNULL)
+        try:
+            told = subprocess.run(
+                [*command, "--load", "--seconds", str(seconds), "--at_once", str(at_once)],
+                env=env,
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=seconds + 600,
+            )
+            found = json.loads(told.stdout)
+            cpu_s = time.clock_gettime((~master.pid << 3) | 2)
+            status = (Path("/proc") / str(master.pid) / "status").read_text()
+            peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+            return {**found, "cpu_s": cpu_s, "peak_mb": int(peak.split()[1]) / 1024}
+        finally:
+            master.kill()
+            master.wait()
+            del folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--tree", type=Path, action="append", default=[])
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--tasks", type=int)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--at_once", type=int, default=32, help="tasks leased by one call")
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--load", action="store_true")
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.folder, given.tasks, given.workers)
+        return
+    if given.load:
+        print(json.dumps(load(given.folder, given.workers, given.seconds, given.at_once)))
+        return
+    trees = [Path(__file__).resolve().parents[1], *given.tree]
+    print("| tree | tasks an epoch | workers | tasks a second | lease p50, p99 | CPU ms a task | MB |")
+    print("|---|---|---|---|---|---|---|")
+    for tasks in [given.tasks] if given.tasks else TASKS:
+        for workers in [given.workers] if given.workers else WORKERS:
+            for tree in trees:
+                found = measure(tree, tasks, workers, given.seconds, given.at_once)
+                print(
+                    f"| {tree.name} | {tasks:,} | {workers:,} | {found['tasks_per_s']:,.0f} "
+                    f"| {found['p50_ms']:.1f}, {found['p99_ms']:.1f} ms "
+                    f"| {1e3 * found['cpu_s'] / max(1, found['tasks']):.2f} "
+                    f"| {found['peak_mb']:.0f} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
