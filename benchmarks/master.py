@@ -11,6 +11,7 @@ this load, in the same run, round by round.
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ import numpy as np
 TASKS = (1_000, 100_000, 10_000_000)
 WORKERS = (1, 64, 1_000)
 MINIBATCH, OF_TASK = 64, 8
+SNAPSHOT_S = 5.0  # of the server, whose snapshots let tasks retire
 THREADS = 16  # of the load, at most: so many calls are under way at once
 TOKEN = "benchmark"
 
@@ -64,6 +67,7 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     from edl.common.clock import MonotonicClock
     from edl.common.identity import Identity
     from edl.common.settings import JobSettings
+    from edl.master import serve as product
     from edl.master.journal import Journal
     from edl.master.master import Master
     from edl.master.plan import Kind, Plan
@@ -71,6 +75,8 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     from edl.master.task_queue import TaskQueue
     from edl.proto import master_pb2_grpc
 
+    if hasattr(product, "seldom_collect_garbage"):  # else of an older tree
+        product.seldom_collect_garbage()
     settings = JobSettings(
         job_name="benchmark",
         num_workers=workers,
@@ -104,6 +110,7 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
         identity=Identity(TOKEN),
         watch=lambda status: None,
     )
+
     def register(server: Any) -> None:
         master_pb2_grpc.add_MasterServicer_to_server(MasterServicer(master), server)
 
@@ -113,7 +120,7 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
         else rpc.Server(register, token=TOKEN, threads=512)  # of an older tree
     )
     threading.Thread(target=_hold_all, args=(server.address, started), daemon=True).start()
-    (folder / "address.partial").write_text(server.address)
+    (folder / "address.partial").write_text(f"{server.address} {os.getpid()}")
     (folder / "address.partial").rename(folder / "address")
     master.run(lambda report: _Runtime(started))  # type: ignore[arg-type,return-value]
 
@@ -131,99 +138,135 @@ def _hold_all(address: str, started: list[Any]) -> None:
     for snapshot in range(1, 1_000_000):
         coverage = pb.Coverage(snapshot=snapshot, low_water=1 << 40)
         client.heartbeat_with(pb.HeartbeatRequest(coverage=coverage))
-        time.sleep(1.0)
+        time.sleep(SNAPSHOT_S)
 
 
-def load(folder: Path, workers: int, seconds: float, at_once: int) -> dict[str, float]:
-    """Lease and report in a closed loop; tasks a second, and the latencies of leases."""
-    from edl.master.client import MasterClient
-    from edl.proto import master_pb2 as pb
+class Load:
+    """The workers, in a few threads."""
 
-    while not (folder / "address").exists():
-        time.sleep(0.02)
-    address = (folder / "address").read_text()
-    counts, leases = [0], []
-    several = {"most": at_once} if hasattr(MasterClient, "report_later") and at_once > 1 else {}
-    lock, until = threading.Lock(), [0.0]
-    threads = min(workers, THREADS)
-    ready = threading.Barrier(threads + 1)
+    def __init__(self, folder: Path, workers: int) -> None:
+        while not (folder / "address").exists():
+            time.sleep(0.02)
+        self.address, pid = (folder / "address").read_text().split()
+        self._clock = (~int(pid) << 3) | 2  # the CPU time of the master's process
+        self._workers = workers
+        self._taken: list[float] = []
+        self._until = 0.0
 
-    def work(number: int) -> None:
+    def run(self, seconds: float, each: Any) -> dict[str, float]:
+        """`each(client)` makes a call and says when the next one is due."""
+        threads = min(self._workers, THREADS)
+        ready, done = threading.Barrier(threads + 1), threading.Barrier(threads + 1)
+        running = [
+            threading.Thread(
+                target=self._work, args=(range(n, self._workers, threads), each, ready, done)
+            )
+            for n in range(threads)
+        ]
+        for thread in running:
+            thread.start()
+        self._until = time.perf_counter() + 3600
+        ready.wait()
+        began, cpu_s = time.perf_counter(), time.clock_gettime(self._clock)
+        self._until = began + seconds
+        done.wait()
+        wall_s = time.perf_counter() - began
+        cpu_s = time.clock_gettime(self._clock) - cpu_s
+        for thread in running:
+            thread.join()
+        return {
+            "calls_per_s": len(self._taken) / wall_s,
+            "p50_ms": float(np.quantile(self._taken, 0.5) * 1e3),
+            "p99_ms": float(np.quantile(self._taken, 0.99) * 1e3),
+            "wall_s": wall_s,
+            "cpu_s": cpu_s,
+        }
+
+    def _work(self, indexes: range, each: Any, ready: Any, done: Any) -> None:
+        from edl.master.client import MasterClient
+        from edl.proto import master_pb2 as pb
+
         clients = []
-        for index in range(number, workers, threads):
+        for index in indexes:
             about = pb.Replica(role=pb.WORKER, index=index, incarnation=f"worker-{index}")
-            client = MasterClient(address, token=TOKEN, replica=about, patience_s=60.0)
+            client = MasterClient(self.address, token=TOKEN, replica=about, patience_s=60.0)
             client.register("", "", 1)
             clients.append(client)
         ready.wait()
-        done, taken = 0, []
-        while time.perf_counter() < until[0]:
-            for client in clients:
-                began = time.perf_counter()
-                reply = client.get_task(20.0, **several)
-                taken.append(time.perf_counter() - began)
-                for task in (reply.task, *getattr(reply, "more", ())):
-                    about = {"records": task.end, "slot_map_version": 1}
-                    if several:
-                        report = pb.ReportTaskRequest(
-                            task=task.id, attempt=task.attempt, done=True, **about
-                        )
-                        client.report_later(report)
-                    else:
-                        client.report_done(task.id, task.attempt, **about)
-                    done += 1
-                if time.perf_counter() >= until[0]:
-                    break
-        with lock:
-            counts[0] += done
-            leases.extend(taken)
+        now = time.perf_counter()
+        due = [(now + place / len(clients), place) for place in range(len(clients))]
+        while True:
+            when, place = heapq.heappop(due)
+            if max(when, time.perf_counter()) >= self._until:
+                break
+            time.sleep(max(0.0, when - time.perf_counter()))
+            began = time.perf_counter()
+            pause_s = each(clients[place])
+            self._taken.append(time.perf_counter() - began)
+            heapq.heappush(due, (when + pause_s if pause_s else time.perf_counter(), place))
+        done.wait()
 
-    running = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
-    for thread in running:
-        thread.start()
-    until[0] = time.perf_counter() + 3600
-    ready.wait()
-    began = time.perf_counter()
-    until[0] = began + seconds
-    for thread in running:
-        thread.join()
-    wall_s = time.perf_counter() - began
-    return {
-        "tasks_per_s": counts[0] / wall_s,
-        "tasks": counts[0],
-        "p50_ms": float(np.quantile(leases, 0.5) * 1e3),
-        "p99_ms": float(np.quantile(leases, 0.99) * 1e3),
-    }
+
+def lease(folder: Path, workers: int, seconds: float, at_once: int) -> dict[str, float]:
+    """Lease and report in a closed loop."""
+    from edl.master.client import MasterClient
+    from edl.proto import master_pb2 as pb
+
+    several = {"most": at_once} if hasattr(MasterClient, "report_later") and at_once > 1 else {}
+    done: list[int] = []
+
+    def each(client: MasterClient) -> float:
+        reply = client.get_task(20.0, **several)
+        tasks = [reply.task, *getattr(reply, "more", ())]
+        for task in tasks:
+            about = {"records": task.end, "slot_map_version": 1}
+            if several:
+                client.report_later(
+                    pb.ReportTaskRequest(task=task.id, attempt=task.attempt, done=True, **about)
+                )
+            else:
+                client.report_done(task.id, task.attempt, **about)
+        done.append(len(tasks))
+        return 0.0
+
+    found = Load(folder, workers).run(seconds, each)
+    return {**found, "tasks": sum(done), "tasks_per_s": sum(done) / found["wall_s"]}
+
+
+def beat(folder: Path, workers: int, seconds: float) -> dict[str, float]:
+    """Each worker's heartbeats, as often as the master wants them, and nothing else."""
+
+    def each(client: Any) -> float:
+        reply = client.heartbeat(state="training", scalars={"loss": 0.5}, version=7)
+        return getattr(reply, "interval_s", 0.0) or 1.0
+
+    return Load(folder, workers).run(seconds, each)
 
 
 def measure(
-    tree: Path, tasks: int, workers: int, seconds: float, at_once: int
+    tree: Path, tasks: int, workers: int, seconds: float, how: Sequence[str]
 ) -> dict[str, float]:
     """One master of this checkout under one load."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("EDL_BENCHMARK_DISK")) as name:
-        folder = Path(name)
         env = {**os.environ, "PYTHONPATH": str(tree / ".pythonpath")}
         about = ["--folder", name, "--tasks", str(tasks), "--workers", str(workers)]
         command = [sys.executable, __file__, *about]
         master = subprocess.Popen([*command, "--serve"], env=env, stderr=subprocess.DEVNULL)
         try:
             told = subprocess.run(
-                [*command, "--load", "--seconds", str(seconds), "--at_once", str(at_once)],
+                [*command, "--load", "--seconds", str(seconds), *how],
                 env=env,
                 check=True,
                 stdout=subprocess.PIPE,
                 text=True,
                 timeout=seconds + 600,
             )
-            found = json.loads(told.stdout)
-            cpu_s = time.clock_gettime((~master.pid << 3) | 2)
             status = (Path("/proc") / str(master.pid) / "status").read_text()
             peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-            return {**found, "cpu_s": cpu_s, "peak_mb": int(peak.split()[1]) / 1024}
+            return {**json.loads(told.stdout), "peak_mb": int(peak.split()[1]) / 1024}
         finally:
             master.kill()
             master.wait()
-            del folder
 
 
 def main() -> None:
@@ -234,6 +277,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--at_once", type=int, default=32, help="tasks leased by one call")
+    parser.add_argument("--beats", action="store_true", help="heartbeats alone")
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--load", action="store_true")
     given = parser.parse_args()
@@ -241,22 +285,39 @@ def main() -> None:
         serve(given.folder, given.tasks, given.workers)
         return
     if given.load:
-        print(json.dumps(load(given.folder, given.workers, given.seconds, given.at_once)))
+        about = (given.folder, given.workers, given.seconds)
+        print(json.dumps(beat(*about) if given.beats else lease(*about, given.at_once)))
         return
     trees = [Path(__file__).resolve().parents[1], *given.tree]
-    print("| tree | tasks an epoch | workers | tasks a second | lease p50, p99 | CPU ms a task | MB |")
-    print("|---|---|---|---|---|---|---|")
-    for tasks in [given.tasks] if given.tasks else TASKS:
-        for workers in [given.workers] if given.workers else WORKERS:
-            for tree in trees:
-                found = measure(tree, tasks, workers, given.seconds, given.at_once)
-                print(
-                    f"| {tree.name} | {tasks:,} | {workers:,} | {found['tasks_per_s']:,.0f} "
-                    f"| {found['p50_ms']:.1f}, {found['p99_ms']:.1f} ms "
-                    f"| {1e3 * found['cpu_s'] / max(1, found['tasks']):.2f} "
-                    f"| {found['peak_mb']:.0f} |",
-                    flush=True,
-                )
+    print(
+        "| tree | load | tasks an epoch | workers | calls a second | tasks a second | p50, p99 | ",
+        end="",
+    )
+    print("CPU us a task | of a core | MB |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    loads = [
+        (tasks, workers, ("--at_once", str(given.at_once)))
+        for tasks in ([given.tasks] if given.tasks else TASKS)
+        for workers in ([given.workers] if given.workers else WORKERS)
+    ]
+    if given.beats:
+        loads = []
+    loads += [
+        (TASKS[1], workers, ("--beats",))
+        for workers in ([given.workers] if given.workers else WORKERS)
+    ]
+    for tasks, workers, how in loads:
+        for tree in trees:
+            found = measure(tree, tasks, workers, given.seconds, how)
+            done = found.get("tasks", 0)
+            cpu_us = f"{1e6 * found['cpu_s'] / done:.0f}" if done else "-"
+            print(
+                f"| {tree.name} | {' '.join(how).strip('-')} | {tasks:,} | {workers:,} "
+                f"| {found['calls_per_s']:,.0f} | {found.get('tasks_per_s', 0):,.0f} "
+                f"| {found['p50_ms']:.1f}, {found['p99_ms']:.1f} ms | {cpu_us} "
+                f"| {100 * found['cpu_s'] / found['wall_s']:.0f} % | {found['peak_mb']:.0f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

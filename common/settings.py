@@ -108,6 +108,7 @@ class Stored:
         except (TypeError, ValueError) as error:
             raise UsageError(f"{path} is not of this version: {error}.") from error
 
+
 _MINIBATCHES_PER_TASK = 8
 
 

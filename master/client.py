@@ -121,7 +121,9 @@ class MasterClient(Line):
         while self._later:
             self.heartbeat(state=state)
 
-    def _call_with_reports(self, method: str, request: Any, wait_s: float = 0.0, **options: Any) -> Any:
+    def _call_with_reports(
+        self, method: str, request: Any, wait_s: float = 0.0, **options: Any
+    ) -> Any:
         taken = []
         with suppress(IndexError):
             while len(taken) < _MOST_REPORTS:

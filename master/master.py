@@ -57,9 +57,9 @@ _AWAY_S = 4 * _TICK_S  # a longer pause between two looks is no ordinary one
 _SILENT_LEASES = 3  # a process silent for so many leases is killed
 _SERVER_GRACE_S = 10.0
 _FAILED_GRACE_S = 2.0
-_COMPACT_AT = 20_000  # decisions: half a second of replay
+_COMPACT_AT = 20_000  # decisions, or twice what there is to store: less than a second of replay
 _MOST_TASKS = 32  # of one lease: half of what the books remember of a worker (task_queue.py)
-_BEATS_PER_S = 400  # of all workers together, where their number allows it: a tenth of a core
+_BEATS_PER_S = 300  # of all workers together, while that leaves each of them three in a lease
 # What who waits for an answer waits for.
 _TASK, _SERVERS, _ROUND = "task", "servers", "round"
 
@@ -519,7 +519,7 @@ class Master:
     def _interval_s(self) -> float:
         """Between two heartbeats of a worker: the more there are, the longer."""
         lease_s, workers = self.settings.lease_s, self.members.count(WORKER)
-        return min(max(min(1.0, lease_s / 5), workers / _BEATS_PER_S), lease_s / 4)
+        return min(max(min(1.0, lease_s / 5), workers / _BEATS_PER_S), lease_s / 3)
 
     def _process_of(self, replica: pb.Replica) -> str:
         """The incarnation that the process was started as: it may have had others since."""
@@ -534,12 +534,13 @@ class Master:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.FINISHED)
         if self._must_leave(WORKER, replica.index):
             return pb.GetTaskReply(outcome=pb.GetTaskReply.DRAIN)
-        if self.members.count(WORKER) < min(self.settings.min_workers, self.replicas.wanted):
+        workers = self.members.count(WORKER)
+        if workers < self.settings.min_workers and workers < self.replicas.wanted:
             return None
         if self.collective is not None:
             return self._get_task_of_round(self.collective, request)
         # Near the end of an epoch everybody gets a share of what is left.
-        share = self.queue.todo // (2 * max(1, self.members.count(WORKER)))
+        share = self.queue.todo // (2 * max(1, workers))
         most = max(1, min(request.most, _MOST_TASKS, share))
         about = {"worker": replica.incarnation, "request": request.request_id, "most": most}
         tasks = self.queue.lease_some(**about)
@@ -703,7 +704,7 @@ class Master:
             if self.core.ended and not self._leaving:
                 self._leaving = True
                 self.loop.spawn(self._leave())
-            if self.core.journal.length >= _COMPACT_AT:
+            if self.core.journal.length >= max(_COMPACT_AT, 2 * len(self.queue.tasks)):
                 self.core.journal.compact({"queue": dump_fields(self.queue)})
         self._answer_parked(now)
         self.core.commit()

@@ -46,12 +46,11 @@ class Parking:
         `ask` says whether it has answered.
         """
         waiting, new = self._waiting.setdefault(topic, {}), self._new.pop(topic, {})
-        if waiting and may_have_come():
-            for number, parked in list(waiting.items()):
-                if ask(parked):
-                    del waiting[number]
-                elif not may_have_come():
-                    break
+        for number, parked in list(waiting.items()) if may_have_come() else ():
+            if not may_have_come():
+                break
+            if ask(parked):
+                del waiting[number]
         for number, parked in new.items():
             if not ask(parked):
                 waiting[number] = parked

@@ -86,15 +86,17 @@ class Replicas:
         self._ending = False
         self._good_starts = 0  # processes that have got to work
         self.slots: dict[tuple[str, int], Slot] = {}
+        self._waiting: dict[tuple[str, int], None] = {}  # those that wait, and some that have
+        self._gave_up = False  # some place
         for index in range(servers):
-            self.slots[SERVER, index] = Slot(SERVER, index)
+            self._put(Slot(SERVER, index))
         for index in range(workers):
-            self.slots[WORKER, index] = Slot(WORKER, index)
+            self._put(Slot(WORKER, index))
         self.dead_server: Slot | None = None
 
     def starts(self, now: float) -> list[Start]:
         """What to start now; taken as started."""
-        due = [s for s in self.slots.values() if s.phase == Phase.WAITING and s.not_before <= now]
+        due = [slot for slot in self._those_that_wait() if slot.not_before <= now]
         for slot in due:
             slot.phase = Phase.RUNNING
             slot.incarnation = self._name()
@@ -105,8 +107,16 @@ class Replicas:
 
     def next_start(self) -> float | None:
         """When `starts` has something to say again."""
-        waiting = [s.not_before for s in self.slots.values() if s.phase == Phase.WAITING]
-        return min(waiting, default=None)
+        return min((slot.not_before for slot in self._those_that_wait()), default=None)
+
+    def _those_that_wait(self) -> list[Slot]:
+        for place in [p for p in self._waiting if self.slots[p].phase != Phase.WAITING]:
+            del self._waiting[place]
+        return [self.slots[place] for place in self._waiting]
+
+    def _put(self, slot: Slot) -> None:
+        self.slots[slot.role, slot.index] = slot
+        self._waiting[slot.role, slot.index] = None
 
     def works(self, role: str, index: int, incarnation: str) -> None:
         """A process has got beyond its start."""
@@ -139,6 +149,7 @@ class Replicas:
             slot.phase = Phase.FINISHED
             return "finished"
         slot.phase = Phase.WAITING
+        self._waiting[role, index] = None
         slot.not_before = now
         slot.excused = min(slot.failures + 1, slot.excused + excused)
         if not slot.worked:
@@ -173,7 +184,7 @@ class Replicas:
             taken = self.slots.get((WORKER, index))
             if taken is None or taken.phase == Phase.FINISHED:
                 counted = taken.failures - taken.excused if taken else 0
-                self.slots[WORKER, index] = Slot(WORKER, index, failures=counted)
+                self._put(Slot(WORKER, index, failures=counted))
                 missing -= 1
             index += 1
         return len(wanted)
@@ -201,6 +212,8 @@ class Replicas:
     @property
     def all_workers_failed(self) -> Slot | None:
         """The last worker's slot, where every worker that is wanted has failed for good."""
+        if not self._gave_up:
+            return None
         wanted = self._wanted_workers()
         failed = [s for s in wanted if s.phase == Phase.FAILED]
         return failed[-1] if failed and len(failed) == len(wanted) else None
@@ -211,6 +224,7 @@ class Replicas:
 
     def _give_up(self, slot: Slot) -> None:
         slot.phase = Phase.FAILED
+        self._gave_up = True
         if slot.role == SERVER:
             self.dead_server = slot
 

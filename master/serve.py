@@ -9,6 +9,7 @@ status.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -73,6 +74,7 @@ def serve(
     `checked`: where the definition was checked before (check.py).
     """
     logs.configure(role="master")
+    seldom_collect_garbage()
     try:
         settings = JobSettings.of_job(told or job_dir)
         logs.configure(settings.log_level, settings.log_format, "master")
@@ -82,6 +84,12 @@ def serve(
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def seldom_collect_garbage() -> None:
+    """Look for circles of objects seldom: the books make none, and have a hundred thousand objects to
+    look through, which took most of the time of a compaction and of a restart."""
+    gc.set_threshold(100_000, 50, 50)
 
 
 def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Path | None) -> int:

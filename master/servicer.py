@@ -76,7 +76,9 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return await _wait(self._master.get_key(request), context, request.wait_s)
 
-    async def ReportOrder(self, request: pb.ReportOrderRequest, context: Any) -> pb.ReportOrderReply:
+    async def ReportOrder(
+        self, request: pb.ReportOrderRequest, context: Any
+    ) -> pb.ReportOrderReply:
         await _check_replica(request.replica, context, worker=True)
         await self._must_reduce(context)
         return await _wait(self._master.report_order(request), context)
@@ -91,7 +93,9 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
 
     async def Scale(self, request: pb.ScaleRequest, context: Any) -> pb.ScaleReply:
         if request.num_workers < 1:
-            await _refuse(context, f"{request.num_workers} workers: scale to at least 1, or stop the job")
+            await _refuse(
+                context, f"{request.num_workers} workers: scale to at least 1, or stop the job"
+            )
         return await _wait(self._master.scale(request), context)
 
     async def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
+import operator
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -48,12 +50,17 @@ def dump(value: Any) -> Any:
     if isinstance(value, list):
         return [dump(each) for each in value]
     if name in _LISTS:
-        return {name: [dump(each) for each in value]}
+        return {name: [each if type(each) in _PLAIN else dump(each) for each in value]}
     if name in _MAPPINGS:
         return {name: [[dump(key), dump(each)] for key, each in value.items()]}
     if name in _KNOWN and dataclasses.is_dataclass(value):
-        told = ((field, getattr(value, field), default) for field, default in _fields(kind))
-        return {name: {field: dump(now) for field, now, default in told if now != default}}
+        fields, defaults, values = _fields(kind)
+        told = {
+            field: now if type(now) in _PLAIN else dump(now)
+            for field, now, default in zip(fields, values(value), defaults, strict=True)
+            if now is not default and now != default
+        }
+        return {name: told}
     raise TypeError(f"{name} cannot stand in the state of the books")
 
 
@@ -67,7 +74,7 @@ def load(value: Any) -> Any:
     if name == "bytes":
         return base64.b64decode(content)
     if name in _LISTS:
-        return _LISTS[name](load(each) for each in content)
+        return _LISTS[name]([load(each) for each in content])
     if name in _MAPPINGS:
         return _MAPPINGS[name]({load(key): load(each) for key, each in content})
     if isinstance(content, dict):  # a dataclass
@@ -76,15 +83,17 @@ def load(value: Any) -> Any:
 
 
 @functools.cache
-def _fields(known: Any) -> list[tuple[str, Any]]:
-    """Fields with their defaults, but those that do not count for equality: they are for the eye."""
-    defaults = []
+def _fields(known: Any) -> tuple[list[str], list[Any], Callable[[Any], Iterable[Any]]]:
+    """Fields, their defaults, and what gives the values of all; but those that do not count for
+    equality: they are for the eye. There are thousands of tasks to dump."""
+    names, defaults = [], []
     for each in dataclasses.fields(known):
         made = each.default_factory
-        default = each.default if made is dataclasses.MISSING else made()
         if each.compare:
-            defaults.append((each.name, default))
-    return defaults
+            names.append(each.name)
+            defaults.append(each.default if made is dataclasses.MISSING else made())
+    values = operator.attrgetter(*names) if len(names) > 1 else lambda one: [getattr(one, names[0])]
+    return names, defaults, values
 
 
 def dump_fields(machine: Any) -> dict[str, Any]:

@@ -269,17 +269,17 @@ class TaskQueue:
 
         Asked again, those of them that it still holds. A task to be done with care comes last.
         """
-        first = f"{request}#0"
-        again = self.knows(worker, first)
+        names = (f"{request}#{number}" for number in itertools.count())
+        if self.knows(worker, f"{request}#0"):
+            known = itertools.takewhile(lambda name: self.knows(worker, name), names)
+            again = [self.lease(worker, name) for name in known]
+            return [task for task in again if task is not None]
         tasks: list[Task] = []
-        for number in range(most):
-            name = f"{request}#{number}"
-            if again and not self.knows(worker, name):
-                break
+        for name in itertools.islice(names, most):
             task = self.lease(worker, name)
             if task is not None:
                 tasks.append(task)
-            if not again and (task is None or task.careful):
+            if task is None or task.careful:
                 break
         return tasks
 

@@ -106,23 +106,23 @@ class Storm(RuleBasedStateMachine):
 
     # -- workers
 
-    @rule(who=st.integers(0), reply_lost=st.booleans())
-    def ask(self, who: int, reply_lost: bool) -> None:
+    @rule(who=st.integers(0), reply_lost=st.booleans(), most=st.integers(1, 3))
+    def ask(self, who: int, reply_lost: bool, most: int) -> None:
         worker = self.workers[who % len(self.workers)]
         self.requests += 1
         request = self.unanswered.pop(worker, f"r{self.requests}")
-        task = self.queue.lease(worker, request)
-        if task is None:
-            return
-        earlier = [t for t in self.queue.tasks.values() if t.epoch < task.epoch]
-        if not self.queue.plan.overlap_epochs and self.servers == 1:
-            assert [] == [t for t in earlier if t.state.value != "done"]
-        if reply_lost:
+        tasks = self.queue.lease_some(worker, request, most)
+        for task in tasks:
+            earlier = [t for t in self.queue.tasks.values() if t.epoch < task.epoch]
+            if not self.queue.plan.overlap_epochs and self.servers == 1:
+                assert [] == [t for t in earlier if t.state.value != "done"]
+        if reply_lost and tasks:
             self.unanswered[worker] = request
             return
-        self.held.append(
+        self.held += [
             Held(worker, task, task.attempt, task.position, task.boundaries, frozenset(task.skips))
-        )
+            for task in tasks
+        ]
 
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0), shard=st.integers(0))
@@ -312,7 +312,7 @@ class Storm(RuleBasedStateMachine):
                         self.fence(which, shard, False)
             self.open()
             for who in range(len(self.workers)):
-                self.ask(who, False)
+                self.ask(who, False, 1)
             for held in list(self.held):
                 for shard in range(len(self.ledgers)):
                     if not held.void:

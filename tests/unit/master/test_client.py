@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
+import grpc
 import pytest
 
 from edl.common import rpc
@@ -23,9 +24,19 @@ class Answering(master_pb2_grpc.MasterServicer):
         self.name = name
         self.held = threading.Event()
         self.release = threading.Event()
+        self.reported = []
+        self.silent = False
 
     def Status(self, request, context):
         return pb.StatusReply(revision=1, status_json=json.dumps(self.name))
+
+    def Heartbeat(self, request, context):
+        self.reported.append([report.task for report in request.reports])
+        if self.silent:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        return pb.HeartbeatReply(accepted=[report.task != 3 for report in request.reports])
+
+    GetTask = Heartbeat
 
     def GetServers(self, request, context):
         self.held.set()
@@ -125,4 +136,40 @@ def test_a_master_that_stays_away_is_one_error(serve):
 
     with pytest.raises(Unreachable, match="did not answer within 0.1 s"):
         client.status()
+    client.close()
+
+
+def report(task):
+    return pb.ReportTaskRequest(task=task, attempt=1, done=True)
+
+
+def test_reports_left_for_later_go_with_the_next_call_and_each_is_told_its_own_answer(serve):
+    master, server = serve("here")
+    me = pb.Replica(role=pb.WORKER, incarnation="w")
+    client = MasterClient(server.address, token=TOKEN, replica=me, patience_s=300)
+    told = {}
+    for task in range(1, 101):  # more than one call carries
+        client.report_later(report(task), lambda accepted, task=task: told.update({task: accepted}))
+    client.heartbeat()
+    client.send_reports()
+    client.heartbeat()
+
+    assert [[*range(1, 65)], [*range(65, 101)], []] == master.reported
+    assert {task: task != 3 for task in range(1, 101)} == told
+    client.close()
+
+
+def test_reports_of_a_call_that_nobody_answers_are_left_for_the_next(serve):
+    master, server = serve("here")
+    me = pb.Replica(role=pb.WORKER, incarnation="w")
+    client = MasterClient(server.address, token=TOKEN, replica=me, patience_s=300)
+    client.report_later(report(1))
+    master.silent = True
+    with pytest.raises(Unreachable):
+        client.heartbeat(patience_s=0.0)
+    client.report_later(report(2))
+    master.silent = False
+    client.heartbeat()
+
+    assert [1, 2] == master.reported[-1]
     client.close()

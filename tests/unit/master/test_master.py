@@ -13,6 +13,7 @@ from jobs import NO_RESTARTS
 from edl.common import rpc, storage
 from edl.common.errors import EdlError, Unauthenticated, Unreachable
 from edl.master.client import MasterClient
+from edl.master.membership import Member
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
@@ -927,6 +928,85 @@ def test_decisions_of_one_batch_are_one_transaction_and_answered_after_it(start,
         thread.join(300)
 
     assert ([(8, 0)], list(range(1, 9))) == (written, sorted(answered))
+
+
+def test_tasks_are_leased_several_at_once_and_reported_with_the_next_request(start):
+    job = start([("a", 80)], num_workers=1)  # 20 tasks
+    worker = job.worker()
+    replies = [worker.client.get_task(20.0, 4)]
+    tasks = [replies[0].task, *replies[0].more]
+    for task in tasks:
+        worker.train(task)
+        worker.client.report_later(
+            pb.ReportTaskRequest(task=task.id, attempt=1, done=True, slot_map_version=1)
+        )
+    stale = pb.ReportTaskRequest(task=9, attempt=1, done=True)  # nobody has leased it
+    told = []
+    worker.client.report_later(stale, told.append)
+    again = worker.client.get_task(20.0, 2)
+
+    assert ([1, 2, 3, 4], [5, 6]) == (
+        [task.id for task in tasks],
+        [again.task.id, *(task.id for task in again.more)],
+    )
+    assert ([True] * 4 + [False], [False]) == (list(again.accepted), told)
+    assert 4 == job.cli.status()[1]["tasks"]["done"]
+
+
+def test_near_the_end_nobody_is_given_more_than_a_share(start):
+    job = start([("a", 80)], num_workers=2)  # 20 tasks
+    first, second = job.worker(0), job.worker(1)
+
+    given = []
+    for worker in (first, second, first, second, first):
+        reply = worker.client.get_task(20.0, 32)
+        given.append(1 + len(reply.more))
+
+    assert [5, 3, 3, 2, 1] == given
+
+
+def test_reports_of_a_parked_request_count_at_once_and_once(start):
+    job = start([("a", 4)], num_workers=2)
+    worker, other = job.worker(0), job.worker(1)
+    task = worker.lease()
+    worker.train(task, until=2)
+    worker.client.report_later(
+        pb.ReportTaskRequest(task=task.id, attempt=1, failed=pb.Failure(start=2, end=4, error="x"))
+    )
+    waiting = threading.Thread(target=lambda: worker.client.get_task(5.0, 4), daemon=True)
+    gate = job.servers.down
+    gate.set()  # so that the task does not come back yet
+    waiting.start()
+    job.until(lambda s: any("failed at positions 2-4" in e["text"] for e in s["events"]))
+    gate.clear()
+    assert pb.GetTaskReply.WAIT == other.client.get_task(0.0).outcome
+    waiting.join(300)
+
+    assert {2: 1} == job.queue.tasks[task.id].tries
+
+
+def test_more_reports_than_are_remembered_are_refused(start):
+    job = start()
+    worker = job.worker()
+    reports = [pb.ReportTaskRequest(task=1, attempt=1, done=True)] * 65
+
+    with pytest.raises(EdlError, match="65 reports in one call: at most 64"):
+        worker.client.heartbeat_with(pb.HeartbeatRequest(reports=reports))
+    with pytest.raises(EdlError, match="must say done, failed or handed_back"):
+        worker.client.heartbeat_with(pb.HeartbeatRequest(reports=[pb.ReportTaskRequest(task=1)]))
+
+
+def test_the_more_workers_there_are_the_longer_is_the_pause_between_their_heartbeats(start):
+    job = start(lease_s=9.0)
+    worker = job.worker()
+    few = worker.client.heartbeat().interval_s
+    for index in range(600):
+        job.master.members.register(Member("worker", 10 + index, f"more {index}", 0.0))
+    more = worker.client.heartbeat().interval_s
+    for index in range(2000):
+        job.master.members.register(Member("worker", 1000 + index, f"many {index}", 0.0))
+
+    assert (1.0, 601 / 300, 3.0) == (few, more, worker.client.heartbeat().interval_s)
 
 
 def test_a_full_disk_ends_the_job_with_one_clear_error(start, monkeypatch):

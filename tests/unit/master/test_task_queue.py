@@ -508,3 +508,29 @@ def test_a_ledger_that_lost_what_the_books_say_is_refused():
 def test_books_of_another_plan_are_refused():
     with pytest.raises(IllegalTransition, match="another plan"):
         TaskQueue.from_books(queue_of(12).plan, queue_of(8).books())
+
+
+def test_a_repeat_gets_all_that_was_leased_at_once_however_many_it_asks_for():
+    """Broken once: the master's share had shrunk, and the rest was held by nobody who knew."""
+    queue = queue_of(40)
+    leased = [t.id for t in queue.lease_some("w", "r", 4)]
+    again = [t.id for t in queue.lease_some("w", "r", 1)]
+    queue.done("w", leased[1], 1)
+
+    assert (4, leased) == (len(leased), again)
+    assert [leased[0], *leased[2:]] == [t.id for t in queue.lease_some("w", "r", 9)]
+    assert leased[-1] + 1 == queue.lease_some("w", "next", 1)[0].id
+
+
+def test_a_task_to_be_done_with_care_is_the_last_of_what_is_leased_at_once():
+    queue = queue_of(40)
+    for _ in range(2):
+        (task,) = queue.lease_some("w", f"r{_}", 1)
+        queue.ended("w", "was killed", False)
+        queue.lost("w")
+        queue.fenced(task.id, task.attempt, [0])
+
+    found = queue.lease_some("other", "r", 4)
+
+    assert [True] == [t.careful for t in found]
+    assert [False] * 4 == [t.careful for t in queue.lease_some("other", "s", 4)]
