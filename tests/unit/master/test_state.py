@@ -19,7 +19,7 @@ from edl.master.state import dump, dump_fields, load, load_fields, load_queue
 from edl.master.task_queue import TaskQueue
 
 DECISIONS = {"open_epoch", "add", "lease", "done", "hand_back", "failed", "lost", "fenced"}
-DECISIONS |= {"durable", "recovered", "cancel", "prove"}
+DECISIONS |= {"lease_some", "durable", "recovered", "cancel", "prove"}
 
 
 def fields(queue):

@@ -27,10 +27,14 @@ class Master:
         self.fenced = False
         self.reports = []
         self.reported = threading.Event()
+        self.asked = []  # for how many tasks
 
     def get_task(self, wait_s, most):
+        self.asked.append(most)
         if self.tasks:
-            return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=self.tasks.pop(0))
+            task, *more = self.tasks[:most]
+            del self.tasks[:most]
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=task, more=more)
         return pb.GetTaskReply(outcome=self.ending)
 
     def begins(self, task, attempt, start, end):
@@ -297,6 +301,67 @@ def test_a_draining_worker_hands_back_at_the_acknowledged_position(pull_ahead):
     assert ("is", "draining") == master.reports[0]
     assert ("handed back", 1, last) in master.reports
     assert [report for report in master.reports if report[0] == "done"] == []
+
+
+def test_as_many_tasks_are_leased_at_once_as_last_two_seconds():
+    master, servers, clock = Master([task(n) for n in range(1, 60)]), Servers(), FakeClock()
+    took_s = iter([0.25] + 8 * [0.01] + 200 * [0.0])
+
+    def feed(records, mode):
+        if records[0] == 0:  # a task's first minibatch
+            clock.advance(next(took_s))
+        return records, records
+
+    stream = TaskStream(
+        master,
+        {pb.TRAIN: Reader()},
+        feed,
+        minibatch=MINIBATCH,
+        seed=0,
+        shuffle=False,
+        several=True,
+        clock=clock,
+    )
+    worker = Worker(
+        master, stream, servers, Tasks(), clock=clock, pull_ahead=0, log_loss_steps=100
+    )
+    worker.run()
+
+    assert [1, 8, 32, 32, 32] == master.asked
+    assert [n for n in range(1, 60) for _ in range(3)] == [t for t, _, _ in servers.applied]
+    assert [("done", n, 1, 10, b"") for n in range(1, 60)] == master.reports
+
+
+def test_of_tasks_that_were_leased_at_once_those_not_begun_are_handed_back_too():
+    master, servers = Master([task(n) for n in range(1, 5)], pb.GetTaskReply.WAIT), Servers()
+    get_task = master.get_task
+    master.get_task = lambda wait_s, most: get_task(wait_s, 4)
+    stream = TaskStream(
+        master,
+        {pb.TRAIN: Reader()},
+        lambda records, mode: (records, records),
+        minibatch=MINIBATCH,
+        seed=0,
+        shuffle=False,
+    )
+    worker = Worker(
+        master,
+        stream,
+        servers,
+        Tasks(),
+        clock=FakeClock(),
+        pull_ahead=0,
+        log_loss_steps=100,
+        on_step=lambda loss, records: servers.applied[-1] == (2, 0, 4) and worker.drain(),
+    )
+    worker.run()
+
+    ends = [report for report in master.reports if report[0] != "is"]
+    assert [("done", 1, 1, 10, b""), ("handed back", 3, 0), ("handed back", 4, 0)] == [
+        *ends[:1],
+        *ends[2:],
+    ]
+    assert ("handed back", 2) == ends[1][:2]
 
 
 def test_a_worker_that_the_master_fences_raises():
