@@ -23,13 +23,15 @@ class Ending:
     """How a worker's process ended, in words, which held a lease.
 
     `certain`: its own doing (an exit code, a crash, a hang), and nobody's from outside. [start, end):
-    the span that it had begun with, -1 where nobody knows.
+    the span that it had begun with, -1 where nobody knows. `before`: the task that it had to do before
+    this one, of those that it held.
     """
 
     how: str
     certain: bool
     start: int = -1
     end: int = -1
+    before: int = 0
 
 
 def beyond_chance(endings: int, others: int, survived: int) -> bool:

@@ -382,11 +382,14 @@ class TaskQueue:
         Returns the spans that it was at: [task, start, endings so far].
         """
         at = []
-        for task in (*self.held_by(worker), *(self.held_by(lessee) if lessee else ())):
-            start, end = task.trying.get(worker, (-1, -1))
-            task.ended = Ending(how, certain, start, end)
-            if start >= 0:
-                at.append((task.id, start, task.deaths.get(start, 0) + 1))
+        for held in (self.held_by(worker), self.held_by(lessee) if lessee else []):
+            before = 0
+            for task in held:
+                start, end = task.trying.get(worker, (-1, -1))
+                task.ended = Ending(how, certain, start, end, before)
+                before = task.id
+                if start >= 0:
+                    at.append((task.id, start, task.deaths.get(start, 0) + 1))
         return at
 
     def lost(self, worker: str) -> list[Fence]:
@@ -829,6 +832,9 @@ class TaskQueue:
         if ending is None:
             return
         start, kind = ending.start, task.kind
+        before = self.tasks.get(ending.before)
+        if start < 0 and before is not None and before.state != State.DONE:
+            return  # it was not begun: its worker had leased it for later
         if start < 0 or task.position > start:  # nobody knows where, or it had got beyond
             if task.position != task.ended_at:
                 task.ends, task.ended_at = 0, task.position
