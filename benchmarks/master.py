@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +68,15 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     from edl.common.identity import Identity
     from edl.common.settings import JobSettings
     from edl.master import serve as product
+    from edl.master.core import MEMORY
     from edl.master.journal import Journal
     from edl.master.master import Master
     from edl.master.plan import Kind, Plan
     from edl.master.servicer import MasterServicer
+    from edl.master.state import load_queue
     from edl.master.task_queue import TaskQueue
     from edl.proto import master_pb2_grpc
+    from edl.runtime.base import Replica
 
     if hasattr(product, "seldom_collect_garbage"):  # else of an older tree
         product.seldom_collect_garbage()
@@ -99,17 +102,28 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
         overlap_epochs=True,
     )
     started: list[Any] = []
+    journal, queue = Journal(folder / "journal.sqlite"), TaskQueue(plan)
+    memory = journal.get(MEMORY)
+    if memory is not None:  # the master before was killed
+        state, decisions = journal.replay()
+        if state is not None:
+            load_queue(queue, state["queue"])
+        for kind, arguments in decisions:
+            getattr(queue, kind)(**arguments)
     master = Master(
         settings=settings,
         job_dir=folder,
-        queue=TaskQueue(plan),
+        queue=queue,
         validation=[],
-        journal=Journal(folder / "journal.sqlite"),
+        journal=journal,
         connect=lambda addresses: _Servers(),  # type: ignore[arg-type,return-value]
         clock=MonotonicClock(),
         identity=Identity(TOKEN),
         watch=lambda status: None,
     )
+    if memory is not None:
+        master.resume("was killed", memory)
+        started += [Replica(*fields) for fields in memory["processes"]]
 
     def register(server: Any) -> None:
         master_pb2_grpc.add_MasterServicer_to_server(MasterServicer(master), server)
@@ -153,8 +167,12 @@ class Load:
         self._taken: list[float] = []
         self._until = 0.0
 
-    def run(self, seconds: float, each: Any) -> dict[str, float]:
-        """`each(client)` makes a call and says when the next one is due."""
+    def run(
+        self, seconds: float, each: Any, over: Callable[[], bool] | None = None
+    ) -> dict[str, float]:
+        """`each(client)` makes a call and says when the next one is due. `over`: instead of
+        `seconds`."""
+        self._over = over
         threads = min(self._workers, THREADS)
         ready, done = threading.Barrier(threads + 1), threading.Barrier(threads + 1)
         running = [
@@ -197,7 +215,7 @@ class Load:
         due = [(now + place / len(clients), place) for place in range(len(clients))]
         while True:
             when, place = heapq.heappop(due)
-            if max(when, time.perf_counter()) >= self._until:
+            if self._over() if self._over else max(when, time.perf_counter()) >= self._until:
                 break
             time.sleep(max(0.0, when - time.perf_counter()))
             began = time.perf_counter()
@@ -231,6 +249,31 @@ def lease(folder: Path, workers: int, seconds: float, at_once: int) -> dict[str,
 
     found = Load(folder, workers).run(seconds, each)
     return {**found, "tasks": sum(done), "tasks_per_s": sum(done) / found["wall_s"]}
+
+
+def leave_open(folder: Path, workers: int, done: int, left_open: int) -> dict[str, float]:
+    """Do so many tasks, and hold so many; then the master is killed."""
+    from edl.master.client import MasterClient
+    from edl.proto import master_pb2 as pb
+
+    counts = {"done": 0, "held": 0}
+
+    def each(client: MasterClient) -> float:
+        reply = client.get_task(20.0, 32)
+        tasks = [reply.task, *reply.more]
+        finished = counts["done"] < done
+        for task in tasks if finished else ():
+            client.report_later(
+                pb.ReportTaskRequest(
+                    task=task.id, attempt=task.attempt, done=True, slot_map_version=1
+                )
+            )
+        counts["done" if finished else "held"] += len(tasks)
+        return 3600.0 if counts["held"] >= left_open else 0.0
+
+    load = Load(folder, workers)
+    load.run(0.0, each, over=lambda: counts["held"] >= left_open)
+    return {"tasks": counts["done"], "held": counts["held"]}
 
 
 def beat(folder: Path, workers: int, seconds: float) -> dict[str, float]:
@@ -269,6 +312,42 @@ def measure(
             master.wait()
 
 
+def restart(tasks: int, workers: int, done: int, left_open: int) -> None:
+    """How long a master that is killed is away, with so many tasks done and so many open."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("EDL_BENCHMARK_DISK")) as name:
+        about = ["--folder", name, "--tasks", str(tasks), "--workers", str(workers)]
+        command = [sys.executable, __file__, *about]
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / ".pythonpath")}
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen([*command, "--serve"], env=env, stderr=subprocess.DEVNULL)
+
+        master = start()
+        try:
+            how = ["--load", "--done", str(done), "--left_open", str(left_open)]
+            told = subprocess.run([*command, *how], env=env, check=True, stdout=subprocess.PIPE)
+            master.kill()
+            master.wait()
+            address = Path(name) / "address"
+            address.unlink()
+            began = time.perf_counter()
+            master = start()
+            while not address.exists():
+                time.sleep(0.005)
+            from edl.master.client import MasterClient
+
+            client = MasterClient(address.read_text().split()[0], token=TOKEN, patience_s=60.0)
+            status = client.status()[1]
+            away_s = time.perf_counter() - began
+            client.close()
+        finally:
+            master.kill()
+            master.wait()
+    counts = {name: status["tasks"][name] for name in ("done", "leased")}
+    print(f"did and held {json.loads(told.stdout)}; the next master found {counts}")
+    print(f"from its start to its first answer: {away_s:.2f} s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0)
@@ -278,6 +357,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int)
     parser.add_argument("--at_once", type=int, default=32, help="tasks leased by one call")
     parser.add_argument("--beats", action="store_true", help="heartbeats alone")
+    parser.add_argument("--restart", action="store_true", help="how long a killed master is away")
+    parser.add_argument("--done", type=int, default=1_000_000, help="tasks, at a restart")
+    parser.add_argument("--left_open", type=int, default=0, help="tasks, at a restart")
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--load", action="store_true")
     given = parser.parse_args()
@@ -286,7 +368,14 @@ def main() -> None:
         return
     if given.load:
         about = (given.folder, given.workers, given.seconds)
-        print(json.dumps(beat(*about) if given.beats else lease(*about, given.at_once)))
+        if given.left_open:
+            found = leave_open(given.folder, given.workers, given.done, given.left_open)
+        else:
+            found = beat(*about) if given.beats else lease(*about, given.at_once)
+        print(json.dumps(found))
+        return
+    if given.restart:
+        restart(given.tasks or TASKS[2], given.workers or 1000, given.done, 10_000)
         return
     trees = [Path(__file__).resolve().parents[1], *given.tree]
     print(

@@ -207,7 +207,7 @@ class AsyncServer:
                 interceptors=[_AsyncTokenCheck(token)], options=_server_options(receive_nbytes)
             )
             register(server)
-            healthy = health.aio.HealthServicer()
+            healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
             health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
             address = _bind(server, token, identity, host, port)
             await server.start()
@@ -240,7 +240,7 @@ class AsyncServer:
         self._loop.close()
 
 
-class _AsyncTokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class _AsyncTokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """As _TokenCheck; whole health is that this answers."""
 
     def __init__(self, token: str) -> None:

@@ -124,7 +124,7 @@ class MasterClient(Line):
     def _call_with_reports(
         self, method: str, request: Any, wait_s: float = 0.0, **options: Any
     ) -> Any:
-        taken = []
+        taken: list[tuple[pb.ReportTaskRequest, Callable[[bool], object]]] = []
         with suppress(IndexError):
             while len(taken) < _MOST_REPORTS:
                 taken.append(self._later.popleft())

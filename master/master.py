@@ -542,7 +542,8 @@ class Master:
         # Near the end of an epoch everybody gets a share of what is left.
         share = self.queue.todo // (2 * max(1, workers))
         most = max(1, min(request.most, _MOST_TASKS, share))
-        about = {"worker": replica.incarnation, "request": request.request_id, "most": most}
+        about: dict[str, Any] = {"worker": replica.incarnation, "request": request.request_id}
+        about["most"] = most
         tasks = self.queue.lease_some(**about)
         return self._leased(request, "lease_some", about, tasks) if tasks else None
 

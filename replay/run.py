@@ -304,7 +304,7 @@ class Replay:
 
 
 class _NoMaster:
-    def get_task(self, wait_s: float) -> pb.GetTaskReply:
+    def get_task(self, wait_s: float, most: int) -> pb.GetTaskReply:
         raise NotImplementedError("nothing is leased here: the trace says what was computed")
 
     def begins(self, task: int, attempt: int, start: int, end: int) -> None:

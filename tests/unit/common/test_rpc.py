@@ -194,7 +194,9 @@ def test_without_a_certificate_nothing_listens_or_calls_off_loopback(serve):
         rpc.Channel("10.0.0.1:1", "right")
 
 
-def test_server_and_channel_have_host_and_identity_of_their_environment(monkeypatch, certified, serve):
+def test_server_and_channel_have_host_and_identity_of_their_environment(
+    monkeypatch, certified, serve
+):
     monkeypatch.setenv("EDL_HOST", own.address())
     for name, value in certified.variables().items():
         monkeypatch.setenv(name, value)

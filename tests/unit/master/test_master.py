@@ -1004,7 +1004,9 @@ def test_the_more_workers_there_are_the_longer_is_the_pause_between_their_heartb
         job.master.members.register(Member("worker", 10 + index, f"more {index}", time.monotonic()))
     more = worker.client.heartbeat().interval_s
     for index in range(2000):
-        job.master.members.register(Member("worker", 1000 + index, f"many {index}", time.monotonic()))
+        job.master.members.register(
+            Member("worker", 1000 + index, f"many {index}", time.monotonic())
+        )
 
     assert (1.0, 601 / 300, 3.0) == (few, more, worker.client.heartbeat().interval_s)
 

@@ -322,9 +322,7 @@ def test_as_many_tasks_are_leased_at_once_as_last_two_seconds():
         several=True,
         clock=clock,
     )
-    worker = Worker(
-        master, stream, servers, Tasks(), clock=clock, pull_ahead=0, log_loss_steps=100
-    )
+    worker = Worker(master, stream, servers, Tasks(), clock=clock, pull_ahead=0, log_loss_steps=100)
     worker.run()
 
     assert [1, 8, 32, 32, 32] == master.asked
