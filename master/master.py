@@ -16,7 +16,6 @@ import dataclasses
 import json
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -114,7 +113,7 @@ class Master:
         self._processes: dict[tuple[str, int], Replica] = {}
         self._parking = Parking()
         self._asked_tasks = self._asked_servers = 0  # what was new when those who wait were asked
-        self._watchers: deque[tuple[int, Parked]] = deque()
+        self._watchers: list[tuple[int, Parked]] = []
         self._looked = clock.now()  # for who is silent
         self._silent: dict[tuple[str, int], float] = {}  # role, index: last heard
         self._stop_reason = ""
@@ -815,15 +814,21 @@ class Master:
         return reply is not None
 
     def _show(self, now: float) -> None:
+        began = self.core.clock.now()
         if self.status.tick(now):
             self._watch(self._status())
         self._release_watchers(now)
+        ended = self.core.clock.now()
+        self.status.took(ended, ended - began)
 
     def _release_watchers(self, now: float) -> None:
-        for _ in range(len(self._watchers)):
-            known, parked = self._watchers.popleft()
+        """All of them are told the same, which is made once."""
+        waiting, self._watchers = self._watchers, []
+        reply = None
+        for known, parked in waiting:
             if self.status.revision > known or now >= parked.deadline:
-                parked.future.set_result(parked.otherwise())
+                reply = reply or self._status_reply()
+                parked.future.set_result(reply)
             else:
                 self._watchers.append((known, parked))
 

@@ -20,6 +20,8 @@ from .task_queue import TaskQueue
 
 _EVENTS_KEPT = 50
 _REVISION_S = 0.25
+_RESTS = 20  # times as long as a revision takes; so all who look cost a twentieth of a core
+_LONGEST_REST_S = 2.0
 # By a restarted master.
 _KEPT = ("state", "exit_code", "message", "checkpoint", "resume", "began_from", "best", "before")
 _PHASES = {
@@ -45,7 +47,7 @@ class Status:
         self.resume: str | None = None  # what `edl train --resume` takes, of a job that failed
         self._masters = 1  # that this job has had
         self._started = self._run_began = started
-        self._ticked = started
+        self._next_revision = started + _REVISION_S
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
 
     @property
@@ -87,11 +89,15 @@ class Status:
 
     def tick(self, now: float) -> bool:
         """Whether it is time for another revision."""
-        if now - self._ticked < _REVISION_S:
+        if now < self._next_revision:
             return False
-        self._ticked = now
+        self._next_revision = now + _REVISION_S
         self.revision += 1
         return True
+
+    def took(self, now: float, seconds: float) -> None:
+        """To render and to show it took so long: with thousands of workers, do it seldomer."""
+        self._next_revision = max(self._next_revision, now + min(_RESTS * seconds, _LONGEST_REST_S))
 
     def render(
         self,
