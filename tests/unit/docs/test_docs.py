@@ -56,7 +56,7 @@ def names_of(module: Path) -> frozenset[str]:
 def _names(body: list[ast.stmt], prefix: str) -> list[str]:
     names = []
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.append(prefix + node.name)
         if isinstance(node, ast.ClassDef):
             names += _names(node.body, f"{prefix}{node.name}.")
