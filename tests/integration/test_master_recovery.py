@@ -156,7 +156,9 @@ def test_a_master_killed_at_a_failpoint_goes_on(point, tmp_path, controller, mon
 def test_a_master_killed_at_random_moments_goes_on_and_no_worker_is_restarted(seed, tmp_path):
     rng = random.Random(seed)
     moments = sorted(rng.uniform(0.1, 0.8) for _ in range(3))
-    job = counting(tmp_path / f"random-{seed}", delay_s=0.03, use_async=bool(seed % 2))
+    of_task = (0, 4)[seed]  # several tasks leased at once, or one
+    settings = {"use_async": bool(seed % 2), "num_minibatches_per_task": of_task}
+    job = counting(tmp_path / f"random-{seed}", delay_s=0.03, **settings)
     with job:
         first = pids(job.watch(running))
         for moment in moments:
