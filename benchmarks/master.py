@@ -360,6 +360,7 @@ def main() -> None:
     parser.add_argument("--restart", action="store_true", help="how long a killed master is away")
     parser.add_argument("--done", type=int, default=1_000_000, help="tasks, at a restart")
     parser.add_argument("--left_open", type=int, default=0, help="tasks, at a restart")
+    parser.add_argument("--plot", type=Path, help="an SVG of what a task costs")
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--load", action="store_true")
     given = parser.parse_args()
@@ -395,9 +396,17 @@ def main() -> None:
         (TASKS[1], workers, ("--beats",))
         for workers in ([given.workers] if given.workers else WORKERS)
     ]
+    cost: dict[tuple[str, int, int], float] = {}
     for tasks, workers, how in loads:
         for tree in trees:
-            found = measure(tree, tasks, workers, given.seconds, how)
+            try:
+                found = measure(tree, tasks, workers, given.seconds, how)
+            except subprocess.CalledProcessError:
+                print(
+                    f"| {tree.name} | {' '.join(how).strip('-')} | {tasks:,} | {workers:,} ", end=""
+                )
+                print("| no answer in a minute | | | | | |", flush=True)
+                continue
             done = found.get("tasks", 0)
             cpu_us = f"{1e6 * found['cpu_s'] / done:.0f}" if done else "-"
             print(
@@ -407,6 +416,27 @@ def main() -> None:
                 f"| {100 * found['cpu_s'] / found['wall_s']:.0f} % | {found['peak_mb']:.0f} |",
                 flush=True,
             )
+            if done:
+                cost[tree.name, tasks, workers] = 1e6 * found["cpu_s"] / done
+    if given.plot:
+        given.plot.write_text(picture(cost))
+
+
+def picture(cost: dict[tuple[str, int, int], float]) -> str:
+    """CPU microseconds of the master for a task: against tasks at 64 workers, and the other way."""
+    from benchmarks import page
+
+    panels = []
+    for title, across, place, fixed in (
+        ("master: CPU us a task, 64 workers", "tasks of an epoch", 1, (2, 64)),
+        ("master: CPU us a task, 100,000 tasks", "workers", 2, (1, TASKS[1])),
+    ):
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for key, value in cost.items():
+            if key[fixed[0]] == fixed[1]:
+                lines.setdefault(str(key[0]), []).append((float(key[place]), value))  # type: ignore[arg-type]
+        panels.append(page.Panel(title, across, lines))
+    return page.picture(panels)
 
 
 if __name__ == "__main__":
