@@ -32,7 +32,7 @@ _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
 _EXACT = 2.0**53  # whole numbers beyond it may be none of float64's
 _DIGITS = 19  # what an int64 has at most
-_TEXT_NBYTES = 1 << 26  # a batch of texts that would take more in fixed width is of objects
+TEXT_NBYTES = 1 << 26  # a batch of texts that would take more in fixed width is of objects
 
 
 def is_missing(value: str) -> bool:
@@ -142,7 +142,7 @@ class Column:
             values = [value or self.fill.value for value in values]
         if not plain and any(value.endswith("\0") for value in values):
             raise ValueError("numpy would lose its end")
-        if 4 * len(values) * max(map(len, values), default=0) > _TEXT_NBYTES:
+        if 4 * len(values) * max(map(len, values), default=0) > TEXT_NBYTES:
             return np.array(values, dtype=object)
         return np.array(values, dtype=np.str_)
 

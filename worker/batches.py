@@ -103,6 +103,9 @@ def spans(
             wrong = DataError(f"the reader gave {len(records)} records instead of {kept.sum()}")
             raise SpanError(position, size, source, wrong)
     row = np.cumsum(kept) - 1  # index into `records` by offset
+    wanted = kept[offsets]
+    if len(records):  # in the task's order, at once: a minibatch is then a slice
+        records = take(records, row[offsets[wanted]])
+    place = np.concatenate([[0], np.cumsum(wanted)]).tolist()  # in `records`, by position
     for a, b in pieces:
-        wanted = offsets[a:b][kept[offsets[a:b]]]
-        yield Span(a, b, take(records, row[wanted]) if len(wanted) else [])
+        yield Span(a, b, take(records, slice(place[a], place[b])) if place[a] < place[b] else [])

@@ -1,0 +1,106 @@
+"""Columns of the bytes of whole CSV records, at the speed of a kernel, where they are plain.
+
+A field that the kernel has in doubt is converted as `csv_types` does it. What it does not understand
+at all (a record that has too few fields, a text after a closing quote, bytes of another encoding) is
+left to the caller, who then reads one record after the other and names the broken one.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import csv_kernels as kernels
+from .csv_dialect import BROKEN, Dialect
+from .csv_types import TEXT_NBYTES, Column
+from .reader import Columns
+
+_KINDS = {"int64": kernels.WHOLE, "float64": kernels.FLOAT, "str": kernels.TEXT}
+
+
+class Parser:
+    """Reads the records of one dialect, whose fields have these names."""
+
+    def __init__(
+        self, dialect: Dialect, names: Sequence[str], columns: Mapping[str, Column], spare: bool
+    ) -> None:
+        self._dialect, self._spare = dialect, spare
+        self._kinds = np.array(
+            [_KINDS[columns[name].kind] if name in columns else kernels.UNWANTED for name in names],
+            np.int8,
+        )
+        self._columns = [columns[name] for name in names if name in columns]
+        self._order = list(columns)
+        self._wide = codecs.lookup(dialect.encoding).name in ("utf-8", "ascii")
+        letters = "" if self._wide else bytes(range(256)).decode(dialect.encoding, "replace")
+        self._table = np.array([ord(letter) for letter in letters], np.uint32)
+
+    def parse(
+        self, data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> Columns | None:
+        """The records data[begin:end]; None where they are not plain, or one is broken."""
+        if self._dialect.escape or self._dialect.skip_blanks:
+            return None
+        shape = len(self._columns), len(begins)
+        values, spans = np.empty(shape, np.int64), np.empty((*shape, 2), np.int64)
+        sure = np.empty(shape, np.uint8)
+        about = np.empty(1 + 2 * shape[0], np.int64)
+        if not kernels.parse_csv(
+            data, begins, ends, self._dialect.signs, self._kinds, self._spare, self._wide,
+            kernels.POWERS, values, spans, sure, about,
+        ):  # fmt: skip
+            return None
+        beyond, *told = about.tolist()
+        try:
+            if beyond:
+                bounds = zip(begins.tolist(), ends.tolist(), strict=True)
+                b"".join(data[begin:end] for begin, end in bounds).decode(self._dialect.encoding)
+            arrays = {
+                column.name: self._column(column, data, values[j], spans[j], sure[j], worst, longest)
+                for j, (column, worst, longest) in enumerate(
+                    zip(self._columns, told[: shape[0]], told[shape[0] :], strict=True)
+                )
+            }
+        except BROKEN:
+            return None
+        return Columns({name: arrays[name] for name in self._order})
+
+    def _column(
+        self, column: Column, data: NDArray[np.uint8], values: NDArray[np.int64],
+        spans: NDArray[np.int64], sure: NDArray[np.uint8], worst: int, longest: int,
+    ) -> NDArray[Any]:  # fmt: skip
+        """One column. Raises ValueError or OverflowError where one of its fields is broken."""
+        if column.kind == "str":
+            if 4 * len(spans) * longest > TEXT_NBYTES:
+                return column.convert(self._fields(data, spans, sure))
+            letters = np.empty((len(spans), max(longest, 1)), np.uint32)
+            quote = self._dialect.signs[kernels.QUOTE]
+            kernels.widen(data, spans, sure, quote, self._table, letters)
+            texts = letters.view(f"=U{letters.shape[1]}")[:, 0]
+            if column.fill is not None and column.fill.value and (texts == "").any():
+                return np.where(texts == "", column.fill.value, texts)
+            return texts
+        numbers = values if column.kind == "int64" else values.view(np.float64)
+        if worst == kernels.SURE:
+            return numbers
+        if (gaps := sure == kernels.MISSING).any():
+            numbers[gaps] = column.convert([""])[0]
+        rows = np.flatnonzero(sure > kernels.MISSING)
+        if len(rows):
+            numbers[rows] = column.convert(self._fields(data, spans[rows], sure[rows]))
+        return numbers
+
+    def _fields(
+        self, data: NDArray[np.uint8], spans: NDArray[np.int64], sure: NDArray[np.uint8]
+    ) -> list[str]:
+        """Fields as Python's csv module reads them."""
+        quote, encoding = self._dialect.quote, self._dialect.encoding
+        texts = [data[start:end].tobytes().decode(encoding) for start, end in spans.tolist()]
+        return [
+            text.replace(quote * 2, quote) if quoted else text
+            for text, quoted in zip(texts, (sure == kernels.DOUBLED).tolist(), strict=True)
+        ]

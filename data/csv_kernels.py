@@ -1,0 +1,274 @@
+"""The loops that make columns of the bytes of CSV records, compiled at first use.
+
+They read what is plain and leave a *doubt* for the rest: a number that is missing, spelled in another
+way, too long or too large to be surely exact. Whoever calls them reads these fields as Python does,
+and a record that they do not understand at all likewise: one of too few fields, or a text with a NUL.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .kernels import NEWLINE, QUOTE, RETURN, SEPARATOR
+
+UNWANTED, WHOLE, FLOAT, TEXT = range(4)  # what a field is to become
+SURE, MISSING, DOUBLED, DOUBT = range(4)  # what its value is; DOUBLED: a text with quotes in it
+_DIGITS = 18  # so many are below 2^63
+_LEAST, _MOST = -300, 290  # exponents of ten that need no subnormal and no infinity
+
+
+def _powers() -> NDArray[np.uint64]:
+    """The first 128 bits of each power of ten, high and low half, as the
+    paper has them: rounded up from 10^-27 to 10^-1, else down."""
+    table = np.empty((_MOST - _LEAST + 1, 2), np.uint64)
+    for power in range(_LEAST, _MOST + 1):
+        if power >= 0:
+            number = 10**power
+            shift = number.bit_length() - 128
+            number = number >> shift if shift > 0 else number << -shift
+        else:
+            below = 10**-power
+            number = (1 << (below.bit_length() + 127)) // below + (power >= -27)
+        table[power - _LEAST] = number >> 64, number & (1 << 64) - 1
+    return table
+
+
+POWERS = _powers()
+_32, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+_1, _63 = np.uint64(1), np.uint64(63)
+_ALL, _NINE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x1FF)
+
+
+@njit
+def _product(a, b):  # type: ignore[no-untyped-def]
+    """The high and low half of the product of two uint64."""
+    a0, a1, b0, b1 = a & _LOW, a >> _32, b & _LOW, b >> _32
+    low, mid, other = a0 * b0, a1 * b0, a0 * b1
+    carry = (low >> _32) + (mid & _LOW) + (other & _LOW)
+    return a1 * b1 + (mid >> _32) + (other >> _32) + (carry >> _32), a * b
+
+
+@njit
+def _float_bits(digits, power, powers):  # type: ignore[no-untyped-def]
+    """The float64 nearest to digits * 10^power, as its bits; 0 where that is not certain.
+
+    `digits` is a uint64 and not 0. Lemire, "Number Parsing at a Gigabyte per Second" (Software:
+    Practice and Experience 51, 2021), algorithm 1, whose unsure cases are left to the caller.
+    """
+    zeros = np.uint64(0)
+    while not digits >> _63:  # as far as the first digits are wide
+        shift = np.uint64(1) if digits >> np.uint64(55) else np.uint64(8)
+        digits <<= shift
+        zeros += shift
+    high, low = _product(digits, powers[power - _LEAST, 0])
+    if high & _NINE == _NINE:
+        more, _ = _product(digits, powers[power - _LEAST, 1])
+        low += more
+        if low < more:
+            high += _1
+        if low == _ALL:
+            return np.uint64(0)
+    upper = high >> _63
+    shift = upper + np.uint64(9)
+    mantissa = high >> shift
+    if low <= _1 and mantissa & np.uint64(3) == _1 and mantissa << shift == high:
+        if not -4 <= power <= 23:
+            return np.uint64(0)
+        mantissa &= ~_1  # halfway between two: the even one
+    mantissa = (mantissa + (mantissa & _1)) >> _1
+    exponent = ((217706 * power) >> 16) + 1086 + np.int64(upper) - np.int64(zeros)
+    if mantissa >> np.uint64(53):
+        mantissa >>= _1
+        exponent += 1
+    return mantissa & ~(_1 << np.uint64(52)) | np.uint64(exponent) << np.uint64(52)
+
+
+@njit
+def _number(data, start, end, floats, powers):  # type: ignore[no-untyped-def]
+    """(whether it is certain, the int64, or the bits of the float64) of a field."""
+    at, negative = start, False
+    if at < end and (data[at] == 45 or data[at] == 43):  # - +
+        negative = data[at] == 45
+        at += 1
+    value, first, dot = np.uint64(0), at, -1
+    while at < end:
+        digit = np.uint8(data[at] - np.uint8(48))
+        if digit < 10:
+            value = value * np.uint64(10) + np.uint64(digit)
+        elif floats and data[at] == 46 and dot < 0:  # .
+            dot = at
+        else:
+            break
+        at += 1
+    n_digits = at - first - (dot >= 0)
+    if n_digits < 1 or n_digits > _DIGITS:
+        return False, np.int64(0)
+    if not floats:
+        number = np.int64(value)
+        return at == end, -number if negative else number
+    power = np.int64(0) if dot < 0 else dot + 1 - at
+    if at < end and (data[at] | 32) == 101:  # e
+        at += 1
+        sign = 1
+        if at < end and (data[at] == 45 or data[at] == 43):
+            sign = -1 if data[at] == 45 else 1
+            at += 1
+        exponent, first = 0, at
+        while at < end and at - first < 4 and np.uint8(data[at] - np.uint8(48)) < 10:
+            exponent = exponent * 10 + np.int64(data[at] - np.uint8(48))
+            at += 1
+        if at == first:
+            return False, np.int64(0)
+        power += sign * exponent
+    if at != end or not _LEAST < power < _MOST - _DIGITS:
+        return False, np.int64(0)
+    bits = np.uint64(0)
+    if value:
+        bits = _float_bits(value, power, powers)
+        # Beyond 2^53 it is asked whether a whole number was rounded.
+        if not bits or bits >= np.uint64(0x4340000000000000):
+            return False, np.int64(0)
+    return True, np.int64(bits | (_1 << _63 if negative else np.uint64(0)))
+
+
+@njit(cache=True, nogil=True)
+def parse_csv(
+    data: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    signs: NDArray[np.int64],
+    kinds: NDArray[np.int8],
+    spare: bool,
+    wide: bool,
+    powers: NDArray[np.uint64],
+    values: NDArray[np.int64],
+    spans: NDArray[np.int64],
+    sure: NDArray[np.uint8],
+    about: NDArray[np.int64],
+) -> bool:
+    """Read the fields of the records data[begins[i]:ends[i]]; False where one is not understood.
+
+    The wanted columns are numbered as `kinds` (of each field) has them. Written for column j and
+    record i: values[j, i], an int64 or the bits of a float64, of a number; sure[j, i]; spans[j, i],
+    the first byte and the end, of a text and of a number in doubt. about[0] is set where there are
+    bytes beyond ASCII, about[1 + j] to the worst of sure[j], about[1 + n + j] to the letters of the
+    longest text; `wide`: in UTF-8, a letter has several bytes. The rules are those of
+    `kernels.scan_csv`, without escapes and blanks.
+    """
+    separator, newline, carriage = signs[SEPARATOR], signs[NEWLINE], signs[RETURN]
+    quote, width, wanted = signs[QUOTE], len(kinds), len(values)
+    about[:] = 0
+    beyond = np.uint8(0)
+    for i in range(len(begins)):
+        at, stop, field, column, ended = begins[i], ends[i], 0, 0, False
+        while not ended:
+            start, quotes = at, 0
+            seen, least = np.uint8(0), np.uint8(255)
+            if at < stop and data[at] == quote:
+                at += 1
+                start = at
+                while at < stop:
+                    byte = data[at]
+                    if byte == quote:
+                        if at + 1 >= stop or data[at + 1] != quote:
+                            break
+                        quotes += 1
+                        at += 1
+                    seen |= byte
+                    least = min(least, byte)
+                    at += 1
+                if at >= stop:
+                    return False
+                end = at
+                at += 1
+                if at < stop and not (
+                    data[at] == separator or data[at] == newline or data[at] == carriage
+                ):
+                    return False
+            else:
+                while at < stop:
+                    byte = data[at]
+                    if byte == separator or byte == newline or byte == carriage:
+                        break
+                    seen |= byte
+                    least = min(least, byte)
+                    at += 1
+                end = at
+            ended = at >= stop or data[at] != separator
+            at += 1
+            beyond |= seen
+            if field >= width:
+                if not (spare and field == width and start == end):
+                    return False
+                field += 1
+                continue
+            kind = kinds[field]
+            field += 1
+            if kind == UNWANTED:
+                continue
+            certain = SURE
+            if kind == TEXT:
+                if least == 0:
+                    return False
+                letters = end - start - quotes
+                if wide and seen > 127:
+                    for k in range(start, end):
+                        letters -= (data[k] & 192) == 128
+                about[1 + wanted + column] = max(about[1 + wanted + column], letters)
+                certain = DOUBLED if quotes else SURE
+                spans[column, i, 0], spans[column, i, 1] = start, end
+            elif start == end:
+                certain = MISSING
+            else:
+                known, values[column, i] = _number(data, start, end, kind == FLOAT, powers)
+                if not known:
+                    certain = DOUBT
+                    spans[column, i, 0], spans[column, i, 1] = start, end
+            sure[column, i] = certain
+            about[1 + column] = max(about[1 + column], certain)
+            column += 1
+        if field < width:
+            return False
+        at -= 1
+        while at < stop and data[at] == carriage:
+            at += 1
+        if at < stop and data[at] != newline:
+            return False
+        for rest in range(at, stop):  # blank lines and comments
+            beyond |= data[rest]
+    about[0] = beyond >> 7
+    return True
+
+
+@njit(cache=True, nogil=True)
+def widen(
+    data: NDArray[np.uint8],
+    spans: NDArray[np.int64],
+    sure: NDArray[np.uint8],
+    quote: int,
+    table: NDArray[np.uint32],
+    letters: NDArray[np.uint32],
+) -> None:
+    """Write texts in numpy's fixed width. `table` has the letter of each byte; none: it is UTF-8."""
+    for i in range(len(spans)):
+        at, end, n = spans[i, 0], spans[i, 1], 0
+        while at < end:
+            byte = data[at]
+            letter = np.uint32(byte)
+            at += 1
+            if byte > 127:
+                if len(table):
+                    letter = table[byte]
+                else:
+                    more = 1 + (byte >= 224) + (byte >= 240)
+                    letter &= np.uint32(63 >> more)
+                    for _ in range(more):
+                        letter = letter << np.uint32(6) | np.uint32(data[at] & 63)
+                        at += 1
+            elif byte == quote and sure[i] == DOUBLED:
+                at += 1
+            letters[i, n] = letter
+            n += 1
+        letters[i, n:] = 0
