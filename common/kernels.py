@@ -217,6 +217,36 @@ def high_product(typingctx: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def leading_zeros(typingctx: Any, number: Any) -> Any:
+    """How many of the highest bits of a uint64, which is not 0, are clear."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctlz(args[0], ir.IntType(1)(1))
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def trailing_zeros(typingctx: Any, number: Any) -> Any:
+    """How many of the lowest bits of a uint64, which is not 0, are clear."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.IntType(1)(1))
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_bytes(typingctx: Any, address: Any) -> Any:
+    """The eight bytes at `address`, of any alignment, as a uint64: the first is the lowest."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(pointer(builder, args[0], _INT64), align=1)
+
+    return types.uint64(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def set_bit(typingctx: Any, address: Any) -> Any:
     """Set the lowest bit of the uint32 at `address`, atomically; whether it was clear. Acquires."""
 

@@ -115,7 +115,7 @@ class CsvFile:
 
     def read(self, numbers: NDArray[np.int64]) -> Columns:
         data, begins, ends = self._bounds(numbers) if len(numbers) else (b"", _NONE, _NONE)
-        plain = self._parser.parse(np.frombuffer(data, np.uint8), begins, ends)
+        plain = self._parser.parse(data, begins, ends)
         if plain is not None:
             return plain
         bounds = zip(begins.tolist(), ends.tolist(), strict=True)

@@ -40,18 +40,19 @@ class Parser:
         self._table = np.array([ord(letter) for letter in letters], np.uint32)
 
     def parse(
-        self, data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]
+        self, text: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> Columns | None:
-        """The records data[begin:end]; None where they are not plain, or one is broken."""
+        """The records text[begin:end]; None where they are not plain, or one is broken."""
         if self._dialect.escape or self._dialect.skip_blanks:
             return None
+        data = np.frombuffer(text + self._dialect.line_end.encode() * 8, np.uint8)
         shape = len(self._columns), len(begins)
         values, spans = np.empty(shape, np.int64), np.empty((*shape, 2), np.int64)
         sure = np.empty(shape, np.uint8)
         about = np.empty(1 + 2 * shape[0], np.int64)
         if not kernels.parse_csv(
             data, begins, ends, self._dialect.signs, self._kinds, self._spare, self._wide,
-            kernels.POWERS, values, spans, sure, about,
+            values, spans, sure, about,
         ):  # fmt: skip
             return None
         beyond, *told = about.tolist()

@@ -8,10 +8,13 @@ and a record that they do not understand at all likewise: one of too few fields,
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 from numpy.typing import NDArray
 
-from .kernels import NEWLINE, QUOTE, RETURN, SEPARATOR
+from ..common.kernels import (
+    high_product, inlined, leading_zeros, load_bytes, trailing_zeros,
+)
+from .kernels import HIGH, NEWLINE, ONES, QUOTE, RETURN, SEPARATOR, zero_bytes
 
 UNWANTED, WHOLE, FLOAT, TEXT = range(4)  # what a field is to become
 SURE, MISSING, DOUBLED, DOUBT = range(4)  # what its value is; DOUBLED: a text with quotes in it
@@ -35,36 +38,32 @@ def _powers() -> NDArray[np.uint64]:
     return table
 
 
-POWERS = _powers()
-_32, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
-_1, _63 = np.uint64(1), np.uint64(63)
+_POWERS = _powers()
+_TENS = 10.0 ** np.arange(9)
+_1, _8, _32, _63, _64 = (np.uint64(n) for n in (1, 8, 32, 63, 64))
 _ALL, _NINE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x1FF)
+_ZEROS = ONES * np.uint64(0x30)  # "00000000"
+
+
+@inlined
+def below(nbytes):  # type: ignore[no-untyped-def]
+    """A mask of the first so many bytes, less than eight."""
+    return (_1 << np.uint64(8 * nbytes)) - _1
 
 
 @njit
-def _product(a, b):  # type: ignore[no-untyped-def]
-    """The high and low half of the product of two uint64."""
-    a0, a1, b0, b1 = a & _LOW, a >> _32, b & _LOW, b >> _32
-    low, mid, other = a0 * b0, a1 * b0, a0 * b1
-    carry = (low >> _32) + (mid & _LOW) + (other & _LOW)
-    return a1 * b1 + (mid >> _32) + (other >> _32) + (carry >> _32), a * b
-
-
-@njit
-def _float_bits(digits, power, powers):  # type: ignore[no-untyped-def]
+def _float_bits(digits, power):  # type: ignore[no-untyped-def]
     """The float64 nearest to digits * 10^power, as its bits; 0 where that is not certain.
 
     `digits` is a uint64 and not 0. Lemire, "Number Parsing at a Gigabyte per Second" (Software:
     Practice and Experience 51, 2021), algorithm 1, whose unsure cases are left to the caller.
     """
-    zeros = np.uint64(0)
-    while not digits >> _63:  # as far as the first digits are wide
-        shift = np.uint64(1) if digits >> np.uint64(55) else np.uint64(8)
-        digits <<= shift
-        zeros += shift
-    high, low = _product(digits, powers[power - _LEAST, 0])
+    zeros = leading_zeros(digits)
+    digits <<= zeros
+    low = digits * _POWERS[power - _LEAST, 0]
+    high = high_product(digits, _POWERS[power - _LEAST, 0])
     if high & _NINE == _NINE:
-        more, _ = _product(digits, powers[power - _LEAST, 1])
+        more = high_product(digits, _POWERS[power - _LEAST, 1])
         low += more
         if low < more:
             high += _1
@@ -85,52 +84,95 @@ def _float_bits(digits, power, powers):  # type: ignore[no-untyped-def]
     return mantissa & ~(_1 << np.uint64(52)) | np.uint64(exponent) << np.uint64(52)
 
 
+@inlined
+def byte_at(address):  # type: ignore[no-untyped-def]
+    return np.uint8(load_bytes(address) & np.uint64(0xFF))
+
+
+@inlined
+def digit_at(address):  # type: ignore[no-untyped-def]
+    """The digit there; of what is none, ten or more."""
+    return np.uint8(byte_at(address) - np.uint8(48))
+
+
 @njit
-def _number(data, start, end, floats, powers):  # type: ignore[no-untyped-def]
-    """(whether it is certain, the int64, or the bits of the float64) of a field."""
-    at, negative = start, False
-    if at < end and (data[at] == 45 or data[at] == 43):  # - +
-        negative = data[at] == 45
-        at += 1
-    value, first, dot = np.uint64(0), at, -1
+def _long_number(start, end, floats):  # type: ignore[no-untyped-def]
+    """(whether it is certain, the int64, or the bits of the float64) of the digits of a number,
+    which stand at these addresses."""
+    value, at, dot = np.uint64(0), start, -1
     while at < end:
-        digit = np.uint8(data[at] - np.uint8(48))
+        digit = digit_at(at)
         if digit < 10:
             value = value * np.uint64(10) + np.uint64(digit)
-        elif floats and data[at] == 46 and dot < 0:  # .
+        elif floats and byte_at(at) == 46 and dot < 0:  # .
             dot = at
         else:
             break
         at += 1
-    n_digits = at - first - (dot >= 0)
+    n_digits = at - start - (dot >= 0)
     if n_digits < 1 or n_digits > _DIGITS:
         return False, np.int64(0)
     if not floats:
-        number = np.int64(value)
-        return at == end, -number if negative else number
+        return at == end, np.int64(value)
     power = np.int64(0) if dot < 0 else dot + 1 - at
-    if at < end and (data[at] | 32) == 101:  # e
+    if at < end and (byte_at(at) | 32) == 101:  # e
         at += 1
         sign = 1
-        if at < end and (data[at] == 45 or data[at] == 43):
-            sign = -1 if data[at] == 45 else 1
+        if at < end and (byte_at(at) == 45 or byte_at(at) == 43):
+            sign = -1 if byte_at(at) == 45 else 1
             at += 1
         exponent, first = 0, at
-        while at < end and at - first < 4 and np.uint8(data[at] - np.uint8(48)) < 10:
-            exponent = exponent * 10 + np.int64(data[at] - np.uint8(48))
+        while at < end and at - first < 4 and digit_at(at) < 10:
+            exponent = exponent * 10 + np.int64(byte_at(at) - np.uint8(48))
             at += 1
         if at == first:
             return False, np.int64(0)
         power += sign * exponent
     if at != end or not _LEAST < power < _MOST - _DIGITS:
         return False, np.int64(0)
-    bits = np.uint64(0)
-    if value:
-        bits = _float_bits(value, power, powers)
-        # Beyond 2^53 it is asked whether a whole number was rounded.
-        if not bits or bits >= np.uint64(0x4340000000000000):
-            return False, np.int64(0)
-    return True, np.int64(bits | (_1 << _63 if negative else np.uint64(0)))
+    if not value:
+        return True, np.int64(0)
+    bits = _float_bits(value, power)
+    # Beyond 2^53 it is asked whether a whole number was rounded.
+    return np.uint64(0) < bits < np.uint64(0x4340000000000000), np.int64(bits)
+
+
+@inlined
+def _number(start, end, floats):  # type: ignore[no-untyped-def]
+    """(whether it is certain, the int64, or the bits of the float64) of a field at these addresses."""
+    negative = byte_at(start) == 45  # -
+    first = start + (negative or byte_at(start) == 43)  # +
+    word = load_bytes(first)
+    n, power, known, number = end - first, 0, False, np.int64(0)
+    if 0 < n <= 8:
+        if floats:
+            dot = zero_bytes(word ^ (ONES * np.uint64(46)))
+            place = np.int64(trailing_zeros(dot) >> np.uint64(3)) if dot else 8
+            if place < n:
+                n -= 1
+                power = n - place
+                before = below(place)
+                word = word & before | word >> _8 & ~before
+        half = np.uint64(4 * n)  # a shift by 64 would be none
+        word = word << (_64 - half - half) | _ZEROS >> half >> half
+        sixes = ONES * np.uint64(6)
+        tens = ONES * np.uint64(0xF0)
+        if n and (word & tens | (word + sixes & tens) >> np.uint64(4)) == ONES * np.uint64(0x33):
+            word -= _ZEROS  # eight digits at once: Lemire's, section 5
+            word = word * np.uint64(10) + (word >> _8)
+            pairs = np.uint64(0x000000FF000000FF)
+            word = (
+                (word & pairs) * np.uint64(0x000F424000000064)
+                + (word >> np.uint64(16) & pairs) * np.uint64(0x0000271000000001)
+            ) >> _32
+            known, number = True, np.int64(word)
+            if floats:  # both are exact, so that the quotient is the nearest
+                number = np.float64(np.float64(number) / _TENS[power]).view(np.int64)
+    if not known:
+        known, number = _long_number(first, end, floats)
+    if negative:
+        number = np.int64(np.uint64(number) | _1 << _63) if floats else -number
+    return known, number
 
 
 @njit(cache=True, nogil=True)
@@ -142,7 +184,6 @@ def parse_csv(
     kinds: NDArray[np.int8],
     spare: bool,
     wide: bool,
-    powers: NDArray[np.uint64],
     values: NDArray[np.int64],
     spans: NDArray[np.int64],
     sure: NDArray[np.uint8],
@@ -155,46 +196,65 @@ def parse_csv(
     the first byte and the end, of a text and of a number in doubt. about[0] is set where there are
     bytes beyond ASCII, about[1 + j] to the worst of sure[j], about[1 + n + j] to the letters of the
     longest text; `wide`: in UTF-8, a letter has several bytes. The rules are those of
-    `kernels.scan_csv`, without escapes and blanks.
+    `kernels.scan_csv`, without escapes and blanks. Eight ends of a line stand behind the last record.
     """
     separator, newline, carriage = signs[SEPARATOR], signs[NEWLINE], signs[RETURN]
     quote, width, wanted = signs[QUOTE], len(kinds), len(values)
     about[:] = 0
-    beyond = np.uint8(0)
+    separators, newlines = np.uint64(separator) * ONES, np.uint64(newline) * ONES
+    carriages, quoted = np.uint64(carriage) * ONES, np.uint64(quote) * ONES
+    address, beyond = data.ctypes.data, np.uint64(0)
     for i in range(len(begins)):
         at, stop, field, column, ended = begins[i], ends[i], 0, 0, False
         while not ended:
             start, quotes = at, 0
-            seen, least = np.uint8(0), np.uint8(255)
-            if at < stop and data[at] == quote:
+            seen, nuls = np.uint64(0), np.uint64(0)
+            if data[at] == quote and at < stop:
                 at += 1
                 start = at
-                while at < stop:
-                    byte = data[at]
-                    if byte == quote:
+                while True:
+                    word = load_bytes(address + at)
+                    found = zero_bytes(word ^ quoted)
+                    if not found:
+                        seen |= word
+                        nuls |= zero_bytes(word)
+                        at += 8
+                    else:
+                        n = np.int64(trailing_zeros(found) >> np.uint64(3))
+                        mask = below(n)
+                        seen |= word & mask
+                        nuls |= zero_bytes(word | ~mask)
+                        at += n
                         if at + 1 >= stop or data[at + 1] != quote:
                             break
                         quotes += 1
-                        at += 1
-                    seen |= byte
-                    least = min(least, byte)
-                    at += 1
+                        at += 2
+                    if at >= stop:
+                        return False
                 if at >= stop:
                     return False
                 end = at
                 at += 1
-                if at < stop and not (
-                    data[at] == separator or data[at] == newline or data[at] == carriage
-                ):
+                if not (data[at] == separator or data[at] == newline or data[at] == carriage):
                     return False
             else:
-                while at < stop:
-                    byte = data[at]
-                    if byte == separator or byte == newline or byte == carriage:
+                while True:
+                    word = load_bytes(address + at)
+                    found = (
+                        zero_bytes(word ^ separators)
+                        | zero_bytes(word ^ newlines)
+                        | zero_bytes(word ^ carriages)
+                    )
+                    if found:
                         break
-                    seen |= byte
-                    least = min(least, byte)
-                    at += 1
+                    seen |= word
+                    nuls |= zero_bytes(word)
+                    at += 8
+                n = np.int64(trailing_zeros(found) >> np.uint64(3))
+                mask = below(n)
+                seen |= word & mask
+                nuls |= zero_bytes(word | ~mask)
+                at += n
                 end = at
             ended = at >= stop or data[at] != separator
             at += 1
@@ -210,10 +270,10 @@ def parse_csv(
                 continue
             certain = SURE
             if kind == TEXT:
-                if least == 0:
+                if nuls:
                     return False
                 letters = end - start - quotes
-                if wide and seen > 127:
+                if wide and seen & HIGH:
                     for k in range(start, end):
                         letters -= (data[k] & 192) == 128
                 about[1 + wanted + column] = max(about[1 + wanted + column], letters)
@@ -222,7 +282,7 @@ def parse_csv(
             elif start == end:
                 certain = MISSING
             else:
-                known, values[column, i] = _number(data, start, end, kind == FLOAT, powers)
+                known, values[column, i] = _number(address + start, address + end, kind == FLOAT)
                 if not known:
                     certain = DOUBT
                     spans[column, i, 0], spans[column, i, 1] = start, end
@@ -238,7 +298,7 @@ def parse_csv(
             return False
         for rest in range(at, stop):  # blank lines and comments
             beyond |= data[rest]
-    about[0] = beyond >> 7
+    about[0] = beyond & HIGH != 0
     return True
 
 

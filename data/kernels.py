@@ -6,12 +6,24 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ..common.kernels import inlined, load_bytes, trailing_zeros
+
 # The scanner's state between two chunks.
 IN_QUOTES, FIELD_START, AFTER_QUOTE, IN_RECORD, ESCAPED, COUNT = range(6)
 # The bytes that mean something to it; NONE is none of them.
 SEPARATOR, NEWLINE, RETURN, QUOTE, ESCAPE, COMMENT, BLANK = range(7)
 NONE = -1
 _NOTHING, _RECORD, _COMMENT = range(3)  # what IN_RECORD says that the scanner stands in
+
+_1 = np.uint64(1)
+ONES = np.uint64(0x0101010101010101)
+HIGH = ONES * np.uint64(0x80)
+
+
+@inlined
+def zero_bytes(word):  # type: ignore[no-untyped-def]
+    """The high bit of each byte that is 0, and perhaps of later ones: the lowest of them is sure."""
+    return (word - ONES) & ~word & HIGH
 
 
 def csv_state() -> NDArray[np.int64]:
@@ -34,12 +46,30 @@ def scan_csv(
     doubled quote within quotes is text, a newline within quotes is text, a blank line is nothing,
     and what follows an escape is text. A line that begins with the sign of a comment is nothing.
     """
-    found = 0
+    found, i, n = 0, 0, len(chunk)
     in_quotes, field_start, after_quote, in_record, escaped, count = state
     separator, newline, carriage = signs[SEPARATOR], signs[NEWLINE], signs[RETURN]
     quote, escape, comment, blank = signs[QUOTE], signs[ESCAPE], signs[COMMENT], signs[BLANK]
-    for i in range(len(chunk)):
+    newlines = np.uint64(newline) * ONES
+    quotes = newlines if quote == NONE else np.uint64(quote) * ONES
+    escapes = newlines if escape == NONE else np.uint64(escape) * ONES
+    while i < n:
+        # As far as eight bytes have nothing of meaning, they are passed over together.
+        while i + 8 <= n and not escaped and (in_quotes or in_record == _RECORD and blank == NONE):
+            word = load_bytes(chunk.ctypes.data + i)
+            signed = zero_bytes(word ^ quotes) | zero_bytes(word ^ escapes)
+            if not in_quotes:
+                signed |= zero_bytes(word ^ newlines)
+            free = np.int64(trailing_zeros(signed) >> np.uint64(3)) if signed else 8
+            if free and not in_quotes:
+                field_start, after_quote = np.int64(chunk[i + free - 1] == separator), 0
+            i += free
+            if signed:
+                break
+        if i == n:
+            break
         byte = chunk[i]
+        i += 1
         if escaped:
             escaped = 0
             continue
@@ -59,7 +89,7 @@ def scan_csv(
                 in_record = _COMMENT
                 continue
             if count % stride == 0:
-                starts[found] = base + i
+                starts[found] = base + i - 1
                 found += 1
             count += 1
             in_record = _RECORD
