@@ -55,7 +55,9 @@ def infer(values: Sequence[str]) -> str:
                 return "float64"
         except ValueError:
             pass
-    kinds = Counter(map(_kind, values))
+    kinds: Counter[str] = Counter()
+    for value, times in Counter(values).items():  # words often come again
+        kinds[_kind(value)] += times
     allowed = _BROKEN_SHARE * (len(values) - kinds["missing"])
     whole, floats = kinds["whole"] + kinds["long"], kinds["fraction"]
     words = kinds["word"] if whole or floats else 0
