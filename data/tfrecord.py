@@ -9,6 +9,7 @@ be told: what follows cannot be found.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Sequence
 from functools import partial
@@ -19,14 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import RecordError
-from .example import parse_example
+from .example import Examples, parse_example
 from .file_reader import FileReader, flag_of
 from .files import DataFile, Seekable, cached
-from .kernels import masked_crc32c
+from .kernels import CRC_TABLES, masked_crc32c, sound_frames, walk_frames
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _FRAME_NBYTES = _HEADER.size + _FOOTER.size
+_CHUNK_NBYTES = 1 << 18  # of long records more is read than their headers
 
 
 def tfrecord_reader(files: Sequence[DataFile], raw: bool | str = False) -> FileReader:
@@ -40,7 +42,7 @@ class TfrecordFile:
 
     def __init__(self, file: DataFile, raw: bool) -> None:
         file.nbytes()
-        self._raw = raw
+        self._raw, self._examples = raw, Examples()
         self._seekable = Seekable(file)
         self._file = self._seekable.file
 
@@ -61,12 +63,19 @@ class TfrecordFile:
         low, high = int(self._offsets[first]), int(self._offsets[last + 1])
         with self._file.open() as stream:
             stream.seek(low)
-            block = memoryview(stream.read(high - low))
-        bounds = (self._offsets[first : last + 2] - low).tolist()
-        return [
-            self._record(block[bounds[n - first] : bounds[n - first + 1]], n)
-            for n in numbers.tolist()
-        ]
+            block = stream.read(high - low)
+        begins, ends = self._offsets[numbers] - low, self._offsets[numbers + 1] - low
+        whole = len(block) == high - low
+        if whole and sound_frames(np.frombuffer(block, np.uint8), begins, ends, CRC_TABLES):
+            inner = begins + _HEADER.size, ends - _FOOTER.size
+            if self._raw:
+                bounds = zip(*(each.tolist() for each in inner), strict=True)
+                return [block[begin:end] for begin, end in bounds]
+            with contextlib.suppress(ValueError):  # found again below, with its number
+                return list(self._examples.parse(block, *inner))
+        frames = memoryview(block)
+        places = zip(begins.tolist(), ends.tolist(), numbers.tolist(), strict=True)
+        return [self._record(frames[begin:end], number) for begin, end, number in places]
 
     def _record(self, frame: memoryview, number: int) -> Any:
         name = self._file.name
@@ -92,15 +101,14 @@ class TfrecordFile:
 def _offsets(file: DataFile) -> NDArray[np.int64]:
     """The first byte of each record, and the end of the last."""
     size, offset = file.nbytes(), 0
-    offsets = [0]
-    with file.open() as stream:
+    parts, ends = [np.zeros(1, np.int64)], np.empty(_CHUNK_NBYTES // _FRAME_NBYTES + 1, np.int64)
+    with file.reading() as read:
         while offset < size:
-            stream.seek(offset)
-            header = stream.read(_HEADER.size)
-            sound = len(header) == _HEADER.size
-            if sound:
-                nbytes, crc = _HEADER.unpack(header)
-                sound = masked_crc32c(header[:8]) == crc
-            offset = min(size, offset + nbytes + _FRAME_NBYTES) if sound else size
-            offsets.append(offset)
-    return np.array(offsets, dtype=np.int64)
+            chunk = read(offset, min(_CHUNK_NBYTES, size - offset))
+            found, corrupt = walk_frames(chunk, offset, size, CRC_TABLES, ends)
+            parts.append(ends[:found].copy())
+            if corrupt or not found:  # what follows cannot be found
+                parts.append(np.array([size], np.int64))
+                break
+            offset = int(ends[found - 1])
+    return np.concatenate(parts)
