@@ -43,7 +43,16 @@ class Converter:
     convert: Convert
     fill: Fill | None
     dtype: np.dtype[Any] | None = None  # of whole numbers and bools
+    plain: bool = False  # numbers as they are, in the column's own type
     text: bool = False  # objects, to be np.str_ once rows are chosen: the longest of all is wide
+
+    def view(self, array: Any) -> NDArray[Any] | None:
+        """An array of numbers without a copy, where numpy has them as they are."""
+        target = self.dtype if self.fill is None else self.fill.dtype
+        if self.dtype is None or array.null_count or not self.plain or target.kind == "b":
+            return None
+        values = array.to_numpy(zero_copy_only=False)
+        return values if values.dtype == target and not values.flags.owndata else None
 
     def column(self, chunked: Any) -> Column:
         """All rows, chunk by chunk."""
@@ -89,7 +98,8 @@ class Types:
             dtype = np.dtype(kind.to_pandas_dtype())
             if dtype.kind in "iu" and top:  # elements of lists, pixels say, keep their own
                 dtype = np.dtype(np.uint64 if is_.is_uint64(kind) else np.int64)
-            return self._numbers(name, dtype)
+            made = self._numbers(name, dtype)
+            return replace(made, plain=top)
         if is_.is_decimal(kind):
             if kind.scale <= 0:
                 return self._cast(name, kind, arrow.int64(), self._numbers(name, _INT64))
@@ -334,9 +344,37 @@ def _objects(array: Any, fill: Fill) -> NDArray[Any]:
     return values
 
 
+def _plain_texts(array: Any, fill: Fill) -> NDArray[Any] | None:
+    """ASCII texts without a NUL, by a kernel; None where there are others, or they are wide."""
+    from .csv_kernels import NONE, widen
+
+    width = 8 if str(array.type).startswith("large") else 4
+    _, bounds, letters = array.buffers()
+    if letters is None:
+        return None
+    first, n = array.offset, len(array)
+    offsets = np.frombuffer(bounds, f"i{width}")[first : first + n + 1].astype(np.int64)
+    data = np.frombuffer(letters, np.uint8)[offsets[0] : offsets[-1]]
+    if not len(data) or data.max() > 127 or not data.min():
+        return None
+    spans = np.column_stack([offsets[:-1], offsets[1:]]) - offsets[0]
+    nulls = _nulls(array) if array.null_count else None
+    if nulls is not None:
+        spans[nulls] = 0
+    longest = int((spans[:, 1] - spans[:, 0]).max())
+    if 4 * n * longest > _WIDE_NBYTES or not longest:
+        return None
+    wide = np.empty((n, longest), np.uint32)
+    widen(data, spans, np.zeros(n, np.uint8), NONE, np.empty(0, np.uint32), wide)
+    values = wide.view(f"=U{longest}")[:, 0]
+    return np.where(nulls, fill.value, values) if nulls is not None and fill.value else values
+
+
 def _texts(arrow: Any, name: str, array: Any, fill: Fill) -> Column:
     if _is_view(arrow.types, "string", array.type):
         array = array.cast(arrow.large_string())
+    if (plain := _plain_texts(array, fill)) is not None:
+        return Column(plain, {})
     faults: dict[int, str] = {}
     try:
         values = _objects(array, fill)

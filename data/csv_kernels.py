@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..common.kernels import (
     high_product, inlined, leading_zeros, load_bytes, trailing_zeros,
 )
-from .kernels import HIGH, NEWLINE, ONES, QUOTE, RETURN, SEPARATOR, zero_bytes
+from .kernels import HIGH, NEWLINE, NONE, ONES, QUOTE, RETURN, SEPARATOR, zero_bytes
 
 UNWANTED, WHOLE, FLOAT, TEXT = range(4)  # what a field is to become
 SURE, MISSING, DOUBLED, DOUBT = range(4)  # what its value is; DOUBLED: a text with quotes in it

@@ -172,10 +172,18 @@ def cached(file: DataFile, kind: str, make: Callable[[Path], None]) -> Path | No
     None outside of a job (EDL_JOB_DIR is not set). Concurrent makers do the work twice at worst:
     the rename is atomic.
     """
+    folder = cache_folder()
+    return None if folder is None else kept(file, kind, make, folder)
+
+
+def cache_folder() -> Path | None:
+    """Where the processes of a job keep what they derive of the data; None outside of a job."""
     job_dir = os.environ.get(JOB_DIR_VARIABLE)
-    if not job_dir:
-        return None
-    folder = _cache(job_dir)
+    return _cache(job_dir) if job_dir else None
+
+
+def kept(file: DataFile, kind: str, make: Callable[[Path], None], folder: Path) -> Path:
+    """Where in `folder` `make` has put something derived from `file`, made unless it is there."""
     key = json.dumps([str(file.fs.protocol), file.path, file.stamp()])
     path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.{kind}"
     if not path.exists():

@@ -75,6 +75,7 @@ PARAMETERS = {
     "dtypes": "the type of a column, `COLUMN:int64|float64|str`, several with `|` between",
     "missing": "what stands for a missing value, `COLUMN:VALUE|COLUMN:VALUE`, `*` for all columns",
     "partitions": "`false`: `key=value` folders are no columns; `KEY:int64|KEY:str`: their types",
+    "cache_gib": "how much of decoded row groups is kept on disk, in GiB, and at most half of what is free",
     "sep": "the character between fields; `tab` for a tab",
     "header": "`false`: the first line is a record",
     "names": "the names of the columns, `a|b`, in their order",

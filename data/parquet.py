@@ -1,15 +1,17 @@
-"""Parquet, by row group: a range decodes the row groups that it touches, and no others.
+"""Parquet, by row group: each is decoded once, and what it becomes is kept for whoever reads next.
 
-The last row groups stay decoded (up to 1 GiB, of all files), since tasks come in random order; write
-row groups of some 64 k rows to keep the cost of such a jump low. Where a row group cannot be
-decoded, all of its records are broken. `arrow.py` says what each type becomes.
+Tasks come in random order and are small beside a row group, so that a decoded one is written to disk
+as it is in memory and mapped (`decoded.py`): by the processes of a job together, up to `cache_gib`.
+A range converts the rows that it asks for, and no others. Where a row group cannot be decoded, all of
+its records are broken. `arrow.py` says what each type becomes.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,15 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError, UsageError
-from .arrow import Column, Types, ways_out_of
+from .arrow import Types, ways_out_of
+from .decoded import Decoded, Group
 from .file_reader import FileReader, check_columns, names_of, pairs_of
 from .files import DataFile
 from .missing import Missing, named
 from .reader import Columns
 
-_CACHE_NBYTES = 1 << 30
 _DTYPES = ("int64", "float64", "str")
-Group = Mapping[str, Column]
 
 
 def parquet_reader(
@@ -33,13 +34,20 @@ def parquet_reader(
     columns: str | Sequence[str] | None = None,
     dtypes: str | Mapping[str, str] | None = None,
     missing: str | Mapping[str, Any] | None = None,
+    cache_gib: float | str = 16.0,
 ) -> FileReader:
-    """Columns of Parquet files."""
+    """Columns of Parquet files. `cache_gib`: so much of decoded row groups is kept on disk."""
     _pyarrow()
     types, chosen = pairs_of(dtypes), Missing.parse(missing)
     if bad := sorted(set(types.values()) - set(_DTYPES)):
         raise UsageError(f"dtypes knows {', '.join(_DTYPES)}, not {bad[0]!r}.")
-    wanted, decoded = tuple(names_of(columns)), Decoded()
+    try:
+        limit = float(cache_gib)
+        if not 0 <= limit < float("inf"):
+            raise ValueError
+    except ValueError as error:
+        raise UsageError(f"cache_gib must be a number of GiB, not {cache_gib!r}.") from error
+    wanted, decoded = tuple(names_of(columns)), Decoded(int(limit * (1 << 30)))
     return FileReader(
         {f.name: partial(ParquetFile, f, wanted, types, chosen, decoded) for f in files}
     )
@@ -55,29 +63,6 @@ def _pyarrow() -> tuple[Any, Any]:
             "Parquet is read with pyarrow, which is not installed: run `pip install edl[parquet]`."
         ) from error
     return pyarrow, pyarrow.parquet
-
-
-class Decoded:
-    """The row groups that were used last, of all files of a reader."""
-
-    def __init__(self) -> None:
-        self._groups: OrderedDict[tuple[int, int], tuple[Group, int]] = OrderedDict()
-        self._nbytes = 0
-        self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Decoded, ()
-
-    def get(self, key: tuple[int, int], make: Callable[[], tuple[Group, int]]) -> Group:
-        """The group, made where it is not there."""
-        with self._lock:
-            if key not in self._groups:
-                self._groups[key] = make()
-                self._nbytes += self._groups[key][1]
-                while len(self._groups) > 1 and self._nbytes > _CACHE_NBYTES:
-                    self._nbytes -= self._groups.popitem(last=False)[1][1]
-            self._groups.move_to_end(key)
-            return self._groups[key][0]
 
 
 class ParquetFile:
@@ -97,7 +82,7 @@ class ParquetFile:
         try:
             with file.open() as stream:
                 footer = self._parquet.ParquetFile(stream)
-                self._schema, metadata = footer.schema_arrow, footer.metadata
+                self._schema, self._metadata = footer.schema_arrow, footer.metadata
         except (self._arrow.ArrowException, OSError) as error:
             raise DataError(f"{file.name} is no Parquet file, or a torn one: {error}.") from error
         there = self._schema.names
@@ -110,6 +95,9 @@ class ParquetFile:
         types = Types(self._arrow, file.name, missing, dtypes)
         fields = {name: self._schema.field(name) for name in self._wanted}
         self._converters = {n: types.converter(n, field.type) for n, field in fields.items()}
+        columns_key = hashlib.sha256(json.dumps(self._wanted).encode()).hexdigest()[:16]
+        self._kind = f"{columns_key}.arrow"
+        metadata = self._metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         self._bounds = np.cumsum([0, *(group.num_rows for group in groups)], dtype=np.int64)
         self.records = int(self._bounds[-1])
@@ -135,52 +123,49 @@ class ParquetFile:
         parts = []
         for group in np.unique(groups).tolist():
             mine = numbers[groups == group]
-            rows = mine - self._bounds[group]
-            decoded = self._group(group, int(mine[0]))
-            self._refuse(decoded, rows, mine)
-            parts.append({name: self._rows(name, decoded[name], rows) for name in self._wanted})
+            try:
+                parts.append(self._rows(self._group(group), mine - self._bounds[group], mine))
+            except (self._arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+                reason = f"row group {group} cannot be decoded: {error}"
+                raise RecordError(self._file.name, int(mine[0]), reason) from error
         if not parts:
-            decoded = self._convert(self._schema.empty_table().select(self._wanted))
-            none = np.arange(0)
-            parts = [{name: self._rows(name, decoded[name], none) for name in self._wanted}]
+            table = self._schema.empty_table().select(self._wanted)
+            parts = [self._rows(Group(table), numbers, numbers)]
         if len(parts) == 1:
             return Columns(parts[0])
         return Columns({n: np.concatenate([part[n] for part in parts]) for n in self._wanted})
 
-    def _refuse(self, group: Group, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
-        """Raises RecordError for the first of these rows that cannot be had."""
-        faults: dict[int, str] = {}
+    def _rows(
+        self, group: Group, rows: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any]]:
+        """These rows of a group. Raises RecordError for the first of them that cannot be had."""
+        low, high = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        whole = high - low == len(rows)
+        arrays, faults = {}, dict[int, str]()
         for name in reversed(self._wanted):
-            faults.update(group[name].faults)
+            converter = self._converters[name]
+            values, broken = group.column(name, converter, low, high)
+            if not whole:
+                values = values[rows - low]
+            if converter.text and values.dtype == object:
+                values = values.astype(np.str_)
+            arrays[name] = values
+            faults.update(broken)
         if faults:
-            broken = np.flatnonzero(np.isin(rows, np.fromiter(faults, np.int64, len(faults))))
-            if len(broken):
-                place = int(broken[0])
-                raise RecordError(self._file.name, int(numbers[place]), faults[int(rows[place])])
+            places = np.isin(rows - low, np.fromiter(faults, np.int64, len(faults)))
+            if places.any():
+                place = int(np.flatnonzero(places)[0])
+                fault = faults[int(rows[place]) - low]
+                raise RecordError(self._file.name, int(numbers[place]), fault)
+        return {name: arrays[name] for name in self._wanted}
 
-    def _rows(self, name: str, column: Column, rows: NDArray[np.int64]) -> NDArray[Any]:
-        chosen = column.values[rows]
-        if self._converters[name].text and chosen.dtype == object:
-            return chosen.astype(np.str_)
-        return chosen
+    def _group(self, group: int) -> Group:
+        def decode() -> Any:
+            with self._file.open() as stream:
+                opened = self._parquet.ParquetFile(stream, metadata=self._metadata)
+                return opened.read_row_group(group, columns=self._wanted, use_threads=False)
 
-    def _group(self, group: int, asked: int) -> Group:
-        """A row group, decoded. Raises RecordError for the record that was asked for."""
-        try:
-            return self._decoded.get((id(self), group), partial(self._decode, group))
-        except (self._arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            reason = f"row group {group} cannot be decoded: {error}"
-            raise RecordError(self._file.name, asked, reason) from error
-
-    def _decode(self, group: int) -> tuple[Group, int]:
-        with self._file.open() as stream:
-            opened = self._parquet.ParquetFile(stream)
-            table = opened.read_row_group(group, columns=self._wanted, use_threads=False)
-        made = self._convert(table)
-        return made, int(table.nbytes) + sum(each.values.nbytes for each in made.values())
-
-    def _convert(self, table: Any) -> Group:
-        return {name: self._converters[name].column(table.column(name)) for name in self._wanted}
+        return self._decoded.get(self._file, f"{group}-{self._kind}", decode)
 
 
 def _null_counts(groups: Sequence[Any], names: set[str]) -> Counter[str]:

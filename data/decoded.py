@@ -1,0 +1,145 @@
+"""Row groups of Parquet, decoded once: as Arrow files on disk, which all processes of a job map.
+
+They lie in the job's folder beside the other indices, outside of a job in a temporary one. Together
+they take no more than a limit, nor more than half of what is free on that disk; the one that was used
+longest ago goes first, which does not hurt whoever has it mapped. A row group that finds no room,
+or a disk that cannot be written, is held in memory instead, up to 1 GiB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrow import Column, Converter
+from .files import DataFile, cache_folder, kept
+
+log = logging.getLogger(__name__)
+
+_HELD_NBYTES = 1 << 30
+_MAPPED = 512  # a guess: a process has 65,530 maps, and each takes some milliseconds to make
+_SUFFIX = ".arrow"
+
+
+class Group:
+    """A decoded row group. `nbytes`: of memory that it holds; a mapped one has none."""
+
+    def __init__(self, table: Any, nbytes: int = 0) -> None:
+        self.nbytes = nbytes
+        self._table = table
+        self._views: dict[str, NDArray[Any]] = {}  # of columns that are in numpy's layout
+        self._arrays: dict[str, Any] = {}
+
+    def column(self, name: str, converter: Converter, low: int, high: int) -> Column:
+        """Rows [low, high) of a column, the faults counted from `low`."""
+        if name not in self._arrays:
+            self._arrays[name] = array = self._table.column(name)
+            if array.num_chunks == 1 and (view := converter.view(array.chunk(0))) is not None:
+                self._views[name] = view
+            elif array.num_chunks == 1:
+                self._arrays[name] = array.chunk(0)
+        if (view := self._views.get(name)) is not None:
+            return Column(view[low:high].copy(), {})
+        rows = self._arrays[name].slice(low, high - low)
+        return converter.column(rows) if hasattr(rows, "chunks") else converter.convert(rows)
+
+
+class Decoded:
+    """The row groups of all files of a reader, in files of at most `limit` bytes together."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._groups: OrderedDict[tuple[str, str], Group] = OrderedDict()
+        self._held = self._room = 0  # bytes in memory; bytes that may be written unasked
+        self._lock = threading.Lock()
+        self._temporary: Any = None
+        self._warned = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Decoded, (self._limit,)
+
+    def get(self, file: DataFile, kind: str, decode: Callable[[], Any]) -> Group:
+        """The row group that `kind` names, by `decode` where nobody has decoded it yet."""
+        key = (file.name, kind)
+        with self._lock:
+            if key not in self._groups:
+                self._groups[key] = group = self._load(file, kind, decode)
+                self._held += group.nbytes
+                while len(self._groups) > 1 and (
+                    self._held > _HELD_NBYTES or len(self._groups) > _MAPPED
+                ):
+                    self._held -= self._groups.popitem(last=False)[1].nbytes
+            self._groups.move_to_end(key)
+            return self._groups[key]
+
+    def _load(self, file: DataFile, kind: str, decode: Callable[[], Any]) -> Group:
+        import pyarrow
+
+        made: list[Any] = []
+
+        def make(to: Path) -> None:
+            made.append(decode())
+            if made[0].nbytes > self._room:
+                # Others fill the same folder: so look again when a part of what is left is full.
+                self._room = _make_room(to.parent, made[0].nbytes, self._limit) // 4
+            self._room -= made[0].nbytes
+            table = made[0].unify_dictionaries().combine_chunks()
+            with pyarrow.OSFile(str(to), "wb") as sink:
+                with pyarrow.ipc.new_file(sink, table.schema) as writer:
+                    writer.write_table(table)
+
+        try:
+            return _mapped(pyarrow, kept(file, kind, make, self._folder()))
+        except (OSError, pyarrow.ArrowException) as error:
+            if not made:
+                made.append(decode())  # nothing can be written, or what is there is torn
+            if not self._warned:
+                log.warning("Decoded row groups of %s stay in memory: %s.", file.name, error)
+                self._warned = True
+            return Group(made[0], made[0].nbytes)
+
+    def _folder(self) -> Path:
+        folder = cache_folder()
+        if folder is not None:
+            return folder
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="edl-decoded-")
+        return Path(self._temporary.name)
+
+
+def _mapped(pyarrow: Any, path: Path) -> Group:
+    with contextlib.suppress(OSError):
+        os.utime(path)  # the newest now
+    with pyarrow.memory_map(str(path)) as source:  # a map outlives the descriptor
+        return Group(pyarrow.ipc.open_file(source).read_all())
+
+
+def _make_room(folder: Path, nbytes: int, limit: int) -> int:
+    """Remove what was used longest ago until so much more is within the limit; return how much there
+    is. Raises OSError where it is too much."""
+    there = []
+    for path in folder.glob(f"*{_SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError):  # another process has removed it
+            status = path.stat()
+            there.append((status.st_mtime_ns, status.st_size, path))
+    used = sum(size for _, size, _ in there)
+    room = min(limit, (shutil.disk_usage(folder).free + used) // 2)
+    if nbytes > room:
+        raise OSError(f"{nbytes:,} bytes are more than the {room:,} that may be kept on disk")
+    for _, size, path in sorted(there):
+        if used + nbytes <= room:
+            break
+        path.unlink(missing_ok=True)
+        used -= size
+    return room - used
