@@ -95,7 +95,7 @@ def test_plain_tables_are_read_without_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(edl_csv.CsvFile, "_read")
-    text = 'n,x,t,unread\r\n5,,"say ""hi""",ab\r\n-7,NA,größe 日🙂,"a\nb"\r\n\r\n8,1e3,,\r\n'
+    text = 'n,x,t,unread\r\n5,,"say ""hi""",ab\r\n-7,NA,größe 日🙂 so,"a\nb"\r\n\r\n8,1e3,,\r\n'
     (tmp_path / "data.csv").write_bytes(text.encode())
     reader = open_reader(str(tmp_path / "data.csv"), columns="t|n|x")
     source = reader.sources()[0]
@@ -104,7 +104,8 @@ def test_plain_tables_are_read_without_python(
 
     assert isinstance(records, Columns)
     assert ["t", "n", "x"] == list(records)
-    assert ['say "hi"', "größe 日🙂", ""] == records["t"].tolist()
+    texts = np.array(['say "hi"', "größe 日🙂 so", ""])
+    assert (texts.dtype, texts.tolist()) == (records["t"].dtype, records["t"].tolist())
     assert [5, -7, 8] == records["n"].tolist()
     assert np.array_equal([np.nan, np.nan, 1000.0], records["x"], equal_nan=True)
 
