@@ -142,9 +142,8 @@ class CsvFile:
         block = first // _STRIDE
         low = int(self._starts[block])
         high = int(self._starts[min(last // _STRIDE + 1, len(self._starts) - 1)])
-        with self._text.file.open() as stream:
-            stream.seek(low)
-            data = stream.read(high - low)
+        with self._text.file.reading() as read:
+            data = read(low, high - low).tobytes()
         starts = self._text.dialect.records(data)
         places = numbers + (self._skipped - block * _STRIDE)
         if places[-1] >= len(starts):
@@ -208,11 +207,12 @@ def _index(text: Text) -> tuple[NDArray[np.int64], int]:
 def _scan(text: Text) -> NDArray[np.int64]:
     """[records, offset of record 0, of record 256, ..., of the end of the file]."""
     state, signs, parts = csv_state(), text.dialect.signs, []
-    starts = np.empty(_CHUNK_NBYTES // _STRIDE + 1, dtype=np.int64)
+    nbytes = text.file.at_once(_CHUNK_NBYTES)
+    starts = np.empty(nbytes // _STRIDE + 1, dtype=np.int64)
     base = text.first
     with text.file.open() as stream:
         stream.seek(base)
-        while data := stream.read(_CHUNK_NBYTES):
+        while data := stream.read(nbytes):
             chunk = np.frombuffer(data, np.uint8)
             found = scan_csv(chunk, base, signs, _STRIDE, state, starts)
             parts.append(starts[:found].copy())

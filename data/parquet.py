@@ -162,7 +162,10 @@ class ParquetFile:
     def _group(self, group: int) -> Group:
         def decode() -> Any:
             with self._file.open() as stream:
-                opened = self._parquet.ParquetFile(stream, metadata=self._metadata)
+                remote = not self._file.is_local  # then few long reads, not one for each column
+                opened = self._parquet.ParquetFile(
+                    stream, metadata=self._metadata, pre_buffer=remote
+                )
                 return opened.read_row_group(group, columns=self._wanted, use_threads=False)
 
         return self._decoded.get(self._file, f"{group}-{self._kind}", decode)

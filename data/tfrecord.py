@@ -61,9 +61,8 @@ class TfrecordFile:
             return []
         first, last = int(numbers[0]), int(numbers[-1])
         low, high = int(self._offsets[first]), int(self._offsets[last + 1])
-        with self._file.open() as stream:
-            stream.seek(low)
-            block = stream.read(high - low)
+        with self._file.reading() as read:
+            block = read(low, high - low).tobytes()
         begins, ends = self._offsets[numbers] - low, self._offsets[numbers + 1] - low
         whole = len(block) == high - low
         if whole and sound_frames(np.frombuffer(block, np.uint8), begins, ends, CRC_TABLES):
@@ -101,10 +100,11 @@ class TfrecordFile:
 def _offsets(file: DataFile) -> NDArray[np.int64]:
     """The first byte of each record, and the end of the last."""
     size, offset = file.nbytes(), 0
-    parts, ends = [np.zeros(1, np.int64)], np.empty(_CHUNK_NBYTES // _FRAME_NBYTES + 1, np.int64)
+    nbytes = file.at_once(_CHUNK_NBYTES)
+    parts, ends = [np.zeros(1, np.int64)], np.empty(nbytes // _FRAME_NBYTES + 1, np.int64)
     with file.reading() as read:
         while offset < size:
-            chunk = read(offset, min(_CHUNK_NBYTES, size - offset))
+            chunk = read(offset, min(nbytes, size - offset))
             found, corrupt = walk_frames(chunk, offset, size, CRC_TABLES, ends)
             parts.append(ends[:found].copy())
             if corrupt or not found:  # what follows cannot be found
