@@ -33,6 +33,7 @@ from llvmlite import ir
 from numba import extending, types
 
 BYTES_1D = types.Array(types.uint8, 1, "C")
+BYTES_1D_IN = types.Array(types.uint8, 1, "C", readonly=True)
 FLOATS_1D = types.Array(types.float32, 1, "C")
 FLOATS_2D = types.Array(types.float32, 2, "C")
 FLOATS_2D_IN = types.Array(types.float32, 2, "C", readonly=True)

@@ -48,8 +48,8 @@ class Converter:
 
     def view(self, array: Any) -> NDArray[Any] | None:
         """An array of numbers without a copy, where numpy has them as they are."""
-        target = self.dtype if self.fill is None else self.fill.dtype
-        if self.dtype is None or array.null_count or not self.plain or target.kind == "b":
+        target = self.fill.dtype if self.fill is not None else self.dtype
+        if not self.plain or array.null_count:
             return None
         values = array.to_numpy(zero_copy_only=False)
         return values if values.dtype == target and not values.flags.owndata else None
@@ -346,7 +346,8 @@ def _objects(array: Any, fill: Fill) -> NDArray[Any]:
 
 def _plain_texts(array: Any, fill: Fill) -> NDArray[Any] | None:
     """ASCII texts without a NUL, by a kernel; None where there are others, or they are wide."""
-    from .csv_kernels import NONE, widen
+    from .csv_kernels import widen
+    from .kernels import NONE
 
     width = 8 if str(array.type).startswith("large") else 4
     _, bounds, letters = array.buffers()
@@ -357,7 +358,8 @@ def _plain_texts(array: Any, fill: Fill) -> NDArray[Any] | None:
     data = np.frombuffer(letters, np.uint8)[offsets[0] : offsets[-1]]
     if not len(data) or data.max() > 127 or not data.min():
         return None
-    spans = np.column_stack([offsets[:-1], offsets[1:]]) - offsets[0]
+    spans = np.empty((n, 2), np.int64)
+    spans[:, 0], spans[:, 1] = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
     nulls = _nulls(array) if array.null_count else None
     if nulls is not None:
         spans[nulls] = 0

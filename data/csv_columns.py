@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from . import csv_kernels as kernels
 from .csv_dialect import BROKEN, Dialect
 from .csv_types import TEXT_NBYTES, Column
+from .kernels import QUOTE
 from .reader import Columns
 
 _KINDS = {"int64": kernels.WHOLE, "float64": kernels.FLOAT, "str": kernels.TEXT}
@@ -59,9 +60,11 @@ class Parser:
         try:
             if beyond:
                 bounds = zip(begins.tolist(), ends.tolist(), strict=True)
-                b"".join(data[begin:end] for begin, end in bounds).decode(self._dialect.encoding)
+                b"".join(text[begin:end] for begin, end in bounds).decode(self._dialect.encoding)
             arrays = {
-                column.name: self._column(column, data, values[j], spans[j], sure[j], worst, longest)
+                column.name: self._column(
+                    column, data, values[j], spans[j], sure[j], worst, longest
+                )
                 for j, (column, worst, longest) in enumerate(
                     zip(self._columns, told[: shape[0]], told[shape[0] :], strict=True)
                 )
@@ -79,7 +82,7 @@ class Parser:
             if 4 * len(spans) * longest > TEXT_NBYTES:
                 return column.convert(self._fields(data, spans, sure))
             letters = np.empty((len(spans), max(longest, 1)), np.uint32)
-            quote = self._dialect.signs[kernels.QUOTE]
+            quote = self._dialect.signs[QUOTE]
             kernels.widen(data, spans, sure, quote, self._table, letters)
             texts = letters.view(f"=U{letters.shape[1]}")[:, 0]
             if column.fill is not None and column.fill.value and (texts == "").any():

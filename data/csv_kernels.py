@@ -7,14 +7,26 @@ and a record that they do not understand at all likewise: one of too few fields,
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
 from ..common.kernels import (
-    high_product, inlined, leading_zeros, load_bytes, trailing_zeros,
+    BOOLEAN,
+    BYTES_1D_IN,
+    INTS_1D,
+    INTS_1D_IN,
+    compiled,
+    high_product,
+    inlined,
+    leading_zeros,
+    load_bytes,
+    trailing_zeros,
 )
-from .kernels import HIGH, NEWLINE, NONE, ONES, QUOTE, RETURN, SEPARATOR, zero_bytes
+from .kernels import HIGH, NEWLINE, ONES, QUOTE, RETURN, SEPARATOR, zero_bytes
 
 UNWANTED, WHOLE, FLOAT, TEXT = range(4)  # what a field is to become
 SURE, MISSING, DOUBLED, DOUBT = range(4)  # what its value is; DOUBLED: a text with quotes in it
@@ -123,7 +135,7 @@ def _long_number(start, end, floats):  # type: ignore[no-untyped-def]
             at += 1
         exponent, first = 0, at
         while at < end and at - first < 4 and digit_at(at) < 10:
-            exponent = exponent * 10 + np.int64(byte_at(at) - np.uint8(48))
+            exponent = exponent * 10 + int(np.int64(byte_at(at)) - 48)
             at += 1
         if at == first:
             return False, np.int64(0)
@@ -175,7 +187,6 @@ def _number(start, end, floats):  # type: ignore[no-untyped-def]
     return known, number
 
 
-@njit(cache=True, nogil=True)
 def parse_csv(
     data: NDArray[np.uint8],
     begins: NDArray[np.int64],
@@ -198,6 +209,22 @@ def parse_csv(
     longest text; `wide`: in UTF-8, a letter has several bytes. The rules are those of
     `kernels.scan_csv`, without escapes and blanks. Eight ends of a line stand behind the last record.
     """
+    known = _parser()(data, begins, ends, signs, kinds, spare, wide, values, spans, sure, about)
+    return bool(known)
+
+
+@functools.cache
+def _parser() -> Callable[..., bool]:
+    kinds = types.Array(types.int8, 1, "C", readonly=True)
+    tables = (types.Array(types.int64, 2, "C"), types.Array(types.int64, 3, "C"))
+    sure = types.Array(types.uint8, 2, "C")
+    return compiled(
+        _parse, BYTES_1D_IN, INTS_1D_IN, INTS_1D_IN, INTS_1D_IN, kinds, BOOLEAN, BOOLEAN, *tables,
+        sure, INTS_1D,
+    )  # fmt: skip
+
+
+def _parse(data, begins, ends, signs, kinds, spare, wide, values, spans, sure, about):  # type: ignore[no-untyped-def]
     separator, newline, carriage = signs[SEPARATOR], signs[NEWLINE], signs[RETURN]
     quote, width, wanted = signs[QUOTE], len(kinds), len(values)
     about[:] = 0

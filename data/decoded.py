@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from .arrow import Column, Converter
@@ -96,9 +95,11 @@ class Decoded:
                 self._room = _make_room(to.parent, made[0].nbytes, self._limit) // 4
             self._room -= made[0].nbytes
             table = made[0].unify_dictionaries().combine_chunks()
-            with pyarrow.OSFile(str(to), "wb") as sink:
-                with pyarrow.ipc.new_file(sink, table.schema) as writer:
-                    writer.write_table(table)
+            with (
+                pyarrow.OSFile(str(to), "wb") as sink,
+                pyarrow.ipc.new_file(sink, table.schema) as writer,
+            ):
+                writer.write_table(table)
 
         try:
             return _mapped(pyarrow, kept(file, kind, make, self._folder()))

@@ -120,17 +120,17 @@ class Examples:
         """What `parse_example` makes of each data[begin:end]. Raises ValueError at a broken one."""
         start = 0
         while start < len(begins):
-            names, *table = self._known
+            names, letters, bounds = self._known
             entries, parsed, ints, floats, places = _plain(
-                np.frombuffer(data, np.uint8), begins[start:], ends[start:], *table
+                np.frombuffer(data, np.uint8), begins[start:], ends[start:], letters, bounds
             )
-            bounds = zip(places[:, 0].tolist(), places[:, 1].tolist(), strict=True)
-            texts = [data[low:high] for low, high in bounds]
+            pairs = zip(places[:, 0].tolist(), places[:, 1].tolist(), strict=True)
+            texts = [data[low:high] for low, high in pairs]
             # Four lists, and none for each entry, which would have Python collect garbage.
             each = zip(*(column.tolist() for column in entries.T), strict=True)
             first = 0
             for last in parsed.tolist():
-                example = {}
+                example: dict[str, Any] = {}
                 for name, kind, low, high in itertools.islice(each, last - first):
                     if kind == _INTEGERS:
                         example[names[name]] = ints[low:high]
@@ -180,7 +180,7 @@ def _length(data, at, end):  # type: ignore[no-untyped-def]
     """(the length that stands here, what begins behind it); -1 where it is not within `end`."""
     value, shift = 0, 0
     while at < end and shift < 35:
-        byte = np.int64(data[at])
+        byte = int(data[at])
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:

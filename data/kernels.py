@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..common.kernels import inlined, load_bytes, trailing_zeros
+from ..common.kernels import (
+    BYTES_1D_IN,
+    INTEGER,
+    INTS_1D,
+    INTS_1D_IN,
+    compiled,
+    inlined,
+    load_bytes,
+    trailing_zeros,
+)
 
 # The scanner's state between two chunks.
 IN_QUOTES, FIELD_START, AFTER_QUOTE, IN_RECORD, ESCAPED, COUNT = range(6)
@@ -31,7 +44,6 @@ def csv_state() -> NDArray[np.int64]:
     return np.array([0, 1, 0, 0, 0, 0], dtype=np.int64)
 
 
-@njit(cache=True, nogil=True)
 def scan_csv(
     chunk: NDArray[np.uint8],
     base: int,
@@ -46,6 +58,15 @@ def scan_csv(
     doubled quote within quotes is text, a newline within quotes is text, a blank line is nothing,
     and what follows an escape is text. A line that begins with the sign of a comment is nothing.
     """
+    return int(_scanner()(chunk, base, signs, stride, state, starts))
+
+
+@functools.cache
+def _scanner() -> Callable[..., int]:
+    return compiled(_scan, BYTES_1D_IN, INTEGER, INTS_1D_IN, INTEGER, INTS_1D, INTS_1D)
+
+
+def _scan(chunk, base, signs, stride, state, starts):  # type: ignore[no-untyped-def]
     found, i, n = 0, 0, len(chunk)
     in_quotes, field_start, after_quote, in_record, escaped, count = state
     separator, newline, carriage = signs[SEPARATOR], signs[NEWLINE], signs[RETURN]
@@ -60,7 +81,7 @@ def scan_csv(
             signed = zero_bytes(word ^ quotes) | zero_bytes(word ^ escapes)
             if not in_quotes:
                 signed |= zero_bytes(word ^ newlines)
-            free = np.int64(trailing_zeros(signed) >> np.uint64(3)) if signed else 8
+            free: Any = np.int64(trailing_zeros(signed) >> np.uint64(3)) if signed else 8
             if free and not in_quotes:
                 field_start, after_quote = np.int64(chunk[i + free - 1] == separator), 0
             i += free
@@ -165,7 +186,8 @@ def walk_frames(
         if _masked(_crc32c(chunk, at, at + 8, tables)) != np.int64(_little(chunk, at + 8, 4)):
             return found, True
         nbytes = _little(chunk, at, 8)
-        at = size - base if nbytes > np.uint64(size) else min(size - base, at + np.int64(nbytes) + 16)
+        after = size - base if nbytes > np.uint64(size) else at + np.int64(nbytes) + 16
+        at = min(size - base, after)  # type: ignore[assignment]
         ends[found] = base + at
         found += 1
     return found, False
@@ -181,7 +203,9 @@ def sound_frames(
         start, end = begins[i], ends[i]
         if end - start < 16 or _little(data, start, 8) != np.uint64(end - start - 16):
             return False
-        if _masked(_crc32c(data, start, start + 8, tables)) != np.int64(_little(data, start + 8, 4)):
+        if _masked(_crc32c(data, start, start + 8, tables)) != np.int64(
+            _little(data, start + 8, 4)
+        ):
             return False
         crc = _masked(_crc32c(data, start + 12, end - 4, tables))
         if crc != np.int64(_little(data, end - 4, 4)):

@@ -25,7 +25,9 @@ def path(tmp_path: Path) -> str:
             "n": numbers,
             "small": pyarrow.array([n % 100 for n in numbers], pyarrow.int8()),
             "x": [None if n % 7 == 0 else n / 2 for n in numbers],
-            "t": [None if n % 5 == 0 else f"größe {n}" if n % 11 == 0 else f"t{n}" for n in numbers],
+            "t": [
+                None if n % 5 == 0 else f"größe {n}" if n % 11 == 0 else f"t{n}" for n in numbers
+            ],
             "d": pyarrow.array([f"w{n % 3}" for n in numbers]).dictionary_encode(),
         }
     )

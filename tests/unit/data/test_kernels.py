@@ -83,7 +83,9 @@ def test_floats_are_the_nearest(make: Any) -> None:
 
 
 def test_whole_numbers_zeros_and_short_fractions_are_sure() -> None:
-    texts = [f"{sign}{n}" for n in (0, 7, 12345678, 123456789, 10**18 - 1) for sign in ("", "-", "+")]
+    texts = [
+        f"{sign}{n}" for n in (0, 7, 12345678, 123456789, 10**18 - 1) for sign in ("", "-", "+")
+    ]
 
     assert [int(text) for text in texts] == parsed(texts, "int64").tolist()
     texts += ["-0", ".5", "5.", "-12.345678", "0.001", "1e5", "1E-7", "-0.0"]
