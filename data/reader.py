@@ -41,7 +41,7 @@ class Columns(Mapping[str, NDArray[Any]]):
 
     def take(self, indices: NDArray[np.int64] | slice) -> Columns:
         """The records at `indices`, in that order; of a slice the same memory."""
-        taken = Columns({})
+        taken = Columns.__new__(Columns)  # of equal length as before: no need to look
         taken._arrays = {name: array[indices] for name, array in self._arrays.items()}
         return taken
 
