@@ -36,6 +36,7 @@ _COPY_NBYTES = 1 << 20
 # Of an object store: a request of so many bytes, and so many requests at once. A guess: a connection
 # gives some 100 MB/s after some 50 ms, so that a longer request gains little.
 _RANGE_NBYTES, _AT_ONCE = 8 << 20, 8
+_BUFFER_NBYTES = 4 << 20  # of what is read piece by piece; fsspec's own is 5 MiB
 # What file systems tell of a file that is another one when its content is.
 _TELLING = "mtime LastModified last_modified updated modified created ETag etag generation md5Hash"
 
@@ -78,7 +79,9 @@ class DataFile:
                 if not self._in_ranges:
                     return cast(BinaryIO, self.fs.open(self.path, "rb"))
                 ranges = _Ranges(self.fs, self.path, told[0])
-                return cast(BinaryIO, io.BufferedReader(ranges, 1 << 20) if buffering else ranges)
+                return cast(
+                    BinaryIO, io.BufferedReader(ranges, _BUFFER_NBYTES) if buffering else ranges
+                )
             stream = open(self.path, "rb", buffering)  # noqa: SIM115 (the caller closes it)
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {error}.") from error
