@@ -105,7 +105,9 @@ def spans(
     row = np.cumsum(kept) - 1  # index into `records` by offset
     wanted = kept[offsets]
     if len(records):  # in the task's order, at once: a minibatch is then a slice
-        records = take(records, row[offsets[wanted]])
-    place = np.concatenate([[0], np.cumsum(wanted)]).tolist()  # in `records`, by position
+        records = take(records, row[offsets[position:][wanted[position:]]])
+    place = 0
     for a, b in pieces:
-        yield Span(a, b, take(records, slice(place[a], place[b])) if place[a] < place[b] else [])
+        used = int(np.count_nonzero(wanted[a:b]))
+        yield Span(a, b, take(records, slice(place, place + used)) if used else [])
+        place += used
