@@ -34,6 +34,7 @@ class Column(NamedTuple):
 
 
 Convert = Callable[[Any], Column]
+View = Callable[[int, int], NDArray[Any] | None]  # rows [low, high); None: these are not plain
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,17 @@ class Converter:
     plain: bool = False  # numbers as they are, in the column's own type
     text: bool = False  # objects, to be np.str_ once rows are chosen: the longest of all is wide
 
-    def view(self, array: Any) -> NDArray[Any] | None:
-        """An array of numbers without a copy, where numpy has them as they are."""
+    def view(self, array: Any) -> View | None:
+        """How to have rows of an array that is plain: much faster than `convert` of a part of it."""
+        if self.text and self.fill is not None:
+            return _plain_texts(array, self.fill)
         target = self.fill.dtype if self.fill is not None else self.dtype
         if not self.plain or array.null_count:
             return None
         values = array.to_numpy(zero_copy_only=False)
-        return values if values.dtype == target and not values.flags.owndata else None
+        if values.dtype != target or values.flags.owndata:
+            return None
+        return lambda low, high: values[low:high].copy()
 
     def column(self, chunked: Any) -> Column:
         """All rows, chunk by chunk."""
@@ -344,38 +349,46 @@ def _objects(array: Any, fill: Fill) -> NDArray[Any]:
     return values
 
 
-def _plain_texts(array: Any, fill: Fill) -> NDArray[Any] | None:
-    """ASCII texts without a NUL, by a kernel; None where there are others, or they are wide."""
+def _plain_texts(array: Any, fill: Fill) -> View | None:
+    """Rows of texts that are ASCII without a NUL, by a kernel; None where there are others."""
     from .csv_kernels import widen
     from .kernels import NONE
 
-    width = 8 if str(array.type).startswith("large") else 4
-    _, bounds, letters = array.buffers()
-    if letters is None:
+    letters = {"string": np.int32, "large_string": np.int64}.get(str(array.type))
+    if letters is None or (buffers := array.buffers())[2] is None:
         return None
-    first, n = array.offset, len(array)
-    offsets = np.frombuffer(bounds, f"i{width}")[first : first + n + 1].astype(np.int64)
-    data = np.frombuffer(letters, np.uint8)[offsets[0] : offsets[-1]]
-    if not len(data) or data.max() > 127 or not data.min():
+    bounds = np.frombuffer(buffers[1], letters)[array.offset :][: len(array) + 1]
+    data = np.frombuffer(buffers[2], np.uint8)
+    seen = data[bounds[0] : bounds[-1]]
+    if not len(seen) or seen.max() > 127 or not seen.min():
         return None
-    spans = np.empty((n, 2), np.int64)
-    spans[:, 0], spans[:, 1] = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
     nulls = _nulls(array) if array.null_count else None
-    if nulls is not None:
-        spans[nulls] = 0
-    longest = int((spans[:, 1] - spans[:, 0]).max())
-    if 4 * n * longest > _WIDE_NBYTES or not longest:
-        return None
-    wide = np.empty((n, longest), np.uint32)
-    widen(data, spans, np.zeros(n, np.uint8), NONE, np.empty(0, np.uint32), wide)
-    values = wide.view(f"=U{longest}")[:, 0]
-    return np.where(nulls, fill.value, values) if nulls is not None and fill.value else values
+    table = np.empty(0, np.uint32)
+
+    def rows(low: int, high: int) -> NDArray[Any] | None:
+        mine = bounds[low : high + 1].astype(np.int64)
+        starts, ends = mine[:-1], mine[1:]
+        missing = None if nulls is None else nulls[low:high]
+        if missing is not None:
+            ends = np.where(missing, starts, ends)
+        longest = max(1, int((ends - starts).max(initial=0)))
+        if 4 * len(starts) * longest > _WIDE_NBYTES:
+            return None
+        wide = np.empty((len(starts), longest), np.uint32)
+        widen(data, starts, ends, np.zeros(len(starts), np.uint8), NONE, table, wide)
+        values = wide.view(f"=U{longest}")[:, 0]
+        return (
+            values if missing is None or not fill.value else np.where(missing, fill.value, values)
+        )
+
+    return rows
 
 
 def _texts(arrow: Any, name: str, array: Any, fill: Fill) -> Column:
     if _is_view(arrow.types, "string", array.type):
         array = array.cast(arrow.large_string())
-    if (plain := _plain_texts(array, fill)) is not None:
+    rows = _plain_texts(array, fill)
+    if rows is not None and (plain := rows(0, len(array))) is not None:
         return Column(plain, {})
     faults: dict[int, str] = {}
     try:

@@ -48,7 +48,7 @@ class Parser:
             return None
         data = np.frombuffer(text + self._dialect.line_end.encode() * 8, np.uint8)
         shape = len(self._columns), len(begins)
-        values, spans = np.empty(shape, np.int64), np.empty((*shape, 2), np.int64)
+        values, spans = np.empty(shape, np.int64), np.empty((shape[0], 2, shape[1]), np.int64)
         sure = np.empty(shape, np.uint8)
         about = np.empty(1 + 2 * shape[0], np.int64)
         if not kernels.parse_csv(
@@ -79,11 +79,12 @@ class Parser:
     ) -> NDArray[Any]:  # fmt: skip
         """One column. Raises ValueError or OverflowError where one of its fields is broken."""
         if column.kind == "str":
-            if 4 * len(spans) * longest > TEXT_NBYTES:
+            if 4 * len(values) * longest > TEXT_NBYTES:
                 return column.convert(self._fields(data, spans, sure))
-            letters = np.empty((len(spans), max(longest, 1)), np.uint32)
+            letters = np.empty((len(values), max(longest, 1)), np.uint32)
             quote = self._dialect.signs[QUOTE]
-            kernels.widen(data, spans, sure, quote, self._table, letters)
+            starts, ends = spans
+            kernels.widen(data, starts, ends, sure, quote, self._table, letters)
             texts = letters.view(f"=U{letters.shape[1]}")[:, 0]
             if column.fill is not None and column.fill.value and (texts == "").any():
                 return np.where(texts == "", column.fill.value, texts)
@@ -95,7 +96,7 @@ class Parser:
             numbers[gaps] = column.convert([""])[0]
         rows = np.flatnonzero(sure > kernels.MISSING)
         if len(rows):
-            numbers[rows] = column.convert(self._fields(data, spans[rows], sure[rows]))
+            numbers[rows] = column.convert(self._fields(data, spans[:, rows], sure[rows]))
         return numbers
 
     def _fields(
@@ -103,7 +104,7 @@ class Parser:
     ) -> list[str]:
         """Fields as Python's csv module reads them."""
         quote, encoding = self._dialect.quote, self._dialect.encoding
-        texts = [data[start:end].tobytes().decode(encoding) for start, end in spans.tolist()]
+        texts = [data[start:end].tobytes().decode(encoding) for start, end in spans.T.tolist()]
         return [
             text.replace(quote * 2, quote) if quoted else text
             for text, quoted in zip(texts, (sure == kernels.DOUBLED).tolist(), strict=True)

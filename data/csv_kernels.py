@@ -203,7 +203,7 @@ def parse_csv(
     """Read the fields of the records data[begins[i]:ends[i]]; False where one is not understood.
 
     The wanted columns are numbered as `kinds` (of each field) has them. Written for column j and
-    record i: values[j, i], an int64 or the bits of a float64, of a number; sure[j, i]; spans[j, i],
+    record i: values[j, i], an int64 or the bits of a float64, of a number; sure[j, i]; spans[j, :, i],
     the first byte and the end, of a text and of a number in doubt. about[0] is set where there are
     bytes beyond ASCII, about[1 + j] to the worst of sure[j], about[1 + n + j] to the letters of the
     longest text; `wide`: in UTF-8, a letter has several bytes. The rules are those of
@@ -305,14 +305,14 @@ def _parse(data, begins, ends, signs, kinds, spare, wide, values, spans, sure, a
                         letters -= (data[k] & 192) == 128
                 about[1 + wanted + column] = max(about[1 + wanted + column], letters)
                 certain = DOUBLED if quotes else SURE
-                spans[column, i, 0], spans[column, i, 1] = start, end
+                spans[column, 0, i], spans[column, 1, i] = start, end
             elif start == end:
                 certain = MISSING
             else:
                 known, values[column, i] = _number(address + start, address + end, kind == FLOAT)
                 if not known:
                     certain = DOUBT
-                    spans[column, i, 0], spans[column, i, 1] = start, end
+                    spans[column, 0, i], spans[column, 1, i] = start, end
             sure[column, i] = certain
             about[1 + column] = max(about[1 + column], certain)
             column += 1
@@ -332,15 +332,16 @@ def _parse(data, begins, ends, signs, kinds, spare, wide, values, spans, sure, a
 @njit(cache=True, nogil=True)
 def widen(
     data: NDArray[np.uint8],
-    spans: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
     sure: NDArray[np.uint8],
     quote: int,
     table: NDArray[np.uint32],
     letters: NDArray[np.uint32],
 ) -> None:
     """Write texts in numpy's fixed width. `table` has the letter of each byte; none: it is UTF-8."""
-    for i in range(len(spans)):
-        at, end, n = spans[i, 0], spans[i, 1], 0
+    for i in range(len(starts)):
+        at, end, n = starts[i], ends[i], 0
         while at < end:
             byte = data[at]
             letter = np.uint32(byte)

@@ -20,9 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
-from .arrow import Column, Converter
+from .arrow import Column, Converter, View
 from .files import DataFile, cache_folder, kept
 
 log = logging.getLogger(__name__)
@@ -38,21 +36,18 @@ class Group:
     def __init__(self, table: Any, nbytes: int = 0) -> None:
         self.nbytes = nbytes
         self._table = table
-        self._views: dict[str, NDArray[Any]] = {}  # of columns that are in numpy's layout
-        self._arrays: dict[str, Any] = {}
+        self._columns: dict[str, tuple[View | None, Any]] = {}
 
     def column(self, name: str, converter: Converter, low: int, high: int) -> Column:
         """Rows [low, high) of a column, the faults counted from `low`."""
-        if name not in self._arrays:
-            self._arrays[name] = array = self._table.column(name)
-            if array.num_chunks == 1 and (view := converter.view(array.chunk(0))) is not None:
-                self._views[name] = view
-            elif array.num_chunks == 1:
-                self._arrays[name] = array.chunk(0)
-        if (view := self._views.get(name)) is not None:
-            return Column(view[low:high].copy(), {})
-        rows = self._arrays[name].slice(low, high - low)
-        return converter.column(rows) if hasattr(rows, "chunks") else converter.convert(rows)
+        if name not in self._columns:
+            array = self._table.column(name)
+            view = converter.view(array.chunk(0)) if array.num_chunks == 1 else None
+            self._columns[name] = view, array
+        view, array = self._columns[name]
+        if view is not None and (values := view(low, high)) is not None:
+            return Column(values, {})
+        return converter.column(array.slice(low, high - low))
 
 
 class Decoded:
