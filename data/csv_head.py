@@ -17,7 +17,7 @@ import numpy as np
 
 from ..common.errors import DataError, UsageError
 from .csv_dialect import BROKEN, Dialect, Text
-from .csv_types import Column, column_of, infer, is_broken, is_missing
+from .csv_types import Column, any_missing, column_of, infer, is_broken, is_missing
 from .file_reader import check_columns
 from .files import DataFile
 from .missing import Missing, named, ways_out
@@ -94,7 +94,7 @@ class Schema:
             each
             for each, column in columns.items()
             if column.kind == "int64" and column.fill is None
-            and any(map(is_missing, values[each]))
+            and any_missing(values[each])
         ]  # fmt: skip
         if gaps:
             there = zip(head.rows, values[gaps[0]], strict=True)

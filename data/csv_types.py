@@ -41,6 +41,15 @@ def is_missing(value: str) -> bool:
     return value in _MISSING or value.lstrip("+-").lower() == "nan"
 
 
+def any_missing(values: Sequence[str]) -> bool:
+    """Whether one of these fields of a whole-number column has no value."""
+    try:
+        np.fromiter(map(int, values), np.int64, len(values))
+    except (ValueError, OverflowError):
+        return any(map(is_missing, values))
+    return False
+
+
 def infer(values: Sequence[str]) -> str:
     """The type that nearly all values have; the others are then broken records, not silent text."""
     if is_plain("".join(values)):  # nearly always, and fast
