@@ -35,8 +35,10 @@ _LEAST, _MOST = -300, 290  # exponents of ten that need no subnormal and no infi
 
 
 def _powers() -> NDArray[np.uint64]:
-    """The first 128 bits of each power of ten, high and low half, as the
-    paper has them: rounded up from 10^-27 to 10^-1, else down."""
+    """The first 128 bits of each power of ten, high and low half, as the paper has them.
+
+    Rounded up from 10^-27 to 10^-1, else down.
+    """
     table = np.empty((_MOST - _LEAST + 1, 2), np.uint64)
     for power in range(_LEAST, _MOST + 1):
         if power >= 0:
@@ -111,18 +113,19 @@ def digit_at(address):  # type: ignore[no-untyped-def]
 def _long_number(start, end, floats):  # type: ignore[no-untyped-def]
     """(whether it is certain, the int64, or the bits of the float64) of the digits of a number,
     which stand at these addresses."""
-    value, at, dot = np.uint64(0), start, -1
+    value, at, dot, zeros = np.uint64(0), start, -1, 0
     while at < end:
         digit = digit_at(at)
         if digit < 10:
             value = value * np.uint64(10) + np.uint64(digit)
+            zeros += value == 0  # before the first other digit
         elif floats and byte_at(at) == 46 and dot < 0:  # .
             dot = at
         else:
             break
         at += 1
     n_digits = at - start - (dot >= 0)
-    if n_digits < 1 or n_digits > _DIGITS:
+    if n_digits < 1 or n_digits - zeros > _DIGITS:
         return False, np.int64(0)
     if not floats:
         return at == end, np.int64(value)

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _HELD_NBYTES = 1 << 30
 _MAPPED = 512  # a guess: a process has 65,530 maps, and each takes some milliseconds to make
 _SUFFIX = ".arrow"
+_DEAD_S = 600.0  # nobody who lives pauses so long between two pieces of a file
 
 
 class Group:
@@ -126,6 +127,10 @@ def _make_room(folder: Path, nbytes: int, limit: int) -> int:
     """Remove what was used longest ago until so much more is within the limit; return how much there
     is. Raises OSError where it is too much."""
     there = []
+    for path in folder.glob("*.tmp"):  # of one who was killed while he wrote
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _DEAD_S:
+                path.unlink()
     for path in folder.glob(f"*{_SUFFIX}"):
         with contextlib.suppress(FileNotFoundError):  # another process has removed it
             status = path.stat()

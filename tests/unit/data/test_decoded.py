@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,22 @@ def test_a_torn_file_of_the_cache_is_passed_over(
         each.write_bytes(each.read_bytes()[:-100])
 
     read_shuffled(path)
+
+
+def test_what_a_killed_process_left_half_written_goes(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDL_JOB_DIR", str(tmp_path / "job"))
+    index = tmp_path / "job" / "index"
+    index.mkdir(parents=True)
+    old, new = index / "old.tmp", index / "new.tmp"
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+
+    read_shuffled(path)
+
+    assert [new] == list(index.glob("*.tmp"))
 
 
 def test_a_limit_that_is_no_number_is_a_usage_error(path: str) -> None:
