@@ -9,12 +9,16 @@ servers, workers, nursery.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import multiprocessing
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import psutil
 
@@ -59,23 +63,25 @@ def safety(data: Path) -> str:
 
 
 def job(
-    train: Path, *, workers: int, servers: int, snapshot_s: float = 10.0, epochs: int = EPOCHS
+    train: Path, *, workers: int, servers: int, epochs: int = EPOCHS, **more: Any
 ) -> Sample:
-    """One job, from the end of its first epoch on, for so many epochs; then it is killed."""
+    """One job, from the end of its first epoch on, for so many epochs; then it is killed.
+
+    `more`: flags, instead of those here.
+    """
     name = next(_names)
     flags = {
         "job_name": name,
         "model_def": "deepfm",
         "training_data": train,
         "num_workers": workers,
-        "num_ps": servers,
         "worker_threads": 1,
-        "use_async": "true",
+        **({"num_ps": servers, "use_async": "true"} if servers else {}),
         "minibatch_size": MINIBATCH,
         "num_minibatches_per_task": 4,
         # it is killed before: epochs come quickly, and not each of them is seen
         "num_epochs": epochs + 6,
-        "snapshot_s": snapshot_s,
+        **more,
     }
     arguments = [f"--{flag}={value}" for flag, value in flags.items()]
     command = [sys.executable, "-m", "edl", "train", "--detach", *arguments]
@@ -115,18 +121,46 @@ def _watch(running: Job, master: psutil.Process, epochs: int) -> Sample:
     raise AssertionError(f"no end in {DEADLINE_S:g} s: {running.last_words()}")
 
 
-def plain(train: Path) -> Sample:
-    """The loop, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply_async(_plain, (train,)).get(DEADLINE_S)
+def plain(
+    train: Path,
+    *,
+    processes: int = 1,
+    model_def: str = "deepfm",
+    minibatch: int = MINIBATCH,
+    epochs: int = EPOCHS,
+    threads: int = 1,
+    **parameters: Any,
+) -> Sample:
+    """Plain torch, with torch's DistributedDataParallel where there are several processes.
+
+    `minibatch`: of each process. `parameters`: of the definition's `model`.
+    """
+    context = multiprocessing.get_context("spawn")
+    with tempfile.NamedTemporaryFile() as meeting, context.Pool(processes) as pool:
+        how = (processes, meeting.name, model_def, minibatch, epochs, threads, parameters)
+        members = [pool.apply_async(_plain, (train, rank, *how)) for rank in range(processes)]
+        found = [member.get(DEADLINE_S) for member in members]
+    return Sample(
+        sum(s.amount for s in found), max(s.wall_s for s in found), sum(s.cpu_s for s in found)
+    )
 
 
-def _plain(train: Path) -> Sample:
+def _plain(
+    train: Path,
+    rank: int,
+    processes: int,
+    meeting: str,
+    model_def: str,
+    minibatch: int,
+    epochs: int,
+    threads: int,
+    parameters: dict[str, Any],
+) -> Sample:
     import numpy as np
     import torch
     from torch import nn
 
-    from edl.model_zoo import deepfm
+    from edl.nn.local import torch_optimizer
 
     class Rows(nn.Module):
         def __init__(self, dim: int, size: int = 1 << 16) -> None:
@@ -136,26 +170,44 @@ def _plain(train: Path) -> Sample:
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             return self.table(ids % self.table.num_embeddings)
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     torch.sparse.check_sparse_tensor_invariants.disable()  # the default, said aloud: no warning
     torch.manual_seed(0)
-    rng = np.random.default_rng(0)
+    definition = definition_of(model_def)
     columns = dict(np.load(train))
     count = len(columns["label"])
-    model = deepfm.model()
-    model.rows = Rows(model.rows.dim)
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=deepfm.optimizer().lr)
+    model = definition.model(**parameters)
+    if hasattr(model, "rows"):
+        model.rows = Rows(model.rows.dim)
+    optimizer = torch_optimizer(definition.optimizer(), model.parameters())
+    forward = model
+    if processes > 1:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=processes
+        )
+        forward = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    mine = count // processes
+    rng = np.random.default_rng(rank)
 
-    def epochs(number: int) -> None:
+    def run(number: int) -> None:
         for _ in range(number):
-            order = rng.permutation(count)
-            for start in range(0, count, MINIBATCH):
-                chosen = order[start : start + MINIBATCH]
-                features, labels = deepfm.feed({k: v[chosen] for k, v in columns.items()}, "train")
-                loss = deepfm.loss(model(features), labels)
+            order = rank * mine + rng.permutation(mine)
+            for start in range(0, mine, minibatch):
+                chosen = order[start : start + minibatch]
+                given = {k: v[chosen] for k, v in columns.items()}
+                features, labels = definition.feed(given, "train")
+                loss = definition.loss(forward(features), labels)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
 
-    epochs(1)
-    return sample(count * EPOCHS, lambda: epochs(EPOCHS))
+    run(1)
+    return sample(mine * epochs, lambda: run(epochs))
+
+
+def definition_of(model_def: str) -> ModuleType:
+    """A definition of the zoo by its name, or one that stands in this folder by its path."""
+    path = Path(model_def)
+    if path.suffix:
+        return importlib.import_module(f"benchmarks.{path.stem}")
+    return importlib.import_module(f"edl.model_zoo.{model_def}")
