@@ -19,7 +19,7 @@ from ..common.settings import JobSettings
 from ..data.reader import Records
 from ..nn.buffers import Buffers, shape_of
 from ..nn.embedding import Embedding, attach, tables
-from ..nn.fitness import check_loss, check_weights, faults, remarks, weight_versions
+from ..nn.fitness import Weights, check_loss, faults, remarks
 from ..nn.local import LocalRows, torch_optimizer
 from ..nn.metrics import values
 from ..nn.optimizers import Optimizer
@@ -147,9 +147,10 @@ class _Trial:
         self._model.train()
         buffers = Buffers(self._model)
         buffers.begin()
-        made = weight_versions(self._model)
+        weights = Weights(self._model)
+        weights.begin()
         outputs = self._try("model", self._model, features)
-        self._try("model", check_weights, self._model, made)
+        self._try("model", weights.check)
         self._check_features(features)
         self._check_buffers(buffers)
         self.note("ok", "forward", f"outputs {_shape(outputs)}")

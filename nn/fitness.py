@@ -70,19 +70,25 @@ def check_loss(loss: object) -> None:
         )
 
 
-def weight_versions(model: nn.Module) -> list[int]:
-    """How often each parameter was written to, for `check_weights`."""
-    return [parameter._version for parameter in model.parameters()]
+class Weights:
+    """A model's parameters around a forward pass, which must not write to those that are trained."""
 
+    def __init__(self, model: nn.Module) -> None:
+        self._named = list(model.named_parameters())
+        self._versions: list[int] = []
 
-def check_weights(model: nn.Module, before: list[int]) -> None:
-    """Raises DefinitionError where the forward has written to a parameter that is trained."""
-    for (name, parameter), version in zip(model.named_parameters(), before, strict=True):
-        if parameter._version != version and parameter.requires_grad:
-            raise DefinitionError(
-                f"the forward writes to the parameter {name!r}, which is each worker's own copy: only "
-                "gradients reach the others; compute another tensor from it and use that"
-            )
+    def begin(self) -> None:
+        """Before the forward."""
+        self._versions = [parameter._version for _, parameter in self._named]
+
+    def check(self) -> None:
+        """After it. Raises DefinitionError."""
+        for (name, parameter), version in zip(self._named, self._versions, strict=True):
+            if parameter._version != version and parameter.requires_grad:
+                raise DefinitionError(
+                    f"the forward writes to the parameter {name!r}, which is each worker's own copy: only "
+                    "gradients reach the others; compute another tensor from it and use that"
+                )
 
 
 def refuse_tables(names: list[str]) -> str:

@@ -2,9 +2,13 @@
 
 The gradient of a minibatch is the mean over its N records: each member weighs its slice's loss by
 n / N, and DDP adds up. Beside the gradients travel a few numbers, as those of a parameter of DDP's own
-module: whether a member wants the round to end after this step, the loss of the whole minibatch, and
-which buffers the forward has changed. So all members agree on them without another message. What a step
-changes of running statistics is averaged with the same weights.
+module: whether a member wants the round to end after this step, the loss of the whole minibatch,
+which buffers the forward has changed, which parameters a gradient has reached. So all members agree on
+them without another message. What a step changes of running statistics is averaged with the same weights.
+
+Which parameters a step uses may depend on its records. DDP waits for the gradient of each; those that
+the backward pass did not reach get one of zeros after it, together with the numbers (`_tell`). So DDP
+need not walk through the graph of each step, nor reduce a list of what it found there.
 
 A step is applied by `commit`, once all of it is here; until then nothing of the state has changed.
 A member whose state is still on its way keeps what was reduced (`Reduced`), and applies it later.
@@ -26,12 +30,13 @@ from torch.nn.parallel import DistributedDataParallel
 from ..common.errors import DefinitionError
 from ..nn.buffers import Buffers, NonFinite, add_changes, mean_changes
 from ..nn.embedding import tables
-from ..nn.fitness import check_loss, check_weights, refuse_tables, weight_versions
+from ..nn.fitness import Weights, check_loss, refuse_tables
 from ..nn.model_spec import ModelSpec
 from .device import seed_step, to_device
 from .group_state import GroupState
 from .ps_trainer import _seed_of, compiled
 from .slices import Slice
+from .task_stream import Item
 
 if TYPE_CHECKING:
     from .adaptive_batch import AdaptiveBatch, Measured, Meter
@@ -63,25 +68,25 @@ class _Weighted(nn.Module):
     """The model and its loss, as DDP has them."""
 
     def __init__(
-        self, model: nn.Module, forward: Callable[..., Any], loss: Any, buffers: Buffers
+        self, model: nn.Module, forward: Callable[..., Any], loss: Any, weights: Weights, words: int
     ) -> None:
         super().__init__()
+        # First, so that DDP reduces it last: with the gradients that come last.
+        self.said = nn.Parameter(torch.zeros(words, device=next(model.parameters()).device))
         self.model = model
-        words = torch.zeros(2 + len(buffers.names), device=next(model.parameters()).device)
-        self.said = nn.Parameter(words)
-        self._forward, self._loss, self._watched = forward, loss, buffers
+        self._forward, self._loss, self._weights = forward, loss, weights
 
-    def forward(self, features: Any, labels: Any, weight: float, wish: float) -> Tensor:
-        made = weight_versions(self.model)
+    def forward(self, features: Any, labels: Any, weight: float) -> tuple[Tensor, float]:
+        """The loss by its weight, and the loss."""
+        self._weights.begin()
         outputs = self._forward(features)
-        check_weights(self.model, made)
+        self._weights.check()
         loss: Tensor = self._loss(outputs, labels)
         check_loss(loss)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise NonFinite(f"the loss is {value}")
-        words = torch.tensor([wish, value * weight, *self._watched.changed()], device=loss.device)
-        return loss * weight + (self.said * words).sum()
+        return loss * weight, value
 
 
 class GroupTrainer:
@@ -89,6 +94,9 @@ class GroupTrainer:
 
     model: nn.Module
     state: GroupState
+
+    def look_ahead(self, item: Item | None) -> None:
+        """After `reduce`: the stream has this next, or nothing yet."""
 
     def pass_over(self, piece: Slice) -> None:
         """A minibatch of which no record is used."""
@@ -136,6 +144,7 @@ class AllReduceTrainer(GroupTrainer):
         self._loss = loss
         self._warmup_steps = warmup_steps
         self._buffers = Buffers(self.model)
+        self._weights = Weights(self.model)
         self._ddp: DistributedDataParallel | None = None
         self._world = 1
 
@@ -150,12 +159,11 @@ class AllReduceTrainer(GroupTrainer):
     def enter(self, world: int) -> None:
         """Train with so many members, in torch's default process group."""
         self._world = world
-        # Which parameters a step uses may depend on its records, and none is left out unseen.
+        words = 2 + len(self._buffers.names) + len(self.state.parameters) + self._more_words()
         self._ddp = DistributedDataParallel(
-            _Weighted(self.model, self._forward, self._loss, self._buffers),
+            _Weighted(self.model, self._forward, self._loss, self._weights, words),
             **_NO_BROADCAST,
             init_sync=False,
-            find_unused_parameters=True,
             gradient_as_bucket_view=True,
         )
 
@@ -175,24 +183,33 @@ class AllReduceTrainer(GroupTrainer):
         seed_step(
             _seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
         )
-        self.model.train()
-        self._ddp.zero_grad(set_to_none=True)
+        if not self.model.training:
+            self.model.train()
+        for parameter in self.state.parameters:
+            parameter.grad = None
         self._buffers.begin()
-        share = 0.0
+        share = mean = 0.0
         try:
             for number, (features, labels, count, prepared) in enumerate(piece.parts):
                 weight = count / piece.total
                 share += weight
                 last = number + 1 == len(piece.parts)
-                self._ddp.require_backward_grad_sync = last
+                if self._ddp.require_backward_grad_sync is not last:  # Module.__setattr__ is slow
+                    self._ddp.require_backward_grad_sync = last
                 self._begin_part(prepared)
                 inputs = to_device(features, self._device), to_device(labels, self._device)
                 with self._watch(piece, weight, last):
-                    loss = self._ddp(*inputs, weight * self._world, float(wish and last))
+                    loss, value = self._ddp(*inputs, weight * self._world)
+                    mean += value * weight
+                    if last:
+                        self._before_all_reduce()
+                        earlier = [parameter.grad for parameter in self.state.parameters]
                     loss.backward()
-                if count:  # a stand-in has no gradient
-                    self._end_part()
-            wishes, mean, *flags = self._ddp.module.said.grad.tolist()
+                    if count:  # a stand-in has no gradient
+                        self._end_part()
+                    if last:
+                        words = [wish, mean, *self._buffers.changed()]
+                        wishes, mean, *flags = self._tell(words, earlier)
             changed = [flag > 0 for flag in flags]
             # What a member without a share computes on may be anything.
             mine = self._buffers.changes() if share else [None] * len(changed)
@@ -209,6 +226,43 @@ class AllReduceTrainer(GroupTrainer):
             step.ends_round |= measured.chosen not in (0, self.meter.minibatch)
         return step
 
+    def _tell(self, words: Sequence[float], earlier: Sequence[Tensor | None]) -> list[float]:
+        """After the backward pass: end DDP's reduction. The sums of all members' words.
+
+        `earlier`: the gradients before that pass. DDP puts another tensor in the place of those
+        that it has had.
+        """
+        assert self._ddp is not None
+        parameters, said = self.state.parameters, self._ddp.module.said
+        missing = [p for p, was in zip(parameters, earlier, strict=True) if p.grad is was]
+        frozen = [p for p in missing if not p.requires_grad]  # since the round began
+        told = [*words, *(p.grad is not None for p in parameters), *self._words()]
+        sent = torch.tensor(told, dtype=said.dtype, device=said.device)
+        said.grad = None
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        torch.autograd.backward([said, *missing], [sent, *map(torch.zeros_like, missing)])
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        heard: list[float] = (said.grad * self._world).tolist()
+        used = heard[len(words) : len(words) + len(parameters)]
+        for parameter, members in zip(parameters, used, strict=True):
+            if not members:
+                parameter.grad = None
+        self._hear(heard[len(words) + len(parameters) :])
+        return heard[: len(words)]
+
+    def _more_words(self) -> int:
+        """How many numbers `_words` says, in this round."""
+        return 0
+
+    def _words(self) -> Sequence[float]:
+        """What else this member tells all others, once its last backward pass is over."""
+        return ()
+
+    def _hear(self, words: Sequence[float]) -> None:
+        """The sums of those."""
+
     def _watch(
         self, piece: Slice, weight: float, last: bool
     ) -> contextlib.AbstractContextManager[None]:
@@ -219,6 +273,9 @@ class AllReduceTrainer(GroupTrainer):
 
     def _begin_part(self, prepared: Any) -> None:
         """Before a forward pass."""
+
+    def _before_all_reduce(self) -> None:
+        """Before the backward pass that this member's part of the step is reduced in."""
 
     def _end_part(self) -> None:
         """After its backward pass."""

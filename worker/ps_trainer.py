@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from ..common.ids import finite
 from ..nn.buffers import Buffers, NonFinite
 from ..nn.embedding import Embedding, tables
-from ..nn.fitness import check_loss, check_weights, weight_versions
+from ..nn.fitness import Weights, check_loss
 from ..nn.model_spec import DenseSpec, ModelSpec
 from ..nn.optimizers import Optimizer
 from ..ps import quantize
@@ -124,6 +124,7 @@ class PsTrainer:
         self._make_model = make_model
         self.model = make_model().to(device)
         self._forward = compiled(self.model) if compile else self.model
+        self._weights = Weights(self.model)
         self._loss = loss
         self._ps = ps
         self._spec = spec
@@ -137,6 +138,7 @@ class PsTrainer:
         self._steps_since_pull = 0
         self._rows = TableRows(self.model, ps, self._link, patience_s)
         self._tensors = dense_tensors(self.model)
+        self._parameters = list(self.model.parameters())
         self._host: dict[str, Values] = {}
         for name, (tensor, kind) in self._tensors.items():
             host = self._host[name] = _float32(tensor)
@@ -201,14 +203,15 @@ class PsTrainer:
         self._steps_since_pull += 1
         assert self._loss is not None, "a definition without loss leases no training task"
         seed_step(_seed_of(self._spec.seed, *stream), self._device)
-        self.model.train()
-        for parameter in self.model.parameters():
+        if not self.model.training:
+            self.model.train()
+        for parameter in self._parameters:
             parameter.grad = None
         self._reset_buffers()
         source = self._rows.attach(prepared, pull.pulled.rows, "", train=True)
-        made = weight_versions(self.model)
+        self._weights.begin()
         outputs = self._forward(to_device(features, self._device))
-        check_weights(self.model, made)
+        self._weights.check()
         loss = self._loss(outputs, to_device(labels, self._device))
         check_loss(loss)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ from torch import nn
 
 from edl.common.errors import DefinitionError
 from edl.nn import SGD, Accuracy, Embedding, Mean, MeanSquaredError
-from edl.nn.fitness import check_loss, check_weights, faults, remarks, weight_versions
+from edl.nn.fitness import Weights, check_loss, faults, remarks
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec, difference
 from edl.nn.replace import prepare
 
@@ -84,13 +84,14 @@ def test_sparse_gradients_are_made_dense():
 
 def test_a_forward_that_writes_to_a_weight_is_refused():
     model = nn.Linear(2, 2)
-    before = weight_versions(model)
-    check_weights(model, before)
+    weights = Weights(model)
+    weights.begin()
+    weights.check()
     with torch.no_grad():
         model.weight.clamp_(-0.1, 0.1)
 
     with pytest.raises(DefinitionError, match="writes to the parameter 'weight'"):
-        check_weights(model, before)
+        weights.check()
 
 
 @pytest.mark.parametrize(
