@@ -452,6 +452,7 @@ class _Steps:
             except (Exception, SystemExit) as error:
                 self._unless_broken(lease, piece, error)
                 raise
+            self._trainer.look_ahead(self._stream.peek())
             faults.point("worker.commit", task=lease.task.id, start=piece.start)
             self._apply(step)
             ends = step.ends_round

@@ -7,8 +7,9 @@ order, as from a worker of its own (ps/ledger.py), and the dense parameters' led
 
 A step's rows are those of all spans but the newest `staleness` (Ho et al. 2013, SSP; Lian et al. 2022,
 "Persia", section 3.2 for this division). With 0 all wait for the servers after each step. Else a pusher
-takes part in a step only when all of its pushes but the newest `staleness - 1` are acknowledged: the
-all-reduce tells the others so.
+takes part in a step's all-reduce only when all of its pushes but the newest `staleness - 1` are
+acknowledged, and so tells the others: a push has the next forward pass for its way, and rows of the next
+step are pulled from the end of the all-reduce on, while this step's own are exchanged and applied.
 
 A span that the group has applied, but some server has not, comes again: its dense gradient is dropped.
 """
@@ -18,11 +19,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..common.errors import DefinitionError
@@ -37,10 +40,13 @@ from .ids import Unique
 from .process_group import RoundOver
 from .rows import Ids, PulledRows, TableRows, Values
 from .slices import Slice
+from .task_stream import Item
 
 _NEVER_STALE = 1 << 40  # the version of a push that has no gradients
 _CUT_HOLD_S = 2.0
 _WHOLE = np.frombuffer(b"all here", np.uint8)  # what a message of rows ends with
+_DIGIT = 1 << 16  # two such digits are the size of any message, and each is exact in float32
+Bytes = NDArray[np.uint8]
 Rows = dict[str, tuple[Ids, Values]]  # by table: distinct ids[U], gradients[U, D]
 
 
@@ -68,9 +74,14 @@ class HybridTrainer(AllReduceTrainer):
         self._patience_s = patience_s
         self._pusher: _Pusher | None = None
         self._shards: list[int] = []  # that this member pushes to
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="pull-rows")
+        self._ahead: tuple[Any, Future[Pulled]] | None = None  # for what, and its rows
         self._source: PulledRows | None = None
         self._sums: list[Rows] = []  # of the parts of a step
         self._versions: Sequence[int] = ()  # that its rows were pulled of, by shard
+        self._mine: Rows = {}  # what those come to
+        self._messages: list[Bytes] = []  # of that, by member
+        self._nbytes: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # of messages, from and to
         ps.agree(self._of_servers, timeout_s=patience_s)
 
     def _check(self, names: Sequence[str]) -> None:
@@ -93,31 +104,18 @@ class HybridTrainer(AllReduceTrainer):
         super().leave()
         if self._pusher is not None:
             self._pusher.close()
-        self._pusher = None
+        self._pusher = self._ahead = None
 
     # -- a step
 
     def reduce(self, piece: Slice, wish: bool) -> Reduced:
         """Raises RoundOver where the servers refuse what was pushed, and as AllReduceTrainer's."""
-        assert self._pusher is not None, "a step needs its round"
-        if self._staleness:
-            self._pusher.wait(self._staleness - 1)
         self._sums, self._versions = [], ()
         step = super().reduce(piece, wish)
-        mine = {
-            table: sum_by_id([rows[table] for rows in self._sums if table in rows])
-            for table in sorted({table for rows in self._sums for table in rows})
-        }
-        for table, (_, values) in mine.items():
-            values *= np.float32(1 / self._world)  # the mean, as of the dense gradients
-            if not finite(values):
-                raise NonFinite(
-                    f"the gradient of {table!r} is not finite (the loss is {step.loss:g})"
-                )
-        self._push(piece, self._exchange(mine), self._versions)
+        self._push(piece, self._exchange(), self._versions)
         return step
 
-    def _push(self, piece: Slice, rows: Rows, versions: Sequence[int]) -> None:
+    def _push(self, piece: Slice, rows: Callable[[], Rows], versions: Sequence[int]) -> None:
         assert self._pusher is not None
         task = piece.lease.task
         span = Span(task.id, task.attempt, piece.start, piece.end)
@@ -125,10 +123,29 @@ class HybridTrainer(AllReduceTrainer):
         if not self._staleness:
             self.settle()
 
+    def look_ahead(self, item: Item | None) -> None:
+        """Begin to pull what the next step begins with, where that is known and may be stale."""
+        if self._staleness and isinstance(item, Slice) and item.parts:
+            prepared = item.parts[0][-1]
+            self._ahead = prepared, self._pool.submit(self._pull, prepared)
+
     def _begin_part(self, prepared: Mapping[str, Unique]) -> None:
-        pulled = self._pull(prepared)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is prepared:
+            pulled = ahead[1].result()
+        else:
+            pulled = self._pull(prepared)
         self._versions = self._versions or pulled.versions  # of the oldest rows
         self._source = self._rows.attach(prepared, pulled.rows, "", train=True)
+
+    def _before_all_reduce(self) -> None:
+        assert self._pusher is not None, "a step needs its round"
+        if self._staleness:
+            self._pusher.wait(self._staleness - 1)
+
+    def _end_part(self) -> None:
+        assert self._source is not None
+        self._sums.append(self._source.gradients())
 
     def _pull(self, prepared: Mapping[str, Unique]) -> Pulled:
         """The rows of now; tells servers the model that have not been told."""
@@ -137,48 +154,79 @@ class HybridTrainer(AllReduceTrainer):
             self._ps.init(self._of_servers, {}, timeout_s=self._patience_s)
         return pulled
 
-    def _end_part(self) -> None:
-        assert self._source is not None
-        self._sums.append(self._source.gradients())
+    # -- the exchange of rows: how long each message is, all members hear by the all-reduce
 
-    def _exchange(self, mine: Rows) -> Rows:
-        """The sums over all members of the rows of this member's shards."""
-        world, tables = self._world, list(self._dims)
-        if world == 1:
-            return mine
-        counts, parts = torch.zeros(world, len(tables) + 1, dtype=torch.int64), []
-        counts[:, -1] = 1
+    def _more_words(self) -> int:
+        return 2 * self._world**2 if self._world > 1 else 0
+
+    def _words(self) -> Sequence[float]:
+        """How many bytes this member has for each, in two digits, so that float32 holds them."""
+        self._mine = {
+            table: sum_by_id([rows[table] for rows in self._sums if table in rows])
+            for table in sorted({table for rows in self._sums for table in rows})
+        }
+        for table, (_, values) in self._mine.items():
+            values *= np.float32(1 / self._world)  # the mean, as of the dense gradients
+            if not finite(values):
+                raise NonFinite(f"the gradient of {table!r} is not finite")
+        if self._world == 1:
+            return ()
+        self._messages = self._cut(self._mine)
+        words = np.zeros((self._world, self._world, 2), np.float32)
+        words[dist.get_rank()] = [divmod(len(message), _DIGIT) for message in self._messages]
+        return words.reshape(-1).tolist()
+
+    def _hear(self, words: Sequence[float]) -> None:
+        if len(words):
+            digits = np.rint(words).astype(np.int64).reshape(self._world, self._world, 2)
+            self._nbytes = digits[..., 0] * _DIGIT + digits[..., 1]
+
+    def _cut(self, mine: Rows) -> list[Bytes]:
+        """A message for each member, of the rows of its shards: by table how many, ids, values."""
         owned = {t: self._ps.slot_map.partition(t, ids) for t, (ids, _) in mine.items()}
-        for rank in range(world):
-            shards = range(rank, self._ps.num_shards, world)
-            for number, table in enumerate(tables):
+        messages = []
+        for rank in range(self._world):
+            counts, parts = np.zeros(len(self._dims), np.int64), []
+            for number, table in enumerate(self._dims):
                 if table not in mine:
                     continue
                 order, bounds = owned[table]
+                shards = range(rank, self._ps.num_shards, self._world)
                 own = [order[:0], *(order[bounds[s] : bounds[s + 1]] for s in shards)]
                 places = np.concatenate(own)
                 ids, values = mine[table]
-                counts[rank, number] = len(places)
+                counts[number] = len(places)
                 parts += [ids[places].view(np.uint8), values[places].reshape(-1).view(np.uint8)]
-            parts.append(_WHOLE)
-        theirs = torch.zeros_like(counts)
-        dist.all_to_all_single(theirs, counts)
-        nbytes = torch.tensor([*(8 + 4 * self._dims[table] for table in tables), len(_WHOLE)])
-        sent, received = (each @ nbytes for each in (counts, theirs))
-        incoming = torch.zeros(int(received.sum()), dtype=torch.uint8)
-        outgoing = torch.from_numpy(np.concatenate(parts))
-        dist.all_to_all_single(incoming, outgoing, received.tolist(), sent.tolist())
-        messages = [part.numpy() for part in torch.split(incoming, received.tolist())]
-        # An operation that was given up may end without an error.
-        if not all(bytes(each[-len(_WHOLE) :]) == bytes(_WHOLE) for each in messages):
-            raise dist.DistError("the group was given up")
-        return self._sum(messages, theirs.tolist())
+            messages.append(np.concatenate([counts.view(np.uint8), *parts, _WHOLE]))
+        return messages
 
-    def _sum(self, messages: Sequence[Any], counts: Sequence[Sequence[int]]) -> Rows:
+    def _exchange(self) -> Callable[[], Rows]:
+        """Begin to; what is called waits for the sums over all members of the rows of this member's shards."""
+        if self._world == 1:
+            mine = self._mine
+            return lambda: mine
+        rank = dist.get_rank()
+        sent, received = self._nbytes[rank].tolist(), self._nbytes[:, rank].tolist()
+        incoming = torch.zeros(sum(received), dtype=torch.uint8)
+        outgoing = torch.from_numpy(np.concatenate(self._messages))
+        work = dist.all_to_all_single(incoming, outgoing, received, sent, async_op=True)
+
+        def rows() -> Rows:
+            work.wait()
+            messages = [part.numpy() for part in torch.split(incoming, received)]
+            # An operation that was given up may end without an error.
+            if not all(bytes(each[-len(_WHOLE) :]) == bytes(_WHOLE) for each in messages):
+                raise dist.DistError("the group was given up")
+            return self._sum(messages)
+
+        return rows
+
+    def _sum(self, messages: Sequence[Bytes]) -> Rows:
         found: dict[str, list[tuple[Ids, Values]]] = {}
-        for data, of_rank in zip(messages, counts, strict=True):
-            at = 0
-            for (table, dim), count in zip(self._dims.items(), of_rank[:-1], strict=True):
+        for data in messages:
+            at = 8 * len(self._dims)
+            counts = np.frombuffer(data[:at].tobytes(), np.int64)
+            for (table, dim), count in zip(self._dims.items(), counts.tolist(), strict=True):
                 if not count:
                     continue
                 middle, end = at + 8 * count, at + (8 + 4 * dim) * count
@@ -196,7 +244,7 @@ class HybridTrainer(AllReduceTrainer):
             super().commit(step)
 
     def pass_over(self, piece: Slice) -> None:
-        self._push(piece, {}, ())
+        self._push(piece, dict, ())
         task = piece.lease.task.id
         self.state.applied[task] = max(self.state.applied.get(task, 0), piece.end)
 
@@ -238,25 +286,21 @@ class HybridTrainer(AllReduceTrainer):
 
 
 class _Pusher:
-    """Pushes a round's spans to some shards, one after the other, in a thread."""
+    """Pushes a round's spans to some shards, to none maybe, one after the other, in a thread."""
 
     def __init__(self, ps: PsClient, shards: Sequence[int], patience_s: float) -> None:
         self._ps = ps
         self._shards = shards
         self._patience_s = patience_s
-        self._waiting: deque[tuple[Span, Rows, Sequence[int]]] = deque()
+        self._waiting: deque[tuple[Span, Callable[[], Rows], Sequence[int]]] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._error: Exception | None = None
         self.servers_version = ps.servers_version  # of those that have acknowledged the last span
-        if shards:
-            threading.Thread(target=self._run, name="push-rows", daemon=True).start()
+        threading.Thread(target=self._run, name="push-rows", daemon=True).start()
 
-    def push(self, span: Span, rows: Rows, versions: Sequence[int]) -> None:
-        """After all that were handed over before."""
-        if not self._shards:
-            self.servers_version = self._ps.servers_version
-            return
+    def push(self, span: Span, rows: Callable[[], Rows], versions: Sequence[int]) -> None:
+        """After all that were handed over before. `rows` waits for them."""
         with self._changed:
             self._waiting.append((span, rows, versions))
             self._changed.notify_all()
@@ -282,21 +326,24 @@ class _Pusher:
                     return
                 span, rows, versions = self._waiting[0]
             try:
-                result = self._ps.push(
-                    span,
-                    versions,
-                    tables=rows,
-                    shards=self._shards,
-                    timeout_s=self._patience_s,
-                )
-                if result.outcome != PushOutcome.APPLIED:
-                    raise RoundOver(f"{span}: {result.outcome.value} on the servers")
+                servers_version = self._push(span, rows(), versions)
             except Exception as error:  # noqa: BLE001 - raised in the thread that waits for it
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()
                 return
             with self._changed:
-                self.servers_version = result.servers_version
+                self.servers_version = servers_version
                 self._waiting.popleft()
                 self._changed.notify_all()
+
+    def _push(self, span: Span, rows: Rows, versions: Sequence[int]) -> int:
+        """The version of the servers that have it."""
+        if not self._shards:
+            return self._ps.servers_version
+        result = self._ps.push(
+            span, versions, tables=rows, shards=self._shards, timeout_s=self._patience_s
+        )
+        if result.outcome != PushOutcome.APPLIED:
+            raise RoundOver(f"{span}: {result.outcome.value} on the servers")
+        return result.servers_version
