@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,7 @@ class Logits(nn.Sequential):
 def model(hidden: int = 64, depth: int = 3) -> nn.Module:
     widths = [len(COLUMNS), *[hidden] * depth]
     hiddens = [
-        layer
-        for a, b in zip(widths, widths[1:], strict=False)
-        for layer in (nn.Linear(a, b), nn.ReLU())
+        layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())
     ]
     return Logits(*hiddens, nn.Linear(hidden, 1))
 

@@ -62,9 +62,7 @@ def safety(data: Path) -> str:
     return table(found, ["no snapshots"], ("records/s", 1.0), cost)
 
 
-def job(
-    train: Path, *, workers: int, servers: int, epochs: int = EPOCHS, **more: Any
-) -> Sample:
+def job(train: Path, *, workers: int, servers: int, epochs: int = EPOCHS, **more: Any) -> Sample:
     """One job, from the end of its first epoch on, for so many epochs; then it is killed.
 
     `more`: flags, instead of those here.
