@@ -1,6 +1,5 @@
 """Members of whose steps each uses other parameters: the oracle is torch's own loop on all slices."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +46,7 @@ def slices(number):
 
 def test_each_parameter_gets_the_gradient_of_those_members_that_used_it(tmp_path):
     script = Path(__file__).with_name("allreduce_members.py")
-    ended = subprocess.run([sys.executable, script, tmp_path], env=os.environ, timeout=120)
+    ended = subprocess.run([sys.executable, script, tmp_path], check=False, timeout=120)
     assert ended.returncode == 0
 
     model = Branches()
