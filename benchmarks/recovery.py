@@ -192,5 +192,5 @@ def _computes(status: jobs.Status, records: int) -> bool:
 
 
 if __name__ == "__main__":
-    setattr(serve, "Nursery", Choosy)  # noqa: B010 - what the module itself calls by that name
-    sys.exit(serve.serve(Path(sys.argv[sys.argv.index("--job-dir") + 1])))
+    folder = Path(sys.argv[sys.argv.index("--job-dir") + 1])
+    sys.exit(serve.serve(folder, nursery=Choosy.of_job(JobSettings.of_job(folder), folder)))

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..runtime.nursery import Nursery
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,14 +28,32 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     job_dir = given.job_dir.absolute()
     if given.serve:
+        # First of all: it imports torch while we import the master, and that is what takes longest.
+        nursery = None if given.settings else _nursery(job_dir)
         from .serve import serve
 
-        return serve(job_dir, given.after, given.stop, given.settings, given.checked)
+        try:
+            return serve(job_dir, given.after, given.stop, given.settings, given.checked, nursery)
+        finally:
+            if nursery is not None:
+                nursery.close()
     from .supervisor import COMMAND, supervise
 
     told = ["--settings", str(given.settings)] if given.settings else []
     told += ["--checked", str(given.checked)] if given.checked else []
     return supervise(job_dir, [*COMMAND, *told], ends_with_pod=bool(told))
+
+
+def _nursery(job_dir: Path) -> Nursery | None:
+    """That of a local job's workers; None where the settings are at fault, which `serve` tells."""
+    from ..common.errors import EdlError
+    from ..common.settings import JobSettings
+    from ..runtime.nursery import Nursery
+
+    try:
+        return Nursery.of_job(JobSettings.of_job(job_dir), job_dir)
+    except EdlError:
+        return None
 
 
 if __name__ == "__main__":

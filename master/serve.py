@@ -66,12 +66,13 @@ def serve(
     stop: str = "",
     told: Path | None = None,
     checked: Path | None = None,
+    nursery: Nursery | None = None,
 ) -> int:
     """Run the job; its exit code.
 
     `after`: how the master before this one ended. `stop`: why the job is to be stopped at once.
     `told`: the folder with its settings where this is a pod, whose job folder is empty at first.
-    `checked`: where the definition was checked before (check.py).
+    `checked`: where the definition was checked before (check.py). `nursery`: one that was begun before.
     """
     logs.configure(role="master")
     seldom_collect_garbage()
@@ -80,7 +81,7 @@ def serve(
         logs.configure(settings.log_level, settings.log_format, "master")
         if settings.runtime == "kubernetes":
             return _serve_in_pod(settings, job_dir, after, checked)
-        return run(settings, job_dir, after, stop)
+        return run(settings, job_dir, after, stop, nursery=nursery)
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -143,19 +144,14 @@ def run(
     stop: str,
     home: Home | None = None,
     checked: Path | None = None,
+    nursery: Nursery | None = None,
 ) -> int:
     """The whole job; its exit code. Raises EdlError where it cannot even begin."""
     # Now, since counting the records may take minutes.
     job_identity(rpc.job_token()).encrypts(own_host())
     health = rpc.serve_health()
-    nursery = None
-    if checked is None:
-        # Imports torch while the definition is checked, so that workers start at once from then on.
-        nursery = Nursery(
-            (sys.executable, "-m", "edl.worker", "--nursery", settings.strategy),
-            job_dir / "logs" / "nursery.log",
-            settings.envs,
-        )
+    if checked is None and nursery is None:
+        nursery = Nursery.of_job(settings, job_dir)
     try:
         return _run(settings, job_dir, nursery, after, stop, home, checked)
     finally:

@@ -14,14 +14,16 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ..common.errors import JobError
 from ..common.process import STACK_SIGNAL
+from ..common.settings import JobSettings
 from .adopted import AdoptedReplica, start_time
 
 _FORK_S = 30.0  # how long a start may take
@@ -78,6 +80,12 @@ class Nursery:
         self._started: dict[int, ForkedReplica] = {}  # by request, until `start` takes it
         self._children: dict[int, ForkedReplica] = {}
         threading.Thread(target=self._read, name="nursery", daemon=True).start()
+
+    @classmethod
+    def of_job(cls, settings: JobSettings, job_dir: Path) -> Self:
+        """What a local job's workers and servers are forked from."""
+        command = (sys.executable, "-m", "edl.worker", "--nursery", settings.strategy)
+        return cls(command, job_dir / "logs" / "nursery.log", settings.envs)
 
     @property
     def pid(self) -> int:
