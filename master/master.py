@@ -753,6 +753,8 @@ class Master:
                 self.core.fail(str(error))
             # It never was: nobody is to wait for its end.
             self.replicas.exited(start.role, start.index, start.incarnation, EXIT_FAILED, now)
+        if starts:
+            self.core.save()  # by which pids they are known
 
     def _start(self, start: Start) -> None:
         assert self._runtime is not None
@@ -770,7 +772,6 @@ class Master:
             arguments = self.servers.arguments(start.index)
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._processes[start.role, start.index] = replica
-        self.core.save_soon()
         if replica.pid:
             self._await_registration(replica)
 
