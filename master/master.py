@@ -116,6 +116,7 @@ class Master:
         self._watchers: list[tuple[int, Parked]] = []
         self._looked = clock.now()  # for who is silent
         self._silent: dict[tuple[str, int], float] = {}  # role, index: last heard
+        self._goes_on = bool(queue.fencing)  # with tasks that are not fenced yet
         self._stop_reason = ""
         self._resumed = self._superseded = False
         self._leaving = self._last_worker_gone = self._over = False
@@ -538,6 +539,9 @@ class Master:
             return None
         if self.collective is not None:
             return self._get_task_of_round(self.collective, request)
+        self._goes_on = self._goes_on and bool(self.queue.fencing)
+        if self._goes_on:
+            return None  # what a checkpoint left in the midst comes first: the order is its job's
         # Near the end of an epoch everybody gets a share of what is left.
         share = self.queue.todo // (2 * max(1, workers))
         most = max(1, min(request.most, _MOST_TASKS, share))

@@ -239,6 +239,7 @@ class FakeJob:
         self, folder: Path, described: dict[str, Any], restore: str = "", **settings: Any
     ) -> None:
         self.restore = restore
+        books = settings.pop("books", None)  # of a checkpoint, that the servers do not answer about yet
         defaults = {
             "num_workers": 1,
             "num_ps": 2,
@@ -257,6 +258,9 @@ class FakeJob:
         self.queue = TaskQueue(
             plan_of(self.settings, described), tolerance=self.settings.task_fault_tolerance
         )
+        if books is not None:
+            self.servers.down.set()
+            self.queue = TaskQueue.from_books(self.queue.plan, books)
         self.master = self.make_master(described)
         servicer = MasterServicer(self.master)
         self.server = rpc.AsyncServer(

@@ -14,6 +14,7 @@ from edl.common import rpc, storage
 from edl.common.errors import EdlError, Unauthenticated, Unreachable
 from edl.master.client import MasterClient
 from edl.master.membership import Member
+from edl.master.plan import Kind, Plan
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
@@ -951,6 +952,22 @@ def test_tasks_are_leased_several_at_once_and_reported_with_the_next_request(sta
     )
     assert ([True] * 4 + [False], [False]) == (list(again.accepted), told)
     assert 4 == job.cli.status()[1]["tasks"]["done"]
+
+
+def test_what_a_checkpoint_left_in_the_midst_goes_before_what_nobody_has_begun(start):
+    """Broken once: a worker that was there before the fences were answered got task 2 first."""
+    queue = TaskQueue(Plan(Kind.TRAIN, (("a", 8),), 2, 2))
+    queue.open_epoch()
+    queue.lease("w", "r")
+    books = queue.books({1: 2})
+    job = start([("a", 8)], books=books)
+    worker = job.worker()
+
+    assert pb.GetTaskReply.WAIT == worker.client.get_task(0.2).outcome
+    job.servers.push(Span(1, 1, 0, 2))  # as the checkpoint has it
+    job.servers.down.clear()
+    first, second = worker.lease(), worker.lease()
+    assert [1, 2] == [first.id, second.id]
 
 
 def test_near_the_end_nobody_is_given_more_than_a_share(start):
