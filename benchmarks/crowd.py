@@ -1,0 +1,355 @@
+"""A server in a crowd: what 10, 100 and 1,000 connections cost it, idle and busy, and who comes among them.
+
+    python -m benchmarks.crowd [--connections 10 100 1000] [--carriers auto tcp tls] [--rounds 7]
+
+Each crowd has a server process of its own and two processes that hold its connections, each of them that of
+one worker; all stay for the whole run, so that every round has each crowd once. The load is the same for
+all of them: a pull and a push of 200 rows and 28 KB of dense values each, so many a second, the next one by
+the connection that has waited longest. A burst asks by all connections at once. A newcomer is a worker that
+takes the place of one that was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks import measure
+from benchmarks.measure import cpu_s, spread
+from benchmarks.parameters import DEADLINE_S, POLICY, TOKEN
+from benchmarks.processes import processes
+from edl.common.identity import Identity
+from edl.common.malloc import keep_freed_memory
+from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
+from edl.nn.optimizers import Adagrad
+from edl.ps.client import PsClient
+from edl.ps.connection import PlaneEndpoint, PlaneShardConnection
+from edl.ps.ledger import Span
+from edl.ps.server import Listeners
+from edl.ps.servicer import ParameterServerServicer
+from edl.ps.shard import ShardPull, ShardPush
+from edl.ps.slots import SlotMap
+from edl.ps.store import Store
+
+CONNECTIONS = (10, 100, 1_000)
+CARRIERS = ("auto", "unix", "tcp", "tls")
+HOLDERS = 2
+ROUNDS = 7
+ROWS, DIM, KNOWN_ROWS, DENSE = 200, 16, 100_000, 7_000
+SPEC = ModelSpec((DenseSpec("w", (DENSE,)),), (TableSpec("t", DIM),), Adagrad())
+BUSY_S, RATE = 4.0, 150.0  # of one sample; cycles a second, all holders together
+IDLE_S = 5.0
+BUSY_OF_IDLE = 10
+
+Line = Connection
+
+
+@dataclass
+class Found:
+    """Of one crowd. By round, but for what its connections cost: microseconds, of a pull and a push
+    (p50, p99), of the server's CPU for a cycle, of a request of a burst; seconds of a newcomer."""
+
+    threads: int = 0
+    rss_kb: float = 0.0
+    pss_kb: float = 0.0
+    connected_s: float = 0.0
+    idle_cpu_ms_s: float = 0.0
+    pulls: list[tuple[float, float]] = field(default_factory=list)
+    pushes: list[tuple[float, float]] = field(default_factory=list)
+    server_us: list[float] = field(default_factory=list)
+    few: list[tuple[float, float]] = field(default_factory=list)
+    bursts: list[float] = field(default_factory=list)
+    burst_cpu: list[float] = field(default_factory=list)
+    joined_s: list[float] = field(default_factory=list)
+    replaced_s: list[float] = field(default_factory=list)
+
+
+class Crowd:
+    """A server and its connections."""
+
+    def __init__(
+        self,
+        server: tuple[Line, int],
+        holders: Sequence[Line],
+        count: int,
+        carrier: str,
+        identity: Identity,
+    ) -> None:
+        self._server, self._holders = server[1], holders
+        self._carrier, self._identity = carrier, identity
+        self.found = Found()
+        address, told = server[0].recv()
+        self._address = address
+        client = PsClient([address], token=TOKEN, identity=identity, spec=SPEC)
+        client.init(SPEC, {"w": np.zeros(DENSE, np.float32)}, timeout_s=DEADLINE_S)
+        ids = np.arange(KNOWN_ROWS)
+        grads = np.zeros((KNOWN_ROWS, DIM), np.float32)
+        zeros = {"w": np.zeros(DENSE, np.float32)}
+        client.push(Span(0, 1, 0, 1), (0,), dense=zeros, tables={"t": (ids, grads)}, timeout_s=60)
+        client.close()
+        self._newcomer: tuple[Any, Line] | None = None
+        self._warm()  # what the first connection of all costs is no connection's
+        threads, rss_kb, pss_kb = self._size()
+        began = time.perf_counter()
+        shares = [count // HOLDERS + (n < count % HOLDERS) for n in range(HOLDERS)]
+        for number, (line, share) in enumerate(zip(holders, shares, strict=True)):
+            line.send(("open", told, carrier, share, 1 + number * count))
+        for line in holders:
+            line.recv()
+        found = self.found
+        found.connected_s = time.perf_counter() - began
+        more = self._size()
+        found.threads = more[0] - threads
+        found.rss_kb, found.pss_kb = (more[1] - rss_kb) / count, (more[2] - pss_kb) / count
+
+    def _warm(self) -> None:
+        for _ in range(2):
+            self.join()
+        self.found.joined_s.clear()
+        self.found.replaced_s.clear()
+
+    def _size(self) -> tuple[int, float, float]:
+        """Threads, and KB."""
+        sizes = dict(
+            line.split(":", 1)
+            for line in Path(f"/proc/{self._server}/smaps_rollup").read_text().splitlines()[1:]
+        )
+        rss_kb, pss_kb = (float(sizes[name].split()[0]) for name in ("Rss", "Pss"))
+        return psutil.Process(self._server).num_threads(), rss_kb, pss_kb
+
+    def idle(self) -> None:
+        """Nobody asks for anything."""
+        before = cpu_s([self._server])
+        time.sleep(IDLE_S)
+        self.found.idle_cpu_ms_s = 1e3 * (cpu_s([self._server]) - before) / IDLE_S
+
+    def all_busy(self) -> None:
+        before = cpu_s([self._server])
+        pulls, pushes = self._ask("busy", BUSY_S, RATE / HOLDERS, None)
+        self.found.server_us.append(1e6 * (cpu_s([self._server]) - before) / len(pulls))
+        self.found.pulls.append(_quantiles(pulls))
+        self.found.pushes.append(_quantiles(pushes))
+
+    def few_busy(self) -> None:
+        """The others are idle."""
+        pulls, _ = self._ask("busy", BUSY_S, RATE / HOLDERS, BUSY_OF_IDLE // HOLDERS)
+        self.found.few.append(_quantiles(pulls))
+
+    def burst(self) -> None:
+        before = cpu_s([self._server])
+        times, counts = self._ask("burst")
+        self.found.bursts.append(1e6 * max(times) / sum(counts))
+        self.found.burst_cpu.append(1e6 * (cpu_s([self._server]) - before) / sum(counts))
+
+    def join(self) -> None:
+        """A worker is killed, and another one comes."""
+        began = time.perf_counter()
+        if self._newcomer is not None:
+            self._newcomer[0].kill()
+        context = multiprocessing.get_context("forkserver")
+        line, theirs = context.Pipe()
+        worker = context.Process(target=_join, args=(theirs, self._address, self._carrier, self._identity))
+        worker.daemon = True
+        worker.start()
+        self.found.joined_s.append(line.recv())
+        self.found.replaced_s.append(time.perf_counter() - began)
+        if self._newcomer is not None:
+            self._newcomer[0].join()
+        self._newcomer = worker, line
+
+    def _ask(self, *what: Any) -> tuple[list[float], list[float]]:
+        for line in self._holders:
+            line.send(what)
+        told = [line.recv() for line in self._holders]
+        return list(itertools.chain(*(t[0] for t in told))), list(
+            itertools.chain(*(t[1] for t in told))
+        )
+
+
+def crowd(counts: Sequence[int], carrier: str, rounds: int) -> str:
+    """Markdown: a line for each crowd."""
+    with contextlib.ExitStack() as stack:
+        crowds = [stack.enter_context(_crowd(count, carrier)) for count in counts]
+        for each in crowds:
+            each.idle()
+        steps: list[Callable[[Crowd], None]] = [
+            Crowd.all_busy, Crowd.few_busy, Crowd.burst, Crowd.join
+        ]  # fmt: skip
+        for turn, step in itertools.product(range(-1, rounds), steps):
+            first = turn % len(crowds)
+            for each in crowds[first:] + crowds[:first]:
+                step(each)
+            if turn < 0:
+                _forget(crowds)
+            print(f"  {carrier} {turn} {step.__name__}", file=sys.stderr, flush=True)
+        return "\n".join(_lines(counts, [each.found for each in crowds]))
+
+
+def _forget(crowds: Sequence[Crowd]) -> None:
+    """A first round, which warms up."""
+    for each in crowds:
+        for values in vars(each.found).values():
+            if isinstance(values, list):
+                values.clear()
+
+
+def _lines(counts: Sequence[int], found: Sequence[Found]) -> Iterator[str]:
+    def of(name: str, cell: Callable[[Found], str]) -> str:
+        return f"| {name} | " + " | ".join(map(cell, found)) + " |"
+
+    def quantile(which: Callable[[Found], list[tuple[float, float]]], n: int) -> Any:
+        return lambda one: spread([pair[n] for pair in which(one)])
+
+    yield "| connections | " + " | ".join(f"{count:,}" for count in counts) + " |"
+    yield "|---" * (len(counts) + 1) + "|"
+    yield of("threads of the server, more", lambda one: str(one.threads))
+    yield of("RSS a connection, KB", lambda one: f"{one.rss_kb:.0f}")
+    yield of("PSS a connection, KB", lambda one: f"{one.pss_kb:.0f}")
+    yield of("all connected after, s", lambda one: f"{one.connected_s:.2f}")
+    yield of("idle: CPU, ms a second", lambda one: f"{one.idle_cpu_ms_s:.2f}")
+    for n, name in enumerate(("p50", "p99")):
+        yield of(f"all busy: {name} of a pull, us", quantile(lambda one: one.pulls, n))
+    for n, name in enumerate(("p50", "p99")):
+        yield of(f"all busy: {name} of a push, us", quantile(lambda one: one.pushes, n))
+    yield of("all busy: server's CPU a cycle, us", lambda one: spread(one.server_us))
+    for n, name in enumerate(("p50", "p99")):
+        yield of(f"10 busy: {name} of a pull, us", quantile(lambda one: one.few, n))
+    yield of("a pull of a burst, us", lambda one: spread(one.bursts))
+    yield of("its server's CPU, us", lambda one: spread(one.burst_cpu))
+    yield of("a newcomer's first pull after, ms", lambda one: spread([1e3 * s for s in one.joined_s]))
+    yield of("a replacement's, ms", lambda one: spread([1e3 * s for s in one.replaced_s]))
+
+
+def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
+    p50, p99 = np.quantile(np.asarray(seconds) * 1e6, [0.5, 0.99])
+    return float(p50), float(p99)
+
+
+@contextlib.contextmanager
+def _crowd(count: int, carrier: str) -> Iterator[Crowd]:
+    identity = Identity.create(TOKEN) if carrier == "tls" else Identity(TOKEN)
+    with (
+        processes(_serve, [(identity,)]) as (servers, pids),
+        processes(_hold, [(identity,)] * HOLDERS) as (holders, _),
+    ):
+        yield Crowd((servers[0], pids[0]), holders, count, carrier, identity)
+
+
+# -- Processes
+
+
+def _serve(line: Line, identity: Identity) -> None:
+    keep_freed_memory()
+    servicer = ParameterServerServicer(0, Store(index=0, slot_map=SlotMap(1), policy=POLICY))
+    listeners = Listeners(servicer, identity)
+    line.send((listeners.address, servicer.listening))
+    line.recv()
+    listeners.close()
+
+
+def _hold(line: Line, identity: Identity) -> None:
+    """Connections, and what is asked for by them."""
+    keep_freed_memory()
+    held: list[Asking] = []
+    while (what := line.recv()) is not None:
+        match what:
+            case "open", told, carrier, count, task:
+                endpoint = PlaneEndpoint("127.0.0.1", told.tcp_port, told.unix_name, told.host_id)
+                held += [Asking(endpoint, identity, carrier, task + n) for n in range(count)]
+                turn = itertools.cycle(held)
+                line.send(None)
+            case "busy", seconds, rate, few:
+                chosen = turn if few is None else itertools.cycle(held[:few])
+                line.send(_busy(chosen, seconds, rate))
+            case ("burst",):
+                began = time.perf_counter()
+                for wait in [one.start_pull() for one in held]:
+                    wait()
+                line.send(([time.perf_counter() - began], [len(held)]))
+
+
+class Asking:
+    """One connection."""
+
+    def __init__(
+        self, endpoint: PlaneEndpoint, identity: Identity, carrier: str, task: int
+    ) -> None:
+        rng = np.random.default_rng(task)
+        self._connection = PlaneShardConnection(endpoint, identity, 1, transport=carrier)
+        self._task, self._at = task, 0
+        self._ids = rng.choice(KNOWN_ROWS, ROWS, replace=False)
+        self._into = np.empty(DENSE, np.float32)
+        self.pull()
+        self.push()
+
+    def start_pull(self) -> Callable[[], Any]:
+        pull = ShardPull(True, None, {"t": self._ids}, into=lambda tensor, number: self._into)
+        return self._connection.start_pull(pull, DEADLINE_S)
+
+    def pull(self) -> None:
+        self.start_pull()()
+
+    def push(self) -> None:
+        span = Span(self._task, 1, self._at, self._at + 1)
+        rows = self._ids, _GRADS
+        push = ShardPush(span, 0, [("w", 0, _DENSE_GRADS)], {"t": rows})
+        assert self._connection.start_push(push, DEADLINE_S)().applied == span.end
+        self._at += 1
+
+
+_GRADS, _DENSE_GRADS = np.zeros((ROWS, DIM), np.float32), np.zeros(DENSE, np.float32)
+
+
+def _busy(turn: Iterator[Asking], seconds: float, rate: float) -> tuple[list[float], list[float]]:
+    """Of all cycles: how long the pull and the push took, from when it was sent."""
+    pulls, pushes = [], []
+    began = time.perf_counter()
+    for number in range(int(seconds * rate)):
+        time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        one = next(turn)
+        for took, ask in (pulls, one.pull), (pushes, one.push):
+            sent = time.perf_counter()
+            ask()
+            took.append(time.perf_counter() - sent)
+    return pulls, pushes
+
+
+def _join(line: Line, address: str, carrier: str, identity: Identity) -> None:
+    """A worker: agrees on the model, and pulls."""
+    keep_freed_memory()
+    began = time.perf_counter()
+    client = PsClient([address], token=TOKEN, identity=identity, spec=SPEC, transport=carrier)
+    client.agree(SPEC, timeout_s=DEADLINE_S)
+    into = {"w": np.empty(DENSE, np.float32)}
+    client.pull({"t": np.arange(ROWS)}, dense=into, full=True, timeout_s=DEADLINE_S)
+    line.send(time.perf_counter() - began)
+    signal.pause()  # until it is killed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd")
+    parser.add_argument("--connections", type=int, nargs="+", default=CONNECTIONS)
+    parser.add_argument("--carriers", nargs="+", choices=CARRIERS, default=CARRIERS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    given = parser.parse_args()
+    print(f"{measure.machine()}\n- load before: {measure.load()}", flush=True)
+    for carrier in given.carriers:
+        print(f"\n{carrier}:\n\n{crowd(given.connections, carrier, given.rounds)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
