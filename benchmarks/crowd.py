@@ -36,9 +36,12 @@ from edl.common.identity import Identity
 from edl.common.malloc import keep_freed_memory
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import Adagrad
+from edl.ps.aggregation import Policy
 from edl.ps.client import PsClient
 from edl.ps.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.ledger import Span
+from edl.ps.metrics import Metrics
+from edl.ps.plane import Plane
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.shard import ShardPull, ShardPush
@@ -51,7 +54,7 @@ HOLDERS = 2
 ROUNDS = 7
 ROWS, DIM, KNOWN_ROWS, DENSE = 200, 16, 100_000, 7_000
 SPEC = ModelSpec((DenseSpec("w", (DENSE,)),), (TableSpec("t", DIM),), Adagrad())
-BUSY_S, RATE = 4.0, 150.0  # of one sample; cycles a second, all holders together
+BUSY_S, RATE = 1.0, 150.0  # of one sample; cycles a second, all holders together
 IDLE_S = 5.0
 BUSY_OF_IDLE = 10
 
@@ -72,8 +75,9 @@ class Found:
     pushes: list[tuple[float, float]] = field(default_factory=list)
     server_us: list[float] = field(default_factory=list)
     few: list[tuple[float, float]] = field(default_factory=list)
-    bursts: list[float] = field(default_factory=list)
-    burst_cpu: list[float] = field(default_factory=list)
+    steps: list[tuple[float, float]] = field(default_factory=list)
+    pull_bursts: list[tuple[float, float]] = field(default_factory=list)
+    push_bursts: list[tuple[float, float]] = field(default_factory=list)
     joined_s: list[float] = field(default_factory=list)
     replaced_s: list[float] = field(default_factory=list)
 
@@ -91,9 +95,10 @@ class Crowd:
     ) -> None:
         self._server, self._holders = server[1], holders
         self._carrier, self._identity = carrier, identity
+        self._stops = False  # not in the first step, for which connections are opened
         self.found = Found()
-        address, told = server[0].recv()
-        self._address = address
+        self._address, told, of_steps = server[0].recv()
+        address = self._address
         client = PsClient([address], token=TOKEN, identity=identity, spec=SPEC)
         client.init(SPEC, {"w": np.zeros(DENSE, np.float32)}, timeout_s=DEADLINE_S)
         ids = np.arange(KNOWN_ROWS)
@@ -107,7 +112,7 @@ class Crowd:
         began = time.perf_counter()
         shares = [count // HOLDERS + (n < count % HOLDERS) for n in range(HOLDERS)]
         for number, (line, share) in enumerate(zip(holders, shares, strict=True)):
-            line.send(("open", told, carrier, share, 1 + number * count))
+            line.send(("open", told, of_steps, carrier, share, 1 + number * count))
         for line in holders:
             line.recv()
         found = self.found
@@ -149,11 +154,35 @@ class Crowd:
         pulls, _ = self._ask("busy", BUSY_S, RATE / HOLDERS, BUSY_OF_IDLE // HOLDERS)
         self.found.few.append(_quantiles(pulls))
 
-    def burst(self) -> None:
-        before = cpu_s([self._server])
-        times, counts = self._ask("burst")
-        self.found.bursts.append(1e6 * max(times) / sum(counts))
-        self.found.burst_cpu.append(1e6 * (cpu_s([self._server]) - before) / sum(counts))
+    def pull_burst(self) -> None:
+        self._burst(Asking.start_pull, self.found.pull_bursts)
+
+    def push_burst(self) -> None:
+        self._burst(Asking.start_push, self.found.push_bursts)
+
+    def _burst(
+        self,
+        ask: Callable[[Asking], Any],
+        found: list[tuple[float, float]],
+        stops: bool = True,
+    ) -> None:
+        """The server is stopped until all have asked: so however fast they are, it finds all of it."""
+        if stops:
+            os.kill(self._server, signal.SIGSTOP)
+        for line in self._holders:
+            line.send(("burst", ask))
+        count = sum(line.recv() for line in self._holders)
+        began, before = time.perf_counter(), cpu_s([self._server])
+        os.kill(self._server, signal.SIGCONT)
+        for line in self._holders:
+            line.recv()
+        took_s, spent_s = time.perf_counter() - began, cpu_s([self._server]) - before
+        found.append((1e6 * took_s / count, 1e6 * spent_s / count))
+
+    def step(self) -> None:
+        """Of a sync job: a version is made of a push of each, which brings its values."""
+        self._burst(Asking.start_step, self.found.steps, self._stops)
+        self._stops = True
 
     def join(self) -> None:
         """A worker is killed, and another one comes."""
@@ -187,7 +216,7 @@ def crowd(counts: Sequence[int], carrier: str, rounds: int) -> str:
         for each in crowds:
             each.idle()
         steps: list[Callable[[Crowd], None]] = [
-            Crowd.all_busy, Crowd.few_busy, Crowd.burst, Crowd.join
+            Crowd.all_busy, Crowd.few_busy, Crowd.pull_burst, Crowd.push_burst, Crowd.step, Crowd.join
         ]  # fmt: skip
         for turn, step in itertools.product(range(-1, rounds), steps):
             first = turn % len(crowds)
@@ -228,8 +257,12 @@ def _lines(counts: Sequence[int], found: Sequence[Found]) -> Iterator[str]:
     yield of("all busy: server's CPU a cycle, us", lambda one: spread(one.server_us))
     for n, name in enumerate(("p50", "p99")):
         yield of(f"10 busy: {name} of a pull, us", quantile(lambda one: one.few, n))
-    yield of("a pull of a burst, us", lambda one: spread(one.bursts))
-    yield of("its server's CPU, us", lambda one: spread(one.burst_cpu))
+    for n, name in enumerate(("", ", server's CPU")):
+        yield of(f"a pull of all at once{name}, us", quantile(lambda one: one.pull_bursts, n))
+    for n, name in enumerate(("", ", server's CPU")):
+        yield of(f"a push of all at once{name}, us", quantile(lambda one: one.push_bursts, n))
+    for n, name in enumerate(("", ", server's CPU")):
+        yield of(f"a push and its share of a sync step{name}, us", quantile(lambda one: one.steps, n))
     yield of("a newcomer's first pull after, ms", lambda one: spread([1e3 * s for s in one.joined_s]))
     yield of("a replacement's, ms", lambda one: spread([1e3 * s for s in one.replaced_s]))
 
@@ -243,7 +276,7 @@ def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 def _crowd(count: int, carrier: str) -> Iterator[Crowd]:
     identity = Identity.create(TOKEN) if carrier == "tls" else Identity(TOKEN)
     with (
-        processes(_serve, [(identity,)]) as (servers, pids),
+        processes(_serve, [(identity, count)]) as (servers, pids),
         processes(_hold, [(identity,)] * HOLDERS) as (holders, _),
     ):
         yield Crowd((servers[0], pids[0]), holders, count, carrier, identity)
@@ -252,12 +285,18 @@ def _crowd(count: int, carrier: str) -> Iterator[Crowd]:
 # -- Processes
 
 
-def _serve(line: Line, identity: Identity) -> None:
+def _serve(line: Line, identity: Identity, count: int) -> None:
+    """An async server, and a plane of its own for the steps of `count` workers."""
     keep_freed_memory()
     servicer = ParameterServerServicer(0, Store(index=0, slot_map=SlotMap(1), policy=POLICY))
     listeners = Listeners(servicer, identity)
-    line.send((listeners.address, servicer.listening))
+    policy = Policy(use_async=False, grads_to_wait=count, staleness=1 << 30)
+    steps = Store(index=0, slot_map=SlotMap(1), policy=policy)
+    steps.init(SPEC, {("w", 0): np.zeros(DENSE, np.float32)}, True)
+    plane = Plane(lambda: steps, Metrics(0), index=0, identity=identity)
+    line.send((listeners.address, servicer.listening, plane.listening))
     line.recv()
+    plane.close()
     listeners.close()
 
 
@@ -267,30 +306,36 @@ def _hold(line: Line, identity: Identity) -> None:
     held: list[Asking] = []
     while (what := line.recv()) is not None:
         match what:
-            case "open", told, carrier, count, task:
-                endpoint = PlaneEndpoint("127.0.0.1", told.tcp_port, told.unix_name, told.host_id)
-                held += [Asking(endpoint, identity, carrier, task + n) for n in range(count)]
+            case "open", told, of_steps, carrier, count, task:
+                endpoints = [
+                    PlaneEndpoint("127.0.0.1", to.tcp_port, to.unix_name, to.host_id)
+                    for to in (told, of_steps)
+                ]
+                held += [Asking(endpoints, identity, carrier, task + n) for n in range(count)]
                 turn = itertools.cycle(held)
                 line.send(None)
             case "busy", seconds, rate, few:
                 chosen = turn if few is None else itertools.cycle(held[:few])
                 line.send(_busy(chosen, seconds, rate))
-            case ("burst",):
-                began = time.perf_counter()
-                for wait in [one.start_pull() for one in held]:
+            case "burst", ask:
+                waits = [ask(one) for one in held]
+                line.send(len(held))
+                for wait in waits:
                     wait()
-                line.send(([time.perf_counter() - began], [len(held)]))
+                line.send(None)
 
 
 class Asking:
     """One connection."""
 
     def __init__(
-        self, endpoint: PlaneEndpoint, identity: Identity, carrier: str, task: int
+        self, endpoints: Sequence[PlaneEndpoint], identity: Identity, carrier: str, task: int
     ) -> None:
         rng = np.random.default_rng(task)
-        self._connection = PlaneShardConnection(endpoint, identity, 1, transport=carrier)
-        self._task, self._at = task, 0
+        self._connection, self._of_steps = (
+            PlaneShardConnection(to, identity, 1, transport=carrier) for to in endpoints
+        )
+        self._task, self._at, self._steps = task, 0, 0
         self._ids = rng.choice(KNOWN_ROWS, ROWS, replace=False)
         self._into = np.empty(DENSE, np.float32)
         self.pull()
@@ -303,12 +348,26 @@ class Asking:
     def pull(self) -> None:
         self.start_pull()()
 
-    def push(self) -> None:
-        span = Span(self._task, 1, self._at, self._at + 1)
-        rows = self._ids, _GRADS
-        push = ShardPush(span, 0, [("w", 0, _DENSE_GRADS)], {"t": rows})
-        assert self._connection.start_push(push, DEADLINE_S)().applied == span.end
+    def start_push(self) -> Callable[[], Any]:
         self._at += 1
+        return self._connection.start_push(self._push(self._at), DEADLINE_S)
+
+    def start_step(self) -> Callable[[], Any]:
+        then = ShardPull(True, None, into=lambda tensor, number: self._into)
+        self._steps += 1
+        wait = self._of_steps.start_push(self._push(self._steps, then), DEADLINE_S)
+
+        def stepped() -> None:
+            assert wait().pulled
+
+        return stepped
+
+    def _push(self, end: int, then: ShardPull | None = None) -> ShardPush:
+        span = Span(self._task, 1, end - 1, end)
+        return ShardPush(span, 0, [("w", 0, _DENSE_GRADS)], {"t": (self._ids, _GRADS)}, then=then)
+
+    def push(self) -> None:
+        assert self.start_push()().applied == self._at
 
 
 _GRADS, _DENSE_GRADS = np.zeros((ROWS, DIM), np.float32), np.zeros(DENSE, np.float32)
