@@ -188,6 +188,9 @@ class Store:
         self._trace = trace
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        # For those of whom there may be one for each worker: each push would wake all of them.
+        self._stepped = threading.Condition(self._lock)  # there is another version
+        self._thawed = threading.Condition(self._lock)  # pushes that were held back may go on
         self._parameters: Parameters | None = None
         self._spec_is_final = False
         self._version = 0
@@ -416,9 +419,10 @@ class Store:
                 if whole:
                     self._ledger.advance(span)
                     self._made(update)
+                    self._changed.notify_all()
                 else:
                     self._tear(True)
-                self._changed.notify_all()
+                    self._wake_all()
                 pushed = self._answer(Outcome.APPLIED, span, staleness) if whole else None
         assert pushed is not None
         return pushed
@@ -432,12 +436,16 @@ class Store:
         """Wait until the version is above `newer_than`, or the time is over. The version."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
+            seen = self._version
             while self._version <= newer_than:
                 self._check_whole()
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     break
-                self._changed.wait(left_s)
+                self._stepped.wait(left_s)
+                if self._version != seen:
+                    seen = self._version
+                    self._stepped.notify()  # the next one
             return self._version
 
     @property
@@ -468,7 +476,7 @@ class Store:
             freeze = self._freeze
             if freeze is not None and not freeze.lets_through(span):
                 before_wait()
-                self._wait_or_thaw(freeze)
+                self._wait_or_thaw(freeze, self._thawed)
             elif self._pinning or (self._applying and not self._concurrent):
                 before_wait()
                 patience = self._wait_for_step(patience)
@@ -537,6 +545,9 @@ class Store:
         dense.mark(update.dense, self._version)
         if self._board is not None:
             self._board.made(update.dense, self._version)
+        # One after the other: if a thousand woke at once they would all ask for the GIL. Each who sees
+        # another version wakes the next, once, whether it is his or not, and if his time is over.
+        self._stepped.notify()
         self._on_version(self._version)
 
     def _answer(self, outcome: Outcome, span: Span, staleness: int = 0) -> Pushed:
@@ -570,7 +581,7 @@ class Store:
             self._meet(master_epoch)
             for task, attempt in attempts.items():
                 self._ledger.fence(task, attempt)  # at once: what is under way is the last
-            self._changed.notify_all()
+            self._wake_all()
             self._await_steps(lambda: self._applying.keys().isdisjoint(attempts))
             applied = {task: self._ledger.fence(task, a) for task, a in attempts.items()}
             return {task: position for task, position in applied.items() if position is not None}
@@ -614,12 +625,12 @@ class Store:
         deadline = time.monotonic() + timeout_s
         with self._lock:
             while self._freeze is not None and self._freeze.cut != cut:
-                self._wait_or_thaw(self._freeze)
+                self._wait_or_thaw(self._freeze, self._changed)
             freeze = _Freeze(cut, deadline)
             if cut not in self._cuts:
                 self._freeze = freeze
             while self._freeze is freeze and self._applying:  # the ledger must not rise any more
-                self._wait_or_thaw(freeze)
+                self._wait_or_thaw(freeze, self._changed)
             return self._ledger.entries(), self._version
 
     def pin(self, cut: str, targets: Mapping[int, int], timeout_s: float) -> tuple[bool, int]:
@@ -633,9 +644,9 @@ class Store:
             if freeze is not None and freeze.cut == cut:
                 freeze.targets = targets
                 freeze.deadline = time.monotonic() + timeout_s
-                self._changed.notify_all()
+                self._wake_all()
                 while self._freeze is freeze and (self._applying or not self._covers(targets)):
-                    self._wait_or_thaw(freeze)
+                    self._wait_or_thaw(freeze, self._changed)
                 if self._freeze is freeze:
                     self._check_whole()
                     if self._parameters is not None and self._parameters.complete:
@@ -678,11 +689,11 @@ class Store:
     def _frozen_by(self, cut: str) -> bool:
         return self._freeze is not None and self._freeze.cut == cut
 
-    def _wait_or_thaw(self, freeze: _Freeze) -> None:
+    def _wait_or_thaw(self, freeze: _Freeze, changed: threading.Condition) -> None:
         """Wait for any change; let go of the freeze if its time is over."""
         left_s = freeze.deadline - time.monotonic()
         if left_s > 0:
-            self._changed.wait(left_s)
+            changed.wait(left_s)
         elif self._freeze is freeze:
             self._thaw()
 
@@ -700,13 +711,17 @@ class Store:
             patience.wait(self._changed)
         except EdlError:
             self._tear(True)
-            self._changed.notify_all()
+            self._wake_all()
             raise
         return patience
 
     def _thaw(self) -> None:
         self._freeze = None
-        self._changed.notify_all()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for condition in (self._changed, self._stepped, self._thawed):
+            condition.notify_all()
 
     # -- Snapshots and figures
 

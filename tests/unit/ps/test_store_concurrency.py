@@ -195,22 +195,25 @@ class Stage:
         self.pushes: list[Call] = []
         self._of_thread: dict[int, Call] = {}
         self._running: set[Call] = set()
-        self._waiting: set[Call] = set()
         self._still = threading.Condition()
         stage = self
 
         class Watched(threading.Condition):
+            def __init__(self):
+                super().__init__(store._lock)
+                self.calls: list[Call] = []  # that wait, in the order in which they are woken
+
             def wait(self, timeout=None):
                 if call := stage._of_thread.get(threading.get_ident()):
                     call.waits += 1
-                stage._pause(stage._waiting)
+                stage._pause(self.calls)
                 return super().wait(timeout)
 
-            def notify_all(self):
-                stage._resume_waiting()
-                super().notify_all()
+            def notify(self, n=1):  # notify_all calls it, too
+                stage._resume(self.calls, n)
+                super().notify(n)
 
-        store._changed = Watched(store._lock)
+        store._changed, store._stepped, store._thawed = Watched(), Watched(), Watched()
         dense = store._parameters.dense
         apply = dense.apply
 
@@ -220,7 +223,7 @@ class Stage:
                 return
             call = self._of_thread[threading.get_ident()]
             call.at_gate = True
-            self._pause(set())
+            self._pause([])
             assert call.opened.wait(300)
 
         dense.apply = half
@@ -238,7 +241,7 @@ class Stage:
             except (EdlError, MemoryError, ValueError, KeyError) as error:
                 call.error = error
             call.done = True
-            self._pause(set())
+            self._pause([])
 
         threading.Thread(target=run, daemon=True).start()
         self.settle()
@@ -269,18 +272,18 @@ class Stage:
     def held(self) -> list[Call]:
         return [call for call in self.calls if call.at_gate]
 
-    def _pause(self, where: set[Call]) -> None:
+    def _pause(self, where: list[Call]) -> None:
         call = self._of_thread.get(threading.get_ident())
         with self._still:
             if call is not None:
                 self._running.discard(call)
-                where.add(call)
+                where.append(call)
             self._still.notify_all()
 
-    def _resume_waiting(self) -> None:
+    def _resume(self, waiting: list[Call], count: int) -> None:
         with self._still:
-            self._running |= self._waiting
-            self._waiting.clear()
+            self._running.update(waiting[:count])
+            del waiting[:count]
 
     def end(self) -> None:
         """Let go of everybody: all calls end."""
@@ -568,7 +571,7 @@ class Decisions(RuleBasedStateMachine):
         with self.store._lock:
             if self.store._freeze is not None:
                 self.store._freeze.deadline = 0.0
-                self.store._changed.notify_all()
+                self.store._wake_all()
         self.stage.settle()
 
     @rule(low_water=st.integers(0, 1))
@@ -683,6 +686,39 @@ def test_waiting_for_a_version_ends_with_it(stage_of):
         stage.open(stage.push(0, 1, position, position + 1))
 
     assert (2, 2) == (waiting.result, stage.store.wait_version(9, 0.0))
+
+
+def test_who_waits_for_a_version_is_woken_by_versions_alone(stage_of):
+    stage = stage_of(one_store(Policy(grads_to_wait=3)))
+    waiting = [
+        stage.call(stage.store.wait_version, newer_than, LONG_S) for newer_than in (1, 0, 1, 0, 0)
+    ]
+    waits = []
+    for task in range(6):
+        last = stage.push(task, 1, 0, 1)
+        if last.at_gate:
+            stage.open(last)
+        waits.append([call.waits for call in waiting])
+
+    # The first is woken, wakes the next, and so on; the last wakes it again, in vain.
+    assert [[1] * 5] * 2 + [[3, 1, 2, 1, 1]] * 4 == waits
+    assert [2, 1, 2, 1, 1] == [call.result for call in waiting]
+
+
+def test_pushes_that_are_held_back_are_not_woken_by_those_that_go_on(stage_of):
+    stage = stage_of(one_store())
+    for task in range(3):
+        stage.open(stage.push(task, 1, 0, 1))
+    stage.store.freeze("c", LONG_S)
+    held = [stage.push(0, 1, 1, 2), stage.push(1, 1, 1, 2)]
+    pin = stage.call(stage.store.pin, "c", {0: 1, 1: 1, 2: 3}, LONG_S)
+    before = [call.waits for call in held]
+    stage.open(stage.push(2, 1, 1, 2))
+    stage.open(stage.push(2, 1, 2, 3))
+
+    assert pin.done
+    assert before == [2, 2]  # the pin's targets were news to them
+    assert [(True, 2)] * 2 == [(call.at_gate, call.waits) for call in held]
 
 
 def test_a_push_tells_which_version_it_is_part_of():
