@@ -297,6 +297,17 @@ def compare_and_swap(typingctx: Any, address: Any, expected: Any, value: Any) ->
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def fetch_add(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the int64 at `address`, atomically; what it was. Acquires and releases."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = pointer(builder, args[0], ir.IntType(64))
+        return builder.atomic_rmw("add", place, args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def acquire_integer(typingctx: Any, address: Any) -> Any:
     """The int64 at `address`, read atomically, before all that is read after it."""
 

@@ -7,15 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
 from ..common.errors import EdlError
-from ..common.kernels import INTS_1D, compiled, inlined, intrinsic, pointer
+from ..common.kernels import INTS_1D, compiled, fetch_add, inlined
 from ..common.patience import LIMIT_S, Patience
 
 _WHAT = "a table's rows, which another thread has"
@@ -98,30 +96,19 @@ class SharedLock:
 # -- Compiled by numba
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _fetch_add(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to the int64 at `address`, atomically; what it was. Acquires and releases."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(64))
-        return builder.atomic_rmw("add", place, args[1], "acq_rel")
-
-    return types.int64(types.int64, types.int64), codegen
-
-
 def _add(word, value):  # type: ignore[no-untyped-def]
-    _fetch_add(np.int64(word.ctypes.data), value)
+    fetch_add(np.int64(word.ctypes.data), value)
 
 
 @inlined
 def try_share(address):  # type: ignore[no-untyped-def]
     """Share the lock whose word is at `address`; False where somebody has or gets it alone."""
-    if _fetch_add(address, _SHARER) & _ALONE == 0:
+    if fetch_add(address, _SHARER) & _ALONE == 0:
         return True
-    _fetch_add(address, -_SHARER)
+    fetch_add(address, -_SHARER)
     return False
 
 
 @inlined
 def unshare(address):  # type: ignore[no-untyped-def]
-    _fetch_add(address, -_SHARER)
+    fetch_add(address, -_SHARER)

@@ -6,8 +6,10 @@ which 16 processes pushed over TLS. So a thread that has received a request awai
 it asks for the GIL, and has it until it waits for something else: its next request, the rest of this
 one, another push. What takes long in kernels (store) and system calls (wire) is done without a turn.
 
-A turn is a courtesy, not a lock: nothing is safe because of it. Who has waited for its patience takes
-it away from who has it, and was stopped, or forgot to end it.
+A turn is a courtesy, not a lock: nothing is safe because of it. Who has waited for its patience, in which
+nobody got a turn, takes it away from who has it, and was stopped, or forgot to end it. Where others
+got theirs the queue is only long: if all of a thousand lost patience with it, they would all ask for the
+GIL, and a push cost twenty times of what it does. Theirs is longer also so that they do not wake too often.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from ..common.kernels import (
     INTS_1D,
     compare_and_swap,
     compiled,
+    fetch_add,
     inlined,
     load_integer,
     store_integer,
@@ -34,7 +37,10 @@ from ..common.kernels import (
 from .frames import Bytes
 
 _PATIENCE_S = 0.01  # many times what a turn takes
-_OWNER, _PATIENCE = 4, 5  # of the words, before which a semaphore stands: a thread, or 0; in ns
+# Of the words, before which a semaphore stands: a thread, or 0; how many had a turn so far; how many
+# await one; ns.
+_OWNER, _COUNT, _AWAITING, _PATIENCE = range(4, 8)
+_CROWD = 16  # that await a turn: so many times more there are, so many times longer is their patience
 _CLOCK_REALTIME = 0  # that of sem_timedwait; if it is set back meanwhile, patience is longer
 
 Ints = NDArray[np.int64]
@@ -79,6 +85,7 @@ def of_this_process() -> Turns:
 
 # -- Compiled by numba. Addresses are int64.
 
+EAGAIN = errno.EAGAIN
 EINTR = errno.EINTR  # by a signal, or by SIGCONT
 
 _ssize, _int = types.int64, types.int32
@@ -104,18 +111,25 @@ def last_error():  # type: ignore[no-untyped-def]
 def await_turn(words, me, clock):  # type: ignore[no-untyped-def]
     """`clock` int64[2] is memory to work in."""
     turn, until = np.int64(words.ctypes.data), np.int64(clock.ctypes.data)
-    owner = turn + 8 * _OWNER
+    owner, count, awaiting = turn + 8 * _OWNER, turn + 8 * _COUNT, turn + 8 * _AWAITING
+    if load_integer(owner) == me:
+        return
+    crowd = fetch_add(awaiting, 1)
     while load_integer(owner) != me:
+        before = load_integer(count)
         _gettime(np.int32(_CLOCK_REALTIME), until)
-        nanoseconds = clock[1] + words[_PATIENCE]
+        nanoseconds = clock[1] + words[_PATIENCE] * (1 + crowd // _CROWD)
         clock[0] += nanoseconds // 1_000_000_000
         clock[1] = nanoseconds % 1_000_000_000
         if _sem_timedwait(turn, until) == 0:
             store_integer(owner, me)
         else:
-            theirs = load_integer(owner)
-            if theirs != 0:  # else it has just ended
+            theirs = load_integer(owner)  # 0: it has just ended
+            if theirs != 0 and load_integer(count) == before:
                 compare_and_swap(owner, theirs, me)
+        crowd = load_integer(awaiting)
+    fetch_add(count, 1)
+    fetch_add(awaiting, -1)
 
 
 @inlined

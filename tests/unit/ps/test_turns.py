@@ -31,7 +31,7 @@ from edl.ps.plane import Plane
 from edl.ps.shard import ShardPull, ShardPush
 from edl.ps.slots import SlotMap
 from edl.ps.store import Store
-from edl.ps.turns import Turns
+from edl.ps.turns import _COUNT, Turns
 
 IDENTITY = Identity.create("secret")
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 16),), optimizers.SGD(1.0))
@@ -137,6 +137,30 @@ def test_who_lost_a_turn_ends_none_when_he_comes_back():
     order.append("here")
     turns.end()
     thread.join(FAR_S)
+
+    assert order == ["here", "next"]
+
+
+def test_who_awaits_a_turn_has_patience_while_others_get_theirs():
+    patience_s = 0.3
+    turns, order, ended = Turns(patience_s), [], threading.Event()
+    turns.take()
+
+    def next_one():
+        turns.take()
+        order.append("next")
+
+    def others():
+        while not ended.wait(0.001):
+            turns.words[_COUNT] += 1
+
+    more = started(others)
+    thread = started(next_one)
+    thread.join(3 * patience_s)
+    order.append("here")
+    ended.set()
+    more.join(FAR_S)
+    thread.join(FAR_S)  # nobody gets a turn any more: this one takes it
 
     assert order == ["here", "next"]
 
