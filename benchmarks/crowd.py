@@ -5,8 +5,9 @@
 Each crowd has a server process of its own and two processes that hold its connections, each of them that of
 one worker; all stay for the whole run, so that every round has each crowd once. The load is the same for
 all of them: a pull and a push of 200 rows and 28 KB of dense values each, so many a second, the next one by
-the connection that has waited longest. A burst asks by all connections at once. A newcomer is a worker that
-takes the place of one that was killed.
+the connection that has waited longest. What is asked for at once is asked for while the server is stopped. All
+connect at once, too, as when their server was replaced. A newcomer is a worker that takes the place of one that
+was killed.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -32,6 +34,7 @@ from benchmarks import measure
 from benchmarks.measure import cpu_s, spread
 from benchmarks.parameters import DEADLINE_S, POLICY, TOKEN
 from benchmarks.processes import processes
+from edl.common.errors import Unreachable
 from edl.common.identity import Identity
 from edl.common.malloc import keep_freed_memory
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
@@ -55,10 +58,21 @@ ROUNDS = 7
 ROWS, DIM, KNOWN_ROWS, DENSE = 200, 16, 100_000, 7_000
 SPEC = ModelSpec((DenseSpec("w", (DENSE,)),), (TableSpec("t", DIM),), Adagrad())
 BUSY_S, RATE = 1.0, 150.0  # of one sample; cycles a second, all holders together
+REST_S = 35.0  # until all are idle (ps/plane.REST_S)
 IDLE_S = 5.0
+WIDE_ROWS = 20_000  # of a large pull
+AGAIN_S = 0.05, 1.0  # until a connection is tried again, as workers do
 BUSY_OF_IDLE = 10
 
 Line = Connection
+
+
+class Size(NamedTuple):
+    """Threads; KB a connection."""
+
+    threads: int
+    rss_kb: float
+    pss_kb: float
 
 
 @dataclass
@@ -66,10 +80,9 @@ class Found:
     """Of one crowd. By round, but for what its connections cost: microseconds, of a pull and a push
     (p50, p99), of the server's CPU for a cycle, of a request of a burst; seconds of a newcomer."""
 
-    threads: int = 0
-    rss_kb: float = 0.0
-    pss_kb: float = 0.0
+    sizes: dict[str, Size] = field(default_factory=dict)
     connected_s: float = 0.0
+    tries: float = 0.0
     idle_cpu_ms_s: float = 0.0
     pulls: list[tuple[float, float]] = field(default_factory=list)
     pushes: list[tuple[float, float]] = field(default_factory=list)
@@ -108,18 +121,14 @@ class Crowd:
         client.close()
         self._newcomer: tuple[Any, Line] | None = None
         self._warm()  # what the first connection of all costs is no connection's
-        threads, rss_kb, pss_kb = self._size()
+        self._count, self._before = count, self._size()
         began = time.perf_counter()
         shares = [count // HOLDERS + (n < count % HOLDERS) for n in range(HOLDERS)]
         for number, (line, share) in enumerate(zip(holders, shares, strict=True)):
             line.send(("open", told, of_steps, carrier, share, 1 + number * count))
-        for line in holders:
-            line.recv()
-        found = self.found
-        found.connected_s = time.perf_counter() - began
-        more = self._size()
-        found.threads = more[0] - threads
-        found.rss_kb, found.pss_kb = (more[1] - rss_kb) / count, (more[2] - pss_kb) / count
+        self.found.tries = sum(line.recv() for line in holders) / count
+        self.found.connected_s = time.perf_counter() - began
+        self.note_size("asked once")
 
     def _warm(self) -> None:
         for _ in range(2):
@@ -127,25 +136,31 @@ class Crowd:
         self.found.joined_s.clear()
         self.found.replaced_s.clear()
 
-    def _size(self) -> tuple[int, float, float]:
-        """Threads, and KB."""
+    def note_size(self, when: str) -> None:
+        now, before, count = self._size(), self._before, self._count
+        kb = ((more - less) / count for more, less in zip(now[1:], before[1:], strict=True))
+        self.found.sizes[when] = Size(now[0] - before[0], *kb)
+
+    def _size(self) -> Size:
+        """In all."""
         sizes = dict(
             line.split(":", 1)
             for line in Path(f"/proc/{self._server}/smaps_rollup").read_text().splitlines()[1:]
         )
         rss_kb, pss_kb = (float(sizes[name].split()[0]) for name in ("Rss", "Pss"))
-        return psutil.Process(self._server).num_threads(), rss_kb, pss_kb
+        return Size(psutil.Process(self._server).num_threads(), rss_kb, pss_kb)
 
-    def idle(self) -> None:
-        """Nobody asks for anything."""
-        before = cpu_s([self._server])
-        time.sleep(IDLE_S)
-        self.found.idle_cpu_ms_s = 1e3 * (cpu_s([self._server]) - before) / IDLE_S
+    def cpu_s(self) -> float:
+        return cpu_s([self._server])
+
+    def wide(self) -> None:
+        self._ask("wide")
+        self.note_size(f"pulled {WIDE_ROWS:,} rows")
 
     def all_busy(self) -> None:
-        before = cpu_s([self._server])
+        before = self.cpu_s()
         pulls, pushes = self._ask("busy", BUSY_S, RATE / HOLDERS, None)
-        self.found.server_us.append(1e6 * (cpu_s([self._server]) - before) / len(pulls))
+        self.found.server_us.append(1e6 * (self.cpu_s() - before) / len(pulls))
         self.found.pulls.append(_quantiles(pulls))
         self.found.pushes.append(_quantiles(pushes))
 
@@ -172,11 +187,11 @@ class Crowd:
         for line in self._holders:
             line.send(("burst", ask))
         count = sum(line.recv() for line in self._holders)
-        began, before = time.perf_counter(), cpu_s([self._server])
+        began, before = time.perf_counter(), self.cpu_s()
         os.kill(self._server, signal.SIGCONT)
         for line in self._holders:
             line.recv()
-        took_s, spent_s = time.perf_counter() - began, cpu_s([self._server]) - before
+        took_s, spent_s = time.perf_counter() - began, self.cpu_s() - before
         found.append((1e6 * took_s / count, 1e6 * spent_s / count))
 
     def step(self) -> None:
@@ -191,7 +206,9 @@ class Crowd:
             self._newcomer[0].kill()
         context = multiprocessing.get_context("forkserver")
         line, theirs = context.Pipe()
-        worker = context.Process(target=_join, args=(theirs, self._address, self._carrier, self._identity))
+        worker = context.Process(
+            target=_join, args=(theirs, self._address, self._carrier, self._identity)
+        )
         worker.daemon = True
         worker.start()
         self.found.joined_s.append(line.recv())
@@ -213,8 +230,14 @@ def crowd(counts: Sequence[int], carrier: str, rounds: int) -> str:
     """Markdown: a line for each crowd."""
     with contextlib.ExitStack() as stack:
         crowds = [stack.enter_context(_crowd(count, carrier)) for count in counts]
+        _rest(crowds, "idle")
+        before = [each.cpu_s() for each in crowds]
+        time.sleep(IDLE_S)
+        for each, used_s in zip(crowds, before, strict=True):
+            each.found.idle_cpu_ms_s = 1e3 * (each.cpu_s() - used_s) / IDLE_S
         for each in crowds:
-            each.idle()
+            each.wide()
+        _rest(crowds, "idle after that")
         steps: list[Callable[[Crowd], None]] = [
             Crowd.all_busy, Crowd.few_busy, Crowd.pull_burst, Crowd.push_burst, Crowd.step, Crowd.join
         ]  # fmt: skip
@@ -226,6 +249,12 @@ def crowd(counts: Sequence[int], carrier: str, rounds: int) -> str:
                 _forget(crowds)
             print(f"  {carrier} {turn} {step.__name__}", file=sys.stderr, flush=True)
         return "\n".join(_lines(counts, [each.found for each in crowds]))
+
+
+def _rest(crowds: Sequence[Crowd], when: str) -> None:
+    time.sleep(REST_S)
+    for each in crowds:
+        each.note_size(when)
 
 
 def _forget(crowds: Sequence[Crowd]) -> None:
@@ -245,10 +274,15 @@ def _lines(counts: Sequence[int], found: Sequence[Found]) -> Iterator[str]:
 
     yield "| connections | " + " | ".join(f"{count:,}" for count in counts) + " |"
     yield "|---" * (len(counts) + 1) + "|"
-    yield of("threads of the server, more", lambda one: str(one.threads))
-    yield of("RSS a connection, KB", lambda one: f"{one.rss_kb:.0f}")
-    yield of("PSS a connection, KB", lambda one: f"{one.pss_kb:.0f}")
-    yield of("all connected after, s", lambda one: f"{one.connected_s:.2f}")
+    for when in found[0].sizes:
+        yield of(f"{when}: threads", lambda one: str(one.sizes[when].threads))  # noqa: B023
+        sizes = "RSS (PSS) a connection, KB"
+        yield of(
+            f"{when}: {sizes}",
+            lambda one: f"{one.sizes[when].rss_kb:.0f} ({one.sizes[when].pss_kb:.0f})",  # noqa: B023
+        )
+    yield of("all connect at once: all are served after, s", lambda one: f"{one.connected_s:.2f}")
+    yield of("all connect at once: tries", lambda one: f"{one.tries:.2f}")
     yield of("idle: CPU, ms a second", lambda one: f"{one.idle_cpu_ms_s:.2f}")
     for n, name in enumerate(("p50", "p99")):
         yield of(f"all busy: {name} of a pull, us", quantile(lambda one: one.pulls, n))
@@ -262,8 +296,12 @@ def _lines(counts: Sequence[int], found: Sequence[Found]) -> Iterator[str]:
     for n, name in enumerate(("", ", server's CPU")):
         yield of(f"a push of all at once{name}, us", quantile(lambda one: one.push_bursts, n))
     for n, name in enumerate(("", ", server's CPU")):
-        yield of(f"a push and its share of a sync step{name}, us", quantile(lambda one: one.steps, n))
-    yield of("a newcomer's first pull after, ms", lambda one: spread([1e3 * s for s in one.joined_s]))
+        yield of(
+            f"a push and its share of a sync step{name}, us", quantile(lambda one: one.steps, n)
+        )
+    yield of(
+        "a newcomer's first pull after, ms", lambda one: spread([1e3 * s for s in one.joined_s])
+    )
     yield of("a replacement's, ms", lambda one: spread([1e3 * s for s in one.replaced_s]))
 
 
@@ -303,7 +341,6 @@ def _serve(line: Line, identity: Identity, count: int) -> None:
 def _hold(line: Line, identity: Identity) -> None:
     """Connections, and what is asked for by them."""
     keep_freed_memory()
-    held: list[Asking] = []
     while (what := line.recv()) is not None:
         match what:
             case "open", told, of_steps, carrier, count, task:
@@ -311,9 +348,18 @@ def _hold(line: Line, identity: Identity) -> None:
                     PlaneEndpoint("127.0.0.1", to.tcp_port, to.unix_name, to.host_id)
                     for to in (told, of_steps)
                 ]
-                held += [Asking(endpoints, identity, carrier, task + n) for n in range(count)]
+                with ThreadPoolExecutor(count) as pool:
+                    begun = [
+                        pool.submit(Asking, endpoints, identity, carrier, task + n)
+                        for n in range(count)
+                    ]
+                    held = [one.result() for one in begun]
                 turn = itertools.cycle(held)
-                line.send(None)
+                line.send(sum(one.tries for one in held))
+            case ("wide",):
+                for one in held:
+                    one.pull_wide()
+                line.send(((), ()))
             case "busy", seconds, rate, few:
                 chosen = turn if few is None else itertools.cycle(held[:few])
                 line.send(_busy(chosen, seconds, rate))
@@ -338,8 +384,22 @@ class Asking:
         self._task, self._at, self._steps = task, 0, 0
         self._ids = rng.choice(KNOWN_ROWS, ROWS, replace=False)
         self._into = np.empty(DENSE, np.float32)
-        self.pull()
-        self.push()
+        self.tries = 1
+        while not self._served():
+            self.tries += 1
+            time.sleep(min(AGAIN_S[0] * 2**self.tries, AGAIN_S[1]) * rng.random())
+
+    def _served(self) -> bool:
+        try:
+            self.pull()
+            self.push()
+            return True
+        except Unreachable:
+            return False
+
+    def pull_wide(self) -> None:
+        pull = ShardPull(False, None, {"t": np.arange(WIDE_ROWS)})
+        self._connection.start_pull(pull, DEADLINE_S)()
 
     def start_pull(self) -> Callable[[], Any]:
         pull = ShardPull(True, None, {"t": self._ids}, into=lambda tensor, number: self._into)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import sys
 from typing import Final, NoReturn
@@ -31,6 +32,13 @@ def end_at_sigterm() -> None:
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+
+
+def allow_many_files() -> None:
+    """Raise the limit of open files to the most that is allowed here: on most machines it is 1,024 at
+    first, and a server has one for each connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def leave(code: int) -> NoReturn:

@@ -7,7 +7,7 @@ way.
 
 from __future__ import annotations
 
-from ..common.process import end_at_sigterm, leave
+from ..common.process import allow_many_files, end_at_sigterm, leave
 
 if __name__ == "__main__":
     end_at_sigterm()  # what is imported now takes a second
@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     keep_freed_memory()
+    allow_many_files()
     logs.configure(role="ps", index=given.index)
     try:
         server = Server(

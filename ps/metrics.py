@@ -35,7 +35,7 @@ class Calls(Collector):
         self._bounds_ns = [int(bound * 1e9) for bound in _BOUNDS_S]
         self._lock = threading.Lock()
         self._counted: dict[tuple[str, str], list[int]] = {}
-        self._compiled: list[Ints] = []
+        self._compiled: dict[int, Ints] = {}  # by id: a thousand come and go
         self._ended = self._zeros()  # of connections that are gone
         self._outcomes = dict.fromkeys(Outcome, 0)
         self._lags = [0] * (len(_STALENESS) + 1)
@@ -66,19 +66,19 @@ class Calls(Collector):
         """Bounds of the buckets, in ns, and the counters of one connection until `end_compiled`."""
         counters = self._zeros()
         with self._lock:
-            self._compiled.append(counters)
+            self._compiled[id(counters)] = counters
         return np.array(self._bounds_ns), counters
 
     def end_compiled(self, counters: Ints) -> None:
         with self._lock:
-            self._compiled = [each for each in self._compiled if each is not counters]
+            del self._compiled[id(counters)]
             self._ended += counters
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
             counted = {key: np.array(mine) for key, mine in self._counted.items()}
             small = counted.setdefault(_SMALL, self._zeros())
-            for counters in [self._ended, *self._compiled]:
+            for counters in [self._ended, *self._compiled.values()]:
                 small += counters
             outcomes = {outcome.name.lower(): n for outcome, n in self._outcomes.items()}
             lags, lagged = list(self._lags), self._lagged

@@ -1,6 +1,7 @@
 """The server's end of the tensor plane: pulls and pushes straight between sockets and the store.
 
-One thread per connection, which has one request at a time. Nothing is read from a peer before it
+One thread per connection that is busy, which has one request at a time; one thread waits for all that
+are idle (idle.py). Nothing is read from a peer before it
 has proved that it is of the job, and nothing is allocated before a frame's lengths have passed. The
 oldest of those who have not makes room for a newcomer, so nobody is kept out by them.
 
@@ -44,11 +45,12 @@ from ..proto import ps_pb2 as pb
 from . import frames, quantize
 from .aggregation import Update
 from .frames import Array, Bytes, Head
+from .idle import Idle
 from .ledger import Span
-from .memory import HUGE, huge_pages
+from .memory import HUGE, fresh, huge_pages
 from .metrics import Metrics
 from .slots import SlotMap
-from .small import BROKEN, Board, SmallPulls, prepare
+from .small import BROKEN, IDLE, REPLY_NBYTES, Board, SmallPulls, prepare
 from .store import Invalid, NotYet, Outcome, PullPlan, Pushed, RowPlan, span_of
 from .stream import Stream, TlsStream, admit, host_id, map_region
 from .turns import Turns, of_this_process
@@ -59,7 +61,12 @@ log = logging.getLogger(__name__)
 BUDGET_NBYTES = 2 << 30  # of all pushes on their way; a freeze may hold one of each worker
 MAX_REQUEST_NBYTES = 1 << 30
 STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long is given up
-MAX_CONNECTIONS = 1024
+MAX_CONNECTIONS = 8192  # a worker has one for each request that it has under way
+BACKLOG = 4096  # that wait to be accepted: all workers of a server that was replaced come at once
+# Without a request, until a connection gives its thread and its buffers back. To get them again takes 0.2 ms
+# of CPU time: nothing beside so long a step, also where a thousand workers make such.
+REST_S = 30.0
+KEPT_PARTS_NBYTES = 256 << 20  # of replies; beyond that many at a time, memory is not kept
 MOST_STRANGERS = 64  # that have not proved to be of the job: a thread each, for 10 s
 FIRST_NBYTES = 128 << 10  # read at once: a small frame is one system call
 BEGIN_NBYTES = 256  # read at once after a large frame: the rest goes straight to its place
@@ -67,6 +74,7 @@ _TURN_NBYTES = 256 << 10  # of a body that is served in a turn: 0.2 ms of update
 _LOOK_S = 0.05  # while the budget is used up: whether a pin needs the push has no signal
 _PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
 _PARTS = 8  # gathered by two threads while the first ones are sent: 4 MiB of a connection
+_ANSWERED = -4  # beside what SmallPulls.serve returns: as if there had been nothing
 _METHODS = {frames.PULL: "Pull", frames.PUSH: "Push"}
 _CODES = {0: "OK"} | frames.STATUS
 _FLOAT32 = np.dtype(np.float32)
@@ -156,21 +164,25 @@ class Plane:
         self.metrics = metrics
         self.turns = turns or of_this_process()
         self.buffers = Buffers(budget_nbytes)
+        self.parts = Buffers(KEPT_PARTS_NBYTES)  # of replies: those of pulls that are under way
         self._identity = identity
         self._stall_s = stall_s
         self._lock = threading.Lock()
         self._strangers = listen.Strangers(MOST_STRANGERS)
-        self._peers: dict[socket.socket, Stream] = {}
+        self._peers = set[_Session]()
         self._closed = threading.Event()
-        tcp = socket.create_server((host, 0), family=listen.family(host), backlog=256)
+        self._idle = Idle[_Session](self._wake)
+        tcp = socket.create_server((host, 0), family=listen.family(host), backlog=BACKLOG)
         unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         name = f"edl-ps-{os.getpid()}-{secrets.token_hex(8)}"
         unix.bind(f"\0{name}")
-        unix.listen(256)
+        unix.listen(BACKLOG)
         self.listening = Listening(tcp.getsockname()[1], name, host_id())
         self._listeners = [tcp, unix]
         for listener in self._listeners:
-            self._thread(self._accept, listener)
+            threading.Thread(
+                target=self._accept, args=(listener,), name="plane", daemon=True
+            ).start()
 
     @property
     def connections(self) -> int:
@@ -182,15 +194,13 @@ class Plane:
         self._closed.set()
         self.buffers.close()
         with self._lock:
-            for stream in self._peers.values():
-                stream.abort()
+            for session in self._peers:
+                session.stream.abort()
+        self._idle.close()
         self._strangers.hang_up()
         for listener in self._listeners:
             listen.hang_up(listener)
             listener.close()
-
-    def _thread(self, target: Callable[..., None], sock: socket.socket) -> None:
-        threading.Thread(target=target, args=(sock,), name="plane", daemon=True).start()
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._closed.is_set():
@@ -201,31 +211,70 @@ class Plane:
                     log.warning("cannot accept a connection: %s", error)
                 continue
             self._strangers.add(sock)
-            self._thread(self.serve, sock)
+            if not self._begun(self._meet, sock):
+                self._strangers.remove(sock)
+                sock.close()
 
-    def serve(self, sock: socket.socket) -> None:
-        """One connection, from the handshake to its end."""
+    def _begun(self, target: Callable[..., None], one: Any) -> bool:
+        """A thread does it. False where the system has none to give."""
+        try:
+            threading.Thread(target=target, args=(one,), name="plane", daemon=True).start()
+            return True
+        except RuntimeError as error:
+            log.warning("a connection of the tensor plane ends: %s", error)
+            return False
+
+    def _meet(self, sock: socket.socket) -> None:
+        """A new connection, from the handshake on."""
         stream: Stream | None = None
+        session: _Session | None = None
         try:
             stream = admit(sock, self._identity, self._stall_s, self.index)
+            stream.look(REST_S)
             if isinstance(stream, TlsStream):
                 stream.turns = self.turns
             with self._lock:
                 known = self._strangers.remove(sock)
-                if not known or self._closed.is_set():
-                    return
-                if len(self._peers) >= MAX_CONNECTIONS:
-                    raise PeerError(f"{MAX_CONNECTIONS} connections are open: no more are taken")
-                self._peers[sock] = stream
-            _Session(self, stream).run()
-        except (OSError, PeerError, frames.Malformed) as error:
-            if not self._closed.is_set() and not _is_end(error):
-                log.warning("a connection of the tensor plane ended: %s", error)
+                if known and not self._closed.is_set():
+                    if len(self._peers) >= MAX_CONNECTIONS:
+                        raise PeerError(
+                            f"{MAX_CONNECTIONS} connections are open: no more are taken"
+                        )
+                    session = _Session(self, stream)
+                    self._peers.add(session)
+        except (OSError, PeerError) as error:
+            self._tell(error)
         finally:
-            with self._lock:
-                self._strangers.remove(sock)
-                self._peers.pop(sock, None)
-                (stream or sock).close()
+            if session is None:
+                with self._lock:
+                    self._strangers.remove(sock)
+                    (stream or sock).close()
+        if session is not None:
+            self._serve(session)
+
+    def _serve(self, session: _Session) -> None:
+        """Until it is idle, or has ended."""
+        held = False
+        try:
+            held = session.run() and self._idle.hold(session)
+        except (OSError, PeerError, frames.Malformed) as error:
+            self._tell(error)
+        finally:
+            if not held:
+                self._end(session)
+
+    def _wake(self, session: _Session) -> None:
+        if not self._begun(self._serve, session):
+            self._end(session)
+
+    def _end(self, session: _Session) -> None:
+        with self._lock:
+            self._peers.discard(session)
+            session.stream.close()
+
+    def _tell(self, error: Exception) -> None:
+        if not self._closed.is_set() and not _is_end(error):
+            log.warning("a connection of the tensor plane ended: %s", error)
 
 
 class Buffers:
@@ -302,33 +351,44 @@ class _Session:
     def __init__(self, plane: Plane, stream: Stream) -> None:
         self._plane = plane
         self._backend = plane.backend
-        self._stream = stream
-        self._first: Bytes = np.empty(FIRST_NBYTES, np.uint8)
-        self._view = memoryview(self._first)  # type: ignore[arg-type]
-        self._window = self._view
+        self.stream = stream
+        self._first = _NO_BYTES  # these three are there while it runs
+        self._view = self._window = memoryview(b"")
         self._regions: dict[int, Bytes] = {}
         self._got = 0  # bytes of the frame that have been received
         self._left = 0  # bytes that are still to come
         self._frame_nbytes = 0
+        self._is_idle = False
         self._short = True  # the request is served in a turn
         self._turns = plane.turns
         self._lent: Bytes | None = None
         self._wide = _NO_BYTES
         self._told = b""  # a reply that is still to be sent
         self._begun = False  # the reply is partly sent: too late for an error
-        self._scratch = _NO_BYTES  # of a connection that pulls
+        self._parts: Bytes | None = None  # of a reply
         self._calls = plane.metrics.calls
 
-    def run(self) -> None:
-        """Until the peer hangs up. Raises OSError, Unreachable, Malformed."""
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def run(self) -> bool:
+        """Until the peer hangs up, or, True, is idle: it may be run again. Raises OSError, Unreachable,
+        Malformed."""
         bounds, counters = self._calls.begin_compiled()
-        pulls = SmallPulls(self._stream.plain_fd, self._first, bounds, counters, self._turns)
+        memory = fresh(FIRST_NBYTES + REPLY_NBYTES)
+        self._first, reply = memory[:FIRST_NBYTES], memory[FIRST_NBYTES:]
+        self._view = self._window = memoryview(self._first)  # type: ignore[arg-type]
+        pulls = SmallPulls(self.stream.plain_fd, self._first, reply, bounds, counters, self._turns)
         try:
             while self._next(pulls):
                 pass
+            return self._is_idle
         finally:
             self._turns.end()
             self._calls.end_compiled(counters)
+            self._first = _NO_BYTES
+            self._view = self._window = memoryview(b"")
+            self.stream.rest()
 
     def _next(self, pulls: SmallPulls) -> bool:
         """Serve one request, and all small pulls before it. False: there are no more."""
@@ -340,21 +400,24 @@ class _Session:
             got = pulls.serve(board, len(self._window), len(told))
             if got == BROKEN:
                 raise Unreachable("the peer takes nothing")
-            if got < 0:
-                got = self._stream.receive_some(self._window)
+            if got == -1:
+                got = self._received_some()
         else:
             self._turns.end()
             if told:
-                self._stream.write(told, None)
+                self.stream.write(told, None)
             if board is not None:
                 got = self._first_encrypted(pulls, board)
             else:
-                got = self._stream.receive_some(self._window)
+                got = self._received_some()
+        if got == _ANSWERED:
+            return True
         if got <= 0:
-            return got < 0  # idle, or hung up
+            self._is_idle = got == IDLE  # or hung up
+            return False
         began = time.perf_counter()
         if got < frames.HEAD_NBYTES:
-            self._stream.receive(self._view[got : frames.HEAD_NBYTES], None)
+            self.stream.receive(self._view[got : frames.HEAD_NBYTES], None)
             got = frames.HEAD_NBYTES
         try:
             head = frames.parse_head(self._view, frames.REQUESTS)
@@ -368,25 +431,30 @@ class _Session:
             self._calls.observe(method, _CODES[code], took, self._frame_nbytes)
         return True
 
+    def _received_some(self) -> int:
+        """The first bytes of a request: how many; 0: hung up; IDLE."""
+        got = self.stream.receive_some(self._window)
+        return got if got >= 0 else IDLE
+
     def _first_encrypted(self, pulls: SmallPulls, board: Board) -> int:
-        """Like `receive_some`, but a small pull is answered, as if there had been nothing, and anything
-        else awaits its turn."""
-        got = self._stream.receive_some(self._view)
+        """Like `_received_some`, but a small pull is _ANSWERED, and anything else awaits its turn."""
+        self._window = self._view
+        got = self._received_some()
         if got <= 0:
             return got
         began = time.perf_counter()
         nbytes = pulls.answer(board, got)
         if nbytes < 0:
-            self._stream.receive(self._view[got : got - nbytes], None)
+            self.stream.receive(self._view[got : got - nbytes], None)
             self._turns.end()
             got -= nbytes
             nbytes = pulls.answer(board, got)
         if nbytes == 0:
             self._turns.take()
             return got
-        self._stream.write(pulls.reply[:nbytes], None)
+        self.stream.write(pulls.reply[:nbytes], None)
         self._calls.observe("Pull", "OK", time.perf_counter() - began, got)
-        return -1
+        return _ANSWERED
 
     def _answered(self, head: Head, got: int) -> int:
         """Answer one request. The status code."""
@@ -427,6 +495,9 @@ class _Session:
         finally:
             if self._lent is not None:
                 self._give_back()
+            if self._parts is not None:
+                self._plane.parts.give(self._parts)
+                self._parts = None
 
     def _refuse(self, code: int, text: str) -> int:
         if self._begun:
@@ -434,9 +505,9 @@ class _Session:
         self._turns.end()
         while self._left > 0:
             part = min(self._left, FIRST_NBYTES)
-            self._stream.receive(self._view[:part], None)
+            self.stream.receive(self._view[:part], None)
             self._left -= part
-        self._stream.write(frames.pack_error(code, text), None)
+        self.stream.write(frames.pack_error(code, text), None)
         return code
 
     # -- Receiving
@@ -480,7 +551,7 @@ class _Session:
 
     def _receive(self, view: memoryview) -> None:
         self._turns.end()
-        self._stream.receive(view, None)
+        self.stream.receive(view, None)
         if self._short:
             self._turns.take()
         self._got += len(view)
@@ -583,7 +654,7 @@ class _Session:
                 np.ndarray((array.count,), np.float32, shared, place)[:] = values
                 shared[place + values.nbytes : place + array.nbytes] = 0
                 place += array.nbytes
-            self._stream.write(begins, None)
+            self.stream.write(begins, None)
             return
         if not plan.tables:
             self._send_chunks(begins, arrays, plan)
@@ -603,9 +674,7 @@ class _Session:
             self._flush(begins)
             begins = b""
         parts = list(_parts(arrays, tables, len(begins), size))
-        memory = self._scratch
-        if len(memory) < size * min(len(parts), _PARTS):
-            memory = self._scratch = np.empty(size * min(len(parts), _PARTS), np.uint8)
+        memory = self._parts = self._plane.parts.take(size * min(len(parts), _PARTS), lambda: True)
         memory[: len(begins)] = np.frombuffer(begins, np.uint8)
         if len(parts) == 1:
             pieces, nbytes = parts[0]
@@ -635,12 +704,12 @@ class _Session:
                 buffers.append(bytes(array.nbytes - values.nbytes))
             nbytes += array.nbytes
         self._begun = True
-        self._stream.send(buffers, nbytes, None)
+        self.stream.send(buffers, nbytes, None)
 
     def _flush(self, part: Any) -> None:
         """A part of a reply."""
         self._begun = True
-        self._stream.write(part, None)
+        self.stream.write(part, None)
 
     # -- Push
 
@@ -727,12 +796,12 @@ class _Session:
 
     def _share(self, head: Head) -> None:
         """MAP, UNMAP: a region of the client's, which it owns."""
-        if not self._stream.shares_memory or head.descriptors_nbytes or not head.body_region:
+        if not self.stream.shares_memory or head.descriptors_nbytes or not head.body_region:
             raise frames.Malformed("regions are shared by number, over a unix socket")
         self._regions.pop(head.body_region, None)
         if head.op == frames.MAP:
             self._tell(frames.pack_reply(frames.DONE))
-            fd = self._stream.receive_descriptor()
+            fd = self.stream.receive_descriptor()
             if fd is None:
                 raise Unreachable("a descriptor was announced and did not come")
             try:
@@ -748,7 +817,7 @@ class _Session:
         return store
 
     def _tell(self, frame: bytes) -> None:
-        self._stream.write(frame, None)
+        self.stream.write(frame, None)
 
 
 def _narrow(store: Backend, table: str) -> int:

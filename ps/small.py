@@ -45,10 +45,10 @@ from .index import AHEAD
 from .lock import try_share, unshare
 from .rows import KIND, STRIDE, TILE, WEIGHT_NBYTES, copy_row, gather_rows
 from .table import Table
-from .turns import EINTR, Turns, await_turn, end_turn, last_error, of_this_process
+from .turns import EAGAIN, EINTR, Turns, await_turn, end_turn, last_error, of_this_process
 
 REPLY_NBYTES = 512 << 10  # at most, but for large chunks: beyond, two threads gather and send
-BROKEN = -2  # the reply could not be sent
+IDLE, BROKEN = -2, -3  # nothing came in time; the reply could not be sent
 VALID, VERSION, SLOT_MAP, WHOLE = range(4)  # of a board's words; whole: no chunk is left out
 NANOSECONDS, NBYTES = -2, -1  # of the counters; before them, calls by the bound of their time
 _MOST_TABLES = 63
@@ -165,14 +165,21 @@ class SmallPulls:
     """Of one connection."""
 
     def __init__(
-        self, fd: int | None, first: Bytes, bounds: Ints, counters: Ints, turns: Turns
+        self,
+        fd: int | None,
+        first: Bytes,
+        reply: Bytes,
+        bounds: Ints,
+        counters: Ints,
+        turns: Turns,
     ) -> None:
-        """`fd` None: bytes are encrypted. `first`: where requests are received. `bounds`: of the
+        """`fd` None: bytes are encrypted. `first`: where requests are received; `reply`: of
+        REPLY_NBYTES. `bounds`: of the
         buckets of times, in ns; `counters` int64[len(bounds) + 3]: calls by bucket, nanoseconds and
         bytes received."""
         self.fd, self._bounds, self._counters, self._turns = fd, bounds, counters, turns.words
         self._first: Ints = first.view(np.int64)
-        self._reply: Ints = np.empty(REPLY_NBYTES // 8, np.int64)
+        self._reply: Ints = reply.view(np.int64)
         self.reply = memoryview(self._reply).cast("B")  # type: ignore[arg-type]
         if fd is None:
             self._answer = _answering()
@@ -182,7 +189,8 @@ class SmallPulls:
     def serve(self, board: Board, window: int, told: int) -> int:
         """End the turn, send the `told` bytes in `reply`, then answer until something else comes, and
         await a turn for it: its first bytes, at most `window` where nothing was answered before, are
-        in `first`. How many; 0: closed; -1: ask the socket; BROKEN."""
+        in `first`. How many; 0: closed; -1: ask the socket; IDLE;
+        BROKEN."""
         return self._serve(
             self.fd, window, told, threading.get_ident(), self._first, self._reply, board.words,
             board.tables, board.chunks, board.names, self._bounds, self._counters, self._turns,
@@ -229,6 +237,12 @@ def _serve(  # type: ignore[no-untyped-def]
         return BROKEN
     while True:
         got = _recv(np.int32(fd), request, window, np.int32(0))
+        if got < 0:
+            error = last_error()
+            if error == EINTR:
+                continue  # not one thread of a thousand asks for the GIL because the process had stopped
+            if error == EAGAIN:
+                return IDLE
         if got < _HEAD_NBYTES:
             break
         _gettime(np.int32(_CLOCK_MONOTONIC), np.int64(clock.ctypes.data))

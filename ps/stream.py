@@ -31,6 +31,7 @@ from ..common.errors import EdlError, PeerError, Unauthenticated, Unreachable
 from ..common.identity import Identity
 from ..common.listen import is_loopback
 from .frames import MAGIC, PROTOCOL, Bytes
+from .memory import fresh
 
 if TYPE_CHECKING:
     from .turns import Turns  # numba: clients do without
@@ -73,6 +74,7 @@ class Stream:
     def __init__(self, sock: socket.socket, stall_s: float = HANDSHAKE_S) -> None:
         self._sock = sock
         self._stall_s = stall_s
+        self._look_s = stall_s  # how often a wait for bytes ends with none
         self._timeout_s = 0.0
         self._to_deadline = False  # what is armed ends at the deadline, not before
         if sock.family != socket.AF_UNIX:
@@ -93,10 +95,23 @@ class Stream:
     def shares_memory(self) -> bool:
         return self._sock.family == socket.AF_UNIX
 
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
     @property
     def plain_fd(self) -> int | None:
         """For compiled code to receive and send with; None where bytes are encrypted."""
         return self._sock.fileno()
+
+    def rest(self) -> None:
+        """Give buffers back. What follows works as before."""
+
+    def look(self, every_s: float) -> None:
+        """Let a wait for some bytes end so often with none; one for many goes on, for `stall_s`. Once
+        it is armed for good."""
+        self._look_s = min(every_s, self._stall_s)
+        value = struct.pack("ll", int(self._look_s), int(self._look_s % 1 * 1e6))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
     def arm(self, deadline: float | None) -> None:
         """Let the calls that follow end at the deadline, or once nothing moves."""
@@ -159,17 +174,24 @@ class Stream:
 
     def receive(self, view: memoryview, deadline: float | None) -> None:
         """Fill the view."""
-        got, wanted = 0, len(view)
+        got, wanted, silent_s = 0, len(view), 0.0
         while got < wanted:
             count = self._receive_more(view[got:] if got else view)
             if count < 0:
-                self.stalled(deadline)
+                silent_s = self._silent(silent_s, deadline)
             elif count == 0:
                 raise Unreachable("the peer closed the connection")
             else:
-                got += count
+                got, silent_s = got + count, 0.0
             if got < wanted and deadline is not None:
                 self.arm(deadline)
+
+    def _silent(self, silent_s: float, deadline: float | None) -> float:
+        """For how long nothing has come. Raises Unreachable where that is too long."""
+        silent_s += self._look_s
+        if self._to_deadline or silent_s >= self._stall_s:
+            self.stalled(deadline)
+        return silent_s
 
     def _receive_more(self, view: memoryview) -> int:
         """Like `receive_some`, but waits for the whole view where that costs no more."""
@@ -183,8 +205,13 @@ class Stream:
 
     def receive_descriptor(self) -> int | None:
         """A file descriptor that the peer sends with one byte; the caller closes it."""
-        data, fds, _, _ = socket.recv_fds(self._sock, 1, 1)
-        return fds[0] if data and fds else None
+        silent_s = 0.0
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._sock, 1, 1)
+                return fds[0] if data and fds else None
+            except BlockingIOError:
+                silent_s = self._silent(silent_s, None)
 
     def abort(self) -> None:
         """Wake whoever waits on it. Any thread."""
@@ -206,14 +233,16 @@ class TlsStream(Stream):
         context = identity.server_context if server else identity.client_context
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=server)
-        self._place: Bytes = np.empty(_TLS_NBYTES, np.uint8)
-        self._records = memoryview(self._place)  # type: ignore[arg-type]
+        self._place: Bytes | None = None
         self.turns: Turns | None = None  # a server's
         self._more = False  # there may be decrypted bytes
 
     @property
     def plain_fd(self) -> int | None:
         return None
+
+    def rest(self) -> None:
+        self._place = None
 
     def handshake(self, deadline: float) -> None:
         """Raises Unauthenticated unless the peer has this identity's certificate."""
@@ -276,12 +305,15 @@ class TlsStream(Stream):
 
     def _read_records(self, turns: Turns | None = None) -> int:
         """Encrypted bytes, of several records or a part of one; -1: nothing in time, 0: closed."""
+        if self._place is None:
+            self._place = fresh(_TLS_NBYTES)
+        records = memoryview(self._place)  # type: ignore[arg-type]
         if turns is None:
-            count = super().receive_some(self._records)
+            count = super().receive_some(records)
         else:
             count = turns.receive(self._sock.fileno(), self._place)
         if count > 0:
-            self._received.write(self._records[:count])
+            self._received.write(records[:count])
         return count
 
     def _flush(self, deadline: float | None) -> None:

@@ -40,7 +40,9 @@ _PATIENCE_S = 0.01  # many times what a turn takes
 # Of the words, before which a semaphore stands: a thread, or 0; how many had a turn so far; how many
 # await one; ns.
 _OWNER, _COUNT, _AWAITING, _PATIENCE = range(4, 8)
-_CROWD = 16  # that await a turn: so many times more there are, so many times longer is their patience
+_CROWD = (
+    16  # that await a turn: so many times more there are, so many times longer is their patience
+)
 _CLOCK_REALTIME = 0  # that of sem_timedwait; if it is set back meanwhile, patience is longer
 
 Ints = NDArray[np.int64]

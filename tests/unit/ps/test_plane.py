@@ -441,7 +441,7 @@ def test_nothing_is_paced_on_loopback(start):
     shard = start()
     ours, _ = shard.peer()
     until(lambda: shard.plane._peers)
-    (theirs,) = shard.plane._peers
+    theirs = next(iter(shard.plane._peers)).stream._sock
 
     found = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) for s in (ours, theirs)]
 
@@ -452,7 +452,7 @@ def test_only_the_sender_sends_on_loopback(start):
     shard = start()
     ours, _ = shard.peer()
     until(lambda: shard.plane._peers)
-    (theirs,) = shard.plane._peers
+    theirs = next(iter(shard.plane._peers)).stream._sock
 
     found = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) for s in (ours, theirs)]
 
@@ -510,22 +510,63 @@ def test_silent_peer_of_a_tls_handshake_is_given_up(start, certified, monkeypatc
         assert sock.recv(1) == b""
 
 
-def test_idle_peer_is_not_given_up(start, monkeypatch):
-    looks = []
-    receive_some = stream.Stream.receive_some
-    monkeypatch.setattr(
-        stream.Stream,
-        "receive_some",
-        lambda self, view: looks.append(count := receive_some(self, view)) or count,
-    )
-    shard = start(stall_s=0.05)
-    connection = shard.connect()
-    connection.start_pull(pull(("t", [1])), FAR_S)()
-    until(lambda: looks.count(-1) > 1)  # the server waited in vain, twice
+@pytest.fixture
+def restless(monkeypatch):
+    """Connections are idle at once."""
+    monkeypatch.setattr("edl.ps.plane.REST_S", 0.01)
 
-    connection.start_pull(pull(("t", [1])), FAR_S)()
 
-    assert shard.plane.connections == 1
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_idle_peer_is_not_given_up_and_has_no_buffers(start, certified, transport, restless):
+    shard = start(identity=certified)
+    connection, ids = shard.connect(transport), np.arange(20_000)
+    for turn in range(3):
+        connection.start_push(push(turn, turn + 1, ids[:5_000]), FAR_S)()
+        reply = connection.start_pull(pull(("t", ids)), FAR_S)()
+        until(lambda: len(shard.plane._idle) == 1)
+        (session,) = shard.plane._peers
+        _, _, (rows,) = shard.store.pull(dense=False, known_version=None, tables=[("t", ids)])
+
+        assert np.array_equal(rows, reply.tables["t"])
+        assert shard.plane.connections == 1
+        assert (0, 0) == (session._first.nbytes, session._view.nbytes)
+        assert shard.plane.parts.kept == shard.plane.parts.nbytes
+    assert shard.store.version == 3
+
+
+def test_idle_peer_that_hangs_up_is_forgotten(start, restless):
+    shard = start()
+    sock, _ = shard.peer()
+    until(lambda: len(shard.plane._idle) == 1)
+
+    sock.close()
+
+    until(lambda: not shard.plane.connections)
+
+
+def test_plane_hangs_up_on_idle_peers_when_it_closes(start, restless):
+    shard = start()
+    sock, _ = shard.peer()
+    until(lambda: len(shard.plane._idle) == 1)
+
+    shard.plane.close()
+
+    assert sock.recv(1) == b""
+    until(lambda: not shard.plane.connections)
+
+
+def test_peer_whose_request_comes_slowly_is_not_idle(start, restless):
+    shard = start()
+    _, peer = shard.peer()
+    request = frame(Head(frames.PULL), (frames.ROWS, frames.NONE, "t", 0, 1)) + bytes(16)
+    told = memoryview(bytearray(frames.HEAD_NBYTES))
+    for part in (request[:40], request[40:90], request[90:]):
+        peer.write(part, None)
+        threading.Event().wait(0.1)
+
+    peer.receive(told, time.monotonic() + FAR_S)
+
+    assert frames.parse_head(told, frames.REPLIES).op == frames.PULLED
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 80, b"EDLP\1\1" + b"\xff" * 74], ids=["zeros", "huge"])
