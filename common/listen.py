@@ -12,6 +12,7 @@ import ipaddress
 import os
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError
@@ -81,29 +82,36 @@ class Strangers:
     """Connections of peers who have proved nothing yet: `most` at a time, a new one ends the oldest.
 
     So however many somebody holds open, they cost little, and whoever belongs here gets through:
-    he needs a moment, and is the newest of them.
+    he needs a moment, and is the newest of them. Each has `moment_s` in any case, where many of those who
+    belong here come at once: meanwhile a new one waits for room.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, moment_s: float = 0.0) -> None:
+        self._most, self._moment_s = most, moment_s
         self._lock = threading.Lock()
-        self._held: dict[socket.socket, None] = {}  # oldest first
+        self._left = threading.Condition(self._lock)
+        self._held: dict[socket.socket, float] = {}  # since when; oldest first
 
     def __len__(self) -> int:
         return len(self._held)
 
     def add(self, sock: socket.socket) -> None:
         with self._lock:
-            self._held[sock] = None
-            if len(self._held) > self._most:
-                oldest = next(iter(self._held))
-                del self._held[oldest]
-                hang_up(oldest)
+            while len(self._held) >= self._most:
+                oldest, since = next(iter(self._held.items()))
+                left_s = since + self._moment_s - time.monotonic()
+                if left_s <= 0:
+                    del self._held[oldest]
+                    hang_up(oldest)
+                else:
+                    self._left.wait(left_s)
+            self._held[sock] = time.monotonic()
 
     def remove(self, sock: socket.socket) -> bool:
         """It is gone, or no stranger any more. False: it was hung up on."""
         with self._lock:
-            return self._held.pop(sock, sock) is None
+            self._left.notify()
+            return self._held.pop(sock, None) is not None
 
     def hang_up(self) -> None:
         """On all of them."""

@@ -1,6 +1,7 @@
 """Where a process listens: what EDL_HOST and the fixed ports may be, and what is said of others."""
 
 import socket
+import threading
 import urllib.request
 
 import own
@@ -78,6 +79,24 @@ def test_whoever_holds_connections_of_the_metrics_open_keeps_nobody_out(monkeypa
     server.server_close()
 
     assert ([b""] * 3, 200) == (ended, status)
+
+
+def test_strangers_have_a_moment_and_who_comes_meanwhile_waits_for_room():
+    strangers = listen.Strangers(1, moment_s=300.0)
+    (first, others_end), (second, _) = pairs = socket.socketpair(), socket.socketpair()
+    strangers.add(first)
+    thread = threading.Thread(target=strangers.add, args=(second,), daemon=True)
+    thread.start()
+    thread.join(0.05)
+    known = strangers.remove(first)
+    thread.join(300.0)
+
+    assert (True, True, 0) == (known, strangers.remove(second), len(strangers))
+    others_end.setblocking(False)
+    with pytest.raises(BlockingIOError):  # nobody hung up on the first
+        others_end.recv(1)
+    for sock in (*pairs[0], *pairs[1]):
+        sock.close()
 
 
 def test_a_metrics_connection_that_says_nothing_is_ended(monkeypatch):

@@ -35,3 +35,14 @@ def test_a_replica_that_is_process_1_ends_at_sigterm_while_it_imports(role):
         outer.communicate()
 
     assert outer.returncode == 128 + signal.SIGTERM
+
+
+def test_a_server_may_open_as_many_files_as_the_machine_allows():
+    code = (
+        "import resource as r; from edl.common.process import allow_many_files;"
+        "r.setrlimit(r.RLIMIT_NOFILE, (64, 512)); allow_many_files();"
+        "print(r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert "(512, 512)" == done.stdout.strip()

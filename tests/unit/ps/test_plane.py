@@ -332,6 +332,7 @@ def test_server_refuses_a_client_of_another_certificate(start, certified):
 
 def test_idle_strangers_make_room_for_each_other_and_keep_nobody_out(start, monkeypatch):
     monkeypatch.setattr("edl.ps.plane.MOST_STRANGERS", 3)
+    monkeypatch.setattr("edl.ps.plane.STRANGERS_S", 0.01)
     shard = start()
     where = ("127.0.0.1", shard.plane.listening.tcp_port)
     idle = []
@@ -542,6 +543,30 @@ def test_idle_peer_that_hangs_up_is_forgotten(start, restless):
     sock.close()
 
     until(lambda: not shard.plane.connections)
+
+
+def test_connection_for_which_there_is_no_thread_ends_and_the_next_is_served(
+    start, restless, monkeypatch, caplog
+):
+    shard = start()
+    connection = shard.connect()
+    connection.start_pull(pull(("t", [1])), FAR_S)()
+    until(lambda: len(shard.plane._idle) == 1)
+    begin, missing = threading.Thread.start, ["of an idle one", "of a new one"]
+
+    def start_thread(thread):
+        if thread.name == "plane" and missing:
+            missing.pop()
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_thread)
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            connection.start_pull(pull(("t", [1])), FAR_S)()
+
+    assert connection.start_pull(pull(("t", [1])), FAR_S)().outcome == pb.PullReply.OK
+    assert caplog.text.count("can't start new thread") == 2
 
 
 def test_plane_hangs_up_on_idle_peers_when_it_closes(start, restless):
