@@ -312,6 +312,38 @@ def test_encrypted_chunk_that_no_buffer_holds_is_answered_by_python():
         np.testing.assert_array_equal(first_values(LARGE)["w2", 0] - 1, values)
 
 
+def test_waiting_goes_on_after_signals_without_python(monkeypatch):
+    """As after SIGSTOP and SIGCONT, which end each wait that has a timeout."""
+    stores, got, asked = (of_dense(LARGE), of_dense(LARGE, Slow)), b"", []
+    expected = answer(stores[1], request([], 1))
+    receive_some = Stream.receive_some
+    monkeypatch.setattr(
+        Stream, "receive_some", lambda *given: asked.append("Python") or receive_some(*given)
+    )
+    plane = Plane(lambda: stores[0], Metrics(0), index=0, identity=IDENTITY)
+    ours, theirs = socket.socketpair()
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    with ours, theirs:
+        stream = Stream(theirs)
+        stream.arm(None)
+        thread = threading.Thread(target=_Session(plane, stream).run)
+        thread.start()
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat")
+        for _ in range(3):
+            until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+            signal.pthread_kill(thread.ident, signal.SIGUSR1)
+        ours.sendall(request([], 1))
+        while len(got) < len(expected):
+            got += ours.recv(1 << 18)
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(FAR_S)
+    plane.close()
+    signal.signal(signal.SIGUSR1, before)
+
+    assert expected == got
+    assert [] == asked
+
+
 def test_sending_goes_on_after_signals():
     stores, got = (of_dense(LARGE), of_dense(LARGE, Slow)), b""
     expected = answer(stores[1], request([], 1))
