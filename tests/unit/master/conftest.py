@@ -239,7 +239,9 @@ class FakeJob:
         self, folder: Path, described: dict[str, Any], restore: str = "", **settings: Any
     ) -> None:
         self.restore = restore
-        books = settings.pop("books", None)  # of a checkpoint, that the servers do not answer about yet
+        books = settings.pop(
+            "books", None
+        )  # of a checkpoint, that the servers do not answer about yet
         defaults = {
             "num_workers": 1,
             "num_ps": 2,
