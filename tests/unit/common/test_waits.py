@@ -25,8 +25,10 @@ REASONS = {
     },
     "worker/hybrid_trainer.py": {
         "self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)": (
-            "its thread's pushes end within --server_wait_s, or are its error"
+            "its thread's exchanges and pushes end within their deadlines, or are its error"
         ),
+        "ahead[1].result()": "a pull, which ends within --server_wait_s",
+        "work.wait()": COLLECTIVE,
         "self._changed.wait_for(lambda: self._waiting or self._closed)": "a thread's next work",
     },
     "worker/task_stream.py": {
