@@ -335,8 +335,7 @@ class Buffers:
                 self._kept.append(buffer)
             else:
                 self.nbytes -= len(buffer)
-            if self.waiting:
-                self._changed.notify_all()
+            self._changed.notify()  # one: of a thousand that wait, one may have it
 
     def close(self) -> None:
         with self._lock:

@@ -765,6 +765,25 @@ def test_push_that_a_pin_waits_for_needs_no_budget(start):
     assert shard.plane.buffers.nbytes <= 2 << 20
 
 
+def test_memory_that_is_given_back_wakes_one_of_those_that_wait_for_it(monkeypatch):
+    monkeypatch.setattr("edl.ps.plane._LOOK_S", FAR_S)
+    buffers, looks, taken = Buffers(1 << 20), [], []
+
+    def take(number):
+        taken.append((number, buffers.take(1 << 20, lambda: looks.append(number) or False)))
+
+    first = buffers.take(1 << 20)
+    for number in range(5):
+        threading.Thread(target=take, args=(number,), daemon=True).start()
+        until(lambda number=number: buffers.waiting == number + 1)
+    for number in range(5):
+        buffers.give(taken[-1][1] if taken else first)
+        until(lambda number=number: len(taken) == number + 1)
+
+    assert list(range(5)) == [number for number, _ in taken]
+    assert list(range(5)) == looks  # each, before it waited
+
+
 def test_push_beyond_the_budget_is_refused(start):
     shard = start(budget_nbytes=1 << 20)
 
