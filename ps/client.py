@@ -691,10 +691,10 @@ class PsClient:
             if failure is None:
                 return [replies[index] for index in indices]
             index, error = failure
-            left_s = deadline - time.monotonic()
             if not isinstance(error, Unreachable):
                 raise error
-            if left_s <= 0 or self._wait(min(left_s, backoff_s * random.uniform(0.5, 1.0))):
+            wait_s = min(deadline - time.monotonic(), backoff_s * random.uniform(0.5, 1.0))
+            if wait_s <= 0 or self._wait(wait_s) or time.monotonic() >= deadline:
                 address = self._shards[index].address
                 raise Unreachable(f"parameter server {index} at {address}: {error}") from error
             backoff_s = min(_LAST_BACKOFF_S, 2 * backoff_s)

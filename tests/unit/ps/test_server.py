@@ -305,10 +305,12 @@ def test_a_server_without_memory_for_a_checkpoint_ends_with_1_to_be_replaced(
         raise MemoryError
 
     monkeypatch.setattr(server_module.snapshot, "write", fail)
-    client = PsClient([server.address], token="secret", spec=SPEC)
+    channel = rpc.Channel(server.address, "secret")
+    stub = ps_pb2_grpc.ParameterServerStub(channel)
+    request = ps_pb2.SnapshotRequest(cut="c", directory="/nowhere")
     with pytest.raises(Unreachable, match="server 0 is out of memory: it is replaced"):
-        client.snapshot("c", "/nowhere", timeout_s=0.5)
-    client.close()
+        rpc.call(stub.Snapshot, request, 300)
+    channel.close()
 
     assert 1 == server.beat_until_end(store, 5.0)
     assert ["out of memory as it wrote a checkpoint"] == [
