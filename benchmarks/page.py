@@ -132,6 +132,12 @@ def _times(last: float) -> list[float]:
     return [step * number for number in range(int(last / step), -1, -1)]
 
 
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
 def short(value: float) -> str:
     """100k, 3.2M."""
     for size, letter in ((1e6, "M"), (1e3, "k")):

@@ -33,7 +33,7 @@ import psutil
 from benchmarks import measure, page
 from benchmarks.measure import cpu_s
 from benchmarks.model import Cost, Costs, Job, Station, Work, cycle_s, fit, step
-from benchmarks.page import Panel, short
+from benchmarks.page import Panel, short, table
 from benchmarks.parameters import DEADLINE_S, POLICY, TOKEN, There
 from benchmarks.peers import work as deepfm
 from benchmarks.processes import processes
@@ -524,11 +524,6 @@ def predicted_s(crowd: Crowd, costs: Costs) -> float:
 
 
 # -- Tables
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def size_table(sizes: Mapping[int, Mapping[str, Took]]) -> str:
