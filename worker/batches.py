@@ -71,7 +71,7 @@ def spans(
     minibatch: int,
     position: int = 0,
     boundaries: Sequence[int] = (),
-    skips: Collection[int] = (),
+    skips: Collection[int] | NDArray[np.int64] = (),
 ) -> Iterator[Span]:
     """The minibatches of records [start, end) of `source` from `position` on.
 
@@ -81,11 +81,11 @@ def spans(
     """
     size = len(offsets)
     kept = np.ones(size, dtype=bool)  # by offset
-    kept[offsets[list(skips)]] = False
+    kept[offsets[np.fromiter(skips, np.int64, len(skips))]] = False
     pieces = list(cuts(position, size, minibatch, boundaries))
     records: Records = []
     if kept[offsets[position:]].any():
-        skipped = {start + int(offset) for offset in np.flatnonzero(~kept)}
+        skipped = set((start + np.flatnonzero(~kept)).tolist())
         try:
             records = reader.read(source, start, end, skip=skipped)
         except RecordError as error:

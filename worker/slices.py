@@ -110,13 +110,16 @@ class SliceStream(TaskStream):
         reader = self._readers[task.kind]
         offsets = order(self._seed, task.epoch, task.id, lease.size, self._shuffle)
         stops = (*task.boundaries, *boundaries)
-        skips = set(skipped(lease, until))
+        unused = np.zeros(lease.size, dtype=bool)
+        unused[list(skipped(lease, until))] = True
+        kept = np.zeros(lease.size, dtype=bool)
         pieces = []
         for start, end in batches.cuts(position, lease.size, self.train_minibatch, stops):
-            used = [p for p in range(start, end) if p not in skips]
+            used = start + np.flatnonzero(~unused[start:end])
             mine = slice_of(len(used), self._rank, self._shares)
-            pieces.append((start, end, len(used), used[mine.start : mine.stop], used[:_LEAST]))
-        kept = {p for *_, own, stand_in in pieces for p in (own or stand_in)}
+            own = used[mine.start : mine.stop]
+            kept[own if len(own) else used[:_LEAST]] = True  # others need something to stand in
+            pieces.append((start, end, len(used), len(own)))
         spans = batches.spans(
             reader,
             task.source,
@@ -126,10 +129,10 @@ class SliceStream(TaskStream):
             minibatch=self.train_minibatch,
             position=position,
             boundaries=stops,
-            skips=set(range(lease.size)) - kept,
+            skips=np.flatnonzero(~kept),
         )
-        for span, (start, end, total, own, _) in zip(spans, pieces, strict=True):
-            piece = Slice(lease, start, end, len(own), total=total)
+        for span, (start, end, total, own) in zip(spans, pieces, strict=True):
+            piece = Slice(lease, start, end, own, total=total)
             try:
                 piece.parts = list(self._parts(span.records, bool(own)))
                 self._number += bool(total)
