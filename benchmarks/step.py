@@ -24,6 +24,7 @@ from benchmarks.measure import Sample, alternate, machine, table
 from benchmarks.training import MINIBATCH, job, plain
 
 MLP = str(Path(__file__).with_name("dense_mlp.py"))
+edl = partial(job, num_minibatches_per_task=0)  # as many as the default has
 COST = ("CPU ms per 1,000 records", 1e6)
 
 
@@ -56,9 +57,9 @@ def tables(train: Path, rounds: int) -> None:
         compare(
             f"DeepFM, hidden={hidden}, 2 workers with {MINIBATCH} records each",
             {
-                "ps": partial(job, train, workers=2, servers=2, **model),
+                "ps": partial(edl, train, workers=2, servers=2, **model),
                 "hybrid": partial(
-                    job, train, workers=2, servers=2, strategy="hybrid", use_async="false",
+                    edl, train, workers=2, servers=2, strategy="hybrid", use_async="false",
                     minibatch_size=both, **model,
                 ),
                 "DDP": partial(plain, train, processes=2, hidden=hidden, epochs=epochs),
@@ -77,7 +78,7 @@ def dense(train: Path, rounds: int) -> None:
                     plain, train, processes=2, model_def=MLP, hidden=hidden, epochs=epochs
                 ),
                 "all-reduce": partial(
-                    job, train, workers=2, servers=0, strategy="allreduce", model_def=MLP,
+                    edl, train, workers=2, servers=0, strategy="allreduce", model_def=MLP,
                     model_params=f"hidden={hidden}", minibatch_size=MINIBATCH * 2, epochs=epochs,
                 ),
             },
@@ -93,8 +94,11 @@ def cpu(train: Path, rounds: int) -> None:
             {
                 "plain torch": partial(plain, train, minibatch=minibatch, epochs=epochs),
                 "ps, 1 server": partial(
-                    job, train, workers=1, servers=1, minibatch_size=minibatch, epochs=epochs,
-                    num_minibatches_per_task=4 * MINIBATCH // minibatch,
+                    edl, train, workers=1, servers=1, minibatch_size=minibatch, epochs=epochs
+                ),
+                "its worker": partial(
+                    edl, train, workers=1, servers=1, minibatch_size=minibatch, epochs=epochs,
+                    of_workers=True,
                 ),
             },
             "plain torch",
@@ -108,7 +112,7 @@ def threads(train: Path, rounds: int) -> None:
         compare(
             f"DeepFM, hidden={hidden}, one worker",
             {
-                f"--worker_threads {number}": partial(job, train, worker_threads=number, **how)
+                f"--worker_threads {number}": partial(edl, train, worker_threads=number, **how)
                 for number in (1, 2)
             },
             "--worker_threads 1",

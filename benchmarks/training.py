@@ -62,10 +62,18 @@ def safety(data: Path) -> str:
     return table(found, ["no snapshots"], ("records/s", 1.0), cost)
 
 
-def job(train: Path, *, workers: int, servers: int, epochs: int = EPOCHS, **more: Any) -> Sample:
+def job(
+    train: Path,
+    *,
+    workers: int,
+    servers: int,
+    epochs: int = EPOCHS,
+    of_workers: bool = False,
+    **more: Any,
+) -> Sample:
     """One job, from the end of its first epoch on, for so many epochs; then it is killed.
 
-    `more`: flags, instead of those here.
+    `of_workers`: the CPU time is that of the workers alone. `more`: flags, instead of those here.
     """
     name = next(_names)
     flags = {
@@ -89,7 +97,7 @@ def job(train: Path, *, workers: int, servers: int, epochs: int = EPOCHS, **more
     assert address is not None, running.last_words()
     master = psutil.Process(address[1])
     try:
-        return _watch(running, master, epochs)
+        return _watch(running, master, epochs, of_workers)
     finally:
         # the supervisor first, or it starts the master again
         for process in [master.parent(), master, *master.children(recursive=True)]:
@@ -97,7 +105,7 @@ def job(train: Path, *, workers: int, servers: int, epochs: int = EPOCHS, **more
                 process.kill()
 
 
-def _watch(running: Job, master: psutil.Process, epochs: int) -> Sample:
+def _watch(running: Job, master: psutil.Process, epochs: int, of_workers: bool) -> Sample:
     client = running.client()
     give_up = time.monotonic() + DEADLINE_S
     begun: tuple[int, float, float] | None = None
@@ -109,6 +117,8 @@ def _watch(running: Job, master: psutil.Process, epochs: int) -> Sample:
         if done < epoch:
             continue
         pids = [p.pid for p in (master, *master.children(recursive=True))]
+        if of_workers:
+            pids = [worker["pid"] for worker in status["workers"]]
         now = (done, time.perf_counter(), cpu_s(pids))
         if begun is None:
             begun = now
