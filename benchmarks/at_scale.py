@@ -287,7 +287,7 @@ def grown(costs: Costs, most: int) -> tuple[str, list[Panel]]:
     for kind in KINDS.values():
         drawn: dict[str, list[tuple[float, float]]] = {}
         for servers in (2, 20, 200):
-            for workers in (10, 100, 1_000, 10_000):
+            for workers in (10, 100, 1_000, 3_000, 10_000):
                 if workers > most:
                     continue
                 job = Job(kind, workers, servers)
