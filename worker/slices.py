@@ -117,9 +117,9 @@ class SliceStream(TaskStream):
         for start, end in batches.cuts(position, lease.size, self.train_minibatch, stops):
             used = start + np.flatnonzero(~unused[start:end])
             mine = slice_of(len(used), self._rank, self._shares)
-            own = used[mine.start : mine.stop]
-            kept[own if len(own) else used[:_LEAST]] = True  # others need something to stand in
-            pieces.append((start, end, len(used), len(own)))
+            # Who has none needs something to stand in.
+            kept[used[mine.start : mine.stop] if mine else used[:_LEAST]] = True
+            pieces.append((start, end, len(used), len(mine)))
         spans = batches.spans(
             reader,
             task.source,
@@ -131,10 +131,10 @@ class SliceStream(TaskStream):
             boundaries=stops,
             skips=np.flatnonzero(~kept),
         )
-        for span, (start, end, total, own) in zip(spans, pieces, strict=True):
-            piece = Slice(lease, start, end, own, total=total)
+        for span, (start, end, total, count) in zip(spans, pieces, strict=True):
+            piece = Slice(lease, start, end, count, total=total)
             try:
-                piece.parts = list(self._parts(span.records, bool(own)))
+                piece.parts = list(self._parts(span.records, bool(count)))
                 self._number += bool(total)
             except EdlError:
                 raise
