@@ -9,7 +9,7 @@ span before drops exactly that span (docs/architecture.md, "The books").
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,7 +71,7 @@ def spans(
     minibatch: int,
     position: int = 0,
     boundaries: Sequence[int] = (),
-    skips: Collection[int] | NDArray[np.int64] = (),
+    skips: Sequence[int] | NDArray[np.int64] = (),
 ) -> Iterator[Span]:
     """The minibatches of records [start, end) of `source` from `position` on.
 
@@ -81,7 +81,7 @@ def spans(
     """
     size = len(offsets)
     kept = np.ones(size, dtype=bool)  # by offset
-    kept[offsets[np.fromiter(skips, np.int64, len(skips))]] = False
+    kept[offsets[np.asarray(skips, dtype=np.int64)]] = False
     pieces = list(cuts(position, size, minibatch, boundaries))
     records: Records = []
     if kept[offsets[position:]].any():

@@ -111,7 +111,7 @@ class SliceStream(TaskStream):
         offsets = order(self._seed, task.epoch, task.id, lease.size, self._shuffle)
         stops = (*task.boundaries, *boundaries)
         unused = np.zeros(lease.size, dtype=bool)
-        unused[list(skipped(lease, until))] = True
+        unused[skipped(lease, until)] = True
         kept = np.zeros(lease.size, dtype=bool)
         pieces = []
         for start, end in batches.cuts(position, lease.size, self.train_minibatch, stops):

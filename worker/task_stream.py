@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -334,7 +334,7 @@ class TaskStream:
             return True
 
 
-def skipped(lease: Lease, until: int | None) -> Collection[int]:
+def skipped(lease: Lease, until: int | None) -> Sequence[int]:
     """Positions that are not read."""
     beyond = range(lease.size if until is None else until, lease.size)
-    return {*lease.task.skips, *beyond} if beyond else lease.task.skips
+    return [*lease.task.skips, *beyond]
