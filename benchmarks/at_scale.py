@@ -1,4 +1,4 @@
-"""What a job of ten thousand workers will do: a simulation by events, with the costs measured here.
+"""Simulate a job of ten thousand workers by events, with the costs measured on one machine.
 
     python -m benchmarks.at_scale [--quick]     from the repository root
 
@@ -114,7 +114,7 @@ class Found:
 
 
 def simulate(job: Job, costs: Costs, seconds: float = 20.0, seed: int = 0) -> Found:
-    """So many seconds of the job, after those of the warm-up."""
+    """Run the job for so many seconds after those of the warm-up."""
     kind = job.kind
     work = Work.of(job.servers, kind.rows * job.spans**SHARED, 16, kind.dense_nbytes)
     crowd = 1 + (costs.crowd - 1) * min(1.0, np.log2(job.workers) / 4)
@@ -184,6 +184,7 @@ def _run(
     lives = np.zeros(workers, np.int64)
     done, waited, silent_s, warm = 0, 0.0, 0.0, False
     heap = [(0.0, BEAT, 0, 0)]
+    heap.pop()  # numba had to see what it will hold
     for worker in range(workers):
         heapq.heappush(heap, (np.random.random() * 2.0, LEASE, worker, 0))
         heapq.heappush(heap, (np.random.exponential(life_s), DEATH, worker, 0))

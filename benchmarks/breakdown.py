@@ -298,16 +298,12 @@ def breakdown(transports: Sequence[str] = ("shm", "tcp"), steps: int = 60) -> st
 def _table(end: str, found: Mapping[str, tuple[Mapping[str, Part], float]]) -> str:
     """Microseconds of wall (and CPU) time by part, the longest first; the rest is nobody's."""
     heads = [f"at the {end}, us of wall (CPU)", *found]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     columns = []
     for parts, step_s in found.values():
         rest = Part(step_s - sum(p.wall_s for p in parts.values()))
         columns.append({**parts, "nobody's": rest} if end == "worker" else dict(parts))
     names = sorted({n for c in columns for n in c}, key=lambda n: -_most(columns, n))
-    for name in names:
-        cells = [_cell(column.get(name)) for column in columns]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return page.table(heads, [[n, *(_cell(c.get(n)) for c in columns)] for n in names])
 
 
 def _most(columns: Sequence[Mapping[str, Part]], name: str) -> float:

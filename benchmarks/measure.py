@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from benchmarks import page
+
 ROUNDS = 5
 _DRAWS = 1000  # of a bootstrap
 
@@ -81,17 +83,17 @@ def table(
     """A Markdown table. `rate`, `cost`: the unit, and how many of it one unit per second, or one
     CPU second per unit, are. Costs are compared with the first baseline's."""
     heads = ["", rate[0], *(f"of {b}" for b in baselines), cost[0], f"times {baselines[0]}"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for name, samples in found.items():
-        cells = [
+    rows = [
+        [
             name,
             spread([s.rate * rate[1] for s in samples]),
             *(ratio(samples, found[b], lambda s: s.rate) for b in baselines),
             spread([s.cost * cost[1] for s in samples]),
             ratio(samples, found[baselines[0]], lambda s: s.cost),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        for name, samples in found.items()
+    ]
+    return page.table(heads, rows)
 
 
 def ratio(mine: Sequence[Sample], theirs: Sequence[Sample], of: Callable[[Sample], float]) -> str:
