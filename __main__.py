@@ -1,6 +1,6 @@
 """`python -m edl` is `edl`."""
 
-from .cli import main
+from .cli.main import main
 
 if __name__ == "__main__":
     main()

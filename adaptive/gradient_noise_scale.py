@@ -496,7 +496,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 @functools.cache
 def _kernel() -> Callable[..., float]:
-    from ..common.kernels import DOUBLE, FLOATS_1D, compiled
+    from ..kernels.compile import DOUBLE, FLOATS_1D, compiled
 
     return compiled(_quotients, FLOATS_1D, FLOATS_1D, FLOATS_1D, DOUBLE)
 

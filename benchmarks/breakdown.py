@@ -35,17 +35,18 @@ from benchmarks.peers import ours
 from benchmarks.peers import work as w
 from benchmarks.processes import processes
 from edl.common.identity import Identity
-from edl.common.malloc import keep_freed_memory
+from edl.kernels.malloc import keep_freed_memory
 from edl.nn.model_spec import ModelSpec, TableSpec
 from edl.nn.optimizers import Adagrad
-from edl.ps import connection, plane, store, stream
-from edl.ps import parameters as held
+from edl.ps.books import parameters as held
+from edl.ps.books import store
+from edl.ps.books.slots import SlotMap
 from edl.ps.client import PsClient, PushOutcome
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.slots import SlotMap
-from edl.worker import ps_trainer
-from edl.worker import rows as table_rows
+from edl.ps.wire import connection, plane, stream
+from edl.worker.servers import rows as table_rows
+from edl.worker.servers import trainer as ps_trainer
 
 WARM_UP = 10
 NAMES = {"shm": "shared memory", "tcp": "TCP", "unix": "unix socket", "grpc": "plain gRPC"}

@@ -36,20 +36,20 @@ from benchmarks.parameters import DEADLINE_S, POLICY, TOKEN
 from benchmarks.processes import processes
 from edl.common.errors import Unreachable
 from edl.common.identity import Identity
-from edl.common.malloc import keep_freed_memory
+from edl.kernels.malloc import keep_freed_memory
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import Adagrad
-from edl.ps.aggregation import Policy
+from edl.ps.books.aggregation import Policy
+from edl.ps.books.ledger import Span
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
 from edl.ps.client import PsClient
-from edl.ps.connection import PlaneEndpoint, PlaneShardConnection
-from edl.ps.ledger import Span
 from edl.ps.metrics import Metrics
-from edl.ps.plane import Plane
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.shard import ShardPull, ShardPush
-from edl.ps.slots import SlotMap
-from edl.ps.store import Store
+from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
+from edl.ps.wire.plane import Plane
+from edl.ps.wire.shard import ShardPull, ShardPush
 
 CONNECTIONS = (10, 100, 1_000)
 CARRIERS = ("auto", "unix", "tcp", "tls")
@@ -58,7 +58,7 @@ ROUNDS = 7
 ROWS, DIM, KNOWN_ROWS, DENSE = 200, 16, 100_000, 7_000
 SPEC = ModelSpec((DenseSpec("w", (DENSE,)),), (TableSpec("t", DIM),), Adagrad())
 BUSY_S, RATE = 2.0, 150.0  # of one sample; cycles a second, all holders together
-REST_S = 35.0  # until all are idle (ps/plane.REST_S)
+REST_S = 35.0  # until all are idle (ps/wire/plane.REST_S)
 IDLE_S = 5.0
 WIDE_ROWS = 20_000  # of a large pull
 AGAIN_S = 0.05, 1.0  # until a connection is tried again, as workers do

@@ -28,15 +28,15 @@ from edl.common.errors import Unreachable
 from edl.common.identity import Identity
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import SGD
-from edl.ps import frames
-from edl.ps.aggregation import Policy, Update
-from edl.ps.frames import Head
-from edl.ps.ledger import Span
+from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.ledger import Span
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
-from edl.ps.plane import Plane, _Session
-from edl.ps.slots import SlotMap
-from edl.ps.store import Store
-from edl.ps.stream import Stream
+from edl.ps.wire import frames
+from edl.ps.wire.frames import Head
+from edl.ps.wire.plane import Plane, _Session
+from edl.ps.wire.stream import Stream
 
 BUDGET_NBYTES = 64 << 20
 HANG_S = 30.0  # in one frame

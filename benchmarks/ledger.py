@@ -12,10 +12,10 @@ import numpy as np
 
 from benchmarks.measure import Sample, alternate, sample, spread, table
 from benchmarks.snapshots import DIM, PUSH, filled
-from edl.common.malloc import keep_freed_memory
-from edl.ps.aggregation import Update
-from edl.ps.ledger import Ledger, Span, Verdict
-from edl.ps.store import Store
+from edl.kernels.malloc import keep_freed_memory
+from edl.ps.books.aggregation import Update
+from edl.ps.books.ledger import Ledger, Span, Verdict
+from edl.ps.books.store import Store
 
 ROWS = 1_000_000
 PUSHES, SPANS = 2_000, 16

@@ -1,6 +1,6 @@
 """A job of 200 workers, as far as the API server sees it: pods that do nothing, made, watched, ended.
 
-    python tests/kube.py --nodes 4 --cpu 64         # in another shell: the cluster
+    python tests/tools/kube.py --nodes 4 --cpu 64         # in another shell: the cluster
     python -m benchmarks.many_pods [--pods 200]
 
 The runtime of a master, in a process of its own, starts so many replicas at once. Told: until all are made, and

@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks import measure
 from benchmarks.watching import first, timed
 from edl.chaos import cell
+from edl.cli import jobs
 from edl.common.settings import JobSettings
-from edl.watch import jobs
 
 SERVERS, WORKERS, MINIBATCH = 2, 2, 64
 TASKS = {"by default": 0, "ten times as long": 80}

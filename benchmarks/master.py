@@ -67,9 +67,9 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     from edl.common.clock import MonotonicClock
     from edl.common.identity import Identity
     from edl.common.settings import JobSettings
+    from edl.durable.journal import Journal
     from edl.master import serve as product
     from edl.master.core import MEMORY
-    from edl.master.journal import Journal
     from edl.master.master import Master
     from edl.master.plan import Kind, Plan
     from edl.master.servicer import MasterServicer

@@ -1,6 +1,6 @@
 """ElasticDL's second experiment: training in the room that an online service leaves, and its way back.
 
-    python tests/kube.py --nodes 3 --cpu 8            # in another shell: the cluster, 24 cores
+    python tests/tools/kube.py --nodes 3 --cpu 8            # in another shell: the cluster, 24 cores
     python -m benchmarks.online_service [--waves N]   # docs/online-service.svg and a table
 
 A service of high priority (a Deployment, pods of 2 cores) is scaled from 1 to 6 pods and back, as an autoscaler

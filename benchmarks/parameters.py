@@ -21,15 +21,15 @@ import numpy as np
 from benchmarks.measure import Sample, alternate, sample, table
 from benchmarks.processes import processes
 from edl.common.identity import Identity
-from edl.common.malloc import keep_freed_memory
+from edl.kernels.malloc import keep_freed_memory
 from edl.nn.model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import SGD, Adagrad
-from edl.ps.aggregation import Policy, Update
+from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Outcome, Store
 from edl.ps.client import PsClient, PushOutcome, Span
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.slots import SlotMap
-from edl.ps.store import Outcome, Store
 
 TOKEN = "benchmark"
 DEADLINE_S = 120.0

@@ -21,20 +21,20 @@ import numpy as np
 
 from benchmarks.measure import Sample, alternate, sample, table
 from edl.common.identity import Identity
-from edl.common.malloc import keep_freed_memory
+from edl.kernels.malloc import keep_freed_memory
 from edl.nn.model_spec import ModelSpec, TableSpec
 from edl.nn.optimizers import SGD
-from edl.ps.aggregation import Policy, Update
-from edl.ps.connection import PlaneEndpoint, PlaneShardConnection
-from edl.ps.dense import Chunk
-from edl.ps.ledger import Span
+from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.dense import Chunk
+from edl.ps.books.ledger import Span
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Outcome, PullPlan, Pushed, Store
 from edl.ps.metrics import Metrics
-from edl.ps.plane import Backend, Listening, Plane
-from edl.ps.shard import ShardPull, ShardPush
-from edl.ps.slots import SlotMap
-from edl.ps.small import Board
-from edl.ps.store import Outcome, PullPlan, Pushed, Store
-from edl.ps.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
+from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
+from edl.ps.wire.plane import Backend, Listening, Plane
+from edl.ps.wire.pulls import Board
+from edl.ps.wire.shard import ShardPull, ShardPush
+from edl.ps.wire.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
 
 MEGABYTES = (1, 4, 16, 64)
 CLIENTS = (1, 4)

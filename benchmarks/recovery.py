@@ -28,10 +28,10 @@ import psutil
 
 from benchmarks.measure import ROUNDS, spread
 from benchmarks.watching import follow, timed
+from edl.cli import jobs
 from edl.common.settings import JobSettings
 from edl.master import serve
 from edl.runtime.nursery import ForkedReplica, Nursery
-from edl.watch import jobs
 
 VICTIM = 0
 DEADLINE_S = 60.0

@@ -122,7 +122,7 @@ def owners(stacks: str) -> dict[str, collections.Counter[str]]:
 
 
 def _function(frame: str) -> str:
-    """ "Table.gather (ps/table.py)" of "Table.gather (any/folder/ps/table.py:123)"."""
+    """ "Table.gather (ps/rows/table.py)" of "Table.gather (any/folder/ps/table.py:123)"."""
     name, _, place = frame.partition(" (")
     return f"{name} ({'/'.join(place.rpartition(':')[0].split('/')[-2:])})"
 

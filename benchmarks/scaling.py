@@ -38,14 +38,14 @@ from benchmarks.parameters import DEADLINE_S, POLICY, TOKEN, There
 from benchmarks.peers import work as deepfm
 from benchmarks.processes import processes
 from edl.common.identity import Identity
-from edl.common.malloc import keep_freed_memory
+from edl.kernels.malloc import keep_freed_memory
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import Adagrad
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
 from edl.ps.client import PsClient
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.slots import SlotMap
-from edl.ps.store import Store
 
 CARRIERS = {"TCP": "tcp", "shared memory": "shm"}
 ACROSS_HOSTS = {"TCP with TLS": "tls"}

@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.measure import spread
 from benchmarks.watching import first, follow, timed
+from edl.cli import jobs
 from edl.common.settings import JobSettings
-from edl.watch import jobs
 
 SIZES = (100_000, 1_000_000, 2_600_000)
 ROUNDS = 3

@@ -15,17 +15,17 @@ import time
 import numpy as np
 
 from benchmarks.measure import spread
-from edl.common.malloc import keep_freed_memory
+from edl.kernels.malloc import keep_freed_memory
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
-from edl.ps import recovery
-from edl.ps.aggregation import Policy, Update
-from edl.ps.chain import Folder
-from edl.ps.ledger import Span
-from edl.ps.recovery import Recorder
-from edl.ps.slots import SlotMap
-from edl.ps.store import Store
-from edl.ps.table import RowBlock
+from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.ledger import Span
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
+from edl.ps.rows.table import RowBlock
+from edl.ps.snapshots import recovery
+from edl.ps.snapshots.chain import Folder
+from edl.ps.snapshots.recovery import Recorder
 
 ROWS = 2_600_000
 PUSH = 2000

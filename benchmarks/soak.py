@@ -33,8 +33,8 @@ import numpy as np
 from benchmarks import measure
 from benchmarks.watching import first, timed
 from edl.chaos import cell, injector, schedule
+from edl.cli import jobs
 from edl.common.settings import JobSettings
-from edl.watch import jobs
 
 SERVERS, MINIBATCH, EPOCHS, DELAY_S = 3, 32, 4, 0.02
 STEP_S = DELAY_S + 0.006  # a guess, for how many records fill a run

@@ -97,7 +97,7 @@ def simulated(definition: ModuleType, data: Path, seed: int, late: int, stalled:
 def job(folder: Path, data: Path, seed: int, ahead: int) -> float:
     """The accuracy that a real job ends with."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from jobs import Job
+    from tools.jobs import Job
 
     train, validation = (next(data.glob(f"{part}*")) for part in ("train", "validation"))
     running = Job(

@@ -21,8 +21,8 @@ import psutil
 
 from benchmarks.measure import ROUNDS, load, machine, spread
 from benchmarks.watching import first, follow, timed
+from edl.cli.jobs import Job
 from edl.common.paths import job_folder
-from edl.watch.jobs import Job
 
 DEADLINE_S = 120.0
 EDL = (sys.executable, "-m", "edl")

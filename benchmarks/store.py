@@ -27,7 +27,7 @@ import psutil
 from numpy.typing import NDArray
 
 from benchmarks.measure import Found, Sample, alternate, ratio, sample, spread
-from edl.common.kernels import (
+from edl.kernels.compile import (
     BYTES_1D,
     FLOATS_1D,
     FLOATS_2D,
@@ -36,14 +36,14 @@ from edl.common.kernels import (
     INTS_1D_IN,
     compiled,
 )
-from edl.common.malloc import keep_freed_memory
+from edl.kernels.malloc import keep_freed_memory
 from edl.nn import optimizers as specs
 from edl.nn.model_spec import TableSpec
-from edl.ps import work as shared_work
-from edl.ps.memory import huge_pages
-from edl.ps.optimizers import constants_of, make_rule, step
-from edl.ps.rows import STRIDE, copy_row, prefetch_row
-from edl.ps.table import Table
+from edl.ps.rows import work as shared_work
+from edl.ps.rows.memory import huge_pages
+from edl.ps.rows.optimizers import constants_of, make_rule, step
+from edl.ps.rows.passes import STRIDE, copy_row, prefetch_row
+from edl.ps.rows.table import Table
 
 BATCH = 100_000
 REQUEST = 1000  # ids of a push, where pauses are looked for
@@ -288,7 +288,7 @@ def start() -> str:
     """A process that imports the store and makes a table, its kernels cached."""
     code = (
         "from edl.nn.model_spec import TableSpec; from edl.nn.optimizers import Adam\n"
-        "from edl.ps.optimizers import make_rule; from edl.ps.table import Table\n"
+        "from edl.ps.rows.optimizers import make_rule; from edl.ps.rows.table import Table\n"
         "Table(TableSpec('t', 16), 0, make_rule(Adam()))"
     )
     took = []

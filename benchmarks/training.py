@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 
 from benchmarks.measure import Sample, alternate, cpu_s, sample, table
+from edl.cli.jobs import Job
 from edl.common.paths import job_folder
-from edl.watch.jobs import Job
 
 MINIBATCH = 512
 EPOCHS, LONG_EPOCHS = 12, 40

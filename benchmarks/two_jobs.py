@@ -1,6 +1,6 @@
 """ElasticDL's experiment: two jobs on a cluster that is too small for both, elastic against gang scheduling.
 
-    python tests/kube.py --nodes 3 --cpu 8          # in another shell: the cluster, 24 cores
+    python tests/tools/kube.py --nodes 3 --cpu 8          # in another shell: the cluster, 24 cores
     python -m benchmarks.two_jobs [--rounds N]      # docs/two-jobs.svg and a table
 
 Each job asks for 13 of 24 cores: a master, a server, 6 workers of 2. The second one comes DELAY_S after the

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-from edl.watch import jobs
+from edl.cli import jobs
 
 
 def follow(job: jobs.Job, until: Callable[[jobs.Status], object], deadline_s: float) -> jobs.Status:

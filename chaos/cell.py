@@ -283,6 +283,6 @@ def _sum(missing: np.ndarray[Any, np.dtype[np.float64]]) -> int:
 
 
 def _piece(data: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Tensors of a checkpoint's file, and what they are (ps/snapshot.py)."""
+    """Tensors of a checkpoint's file, and what they are (ps/snapshots/cut.py)."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return safetensors.numpy.load(data), json.loads(header["__metadata__"]["edl"])

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from ..cli.jobs import Job
 from ..common.errors import EdlError, JobError
-from ..watch.jobs import Job
 from .schedule import Injection
 
 Pids = Mapping[str, Mapping[int, int]]  # by role, then index

@@ -22,10 +22,10 @@ from typing import Any, Self
 
 import psutil
 
+from ..cli.jobs import Job
 from ..common import faults, unreliable
 from ..common.errors import EdlError
 from ..common.settings import JobSettings
-from ..watch.jobs import Job
 from .controller import CONTINUE, OFF, Answer, Controller, Hit
 
 REGISTERS = ("worker.register", "ps.register")

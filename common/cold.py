@@ -1,6 +1,6 @@
 """Whether kernels will be compiled at the next start, told without numba.
 
-numba keeps the machine code of a file beside it, or where it is told to (kernels.keep_elsewhere), and
+numba keeps the machine code of a file beside it, or where it is told to (kernels/compile.py), and
 compiles anew where the file has changed since.
 """
 
@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-_PS = Path(__file__).parents[1] / "ps"
-_KERNELS = ("turns", "small")  # files with kernels that every server has a use for
+_WIRE = Path(__file__).parents[1] / "ps" / "wire"
+_KERNELS = ("turns", "pulls")  # files with kernels that every server has a use for
 
 
 def must_compile(
-    sources: Path = _PS, names: Iterable[str] = _KERNELS, kept: Iterable[Path] | None = None
+    sources: Path = _WIRE, names: Iterable[str] = _KERNELS, kept: Iterable[Path] | None = None
 ) -> bool:
     """None is kept that is as new as its source. `kept`: where they may be, by default all places."""
     files = [file for place in (_places() if kept is None else kept) for file in _in(place)]
@@ -27,7 +27,7 @@ def must_compile(
 
 
 def _places() -> Iterable[Path]:
-    yield _PS / "__pycache__"
+    yield _WIRE / "__pycache__"
     for variable in ("EDL_KERNEL_CACHE", "NUMBA_CACHE_DIR"):
         if folder := os.environ.get(variable):
             yield Path(folder)

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from ..common.kernels import (
+from ..kernels.compile import (
     BOOLEAN,
     BYTES_1D_IN,
     INTS_1D,

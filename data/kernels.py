@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..common.kernels import (
+from ..kernels.compile import (
     BYTES_1D_IN,
     INTEGER,
     INTS_1D,

@@ -1,6 +1,6 @@
 """`python -m edl.launch`: the coordinator of a launched job, or, with --node, one of its node agents.
 
-The coordinator has a supervisor (master/supervisor.py), which starts it again when it is killed. The
+The coordinator has a supervisor (durable/supervisor.py), which starts it again when it is killed. The
 job's identity comes in EDL_TOKEN and EDL_IDENTITY. Exit codes: those of `edl launch`.
 """
 
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         from .serve import serve
 
         return serve(job_dir, given.stop)
-    from ..master.supervisor import supervise
+    from ..durable.supervisor import supervise
 
     return supervise(job_dir, (sys.executable, "-m", "edl.launch"))
 

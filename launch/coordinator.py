@@ -1,4 +1,4 @@
-"""The coordinator of a launched job: the rounds (master/rendezvous.py) behind one lock, and on disk.
+"""The coordinator of a launched job: the rounds (launch/rounds.py) behind one lock, and on disk.
 
 Every event is applied under the lock, written to the journal before it is answered, and wakes all held
 calls. A thread lets time pass. Killed and started again, the coordinator finds its state and serves
@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from ..common.clock import Clock
 from ..common.errors import EdlError
-from ..master.journal import Journal
-from ..master.rendezvous import DONE, FAILED, STOPPED, Failure, Node, Rendezvous, Round
+from ..durable.journal import Journal
+from .rounds import DONE, FAILED, STOPPED, Failure, Node, Rendezvous, Round
 from .settings import LaunchSettings
 
 log = logging.getLogger("edl.launch")

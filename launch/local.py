@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Self
 
+from ..cli import follow, jobs, logs, view
 from ..common import paths
 from ..common.errors import UsageError
 from ..common.identity import Identity, given_identity
 from ..common.listen import is_loopback, own_host
-from ..watch import follow, jobs, logs, view
 from .settings import LaunchSettings
 
 _COMMAND = (sys.executable, "-m", "edl.launch")
@@ -159,7 +159,7 @@ def _watch(
 
 
 class Screen:
-    """Events of the job and what its script prints, line by line (watch/screen.py)."""
+    """Events of the job and what its script prints, line by line (cli/screen.py)."""
 
     def __init__(self, job: jobs.Job, say: Callable[[str], None]) -> None:
         self._job = job

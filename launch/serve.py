@@ -1,6 +1,6 @@
 """The coordinator as a process: its folder, its port, its end.
 
-Started by a supervisor (master/supervisor.py), and again by it when it is killed. DIR/master.json says
+Started by a supervisor (durable/supervisor.py), and again by it when it is killed. DIR/master.json says
 where it serves, DIR/result.json is its last status, as of any job.
 """
 
@@ -20,7 +20,7 @@ from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError
-from ..master.journal import Journal
+from ..durable.journal import Journal
 from ..proto import master_pb2_grpc, rendezvous_pb2_grpc
 from .coordinator import Coordinator
 from .servicer import LookServicer, RendezvousServicer

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import grpc
 
 from ..common.errors import EdlError
-from ..master.rendezvous import Failure
 from ..proto import master_pb2, master_pb2_grpc, rendezvous_pb2_grpc
 from ..proto import rendezvous_pb2 as pb
 from .coordinator import Coordinator
+from .rounds import Failure
 
 _LONGEST_WAIT_S = 60.0  # of a held call
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..common.errors import UsageError
 from ..common.settings import Stored
-from ..master.rendezvous import Policy
+from .rounds import Policy
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         finally:
             if nursery is not None:
                 nursery.close()
-    from .supervisor import COMMAND, supervise
+    from ..durable.supervisor import COMMAND, supervise
 
     told = ["--settings", str(given.settings)] if given.settings else []
     told += ["--checked", str(given.checked)] if given.checked else []

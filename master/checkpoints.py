@@ -15,11 +15,11 @@ from typing import Any
 
 from ..common import storage
 from ..common.errors import CheckpointError, EdlError, Unreachable
+from ..durable.loop import Script
 from .collective import Collective
 from .core import Core
 from .evaluation import Round
 from .judge import Judge, Judges
-from .loop import Script
 from .server_group import ServerGroup
 from .servers import Cut, Snapshot
 

@@ -8,7 +8,7 @@ begins with, so the same queue as with parameter servers keeps every record's co
 A cut is a copy that one member takes of its state between two steps and writes beside training.
 Snapshots are such cuts: what the group begins from should all its members be lost at once.
 
-Of a sharded state (worker/sharded_state.py) each member has a part: then all of a round take the cut,
+Of a sharded state (worker/group/sharded_state.py) each member has a part: then all of a round take the cut,
 after the same step, and each writes its share of the files.
 """
 
@@ -27,9 +27,9 @@ from typing import Any
 
 from ..common import faults, storage
 from ..common.errors import EdlError, JobError, Unreachable
+from ..durable.loop import Script
 from ..proto import master_pb2 as pb
 from .core import RETRY_S, Core
-from .loop import Script
 from .membership import WORKER
 from .plan import Kind
 from .rounds import Farewell, Peer, Rounds

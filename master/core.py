@@ -19,9 +19,9 @@ from ..common import faults
 from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.settings import JobSettings
+from ..durable.journal import Journal
+from ..durable.loop import Loop, Script
 from .evaluation import Evaluations
-from .journal import Journal
-from .loop import Loop, Script
 from .membership import Membership
 from .replicas import Replicas
 from .status import Status

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..common import faults
+from ..durable.loop import Script
 from .checkpoints import Checkpoints
 from .collective import Collective
 from .core import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, Core
 from .evaluation import Round, metrics_of, pack
 from .judge import Judges
-from .loop import Script
 from .plan import Kind, Piece
 from .quarantine import by_record, count, data_of
 from .server_group import ServerGroup

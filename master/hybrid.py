@@ -4,7 +4,7 @@ A span counts when the group has applied its dense part and every server its row
 the other in a step, so they may stand at different positions of a task when something is lost. What
 comes back is fenced on the servers, and leased again from the least of all positions, the others
 being boundaries of minibatches: then a span is new to a side as a whole, or not at all. A server drops
-what it has as a duplicate, and the members what the group has (worker/hybrid_trainer.py).
+what it has as a duplicate, and the members what the group has (worker/group/hybrid.py).
 
 A server that is replaced ends the round, for the members would run ahead of it. A checkpoint's cut is
 taken by a member where nothing is under way (`TAKE_ALL`), so that both sides stand at the same place.
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import EdlError
+from ..durable.loop import Script
 from ..proto import master_pb2 as pb
 from .collective import Collective
 from .core import Core
-from .loop import Script
 from .server_group import ServerGroup
 from .servers import Cut, Snapshot
 

@@ -27,15 +27,15 @@ from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
+from ..durable.journal import Journal
+from ..durable.loop import Script
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Note, OnReport, Replica, Report, Runtime
 from .collective import Collective
 from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core, as_told, go_on_with
 from .course import Course
 from .hybrid import Hybrid
-from .journal import Journal
 from .judge import Judges
-from .loop import Script
 from .losses import Losses
 from .membership import SERVER, WORKER, Member
 from .parking import Parked, Parking

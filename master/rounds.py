@@ -14,7 +14,7 @@ them is lost, or says that it failed: the others are told to give up the step un
 the next one is formed once all who are left are here, so that nobody is left behind in the old one;
 whoever does not come back within `patience_s` is `overdue`.
 
-A sharded state (worker/sharded_state.py) is held in parts, named (world, rank) after the round that
+A sharded state (worker/group/sharded_state.py) is held in parts, named (world, rank) after the round that
 cut it: a member has its own and a mirror of its neighbour's. Two parts of one version and name are
 equal, whoever has them. The next round goes on from the newest version of which all parts are here:
 a death leaves one, two neighbours that die at once do not, and all begin from a snapshot. Whoever

@@ -31,6 +31,7 @@ from ..common.identity import job_identity
 from ..common.listen import own_host
 from ..common.process import STACK_SIGNAL
 from ..common.settings import JobSettings
+from ..durable.journal import Journal
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
 from ..runtime.base import OnReport, Runtime
@@ -38,7 +39,6 @@ from ..runtime.local import LocalRuntime
 from ..runtime.nursery import ForkedReplica, Nursery
 from . import check
 from .core import EXIT_INTERRUPTED, MEMORY
-from .journal import Journal
 from .judge import Judges, judges_of
 from .master import Master
 from .plan import Plan, check_same_plan, cut, plan_of, sources_of

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..common import faults
 from ..common.errors import JobError, PeerError, Unreachable
+from ..durable.loop import Script
 from ..proto import master_pb2 as pb
 from .core import RETRY_S, Core
-from .loop import Script
 from .membership import SERVER, WORKER, Member
 from .plan import Kind
 from .servers import NUM_SLOTS, Cut, Servers

@@ -48,7 +48,7 @@ def initial_rows(seed: int, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[
     if spec.initializer == "zeros":
         return np.zeros((len(ids), spec.dim), np.float32)
     if spec.initializer == "uniform":
-        from .uniform import uniform_rows  # numba
+        from ..kernels.uniform import uniform_rows  # numba
 
         rows = np.empty((len(ids), spec.dim), np.float32)
         uniform_rows(ids, key_of(seed, spec.name), spec.scale, rows)

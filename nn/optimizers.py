@@ -1,6 +1,6 @@
 """Optimizer specs: what a definition's `optimizer()` returns.
 
-Names, arguments and defaults are torch.optim's. The servers apply them (ps/optimizers.py); a spec
+Names, arguments and defaults are torch.optim's. The servers apply them (ps/rows/optimizers.py); a spec
 is plain data and imports no torch. `lr` is a number or a schedule of the server's version (steps).
 """
 

@@ -20,8 +20,8 @@ from ..common import log as logs
 from ..common import notice, rpc
 from ..common.errors import EdlError, Unreachable
 from ..common.identity import job_identity
-from ..common.malloc import keep_freed_memory
 from ..common.settings import JobSettings
+from ..kernels.malloc import keep_freed_memory
 from .server import Server
 
 log = logging.getLogger("edl.ps")

@@ -32,8 +32,9 @@ from ..common.listen import host_of
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from ..proto import ps_pb2 as pb
 from ..proto import ps_pb2_grpc
-from .ledger import Entry, Span
-from .shard import (
+from .books.ledger import Entry, Span
+from .books.slots import SlotMap
+from .wire.shard import (
     Chunk,
     Floats,
     Ids,
@@ -45,7 +46,6 @@ from .shard import (
     ShardPushed,
     Waiter,
 )
-from .slots import SlotMap
 
 __all__ = [
     "Cut",
@@ -207,7 +207,7 @@ class AutoConnection:
         if not plane.tcp_port:
             return GrpcShardConnection(self._stub, self._slot_map_version)
         # The master, which never pulls, does without the kernels that this brings.
-        from .connection import PlaneEndpoint, PlaneShardConnection
+        from .wire.connection import PlaneEndpoint, PlaneShardConnection
 
         connection = PlaneShardConnection(
             PlaneEndpoint(self._host, plane.tcp_port, plane.unix_name, plane.host_id, self._shard),
@@ -515,7 +515,7 @@ class PsClient:
 
         `versions` are those of the pull that the gradients were computed on; `tables` maps a table
         to (unique ids[n], gradients[n, dim]). Buffers' changes travel in `dense`. `wire`: how
-        gradients travel (ps/quantize.py). Raises Unreachable at the deadline: push the same span
+        gradients travel (ps/wire/quantize.py). Raises Unreachable at the deadline: push the same span
         again, later or under a new attempt.
 
         `dense_into`: the arrays of the dense `pull`. Where all shards applied the span they get
@@ -799,7 +799,7 @@ class PsClient:
     ) -> Floats:
         if len(parts) == 1 and table in parts[0]:
             return parts[0][table]
-        from .rows import place_rows  # numba: the master has this module, too
+        from .rows.passes import place_rows  # numba: the master has this module, too
 
         rows = np.empty((count, self._dims[table]), np.float32)
         for place, part in zip(places, parts, strict=True):

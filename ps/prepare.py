@@ -1,20 +1,20 @@
 """`python -m edl.ps.prepare`: compile what servers need, of every optimizer, as an image is built.
 
 It takes a minute or two, which the first job on the image would wait for otherwise. Where the machine
-code is kept, common/kernels.py says.
+code is kept, kernels/compile.py says.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..common.ids import finite, sum_by_id
+from ..kernels.ids import finite, sum_by_id
 from ..nn import optimizers as specs
 from ..nn.model_spec import TableSpec
-from .optimizers import make_rule
-from .rows import Rows
-from .slots import SlotMap
-from .small import prepare
+from .books.slots import SlotMap
+from .rows.optimizers import make_rule
+from .rows.passes import Rows
+from .wire.pulls import prepare
 
 _DIMS = (16, 7)  # a usual one, which has kernels of its own, and any other
 OPTIMIZERS = (

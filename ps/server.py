@@ -33,16 +33,16 @@ from ..nn.model_spec import ModelSpec, TableSpec
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc, ps_pb2_grpc
-from . import snapshot
-from .aggregation import Policy, Update
-from .chain import Folder, job_id
-from .parameters import Parameters
-from .plane import Plane
-from .recovery import Coverage, Recorder, Restored, Snapshots, restore
+from .books.aggregation import Policy, Update
+from .books.parameters import Parameters
+from .books.slots import SlotMap
+from .books.store import Store
+from .books.trace import ShardTrace
 from .servicer import ParameterServerServicer
-from .slots import SlotMap
-from .store import Store
-from .trace import ShardTrace
+from .snapshots import cut as snapshot
+from .snapshots.chain import Folder, job_id
+from .snapshots.recovery import Coverage, Recorder, Restored, Snapshots, restore
+from .wire.plane import Plane
 
 log = logging.getLogger(__name__)
 

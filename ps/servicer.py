@@ -22,13 +22,13 @@ from ..common.errors import EdlError, NotPinned, Unreachable
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
 from ..proto import ps_pb2_grpc
-from . import snapshot
-from .aggregation import Update
-from .dense import ChunkKey
+from .books.aggregation import Update
+from .books.dense import ChunkKey
+from .books.store import Invalid, NotYet, Outcome, Store, span_of
 from .metrics import Metrics
-from .optimizers import Floats
-from .plane import Listening
-from .store import Invalid, NotYet, Outcome, Store, span_of
+from .rows.optimizers import Floats
+from .snapshots import cut as snapshot
+from .wire.plane import Listening
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from ..common import paths, storage
 from ..common.errors import UsageError
-from ..ps.store import Store
+from ..ps.books.store import Store
 from .compare import Checkpoint, dense_of, rows_of
 from .recording import Computed
 from .run import Replay, open_replay

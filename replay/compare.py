@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..common import storage
-from ..ps import snapshot
-from ..ps.aggregation import Policy
-from ..ps.slots import SlotMap
-from ..ps.store import Store
+from ..ps.books.aggregation import Policy
+from ..ps.books.slots import SlotMap
+from ..ps.books.store import Store
+from ..ps.snapshots import cut as snapshot
 from .shards import Shard, pin
 
 CUT = "checkpoint"

@@ -24,12 +24,12 @@ from ..model_zoo.spec import Definition
 from ..nn.fitness import least_records
 from ..nn.model_spec import ModelSpec
 from ..proto import master_pb2 as pb
-from ..ps.aggregation import Update
+from ..ps.books.aggregation import Update
+from ..ps.books.trace import digest
 from ..ps.client import Span
-from ..ps.trace import digest
 from ..worker.__main__ import choose_device
 from ..worker.describe import be_deterministic, load, model_maker, open_readers
-from ..worker.ps_trainer import PsTrainer, dense_tensors, model_spec
+from ..worker.servers.trainer import PsTrainer, dense_tensors, model_spec
 from ..worker.task_stream import Lease, TaskStream
 from .recording import Computed, Recording, Step, read
 from .shards import Difference, LocalPs, Shard, by_address

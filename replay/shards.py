@@ -18,14 +18,14 @@ from ..common import storage
 from ..common.settings import JobSettings
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
-from ..ps import snapshot
-from ..ps.aggregation import Policy, Update
+from ..ps.books.aggregation import Policy, Update
+from ..ps.books.dense import ChunkKey
+from ..ps.books.slots import SlotMap
+from ..ps.books.store import Outcome, Store
 from ..ps.client import PsClient, Pulled, PushOutcome, PushResult, Span
-from ..ps.dense import ChunkKey
-from ..ps.optimizers import Floats
-from ..ps.shard import ShardPull, ShardPulled, ShardPush
-from ..ps.slots import SlotMap
-from ..ps.store import Outcome, Store
+from ..ps.rows.optimizers import Floats
+from ..ps.snapshots import cut as snapshot
+from ..ps.wire.shard import ShardPull, ShardPulled, ShardPush
 from .recording import Step, Timeline
 
 _NOW_S = 1.0  # nobody else holds anything here, so no wait is one

@@ -32,9 +32,9 @@ from ..common import log as logs
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
 from ..common.identity import job_identity
-from ..common.malloc import keep_freed_memory
 from ..common.settings import JobSettings
 from ..data.reader import RecordReader
+from ..kernels.malloc import keep_freed_memory
 from ..master.client import MasterClient
 from ..model_zoo.spec import Definition
 from ..nn.fitness import least_records
@@ -44,19 +44,19 @@ from ..proto import master_pb2 as pb
 from ..proto import worker_pb2_grpc
 from ..ps.client import PsClient
 from . import keeper, nursery, pulse
-from .allreduce_trainer import AllReduceTrainer, GroupTrainer
-from .batch_rule import make_rule
 from .describe import be_deterministic, describe, load, model_maker, open_readers
-from .group_worker import GroupWorker
-from .hybrid_trainer import HybridTrainer
+from .group.allreduce import AllReduceTrainer, GroupTrainer
+from .group.batch_rule import make_rule
+from .group.hybrid import HybridTrainer
+from .group.loop import GroupWorker
+from .group.peers import StateServicer
+from .group.slices import RoundLeases, SliceStream
 from .leaving import leave_in_time
-from .peers import StateServicer
-from .ps_trainer import PsTrainer, model_spec
-from .slices import RoundLeases, SliceStream
+from .servers.loop import Worker
+from .servers.trace import TracedClient, WorkerTrace, ignore
+from .servers.trainer import PsTrainer, model_spec
 from .task_stream import TaskStream
 from .tasks import DefinitionTasks
-from .trace import TracedClient, WorkerTrace, ignore
-from .worker import Worker
 
 log = logging.getLogger("edl.worker")
 
@@ -298,7 +298,7 @@ class _Process:
             spec = model_spec(make_model(), definition.optimizer(), settings.seed)
         clock, follower = MonotonicClock(), None
         if settings.batch_rule == "adaptive":
-            from . import adaptive_batch  # what others need not import
+            from .group import adaptive_batch  # what others need not import
 
             follower = adaptive_batch.Follower(adaptive_batch.make(settings, spec.optimizer), clock)
         prepare: Callable[[Any], Any] = lambda features: None
@@ -321,8 +321,8 @@ class _Process:
                 backend = "cpu:gloo,cuda:nccl"  # rows are the CPU's
         elif settings.fully_shard:
             # What others need not import: 1.5 s.
-            from .sharded_trainer import ShardedTrainer, units
-            from .sharded_worker import ShardedWorker
+            from .group.sharded import ShardedTrainer, units
+            from .group.sharded_worker import ShardedWorker
 
             member = ShardedWorker
             trainer = ShardedTrainer(

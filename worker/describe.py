@@ -25,9 +25,9 @@ from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD, to_dict
 from ..nn.replace import prepare
 from ..proto import master_pb2 as pb
-from .group_state import another_model
+from .group.state import another_model
 from .predictions import check_output
-from .ps_trainer import model_spec
+from .servers.trainer import model_spec
 
 
 def load(settings: JobSettings) -> Definition:

@@ -67,7 +67,7 @@ def _prepare(strategy: str) -> None:
         importlib.import_module("torch._dynamo")  # which torch.optim wants: 2 s
     if strategy != "allreduce":  # which has no servers
         importlib.import_module("edl.ps.__main__")
-        importlib.import_module("edl.common.kernels").prepare()
+        importlib.import_module("edl.kernels.compile").prepare()
 
 
 def _reap() -> None:

@@ -21,7 +21,7 @@ from ..nn import metrics as streamed
 from ..nn.outputs import arrays_of
 from ..proto import master_pb2 as pb
 from . import predictions
-from .group_state import portable
+from .group.state import portable
 from .task_stream import Lease
 
 

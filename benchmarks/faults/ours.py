@@ -23,10 +23,10 @@ from benchmarks.faults.programs import Unavailable
 from benchmarks.measure import commit
 from benchmarks.watching import follow
 from edl import __version__
+from edl.cli import jobs
 from edl.common import storage
 from edl.common.errors import EdlError
 from edl.common.settings import JobSettings
-from edl.watch import jobs
 
 VERSION = f"edl {__version__} ({commit().partition(',')[0]})"
 START_S = 300.0  # the first job of an installation compiles its kernels

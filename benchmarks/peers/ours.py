@@ -4,7 +4,7 @@
         [--transport auto|shm|unix|tcp|grpc] [--pull_ahead 0|1] [--gradient_wire WIRE] [--compile]
 
 The server is `python -m edl.ps`, as a job starts it. The worker is the project's trainer in a loop
-like that of worker/worker.py: the next minibatch is prepared in another thread, the next pull and
+like that of worker/servers/loop.py: the next minibatch is prepared in another thread, the next pull and
 the last push run while this one computes (`--pull_ahead 0`: the pull waits for the push). The flags
 are those of a job, and so are their defaults.
 
@@ -37,18 +37,18 @@ from benchmarks.peers import work as w
 from benchmarks.peers.torch_model import DeepFM
 from edl.common import rpc
 from edl.common.identity import job_identity
-from edl.common.malloc import keep_freed_memory
 from edl.common.settings import JobSettings
+from edl.kernels.malloc import keep_freed_memory
 from edl.nn.embedding import Embedding
 from edl.nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from edl.nn.optimizers import Adagrad
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
-from edl.ps.aggregation import Policy, Update
+from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Outcome, Store
 from edl.ps.client import PsClient, Pulled, PushOutcome, PushResult, Span
-from edl.ps.slots import SlotMap
-from edl.ps.store import Outcome, Store
-from edl.worker.ps_trainer import PsTrainer, model_spec
+from edl.worker.servers.trainer import PsTrainer, model_spec
 
 SETTINGS = JobSettings(num_ps=1, use_async=True, log_level="warning")
 START_S = 60.0

@@ -12,8 +12,8 @@ import signal
 
 import numpy as np
 import pytest
-from jobs import Job, send, write_records
-from servers import dense, table
+from tools.jobs import Job, send, write_records
+from tools.servers import dense, table
 
 RECORDS, EPOCHS = 4000, 2
 CI_SEEDS = range(2)

@@ -2,12 +2,11 @@
 
 import json
 
-import jobs
 import pytest
-import stage
+from tools import jobs, stage
 
 from edl.chaos import cell
-from edl.watch.jobs import Job
+from edl.cli.jobs import Job
 
 # Its last minibatch waits for the gate.
 HELD = """

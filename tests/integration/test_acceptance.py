@@ -9,9 +9,9 @@ import signal
 
 import numpy as np
 import pytest
-from jobs import NO_RESTARTS, ZOO, Job, send, write_records
-from servers import dense, table
-from stage import Stage, counts, each, edl, owner, predictions, result
+from tools.jobs import NO_RESTARTS, ZOO, Job, send, write_records
+from tools.servers import dense, table
+from tools.stage import Stage, counts, each, edl, owner, predictions, result
 
 from edl.common import storage
 from edl.master.client import MasterClient

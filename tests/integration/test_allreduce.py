@@ -6,9 +6,9 @@ import signal
 
 import numpy as np
 import pytest
-from groups import MINIBATCH, RECORDS, counts, job_of, scale, stopped_in_order, values
-from jobs import NO_RESTARTS, send, write_records
-from servers import dense
+from tools.groups import MINIBATCH, RECORDS, counts, job_of, scale, stopped_in_order, values
+from tools.jobs import NO_RESTARTS, send, write_records
+from tools.servers import dense
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 from edl.data.datasets import prepare

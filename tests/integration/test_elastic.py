@@ -7,10 +7,10 @@ import signal
 import time
 
 import pytest
-from jobs import ZOO, Job, send, write_records
-from stage import Stage, counts, each, edl, kill_jobs, owner
+from tools.jobs import ZOO, Job, send, write_records
+from tools.stage import Stage, counts, each, edl, kill_jobs, owner
 
-from edl.watch.jobs import Job as CliJob
+from edl.cli.jobs import Job as CliJob
 
 MINIBATCH = 16
 

@@ -1,11 +1,11 @@
 """Whole jobs whose processes are not at 127.0.0.1: encrypted, with the books they always have."""
 
 import grpc
-import own
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from jobs import Job, write_records
-from stage import Stage, counts, each
+from tools import own
+from tools.jobs import Job, write_records
+from tools.stage import Stage, counts, each
 
 from edl.common import rpc
 from edl.common.errors import Unreachable

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from jobs import ZOO, write_records
-from servers import assert_exact
-from stage import edl, kill_jobs, result
+from tools.jobs import ZOO, write_records
+from tools.servers import assert_exact
+from tools.stage import edl, kill_jobs, result
 
 RECORDS = 2048  # their rows are more than the file system holds
 _MOUNT = 'mount -t tmpfs -o size=32k none "$0" && exec "$@"'

@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 import pytest
-from groups import MINIBATCH, RECORDS, counts, job_of, scale, stopped_in_order, values
-from jobs import WAIT_S, send, write_records
 from safetensors.torch import load_file
+from tools.groups import MINIBATCH, RECORDS, counts, job_of, scale, stopped_in_order, values
+from tools.jobs import WAIT_S, send, write_records
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 

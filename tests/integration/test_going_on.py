@@ -4,8 +4,8 @@ import signal
 
 import numpy as np
 import pytest
-from jobs import Job, write_records
-from servers import table
+from tools.jobs import Job, write_records
+from tools.servers import table
 
 from edl.common import storage
 

@@ -3,12 +3,12 @@
 import random
 import signal
 
-import groups
 import numpy as np
 import pytest
-from groups import MINIBATCH, RECORDS, scale
-from jobs import send, write_records
-from servers import dense, table
+from tools import groups
+from tools.groups import MINIBATCH, RECORDS, scale
+from tools.jobs import send, write_records
+from tools.servers import dense, table
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 

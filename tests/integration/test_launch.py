@@ -14,10 +14,10 @@ from typing import Any, Self
 import psutil
 import pytest
 
+from edl.cli.jobs import Job, kill
 from edl.common.identity import Identity
 from edl.launch import state
 from edl.master.client import MasterClient
-from edl.watch.jobs import Job, kill
 
 SCRIPT = Path(__file__).parents[1] / "launched" / "counting.py"
 DEADLINE_S = 300.0

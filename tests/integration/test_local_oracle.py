@@ -8,7 +8,7 @@ forward, BatchNorm's running statistics, dropout and a tensor without gradient.
 import numpy as np
 import pytest
 import torch
-from servers import serving
+from tools.servers import serving
 from torch import nn
 
 from edl.nn import (
@@ -24,7 +24,7 @@ from edl.nn import (
     torch_optimizer,
 )
 from edl.nn.optimizers import learning_rate
-from edl.worker.ps_trainer import PsTrainer, _seed_of, model_spec
+from edl.worker.servers.trainer import PsTrainer, _seed_of, model_spec
 
 torch.set_num_threads(1)
 STEPS = 200

@@ -20,8 +20,8 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from jobs import Job, send, write_records
-from servers import dense, table
+from tools.jobs import Job, send, write_records
+from tools.servers import dense, table
 
 RECORDS, EPOCHS = 2000, 2
 POINTS = ["lease", "commit", "answer", "requeue", "cut", "epoch_end", "evaluate", "shutdown"]

@@ -5,7 +5,7 @@ logistic regression of the same ids (scikit-learn, C = 0.1) reaches an AUC of 0.
 """
 
 import pytest
-from jobs import Job
+from tools.jobs import Job
 
 from edl.data.datasets import list_datasets, prepare
 

@@ -4,8 +4,8 @@ A test's docstring says what was broken once to see it fail.
 """
 
 import pytest
-from jobs import ZOO, Job, write_records
-from stage import counts, each
+from tools.jobs import ZOO, Job, write_records
+from tools.stage import counts, each
 
 MINIBATCH = 16
 RECORDS = 256

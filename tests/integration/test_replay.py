@@ -6,8 +6,8 @@ import signal
 
 import pytest
 import torch
-from jobs import Job, send, write_records
 from safetensors.numpy import load_file
+from tools.jobs import Job, send, write_records
 
 from edl.common.errors import UsageError
 from edl.replay.command import replay

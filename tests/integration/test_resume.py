@@ -13,12 +13,12 @@ import sys
 import time
 
 import pytest
-from jobs import ZOO, write_records
-from servers import dense, table
-from stage import edl, kill_jobs, result
+from tools.jobs import ZOO, write_records
+from tools.servers import dense, table
+from tools.stage import edl, kill_jobs, result
 
+from edl.cli.jobs import Job
 from edl.common import storage
-from edl.watch.jobs import Job
 
 RECORDS, EPOCHS = 2048, 2
 

@@ -10,8 +10,8 @@ import re
 import signal
 
 import pytest
-from jobs import Job, send, write_records
-from servers import assert_exact
+from tools.jobs import Job, send, write_records
+from tools.servers import assert_exact
 
 RECORDS, EPOCHS = 3000, 2
 

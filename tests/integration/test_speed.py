@@ -14,9 +14,9 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from jobs import Job, send, write_records
-from servers import dense, table
-from stage import Stage, counts, each
+from tools.jobs import Job, send, write_records
+from tools.servers import dense, table
+from tools.stage import Stage, counts, each
 from zoo import plain
 
 from edl.common import rpc

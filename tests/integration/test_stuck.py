@@ -2,8 +2,8 @@
 
 import time
 
-from jobs import NO_RESTARTS, Job, write_records
-from stage import counts, each
+from tools.jobs import NO_RESTARTS, Job, write_records
+from tools.stage import counts, each
 
 RECORDS, MINIBATCH = 128, 16
 SPAN = set(range(64, 80))  # the minibatch of record 70

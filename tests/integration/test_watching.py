@@ -5,7 +5,7 @@ import urllib.request
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from jobs import Job, write_records
+from tools.jobs import Job, write_records
 
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import kube
 import pytest
 import yaml
+from tools import kube
 
 HERE = Path(__file__).parent
 # The first test's includes the start of the cluster, and maybe the building of Kubernetes.

@@ -2,8 +2,8 @@
 
 import threading
 
-import kube
 import pytest
+from tools import kube
 
 import edl
 

@@ -1,11 +1,11 @@
-"""Pods of a real cluster as every runtime: see tests/conformance.py."""
+"""Pods of a real cluster as every runtime: see tests/tools/conformance.py."""
 
 from __future__ import annotations
 
-import kube
 import pytest
-from conformance import *
-from conformance import PROGRAMS, WAIT_S
+from tools import kube
+from tools.conformance import *
+from tools.conformance import PROGRAMS, WAIT_S
 
 from edl.k8s import names, pods
 from edl.k8s.api import Api

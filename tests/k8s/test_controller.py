@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import kube
 import pytest
-from jobs import ZOO, write_records
-from servers import assert_exact
+from tools import kube
+from tools.jobs import ZOO, write_records
+from tools.servers import assert_exact
 
 from edl.common import storage
 

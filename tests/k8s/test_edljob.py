@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import kube
 import pytest
 import yaml
+from tools import kube
 
 from .tools import Unreachable, fetch
 

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import kube
 import pytest
 import torch
 import yaml
-from jobs import NO_RESTARTS, ZOO
+from tools import kube
+from tools.jobs import NO_RESTARTS, ZOO
 
 from .images import Store, told
 from .test_jobs import Run

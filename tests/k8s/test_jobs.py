@@ -13,11 +13,11 @@ import threading
 import time
 from pathlib import Path
 
-import kube
 import numpy as np
 import pytest
-from jobs import ZOO, write_records
-from servers import assert_exact, dense
+from tools import kube
+from tools.jobs import ZOO, write_records
+from tools.servers import assert_exact, dense
 
 from edl.common import storage
 from edl.data.datasets import prepare

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import json
 
-import kube
 import pytest
-from jobs import write_records
+from tools import kube
+from tools.jobs import write_records
 
 PODS = {"hostPID": True, "hostIPC": True, "hostNetwork": True, "nodeName": "node0"}
 PODS |= {"serviceAccountName": "edl-controller", "automountServiceAccountToken": True}

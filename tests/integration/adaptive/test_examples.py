@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from elastic import generation
+from tools.elastic import generation
 
 import edl
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from elastic import elastic
-from noise import Loop, mean, multi_sample, smoothed
+from tools.elastic import elastic
+from tools.noise import Loop, mean, multi_sample, smoothed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from elastic import elastic, generation
+from tools.elastic import elastic, generation
 from torch import distributed
 
 from edl.adaptive import checkpoint, collective, loop

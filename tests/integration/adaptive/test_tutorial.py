@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from elastic import generation
+from tools.elastic import generation
 
 import edl
 from edl.adaptive import collective, loop, parallel

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from noise import mean, multi_sample, smoothed, squared
+from tools.noise import mean, multi_sample, smoothed, squared
 
 from edl.adaptive.gradient_noise_scale import (
     EVERY,

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from noise import Loop, mean, multi_sample, smoothed
+from tools.noise import Loop, mean, multi_sample, smoothed
 from torch import distributed, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR, OneCycleLR
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver import ApiServer
-from clustered import FLAGS, add_pod, say
+from tools.apiserver import ApiServer
+from tools.clustered import FLAGS, add_pod, say
 
-from edl import cli
+from edl.cli import jobs
+from edl.cli import main as cli
 from edl.common import paths, rpc
 from edl.common.settings import JobSettings
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
-from edl.watch import jobs
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -144,7 +144,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
     monkeypatch.setenv("KUBECONFIG", str(path))
     # The official client reads the variable when it is imported.
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-    monkeypatch.setattr("edl.watch.cluster.PATIENCE_S", 0.5)
+    monkeypatch.setattr("edl.cli.cluster.PATIENCE_S", 0.5)
     yield found
     found.close()
 

@@ -4,9 +4,9 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from edl.cli import report
+from edl.cli import follow, jobs, screen
+from edl.cli.main import report
 from edl.common.settings import JobSettings
-from edl.watch import follow, jobs, screen
 
 script, log_format = sys.argv[1:]
 settings = JobSettings(job_name="census", model_def="iris", num_ps=1, validation_data="/v.csv")

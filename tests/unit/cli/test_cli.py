@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from edl import cli
+from edl.cli import jobs
+from edl.cli import main as cli
 from edl.common import paths
-from edl.watch import jobs
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -232,7 +232,7 @@ def test_command_that_is_not_there_is_a_usage_error(run: Run) -> None:
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
-        "import sys; from edl import cli; cli.run(sys.argv[1:]); "
+        "import sys; from edl.cli import main as cli; cli.run(sys.argv[1:]); "
         "heavy = {'torch', 'numpy', 'pyarrow', 'numba', 'tensorboard', 'grpc', 'pydantic', 'rich', "
         "'kubernetes', 'urllib3', 'cryptography', 'scipy'}; "
         "sys.exit(str(sorted(heavy & set(sys.modules)) or ''))"

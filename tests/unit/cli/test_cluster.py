@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver import ApiServer
-from clustered import FLAGS, NOW, the_job
+from tools.apiserver import ApiServer
+from tools.clustered import FLAGS, NOW, the_job
 
+from edl.cli import submit
 from edl.common.settings import JobSettings
 from edl.k8s import pods
-from edl.watch import submit
 
 Run = Callable[..., tuple[int, str, str]]
 

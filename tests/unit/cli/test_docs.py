@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edl import cli
+from edl.cli import main as cli
 from edl.common.settings import knobs
 
 DOCS = Path(__file__).parents[3] / "docs" / "cli.md"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from clustered import FLAGS
+from tools.apiserver import ApiServer
+from tools.clustered import FLAGS
 
 Run = Callable[..., tuple[int, str, str]]
 

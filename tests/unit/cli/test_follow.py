@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edl.cli import jobs, logs
 from edl.common import paths
 from edl.common.identity import IDENTITY_VARIABLE, Identity
-from edl.watch import jobs, logs
 
 HERE = Path(__file__).parent
 

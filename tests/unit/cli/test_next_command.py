@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl import cli
+from edl.cli import main as cli
+from edl.cli.next_command import next_command
+from edl.cli.options import given_values
 from edl.common.resolve import typed
 from edl.common.settings import JobSettings, knobs
-from edl.watch.next_command import next_command
-from edl.watch.options import given_values
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\n\r"), max_size=12)
 VALUE = st.one_of(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edl.common.ids import add_by_place, distinct, finite, sum_by_id
+from edl.kernels.ids import add_by_place, distinct, finite, sum_by_id
 
 ANY_ID = st.integers(-(2**63), 2**63 - 1)
 IDS = st.one_of(

@@ -8,13 +8,13 @@ import numba
 import pytest
 from numba.core import caching
 
-from edl.common import kernels
-from edl.common.kernels import INTEGER, compiled
+from edl.kernels import compile as kernels
+from edl.kernels.compile import INTEGER, compiled
 
 SOURCES = {
     "kernel.py": "from near import near\ndef kernel(x):\n    return near(x)\n",
     "near.py": """
-from edl.common.kernels import inlined
+from edl.kernels.compile import inlined
 from far import FACTOR, far
 
 @inlined
@@ -31,7 +31,7 @@ def far(x):
     return x + 1
 """,
     "main.py": """
-from edl.common.kernels import INTEGER, compiled
+from edl.kernels.compile import INTEGER, compiled
 from kernel import kernel
 
 code = compiled(kernel, INTEGER)

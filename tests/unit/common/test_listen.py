@@ -4,9 +4,9 @@ import socket
 import threading
 import urllib.request
 
-import own
 import pytest
 from prometheus_client import CollectorRegistry
+from tools import own
 
 from edl.common import listen
 from edl.common.errors import UsageError

@@ -6,10 +6,9 @@ import threading
 import time
 
 import grpc
-import own
-import proxy
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tools import own, proxy
 
 from edl.common import rpc
 from edl.common.errors import EdlError, Unauthenticated, Unreachable, UsageError

@@ -6,7 +6,7 @@ from pathlib import Path
 import edl
 
 ROOT = Path(edl.__file__).parent
-FOLDERS = ("master", "worker", "runtime", "launch", "adaptive")
+FOLDERS = ("master", "worker", "runtime", "adaptive", "launch", "durable")
 # What waits for ever where it is called so; with how many arguments it does not.
 WAITS = {"wait": 1, "wait_for": 2, "join": 1, "result": 1, "get": 1, "acquire": 1, "recv": 9}
 COLLECTIVE = "an operation of torch's group, which has a timeout of its own"
@@ -15,15 +15,15 @@ DEADLINES = {"timeout", "timeout_s", "block", "blocking"}
 
 # file: source of the call: why it may wait for ever
 REASONS = {
-    "master/loop.py": {"done.result()": "it is done"},
-    "master/supervisor.py": {
+    "durable/loop.py": {"done.result()": "it is done"},
+    "durable/supervisor.py": {
         "self._start(after).wait()": "its whole work: the master is its child, and says what it does"
     },
-    "worker/worker.py": {
+    "worker/servers/loop.py": {
         "ahead.result()": "a pull, which ends within --server_wait_s",
         "push.result.result()": "a push, likewise",
     },
-    "worker/hybrid_trainer.py": {
+    "worker/group/hybrid.py": {
         "self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)": (
             "its thread's exchanges and pushes end within their deadlines, or are its error"
         ),
@@ -41,9 +41,11 @@ REASONS = {
     "runtime/nursery.py": {"adopted.wait()": "a thread that waits for the end of a process"},
     "runtime/local.py": {"child.wait()": "the same"},
     "launch/local.py": {"node.wait()": "the same"},
-    "worker/adaptive_batch.py": {"self._answer.result()": "it is done"},
-    "worker/process_group.py": {"made.result()": "the end of the round, at the latest, settles it"},
-    "worker/sharded_trainer.py": {"work.wait()": COLLECTIVE},
+    "worker/group/adaptive_batch.py": {"self._answer.result()": "it is done"},
+    "worker/group/process_group.py": {
+        "made.result()": "the end of the round, at the latest, settles it"
+    },
+    "worker/group/sharded.py": {"work.wait()": COLLECTIVE},
     "adaptive/collective.py": {"self._todo.get()": "a daemon thread's next work"}
     | dict.fromkeys(
         (

@@ -11,18 +11,18 @@ from functools import cache
 from pathlib import Path
 
 import click
-import data_tables
 import pytest
 from click.testing import CliRunner
+from tools import data_tables
 
-from edl import cli
+from edl.cli import main as cli
 from edl.common.settings import knobs, spellings
 from edl.data.datasets import prepare
 from edl.data.open import open_reader
 from edl.model_zoo.check import check_definition
 from edl.model_zoo.spec import CALLBACKS, load_definition
 
-ROOT = Path(cli.__file__).resolve().parent
+ROOT = Path(cli.__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text()
 WALKTHROUGH = (ROOT / "docs/walkthrough.md").read_text()
@@ -236,7 +236,7 @@ def test_callbacks_of_the_contract_are_documented():
 def test_tables_of_data_are_those_that_the_code_makes():
     text = (ROOT / "docs/data.md").read_text()
 
-    assert data_tables.page(text) == text, "run: python tests/data_tables.py"
+    assert data_tables.page(text) == text, "run: python tests/tools/data_tables.py"
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from queue import Queue
 
 import pytest
-from apiserver import ApiServer
+from tools.apiserver import ApiServer
 
 from edl.k8s.api import Api
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from apiserver import ApiServer
+from tools.apiserver import ApiServer
 
 from edl.common.identity import Identity
 from edl.k8s import decide, names, objects, pods

@@ -6,7 +6,7 @@ import threading
 from queue import Queue
 
 import pytest
-from apiserver import ApiServer
+from tools.apiserver import ApiServer
 
 from edl.common.errors import JobError
 from edl.k8s import lease as module

@@ -15,7 +15,7 @@ import yaml
 import edl
 from edl.common.settings import JobSettings
 from edl.model_zoo.image import BASE_IMAGE
-from edl.ps.slots import NUM_SLOTS
+from edl.ps.books.slots import NUM_SLOTS
 
 MANIFESTS = Path(edl.__file__).parent / "k8s" / "manifests"
 (VERSION,) = yaml.safe_load((MANIFESTS / "chart/files/edljobs.yaml").read_text())["spec"][

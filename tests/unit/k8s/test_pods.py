@@ -162,7 +162,9 @@ def test_names_of_variables_are_those_that_the_processes_read():
 def test_edl_help_imports_no_kubernetes():
     import subprocess
 
-    code = "import sys, edl.cli; edl.cli.run(['--help']); print('kubernetes' in sys.modules)"
+    code = (
+        "import sys, edl.cli.main; edl.cli.main.run(['--help']); print('kubernetes' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from queue import Empty, Queue
 
 import pytest
-from apiserver import ApiServer
+from tools.apiserver import ApiServer
 
 from edl.common.settings import JobSettings
 from edl.k8s import names, pods

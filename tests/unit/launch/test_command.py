@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from own import free_port
+from tools.own import free_port
 
-from edl import cli
+from edl.cli import main as cli
 from edl.common.errors import UsageError
 from edl.launch import load, script
 from edl.launch.reach import host_towards
@@ -73,7 +73,7 @@ def test_a_node_is_reached_by_the_address_on_the_way_to_the_coordinator(monkeypa
 
 
 def test_the_command_line_and_the_coordinator_start_without_torch():
-    code = "import sys, edl.cli, edl.launch.serve, edl.launch.command, edl.launch.node"
+    code = "import sys, edl.cli.main, edl.launch.serve, edl.launch.command, edl.launch.node"
 
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print('torch' in sys.modules)"],
@@ -129,7 +129,7 @@ def test_a_worker_whose_agent_has_died_does_not_start():
 
 
 def test_the_example_of_the_documentation_trains_and_saves(tmp_path, monkeypatch):
-    page = (Path(cli.__file__).parent / "docs" / "launch.md").read_text()
+    page = (Path(cli.__file__).parents[1] / "docs" / "launch.md").read_text()
     (tmp_path / "train.py").write_text(page.partition("```python\n")[2].partition("```")[0])
     told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     told |= {"MASTER_PORT": str(free_port()), "EDL_CHECKPOINT_PATH": str(tmp_path / "state")}

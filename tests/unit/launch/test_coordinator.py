@@ -14,13 +14,13 @@ from edl.common import rpc
 from edl.common.clock import MonotonicClock
 from edl.common.errors import EdlError, Fenced, Unauthenticated, Unreachable
 from edl.common.identity import Identity
+from edl.durable.journal import Journal
 from edl.launch.client import RendezvousClient
 from edl.launch.coordinator import Coordinator
 from edl.launch.node import Node
 from edl.launch.servicer import LookServicer, RendezvousServicer
 from edl.launch.settings import LaunchSettings
 from edl.master.client import MasterClient
-from edl.master.journal import Journal
 from edl.proto import master_pb2_grpc, rendezvous_pb2_grpc
 
 TOKEN = "secret"

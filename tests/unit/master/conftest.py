@@ -15,9 +15,9 @@ from edl.common.errors import Fenced, Unreachable
 from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.common.storage import write_file
+from edl.durable.journal import Journal
 from edl.master.client import MasterClient
 from edl.master.core import MEMORY
-from edl.master.journal import Journal
 from edl.master.judge import judges_of
 from edl.master.master import Master
 from edl.master.plan import cut, plan_of, sources_of
@@ -27,7 +27,7 @@ from edl.master.state import load_queue
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
-from edl.ps.ledger import Entry, Ledger, Span, Verdict
+from edl.ps.books.ledger import Entry, Ledger, Span, Verdict
 from edl.runtime.base import Exit, Replica
 
 TOKEN = "secret"

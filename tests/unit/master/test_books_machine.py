@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from edl.master.plan import Kind, Plan
 from edl.master.task_queue import Task, TaskQueue
-from edl.ps.ledger import Ledger, Span, Verdict
+from edl.ps.books.ledger import Ledger, Span, Verdict
 
 MINIBATCH = 2
 

@@ -9,7 +9,7 @@ import pytest
 from edl.common import storage
 from edl.common.errors import CheckpointError, JobError
 from edl.common.settings import JobSettings
-from edl.master.journal import Journal
+from edl.durable.journal import Journal
 from edl.master.plan import plan_of
 from edl.master.serve import _resume, open_queue
 from edl.master.task_queue import TaskQueue

@@ -5,9 +5,9 @@ import sqlite3
 import pytest
 
 from edl.common.errors import Fenced, JobError
-from edl.master import journal as journal_module
+from edl.durable import journal as journal_module
+from edl.durable.journal import Journal
 from edl.master.evaluation import Evaluations, pack
-from edl.master.journal import Journal
 
 
 def test_decisions_come_back_in_their_order_bytes_included(tmp_path):

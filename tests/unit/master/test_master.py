@@ -8,7 +8,7 @@ import time
 
 import grpc
 import pytest
-from jobs import NO_RESTARTS
+from tools.jobs import NO_RESTARTS
 
 from edl.common import rpc, storage
 from edl.common.errors import EdlError, Unauthenticated, Unreachable
@@ -18,7 +18,7 @@ from edl.master.plan import Kind, Plan
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
-from edl.ps.ledger import Entry, Span, Verdict
+from edl.ps.books.ledger import Entry, Span, Verdict
 from edl.runtime.base import Note
 from edl.worker.tasks import unpack_results
 

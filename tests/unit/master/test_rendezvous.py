@@ -7,13 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from edl.master.rendezvous import (
-    DONE,
-    FAILED,
-    Failure,
-    Policy,
-    Rendezvous,
-)
+from edl.launch.rounds import DONE, FAILED, Failure, Policy, Rendezvous
 
 CRASH = Failure(rank=0, exit_code=1, words="boom")
 

@@ -7,7 +7,7 @@ import threading
 
 from edl.common.errors import Unreachable
 from edl.proto import master_pb2 as pb
-from edl.ps.ledger import Entry
+from edl.ps.books.ledger import Entry
 
 
 def texts(job):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 from unit.master.test_books_machine import Storm
 
+from edl.durable.journal import Journal
 from edl.master.evaluation import Evaluations
-from edl.master.journal import Journal
 from edl.master.membership import SERVER, WORKER, Member, Membership
 from edl.master.plan import Kind, Plan
 from edl.master.replicas import Replicas

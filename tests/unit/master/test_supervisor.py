@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edl.common.identity import Identity
-from edl.master.supervisor import supervise
+from edl.durable.supervisor import supervise
 
 ROOT = Path(__file__).parents[3]
 
@@ -95,7 +95,7 @@ def start(job, *lives, more=""):
     code = f"""
 import sys
 from pathlib import Path
-from edl.master.supervisor import supervise
+from edl.durable.supervisor import supervise
 sys.exit(supervise(Path({str(job)!r}), (sys.executable, "-c", {MASTER!r}){more}))
 """
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
@@ -183,7 +183,7 @@ def test_the_master_goes_on_without_its_supervisor_and_keeps_the_lock(job):
 
 def test_the_supervisor_is_light():
     code = (
-        "import sys, edl.master.__main__, edl.master.supervisor\n"
+        "import sys, edl.master.__main__, edl.durable.supervisor\n"
         "print([m for m in ('grpc', 'numpy', 'torch', 'sqlite3', 'psutil') if m in sys.modules])"
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from edl.common import storage
 from edl.proto import master_pb2 as pb
-from edl.ps.ledger import Span
+from edl.ps.books.ledger import Span
 
 RECORDS = [("a", 12)]  # tasks 1, 2 and 3, of four records each
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edl import cli
+from edl.cli import main as cli
 from edl.common.errors import ImageError, UsageError
 from edl.model_zoo import image
 

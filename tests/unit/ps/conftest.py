@@ -9,12 +9,12 @@ import pytest
 
 from edl.common.identity import Identity
 from edl.nn.model_spec import ModelSpec
-from edl.ps.aggregation import Policy
+from edl.ps.books.aggregation import Policy
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
 from edl.ps.client import PsClient
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.slots import SlotMap
-from edl.ps.store import Store
 
 TOKEN = "secret"
 

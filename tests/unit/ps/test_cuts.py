@@ -11,12 +11,12 @@ import pytest
 
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
-from edl.ps.aggregation import Policy, Update
+from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Outcome, Store
 from edl.ps.client import Entry, PushOutcome, Span
-from edl.ps.optimizers import make_rule
-from edl.ps.slots import SlotMap
-from edl.ps.store import Outcome, Store
-from edl.ps.table import Table
+from edl.ps.rows.optimizers import make_rule
+from edl.ps.rows.table import Table
 
 SPEC = ModelSpec(
     (DenseSpec("w", (4,)), DenseSpec("v", (4,))),

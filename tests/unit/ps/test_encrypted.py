@@ -6,22 +6,22 @@ import subprocess
 import sys
 
 import numpy as np
-import own
 import pytest
+from tools import own
 
 from edl.common.errors import EdlError, Unauthenticated
 from edl.common.identity import Identity
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
-from edl.ps.aggregation import Policy
+from edl.ps.books.aggregation import Policy
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
 from edl.ps.client import PsClient, Span
-from edl.ps.connection import PlaneShardConnection
 from edl.ps.metrics import Metrics
-from edl.ps.plane import Plane
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.slots import SlotMap
-from edl.ps.store import Store
+from edl.ps.wire.connection import PlaneShardConnection
+from edl.ps.wire.plane import Plane
 
 TOKEN = "secret"
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(lr=1.0))

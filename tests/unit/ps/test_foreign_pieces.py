@@ -10,11 +10,11 @@ import pytest
 from edl.common.errors import CheckpointError
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
-from edl.ps import snapshot
-from edl.ps.aggregation import Policy
-from edl.ps.chain import Folder, _sealed
-from edl.ps.slots import SlotMap
-from edl.ps.store import Books, Store
+from edl.ps.books.aggregation import Policy
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Books, Store
+from edl.ps.snapshots import cut as snapshot
+from edl.ps.snapshots.chain import Folder, _sealed
 
 SPEC = ModelSpec(
     (DenseSpec("w", (3,)), DenseSpec("mean", (2,), "buffer")),

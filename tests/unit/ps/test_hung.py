@@ -11,13 +11,13 @@ from edl.common import patience
 from edl.common.errors import EdlError
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec
-from edl.ps import lock as lock_module
-from edl.ps.aggregation import Policy, Update
-from edl.ps.ledger import Span
-from edl.ps.lock import SharedLock
-from edl.ps.plane import Buffers
-from edl.ps.slots import SlotMap
-from edl.ps.store import Store
+from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.ledger import Span
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
+from edl.ps.rows import lock as lock_module
+from edl.ps.rows.lock import SharedLock
+from edl.ps.wire.plane import Buffers
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (), optimizers.SGD(1.0))
 STEP = Update({("w", 0): np.ones(3, np.float32)})

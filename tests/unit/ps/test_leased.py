@@ -10,10 +10,10 @@ import pytest
 from edl.common.errors import EdlError, PeerError, Unreachable
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec
-from edl.ps import store as store_module
-from edl.ps.aggregation import Update
+from edl.ps.books import store as store_module
+from edl.ps.books.aggregation import Update
+from edl.ps.books.ledger import Entry, Span
 from edl.ps.client import PushOutcome
-from edl.ps.ledger import Entry, Span
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (), optimizers.SGD(1.0))
 ONES = {"w": np.ones(3, np.float32)}

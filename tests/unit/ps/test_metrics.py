@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 from prometheus_client import generate_latest
 
+from edl.ps.books.store import Outcome, Pushed
 from edl.ps.metrics import Calls, Metrics
-from edl.ps.small import NANOSECONDS, NBYTES
-from edl.ps.store import Outcome, Pushed
+from edl.ps.wire.pulls import NANOSECONDS, NBYTES
 
 
 def page(metrics: Metrics) -> list[str]:

@@ -11,10 +11,10 @@ import pytest
 from edl.common.errors import Fenced
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
-from edl.ps.aggregation import Policy, Update
-from edl.ps.ledger import Span
-from edl.ps.slots import SlotMap
-from edl.ps.store import Outcome, Store
+from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.ledger import Span
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Outcome, Store
 
 SPEC = ModelSpec((DenseSpec("w", (2,)),), (TableSpec("t", 1, "zeros"),), optimizers.SGD(1.0))
 ONE = Update({("w", 0): np.full(2, -1, np.float32)}, {})

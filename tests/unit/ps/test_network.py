@@ -11,24 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-import proxy
 import pytest
-import servers
+from tools import proxy, servers
 
 from edl.common.errors import Unreachable
 from edl.common.identity import Identity
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import ps_pb2 as pb
-from edl.ps.aggregation import Policy
+from edl.ps.books.aggregation import Policy
+from edl.ps.books.ledger import Span
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
 from edl.ps.client import PsClient, PushOutcome
-from edl.ps.connection import PlaneEndpoint, PlaneShardConnection
-from edl.ps.ledger import Span
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.shard import ShardPull, ShardPush
-from edl.ps.slots import SlotMap
-from edl.ps.store import Store
+from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
+from edl.ps.wire.shard import ShardPull, ShardPush
 
 SPEC = ModelSpec(
     (DenseSpec("w", (300_000,)),),

@@ -25,9 +25,9 @@ from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc, ps_pb2, ps_pb2_grpc
 from edl.ps import server as server_module
-from edl.ps.aggregation import Update
+from edl.ps.books.aggregation import Update
 from edl.ps.client import PsClient, Span
-from edl.ps.recovery import Coverage
+from edl.ps.snapshots.recovery import Coverage
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(1.0))
 WAIT = {"timeout_s": 120.0}  # a fresh checkout compiles its kernels meanwhile

@@ -16,7 +16,7 @@ from edl.nn import optimizers
 from edl.nn.initializers import initial_rows
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import ps_pb2 as pb
-from edl.ps.aggregation import Policy, Update
+from edl.ps.books.aggregation import Policy, Update
 from edl.ps.client import PsClient, PushOutcome, Span
 
 USERS = TableSpec("users", 4)

@@ -1,4 +1,4 @@
-"""Local processes as every runtime: see tests/conformance.py."""
+"""Local processes as every runtime: see tests/tools/conformance.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
-from conformance import *
-from conformance import PROGRAMS, WAIT_S
+from tools.conformance import *
+from tools.conformance import PROGRAMS, WAIT_S
 
 from edl.runtime.adopted import start_time
 from edl.runtime.local import LocalRuntime

@@ -11,9 +11,9 @@ from test_branches_of_members import OPTIMIZER, RECORDS, STEPS, Branches, slices
 from torch.nn import functional
 
 from edl.proto import master_pb2 as pb
-from edl.worker.allreduce_trainer import AllReduceTrainer
-from edl.worker.ps_trainer import model_spec
-from edl.worker.slices import Slice
+from edl.worker.group.allreduce import AllReduceTrainer
+from edl.worker.group.slices import Slice
+from edl.worker.servers.trainer import model_spec
 from edl.worker.task_stream import Lease
 
 

@@ -23,12 +23,12 @@ from edl.common.settings import JobSettings
 from edl.goodput import GoodputFunction, PerfParams
 from edl.nn import SGD, Adam, AdamW, StepDecay
 from edl.proto import master_pb2 as pb
-from edl.worker import adaptive_batch
-from edl.worker.adaptive_batch import AdaptiveBatch, Chooser, Measured, Meter, best, sizes
-from edl.worker.allreduce_trainer import AllReduceTrainer
-from edl.worker.group_state import GroupState
-from edl.worker.ps_trainer import model_spec
-from edl.worker.slices import Slice
+from edl.worker.group import adaptive_batch
+from edl.worker.group.adaptive_batch import AdaptiveBatch, Chooser, Measured, Meter, best, sizes
+from edl.worker.group.allreduce import AllReduceTrainer
+from edl.worker.group.slices import Slice
+from edl.worker.group.state import GroupState
+from edl.worker.servers.trainer import model_spec
 from edl.worker.task_stream import Lease
 
 PERF = PerfParams(0.1, 0.001, 0.05, 0.01, 0.02, 0.003, 1.5)

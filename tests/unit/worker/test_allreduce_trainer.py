@@ -11,9 +11,9 @@ from edl.common.errors import DefinitionError
 from edl.nn import SGD, Adam, Embedding
 from edl.nn.local import torch_optimizer
 from edl.proto import master_pb2 as pb
-from edl.worker.allreduce_trainer import AllReduceTrainer
-from edl.worker.ps_trainer import NonFinite, _seed_of, model_spec
-from edl.worker.slices import Slice
+from edl.worker.group.allreduce import AllReduceTrainer
+from edl.worker.group.slices import Slice
+from edl.worker.servers.trainer import NonFinite, _seed_of, model_spec
 from edl.worker.task_stream import Lease
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from inprocess import InProcess
+from tools.inprocess import InProcess
 from torch import nn
 from torch.nn import functional
 
@@ -18,11 +18,11 @@ from edl.nn.local import torch_optimizer
 from edl.nn.optimizers import SGD, Adagrad, Adam
 from edl.nn.replace import prepare
 from edl.proto import master_pb2 as pb
-from edl.worker.allreduce_trainer import AllReduceTrainer
 from edl.worker.batches import cuts
-from edl.worker.ps_trainer import PsTrainer, model_spec
-from edl.worker.sharded_trainer import ShardedTrainer
-from edl.worker.slices import Slice
+from edl.worker.group.allreduce import AllReduceTrainer
+from edl.worker.group.sharded import ShardedTrainer
+from edl.worker.group.slices import Slice
+from edl.worker.servers.trainer import PsTrainer, model_spec
 from edl.worker.task_stream import Lease
 
 NO_SHRINK = [Phase.explicit, Phase.generate]

@@ -9,10 +9,10 @@ from edl.common.errors import DefinitionError, UsageError
 from edl.common.settings import JobSettings
 from edl.model_zoo.spec import Definition
 from edl.nn import SGD
-from edl.worker.batch_rule import make_rule
 from edl.worker.describe import describe
-from edl.worker.group_state import GroupState
-from edl.worker.ps_trainer import model_spec
+from edl.worker.group.batch_rule import make_rule
+from edl.worker.group.state import GroupState
+from edl.worker.servers.trainer import model_spec
 
 
 def rule(settings=None, **parts):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from servers import restored
+from tools.servers import restored
 from torch import nn
 
 from edl.common import storage
@@ -11,13 +11,13 @@ from edl.common.errors import CheckpointError
 from edl.nn import FTRL, SGD, Adagrad, Adam, AdamW
 from edl.nn.model_spec import CHUNK_ELEMENTS
 from edl.nn.optimizers import learning_rate
-from edl.ps import snapshot
-from edl.ps.aggregation import Policy, Update
-from edl.ps.ledger import Span
-from edl.ps.slots import SlotMap
-from edl.ps.store import Store
-from edl.worker.group_state import GroupState
-from edl.worker.ps_trainer import model_spec
+from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.ledger import Span
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
+from edl.ps.snapshots import cut as snapshot
+from edl.worker.group.state import GroupState
+from edl.worker.servers.trainer import model_spec
 
 OPTIMIZERS = {
     "sgd": SGD(lr=0.1),

@@ -11,9 +11,9 @@ from torch import nn
 from edl.nn import SGD, Embedding
 from edl.proto import master_pb2 as pb
 from edl.ps.client import Pulled, PushOutcome, PushResult
-from edl.worker.hybrid_trainer import HybridTrainer
-from edl.worker.ps_trainer import model_spec
-from edl.worker.slices import Slice
+from edl.worker.group.hybrid import HybridTrainer
+from edl.worker.group.slices import Slice
+from edl.worker.servers.trainer import model_spec
 from edl.worker.task_stream import Lease
 
 STEPS = 6

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from edl.nn.embedding import PADDING
-from edl.worker.ids import unique
+from edl.worker.servers.ids import unique
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 4), (2, 0), (2, 3, 2)])

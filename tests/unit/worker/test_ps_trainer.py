@@ -13,9 +13,9 @@ from edl.nn import Embedding
 from edl.nn.embedding import PADDING, attach
 from edl.nn.optimizers import SGD
 from edl.ps.client import Pulled, PushOutcome, PushResult
-from edl.worker import ps_trainer
-from edl.worker.ids import Unique
-from edl.worker.ps_trainer import NonFinite, PsTrainer, model_spec
+from edl.worker.servers import trainer as ps_trainer
+from edl.worker.servers.ids import Unique
+from edl.worker.servers.trainer import NonFinite, PsTrainer, model_spec
 
 PREPARED = {"t": Unique(np.array([1]), ())}
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from servers import restored
+from tools.servers import restored
 from torch import nn
 
 from edl.common import storage
@@ -10,10 +10,10 @@ from edl.common.errors import CheckpointError, DefinitionError
 from edl.nn import SGD, Adagrad, Adam
 from edl.nn.model_spec import CHUNK_ELEMENTS
 from edl.proto import master_pb2 as pb
-from edl.worker.group_state import GroupState
-from edl.worker.ps_trainer import model_spec
-from edl.worker.sharded_state import ShardedState, Step, pack, span_of, unpack
-from edl.worker.sharded_worker import _Turns
+from edl.worker.group.sharded_state import ShardedState, Step, pack, span_of, unpack
+from edl.worker.group.sharded_worker import _Turns
+from edl.worker.group.state import GroupState
+from edl.worker.servers.trainer import model_spec
 
 CPU = torch.device("cpu")
 OPTIMIZERS = {

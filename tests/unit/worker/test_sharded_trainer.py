@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from edl.nn import SGD, Adagrad, Adam
 from edl.nn.local import torch_optimizer
-from edl.worker.sharded_trainer import units
+from edl.worker.group.sharded import units
 
 OPTIMIZERS = {
     "adam": Adam(lr=0.01),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.proto import master_pb2 as pb
-from edl.worker.slices import SliceStream
+from edl.worker.group.slices import SliceStream
 from edl.worker.task_stream import Lease
 
 

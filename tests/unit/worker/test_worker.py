@@ -11,9 +11,9 @@ from edl.common.clock import FakeClock
 from edl.common.errors import EdlError, Fenced
 from edl.proto import master_pb2 as pb
 from edl.ps.client import PushOutcome, PushResult
-from edl.worker.ps_trainer import Gradients
+from edl.worker.servers.loop import Worker
+from edl.worker.servers.trainer import Gradients
 from edl.worker.task_stream import Lease, TaskStream
-from edl.worker.worker import Worker
 
 MINIBATCH = 4
 

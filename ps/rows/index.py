@@ -1,0 +1,312 @@
+"""int64 id -> row number: one open-addressed array that grows in place, a little at each insert.
+
+A bucket is a cache line of four entries: the ids, then for each the row number plus one (0: no
+entry) and the row's book (its updates so far, whether a push is at it, and whether it was written
+since a snapshot: ps/rows/passes.py). Within a line all four are compared at once, so that a lookup costs one cache miss and no mispredicted
+branch; an entry for which there is no room stands in the next bucket that has some.
+
+An id's home is `hash * buckets / 2^64`, so homes keep their order when the array grows, and every
+entry moves upwards only. Growth therefore needs no second array: a cursor walks from the top down,
+takes the entries of a few buckets out and puts them in again at their new homes. An id whose old
+home lies at or above the cursor is looked for at its new one, any other at its old one. What runs
+over the end stands behind it.
+
+The load stays between 0.54 and 0.65, 0.71 where a growth has yet to come: at most 30 bytes a row,
+but for small tables. Segments that double were at 0.38 to 0.75, and leave their old halves behind
+as holes.
+
+Not thread-safe: `add` needs the table's exclusive lock, the others the shared one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numpy.typing import NDArray
+
+from ...kernels.compile import (
+    INTEGER,
+    INTS_1D,
+    INTS_1D_IN,
+    OPTIONS,
+    clear_bits,
+    compiled,
+    high_product,
+    inlined,
+    intrinsic,
+    load_integer,
+    pointer,
+    prefetch,
+    store_integer,
+)
+from .memory import Memory
+
+Ints = NDArray[np.int64]
+ENTRIES = 4  # of a bucket
+BUCKET_NBYTES = 64
+WORD = 32  # from an entry's id to its word: row number + 1, and in the upper half the book
+BOOK = WORD + 4
+ROW = 0xFFFFFFFF
+COLOUR, OTHER = 2, 4  # of a book: written since this mark was made the current one
+STEPS = 3  # of a book: its bits from here on
+MOST_STEPS = (1 << 32 - STEPS) - 1
+_RUN = 1 << 15  # buckets looked at in one go: a third of a millisecond
+_FIRST_BUCKETS = 256
+MANY = 8192  # rows at once: a restore, not a push
+AHEAD = 64  # ids whose buckets are being loaded while those before them are looked at
+OLD, NEW, CURSOR, SIZE = range(4)  # of `head`
+
+
+class Index:
+    """Rows are numbered in the order in which their ids came."""
+
+    def __init__(self, most: int) -> None:
+        """For at most `most` ids."""
+        # room for twice as many, and for a run of any length behind them
+        buckets = 3 * most // ENTRIES + 2 * _FIRST_BUCKETS
+        self._memory = Memory(BUCKET_NBYTES, buckets)
+        self.lines: Ints = self._memory.bytes.view(np.int64)
+        self.head = np.array([_FIRST_BUCKETS, _FIRST_BUCKETS, 0, 0], np.int64)
+        self._find, self._add, self._books, self._set_steps = (
+            compiled(function, INTS_1D, INTS_1D, INTS_1D_IN, INTS_1D)
+            for function in (_find, _add, _books, _set_steps)
+        )
+        self._collect = compiled(_collect, INTS_1D, INTS_1D, INTEGER, INTEGER, INTEGER)
+
+    def __len__(self) -> int:
+        return int(self.head[SIZE])
+
+    @property
+    def nbytes(self) -> int:
+        return BUCKET_NBYTES * int(self.head[NEW])
+
+    def find(self, ids: Ints) -> Ints:
+        """Row numbers; -1 where unknown."""
+        rows = np.empty(len(ids), np.int64)
+        self._find(self.lines, self.head, ids, rows)
+        return rows
+
+    def add(self, ids: Ints) -> Ints:
+        """Row numbers; an unknown id gets the next one, and no updates."""
+        rows = np.empty(len(ids), np.int64)
+        self._add(self.lines, self.head, ids, rows)
+        if 100 * len(self) > 60 * ENTRIES * self.head[NEW]:  # soon it will grow, by a fifth
+            nbytes = BUCKET_NBYTES * (12 * int(self.head[NEW]) // 10 + len(ids))
+            self._memory.use(nbytes, ahead=False, wait=len(ids) > MANY)
+        return rows
+
+    def steps(self, ids: Ints) -> Ints:
+        """The updates that the rows of these ids (known) have had."""
+        return self.books(ids) >> STEPS
+
+    def books(self, ids: Ints) -> Ints:
+        """The books of the rows of these ids (known)."""
+        books = np.empty(len(ids), np.int64)
+        self._books(self.lines, self.head, ids, books)
+        return books
+
+    def collect(self, start: int, mark: int) -> tuple[Ints, int]:
+        """The rows marked in a run of buckets from `start`, in no order; where to go on.
+
+        The marks are taken away. 0: that was all. Begin at 0. Rows may come and be written between
+        the runs, and nothing is left out. Needs the shared lock.
+        """
+        rows, stop = self._collect(self.lines, self.head, start, _RUN, mark)
+        return rows, 0 if stop >= self.head[NEW] else stop
+
+    def set_steps(self, ids: Ints, steps: Ints) -> None:
+        """As if the rows of these ids (known) had had so many updates."""
+        self._set_steps(self.lines, self.head, ids, steps.copy())
+
+
+# -- Compiled by numba. Buckets are int64; an entry's address is that of its id.
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def match(typingctx: Any, address: Any, id: Any) -> Any:
+    """The number of the first entry of the bucket at `address` whose id is `id`; 4: there is none.
+
+    It may be one that was taken out, whose word is 0: then none of those after it has a word.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        integer = ir.IntType(64)
+        four = ir.VectorType(integer, ENTRIES)
+        line = pointer(builder, args[0], four)
+        ids = builder.load(line, align=32)
+        wanted = builder.insert_element(ir.Constant(four, ir.Undefined), args[1], integer(0))
+        wanted = builder.shuffle_vector(
+            wanted, wanted, ir.Constant(ir.VectorType(ir.IntType(32), ENTRIES), [0] * ENTRIES)
+        )
+        hit = builder.bitcast(builder.icmp_signed("==", ids, wanted), ir.IntType(ENTRIES))
+        none = integer(1 << ENTRIES)
+        return builder.cttz(builder.or_(builder.zext(hit, integer), none), ir.IntType(1)(1))
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@inlined
+def home_of(id, old, new, cursor):  # type: ignore[no-untyped-def]
+    """The bucket where to look for an id first."""
+    h = np.uint64(id) * np.uint64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    h ^= h >> np.uint64(32)
+    # both, without a branch: while the array grows it would be guessed wrong half of the time
+    before, after = np.int64(high_product(h, old)), np.int64(high_product(h, new))
+    return before if before < cursor else after
+
+
+@inlined
+def probe(base, id, home):  # type: ignore[no-untyped-def]
+    """(word, address) of the entry of an id; word 0 where it is unknown."""
+    bucket = base + BUCKET_NBYTES * home
+    word, address = look(bucket, id)
+    while word == 0 and is_full(bucket):
+        bucket += BUCKET_NBYTES
+        word, address = look(bucket, id)
+    return word, address
+
+
+@inlined
+def look(bucket, id):  # type: ignore[no-untyped-def]
+    """`probe` in one bucket."""
+    number = match(bucket, id)
+    address = bucket + 8 * number
+    return load_integer(address + WORD) if number < ENTRIES else 0, address
+
+
+@inlined
+def is_full(address):  # type: ignore[no-untyped-def]
+    return load_integer(address + BUCKET_NBYTES - 8) != 0  # entries come from the left
+
+
+@inlined
+def put(address, id, word):  # type: ignore[no-untyped-def]
+    """An entry into the bucket at `address` or the next one that is not full."""
+    while is_full(address):
+        address += BUCKET_NBYTES
+    while load_integer(address + WORD) != 0:
+        address += 8
+    store_integer(address, id)
+    store_integer(address + WORD, word)
+
+
+@inlined
+def shape_of(lines, head):  # type: ignore[no-untyped-def]
+    """The array's address, and what `home_of` needs."""
+    base = np.int64(lines.ctypes.data)
+    return base, np.uint64(head[OLD]), np.uint64(head[NEW]), head[CURSOR]
+
+
+def _find(lines, head, ids, rows):  # type: ignore[no-untyped-def]
+    base, old, new, cursor = shape_of(lines, head)
+    for i in range(-AHEAD, len(ids)):
+        if i + AHEAD < len(ids):
+            prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], old, new, cursor))
+        if i >= 0:
+            word, _ = probe(base, ids[i], home_of(ids[i], old, new, cursor))
+            rows[i] = (word & ROW) - 1
+
+
+def _books(lines, head, ids, books):  # type: ignore[no-untyped-def]
+    base, old, new, cursor = shape_of(lines, head)
+    for i in range(-AHEAD, len(ids)):
+        if i + AHEAD < len(ids):
+            prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], old, new, cursor))
+        if i >= 0:
+            word, _ = probe(base, ids[i], home_of(ids[i], old, new, cursor))
+            books[i] = np.int64(np.uint64(word) >> np.uint64(32))
+
+
+def _set_steps(lines, head, ids, steps):  # type: ignore[no-untyped-def]
+    base, old, new, cursor = shape_of(lines, head)
+    for i in range(-AHEAD, len(ids)):
+        if i + AHEAD < len(ids):
+            prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], old, new, cursor))
+        if i >= 0:
+            word, address = probe(base, ids[i], home_of(ids[i], old, new, cursor))
+            store_integer(address + WORD, (word & ROW) | (min(steps[i], MOST_STEPS) << 32 + STEPS))
+
+
+def _collect(lines, head, start, count, mark):  # type: ignore[no-untyped-def]
+    """Runs end behind a bucket that is not full. So whatever stands above has its home above, and
+    while growth may move it, it does not come below."""
+    base, _, _, _ = shape_of(lines, head)
+    stop = start + count
+    while is_full(base + BUCKET_NBYTES * (stop - 1)):
+        stop += 1
+    rows, n = np.empty(ENTRIES * (stop - start), np.int64), 0
+    for bucket in range(start, stop):
+        address = base + BUCKET_NBYTES * bucket
+        for place in range(address, address + WORD, 8):
+            word = load_integer(place + WORD)
+            if (word >> 32) & mark != 0:
+                clear_bits(place + BOOK, np.uint32(mark))
+                rows[n] = (word & ROW) - 1
+                n += 1
+    return rows[:n], stop
+
+
+def _add(lines, head, ids, rows):  # type: ignore[no-untyped-def]
+    for start in range(0, len(ids), AHEAD):
+        stop = min(start + AHEAD, len(ids))
+        _make_room(lines, head, stop - start)
+        base, old, new, cursor = shape_of(lines, head)
+        for i in range(start, stop):
+            prefetch(base + BUCKET_NBYTES * home_of(ids[i], old, new, cursor))
+        for i in range(start, stop):
+            home = home_of(ids[i], old, new, cursor)
+            word, _ = probe(base, ids[i], home)
+            if word == 0:
+                head[SIZE] += 1
+                word = head[SIZE]
+                put(base + BUCKET_NBYTES * home, ids[i], word)
+            rows[i] = (word & ROW) - 1
+
+
+@numba.njit(**OPTIONS)
+def _make_room(lines, head, count):  # type: ignore[no-untyped-def]
+    """Before up to `count` ids come: begin to grow where they take the load above 0.65, and move
+    on with a growth that has begun, so fast that it ends before the next has to begin."""
+    base = np.int64(lines.ctypes.data)
+    if head[CURSOR] == 0 and 100 * (head[SIZE] + count) > 65 * ENTRIES * head[NEW]:
+        head[NEW] = 12 * head[OLD] // 10 + count
+        end = head[OLD]
+        while is_full(base + BUCKET_NBYTES * (end - 1)):
+            end += 1
+        head[CURSOR] = end
+    if head[CURSOR] != 0:
+        _move(base, head, 4 * count)
+
+
+@numba.njit(**OPTIONS)
+def _move(base, head, count):  # type: ignore[no-untyped-def]
+    """Take the cursor down by `count` buckets or a few more; to 0 where the growth is over."""
+    new = np.uint64(head[NEW])
+    top, bottom = head[CURSOR], max(head[CURSOR] - count, 0)
+    while bottom > 0 and is_full(base + BUCKET_NBYTES * (bottom - 1)):
+        bottom -= 1
+    while is_full(base + BUCKET_NBYTES * (top - 1)):  # it may have run over since
+        top += 1
+    taken = np.empty(2 * ENTRIES * (top - bottom), np.int64)
+    n = 0
+    for bucket in range(bottom, top):
+        for address in range(
+            base + BUCKET_NBYTES * bucket, base + BUCKET_NBYTES * bucket + WORD, 8
+        ):
+            word = load_integer(address + WORD)
+            if word == 0:
+                break
+            taken[n], taken[n + 1] = load_integer(address), word
+            store_integer(address + WORD, 0)
+            n += 2
+    for i in range(0, n, 2):
+        home = home_of(taken[i], new, new, 0)
+        put(base + BUCKET_NBYTES * home, taken[i], taken[i + 1])
+    head[CURSOR] = bottom
+    if bottom == 0:
+        head[OLD] = head[NEW]

@@ -1,0 +1,256 @@
+"""Optimizers on the servers: in place, one fused pass over weight and state, float32.
+
+A formula takes weight, up to three states and the gradient, eight elements at once
+(kernels/lanes.py). `step` runs it over a row of a table or a
+dense chunk, which is one long row. Each row counts its own updates (docs/adr/0001), and what a
+formula needs of that count stands in a table by step, so no row computes a power. Each rule equals
+its torch.optim namesake within float32 tolerance, FTRL the formula in nn/optimizers.py.
+
+A fresh row's state is a constant (`Rule.state`), so a row may be made at any time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from ...kernels.compile import FLOATS_1D, FLOATS_2D, INTEGER, INTS_1D, OPTIONS, compiled, inlined
+from ...kernels.lanes import WIDTH, choose, lanes, load, load_first, root, store, store_first
+from ...nn import optimizers as specs
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+ChunkStep = Callable[[Floats, Sequence[Floats], Ints, Floats], None]
+_ABSENT = np.zeros(1, np.float32)  # stands for a state that the variant does not have
+_SGD, _MOMENTUM, _NESTEROV, _ADAGRAD, _ADAM, _AMSGRAD, _FTRL = range(7)
+_MOST_STEPS = 1 << 22  # of the table by step; exact for every beta up to 0.999996
+_NO_STEPS = np.zeros((1, 2), np.float32)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An optimizer with its constants. `state`: name -> value of a fresh row.
+
+    `by_step` float32[T, 2]: what the formula is told of the updates that the row has had; the last
+    line is for all that follow.
+    """
+
+    state: dict[str, float]
+    kind: int
+    by_step: Floats
+    _constants: Callable[[float], Sequence[float]]
+
+    def constants(self, lr: float) -> Floats | None:
+        """float32[7] for a step at the rate `lr`; None where such a step changes nothing."""
+        if self.kind == _FTRL and lr <= 0.0:
+            return None  # the formula divides by the rate; a schedule's end must not make NaN
+        values = np.zeros(7, np.float32)
+        given = self._constants(lr)
+        values[: len(given)] = given
+        return values
+
+    def of_chunks(self, lr: float) -> ChunkStep:
+        """A step at the rate `lr`, already modulated, for any number of dense chunks.
+
+        Of value float32[n], the states, steps int64[1] and the gradient float32[n].
+        """
+        constants, kernel = self.constants(lr), _chunk_kernel()
+        kind, by_step, absent = self.kind, self.by_step, [_ABSENT] * (3 - len(self.state))
+
+        def step(value: Floats, state: Sequence[Floats], steps: Ints, grad: Floats) -> None:
+            if constants is not None:
+                kernel(kind, value, *state, *absent, steps, grad, constants, by_step)
+
+        return step
+
+
+@functools.cache
+def _chunk_kernel() -> Callable[..., None]:
+    grad = numba.types.Array(numba.float32, 1, "C", readonly=True)
+    types = (INTEGER, *[FLOATS_1D] * 4, INTS_1D, grad, FLOATS_1D, FLOATS_2D)
+    return compiled(_apply, *types)
+
+
+def make_rule(spec: specs.Optimizer) -> Rule:
+    """The rule of an optimizer spec, compiled."""
+    _chunk_kernel()
+    match spec:
+        case specs.SGD(momentum=keep, weight_decay=decay):
+            if not keep:
+                return Rule({}, _SGD, _NO_STEPS, lambda lr: (lr, decay))
+            # torch's buffer begins as the first gradient, whatever the dampening
+            by_step = np.array([(0, 1), (keep, 1 - spec.dampening)], np.float32)
+            kind = _NESTEROV if spec.nesterov else _MOMENTUM
+            return Rule({"momentum": 0.0}, kind, by_step, lambda lr: (lr, decay, keep))
+        case specs.Adagrad(weight_decay=decay, eps=eps):
+            state = {"sum": spec.initial_accumulator_value}
+            return Rule(state, _ADAGRAD, _NO_STEPS, lambda lr: (lr, decay, eps))
+        case specs.Adam() | specs.AdamW():
+            state = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
+            if spec.amsgrad:
+                state["max_exp_avg_sq"] = 0.0
+            beta1, beta2 = spec.betas
+            decay, eps = spec.weight_decay, spec.eps
+            decoupled = isinstance(spec, specs.AdamW)
+
+            def constants(lr: float) -> Sequence[float]:
+                shrink, coupled = (1 - lr * decay, 0.0) if decoupled else (1.0, decay)
+                return lr, coupled, shrink, 1 - beta1, beta2, 1 - beta2, eps
+
+            kind = _AMSGRAD if spec.amsgrad else _ADAM
+            return Rule(state, kind, _corrections(beta1, beta2), constants)
+        case specs.FTRL(beta=beta, l1=l1, l2=l2):
+            return Rule({"z": 0.0, "n": 0.0}, _FTRL, _NO_STEPS, lambda lr: (lr, beta, l1, l2))
+
+
+def _corrections(beta1: float, beta2: float) -> Floats:
+    """By the updates before: 1 / (1 - beta1^t) and sqrt(1 - beta2^t), until both are 1."""
+    slowest = max(beta1, beta2)
+    last = math.log(2.0**-26) / math.log(slowest) if 0 < slowest < 1 else 1.0
+    t = np.arange(1, 2 + min(int(last), _MOST_STEPS), dtype=np.float64)
+    table = np.stack([1 / (1 - beta1**t), np.sqrt(1 - beta2**t)], axis=1)
+    return np.ascontiguousarray(table, np.float32)
+
+
+# -- Compiled by numba. A formula's arguments: weight, states (zeros where it has none), gradient,
+# the constants of the rule, and the line of `by_step` for this row. Its result: weight and states.
+# All are Lanes (kernels/lanes.py), constants and the line float32.
+
+_part = numba.njit(**OPTIONS)
+_ZERO = np.float32(0.0)
+
+
+@_part
+def _sgd(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, decay = k[0], k[1]
+    return w - rate * (g + decay * w), a, b, c
+
+
+@_part
+def _momentum(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, decay = k[0], k[1]
+    m = x * a + y * (g + decay * w)
+    return w - rate * m, m, b, c
+
+
+@_part
+def _nesterov(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, decay, keep = k[0], k[1], k[2]
+    d = g + decay * w
+    m = x * a + y * d
+    return w - rate * (d + keep * m), m, b, c
+
+
+@_part
+def _adagrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, decay, eps = k[0], k[1], k[2]
+    d = g + decay * w
+    total = a + d * d
+    return w - rate * (d / (root(total) + eps)), total, b, c
+
+
+@_part
+def _adam(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, coupled, shrink, take1, keep2, take2, eps = k
+    w = w * shrink
+    d = g + coupled * w
+    m = a + take1 * (d - a)
+    v = keep2 * b + take2 * d * d
+    return w - rate * x * (m / (root(v) / y + eps)), m, v, c
+
+
+@_part
+def _amsgrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, coupled, shrink, take1, keep2, take2, eps = k
+    w = w * shrink
+    d = g + coupled * w
+    m = a + take1 * (d - a)
+    v = keep2 * b + take2 * d * d
+    most = choose(v, c, c, v)
+    return w - rate * x * (m / (root(most) / y + eps)), m, v, most
+
+
+@_part
+def _ftrl(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    rate, base, sparse, ridge = k[0], k[1], k[2], k[3]
+    total = b + g * g
+    z = a + (g - (root(total) - root(b)) / rate * w)
+    scale = (base + root(total)) / rate + ridge
+    dense = (choose(z, _ZERO, _ZERO - sparse, sparse) - z) / scale
+    magnitude = choose(z, _ZERO, _ZERO - z, z)
+    w = choose(magnitude, sparse, _ZERO, choose(scale, _ZERO, _ZERO, dense))
+    return w, z, total, c
+
+
+@_part
+def _load(address, left):  # type: ignore[no-untyped-def]
+    return load(address) if left >= WIDTH else load_first(address, left)
+
+
+@_part
+def _store(address, value, left):  # type: ignore[no-untyped-def]
+    if left >= WIDTH:
+        store(address, value)
+    else:
+        store_first(address, value, left)
+
+
+@inlined
+def _each(formula, states, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    zero = lanes(_ZERO)
+    for left in range(n, 0, -WIDTH):
+        at = 4 * (n - left)
+        p = _load(a + at, left) if states > 0 else zero
+        q = _load(b + at, left) if states > 1 else zero
+        r = _load(c + at, left) if states > 2 else zero
+        v, p, q, r = formula(_load(w + at, left), p, q, r, _load(g + at, left), k, x, y)
+        _store(w + at, v, left)
+        if states > 0:
+            _store(a + at, p, left)
+        if states > 1:
+            _store(b + at, q, left)
+        if states > 2:
+            _store(c + at, r, left)
+
+
+@_part
+def step(kind, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    """One step of `n` elements: addresses of weight, states and gradient, then what a formula takes.
+
+    States that the kind does not have may be any address.
+    """
+    if kind == _ADAGRAD:
+        _each(_adagrad, 1, n, w, a, b, c, g, k, x, y)
+    elif kind == _ADAM:
+        _each(_adam, 2, n, w, a, b, c, g, k, x, y)
+    elif kind == _SGD:
+        _each(_sgd, 0, n, w, a, b, c, g, k, x, y)
+    elif kind == _MOMENTUM:
+        _each(_momentum, 1, n, w, a, b, c, g, k, x, y)
+    elif kind == _NESTEROV:
+        _each(_nesterov, 1, n, w, a, b, c, g, k, x, y)
+    elif kind == _AMSGRAD:
+        _each(_amsgrad, 3, n, w, a, b, c, g, k, x, y)
+    else:
+        _each(_ftrl, 2, n, w, a, b, c, g, k, x, y)
+
+
+@inlined
+def constants_of(k):  # type: ignore[no-untyped-def]
+    """The array as the tuple that `step` takes."""
+    return (k[0], k[1], k[2], k[3], k[4], k[5], k[6])
+
+
+def _apply(kind, weight, a, b, c, steps, grad, constants, by_step):  # type: ignore[no-untyped-def]
+    w, g = np.int64(weight.ctypes.data), np.int64(grad.ctypes.data)
+    p, q, r = np.int64(a.ctypes.data), np.int64(b.ctypes.data), np.int64(c.ctypes.data)
+    line = min(steps[0], len(by_step) - 1)
+    steps[0] += 1
+    x, y = by_step[line, 0], by_step[line, 1]
+    step(kind, weight.size, w, p, q, r, g, constants_of(constants), x, y)

@@ -1,0 +1,266 @@
+"""The recovery snapshots of one shard, as files: what is written, what is whole, what came before.
+
+    <snapshot_dir>/<job id>/shard-K/<incarnation>/
+        PARENT, PARENT.copy             the incarnation that this one was restored from, and its number
+        000000000012.*.safetensors      pieces of snapshot 12 (snapshot.py)
+        000000000012.link               its books, and size and sha256 of each piece; written last
+
+Snapshots build on each other: a *base* has everything, each further *link* of its chain what has
+changed since the one before, which it names. Numbers rise over all incarnations of the shard and
+none is used twice. A link without a whole file that says so does not exist.
+
+An incarnation writes into its own folder only, so one that was declared lost and lives on can spoil
+nothing. Before it removes old links of its own it looks whether another has been restored from them.
+
+`.link` and PARENT begin with a line that has the format, and size and checksum of all that follows:
+whatever byte is torn off or bit turned over, it is found.
+
+The folder may be any that fsspec knows. Local files are synced and renamed; a store of objects puts
+a file whole or not at all, by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from ...common.errors import CheckpointError, UsageError
+from ...common.foreign import MOST_JSON_NBYTES, must_be, parse, plain_name, read_plain
+from ...common.storage import FileRecord, Part, check_names, record_of, write_file
+from ..books.ledger import Entry
+
+FORMAT = 1
+_MAGIC = "edl-recovery"
+_PARENTS = ("PARENT", "PARENT.copy")  # one may be damaged before there is a link that names it too
+_LINK = ".link"
+_MOST_NBYTES = 1 << 30  # of one file: pieces are a sixteenth of that, but for one huge row
+_PARENT_VALUES = {"incarnation": str}
+_LINK_VALUES = {
+    "number": int,
+    "base": int,
+    "previous": int,
+    "version": int,
+    "low_water": int,
+    "ledger": [{"task": int, "attempt": int, "applied": int}],
+    "pushes": int,
+    "model": dict,
+    "files": [{"name": str, "nbytes": int, "sha256": str}],
+}
+
+
+@dataclass(frozen=True)
+class Parent:
+    """Where an incarnation began: at this snapshot of that one's; 0: at none."""
+
+    incarnation: str
+    number: int | None = None  # not known yet
+
+
+@dataclass(frozen=True)
+class Link:
+    """One snapshot: the books, and the files of what has changed since `previous` (0: of all)."""
+
+    number: int
+    base: int  # the first of its chain
+    previous: int
+    version: int
+    low_water: int
+    ledger: tuple[Entry, ...]
+    pushes: int
+    model: dict[str, Any]
+    files: tuple[FileRecord, ...]
+    parent: Parent | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in self.files)
+
+
+def job_id(token: str) -> str:
+    """What a job's snapshots are found by."""
+    return hashlib.sha256(token.encode()).hexdigest()[:12]
+
+
+class Folder:
+    """The folder of a shard. What goes wrong below is an OSError, or what fsspec's backend raises."""
+
+    def __init__(self, snapshot_dir: str, job: str, index: int) -> None:
+        """Raises UsageError where there is no such kind of folder."""
+        try:
+            self._fs, root = fsspec.core.url_to_fs(snapshot_dir)
+        except (ImportError, ValueError) as error:
+            raise UsageError(
+                f"--snapshot_dir {snapshot_dir} cannot be opened: {error}. Install the fsspec "
+                "package of that protocol, or name a local folder."
+            ) from error
+        self.path = f"{root.rstrip('/')}/{job}/shard-{index}"
+        self.url = f"{snapshot_dir.rstrip('/')}/{job}/shard-{index}"
+        self._is_local = isinstance(self._fs, LocalFileSystem)
+
+    # -- Files
+
+    def write(self, incarnation: str, name: str, *parts: Part) -> FileRecord:
+        """A file, there whole or not at all."""
+        path = f"{self.path}/{incarnation}/{name}"
+        if self._is_local:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            return write_file(Path(path), *parts)
+        self._fs.makedirs(f"{self.path}/{incarnation}", exist_ok=True)
+        with self._fs.open(path, "wb") as file:
+            for part in parts:
+                file.write(part)
+        return record_of(name, parts)
+
+    def read(self, incarnation: str, name: str, most: int = MOST_JSON_NBYTES) -> bytes:
+        """Raises CheckpointError where it cannot be read."""
+        path = f"{self.path}/{incarnation}/{name}"
+        try:
+            if self._is_local:
+                return read_plain(Path(path), most)
+            data: bytes = self._fs.cat_file(path)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path} is missing") from error
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+        return data
+
+    def read_checked(self, incarnation: str, record: FileRecord) -> bytes:
+        """A file that is what was written. Raises CheckpointError, which names it."""
+        path = f"{self.path}/{incarnation}/{record.name}"
+        data = self.read(incarnation, record.name, most=_MOST_NBYTES)
+        if len(data) != record.nbytes:
+            raise CheckpointError(f"{path} is torn: {len(data)} bytes instead of {record.nbytes}")
+        if record_of(record.name, [data]) != record:
+            raise CheckpointError(f"{path} is damaged: its sha256 is not the one written down")
+        return data
+
+    def names(self, incarnation: str = "") -> list[str]:
+        """The files of an incarnation; without one: the incarnations."""
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.ls(f"{self.path}/{incarnation}".rstrip("/"), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+
+    def remove(self, incarnation: str, names: Sequence[str]) -> None:
+        """These files; links first, so that none is ever without its pieces."""
+        for name in sorted(names, key=lambda name: not name.endswith(_LINK)):
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(f"{self.path}/{incarnation}/{name}")
+
+    # -- Links
+
+    def commit(self, incarnation: str, link: Link) -> FileRecord:
+        """The last write of a snapshot."""
+        return self.write(incarnation, link_name(link.number), _sealed(dataclasses.asdict(link)))
+
+    def links(self, incarnation: str, most: int | None) -> tuple[list[Link], list[str]]:
+        """Those with numbers up to `most`, ascending; what is wrong with others."""
+        links, faults = [], []
+        for name in self.names(incarnation):
+            if name.endswith(_LINK):
+                try:
+                    link = self._link(incarnation, name)
+                except CheckpointError as error:
+                    faults.append(str(error))
+                    continue
+                if most is None or link.number <= most:
+                    links.append(link)
+        return sorted(links, key=lambda link: link.number), faults
+
+    def _link(self, incarnation: str, name: str) -> Link:
+        values = self._unsealed(incarnation, name, _LINK_VALUES)
+        parent = values.pop("parent")
+        return Link(
+            **{
+                **values,
+                "ledger": tuple(Entry(**entry) for entry in values["ledger"]),
+                "files": tuple(FileRecord(**file) for file in values["files"]),
+                "parent": Parent(**parent) if parent else None,
+            }
+        )
+
+    # -- Parents
+
+    def set_parent(self, incarnation: str, parent: Parent) -> None:
+        for name in _PARENTS:
+            self.write(incarnation, name, _sealed(dataclasses.asdict(parent)))
+
+    def parent(self, incarnation: str) -> tuple[Parent | None, list[str]]:
+        """None: it began at none. And what was wrong on the way."""
+        faults: list[str] = []
+        names = self.names(incarnation)
+        for name in _PARENTS:
+            if name in names:
+                try:
+                    return Parent(**self._unsealed(incarnation, name, _PARENT_VALUES)), faults
+                except CheckpointError as error:
+                    faults.append(str(error))
+        links, _ = self.links(incarnation, None)
+        return (links[-1].parent if links else None), faults
+
+    def has_child(self, incarnation: str) -> bool:
+        """Another incarnation has been restored from this one, or is about to be."""
+        for other in self.names():
+            parent, _ = self.parent(other) if other != incarnation else (None, [])
+            if parent is not None and parent.incarnation == incarnation:
+                return True
+        return False
+
+    def _unsealed(self, incarnation: str, name: str, kind: Mapping[str, Any]) -> dict[str, Any]:
+        data, path = self.read(incarnation, name), f"{self.path}/{incarnation}/{name}"
+        head, _, body = data.partition(b"\n")
+        magic, _, rest = head.decode(errors="replace").partition(" ")
+        number, _, _ = rest.partition(" ")
+        if magic == _MAGIC and number != str(FORMAT):
+            raise CheckpointError(f"{path} has format {number!r}; this version reads {FORMAT}")
+        if head != _head(body):
+            raise CheckpointError(
+                f"{path} is torn or damaged: its checksum is not that of its text"
+            )
+        try:
+            values: dict[str, Any] = parse(body)
+            must_be(values, kind)
+            if more := values.keys() - kind.keys() - {"parent", "number"}:
+                raise ValueError(f"it has {sorted(more)}, which mean nothing")
+            _must_stay(values)
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged: {error}") from error
+        return values
+
+
+def _must_stay(values: Mapping[str, Any]) -> None:
+    """Raises ValueError where a name leads out of its folder."""
+    check_names([file["name"] for file in values.get("files", ())])
+    parent = values if "incarnation" in values else values.get("parent")
+    if parent is None:
+        return
+    must_be(parent, _PARENT_VALUES, "parent")
+    if parent.get("number") is not None:
+        must_be(parent["number"], int, "number")
+    if parent["incarnation"] and not plain_name(parent["incarnation"]):
+        raise ValueError(f"{parent['incarnation']!r} is no name of an incarnation")
+
+
+def link_name(number: int) -> str:
+    return f"{number:012d}{_LINK}"
+
+
+def _sealed(values: dict[str, Any]) -> bytes:
+    body = json.dumps(values).encode()
+    return _head(body) + b"\n" + body
+
+
+def _head(body: bytes) -> bytes:
+    digest = hashlib.sha256(body).hexdigest()
+    return f"{_MAGIC} {FORMAT} {len(body)} {digest}".encode()

@@ -1,0 +1,1 @@
+"""What tests share: jobs, servers, groups and clusters to test with."""

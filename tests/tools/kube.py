@@ -1,0 +1,707 @@
+"""A real Kubernetes control plane for tests: started, acted upon, watched, and asked what is in it.
+
+The scripts of tests/k8s/cluster start etcd, the API server, the controllers, the scheduler and N
+process nodes, on which a pod is a process of this machine; image `edl:test` there is this very
+environment and checkout. A keeper process brings all of it down when this process ends, however it
+ends: the keeper reads a pipe that only this process holds open. A lock held by both says whose the
+cluster is.
+
+    python tests/tools/kube.py     starts one, says its KUBECONFIG, and stops it on Ctrl-C
+    K8S_ATTACH=1             uses that one instead of starting another
+    K8S_CLUSTER, K8S_PORT    name and port, so that two can run side by side (k8s0, 6443)
+    KUBERNETES_BINARIES      a kubernetes-*-linux-amd64.tar.zst; without one, built from source
+    KUBERNETES_BUILD=0       rather skip the tests than build (5 minutes)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import yaml
+
+Object = dict[str, Any]  # as the API has it
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).parents[1] / "k8s" / "cluster"
+CLUSTERS = Path("/var/tmp/edl-clusters")  # /tmp may be an overlay or a tmpfs; this lasts a reboot
+CACHE = "~/.cache/edl"  # of programs that were built, as cluster/common.sh has it
+REAL_LOGS = Path("/var/log/pods")  # a kubelet of 1.20 knows no other place
+IMAGE = "edl:test"
+START_S = 120.0  # about 15 on two idle cores
+OTHERS_END_S = 90  # how long the keeper of an earlier run may take to bring its cluster down
+RETRY_S = 0.1  # between two tries while the API server is away
+LOG_LINES = 60  # of a pod, in a report
+
+GROUPS = {
+    **dict.fromkeys(("nodes", "namespaces", "persistentvolumes"), "api/v1"),
+    **dict.fromkeys(("pods", "events", "services", "endpoints", "configmaps"), "api/v1"),
+    **dict.fromkeys(("secrets", "serviceaccounts", "persistentvolumeclaims"), "api/v1"),
+    **dict.fromkeys(("deployments", "replicasets"), "apis/apps/v1"),
+    "jobs": "apis/batch/v1",
+    "leases": "apis/coordination.k8s.io/v1",
+    "poddisruptionbudgets": "apis/policy/v1beta1",
+    "networkpolicies": "apis/networking.k8s.io/v1",
+    "customresourcedefinitions": "apis/apiextensions.k8s.io/v1",
+    "edljobs": "apis/edl.dev/v1alpha1",
+}
+
+
+class ApiError(Exception):
+    """What the API server answered instead; `code` is the HTTP status."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code} {message}")
+        self.code = code
+
+
+UNREACHABLE = (OSError, http.client.HTTPException)
+
+
+class Api:
+    """Requests without retries, so that a test sees what there is to see."""
+
+    def __init__(self, url: str, *, ca: Path, token: str) -> None:
+        self._url = urllib.parse.urlparse(url)
+        self._context = ssl.create_default_context(cafile=ca)
+        self._token = token
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        *,
+        content_type: str = "application/json",
+        timeout_s: float = 30.0,
+    ) -> Object:
+        return json.loads(self.text(method, path, body, content_type, timeout_s))
+
+    def text(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        content_type: str = "application/json",
+        timeout_s: float = 30.0,
+    ) -> str:
+        with self._request(method, path, body, content_type, timeout_s) as (_, response):
+            return response.read().decode(errors="replace")
+
+    def lines(self, path: str, *, within_s: float) -> Iterator[bytes]:
+        """A stream's lines, until it ends; TimeoutError where that takes longer."""
+        deadline = time.monotonic() + within_s
+        with self._request("GET", path, None, "", within_s) as (connection, response):
+            while line := response.readline():
+                yield line
+                if (left_s := deadline - time.monotonic()) <= 0:
+                    raise TimeoutError(f"{path} goes on after {within_s} s")
+                if connection.sock is not None:  # None: all of it has been received
+                    connection.sock.settimeout(left_s)
+
+    def watch(self, path: str, version: str, *, within_s: float) -> Iterator[Object]:
+        """Events since `version`. ApiError(410) where it is too old, however that is told."""
+        mark = "&" if "?" in path else "?"
+        seconds = max(1, int(within_s))
+        query = f"{mark}watch=1&resourceVersion={version}&timeoutSeconds={seconds}"
+        for line in self.lines(path + query, within_s=within_s):
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                raise ApiError(event["object"]["code"], event["object"].get("message", ""))
+            yield event
+
+    @contextlib.contextmanager
+    def _request(
+        self, method: str, path: str, body: Object | None, content_type: str, timeout_s: float
+    ) -> Iterator[tuple[http.client.HTTPSConnection, http.client.HTTPResponse]]:
+        host, port = self._url.hostname or "", self._url.port
+        connection = http.client.HTTPSConnection(
+            host, port, context=self._context, timeout=timeout_s
+        )
+        try:
+            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, headers)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise ApiError(response.status, response.read().decode(errors="replace")[:1000])
+            yield connection, response
+        finally:
+            connection.close()
+
+
+def path_of(resource: str, namespace: str = "", name: str = "", **query: str) -> str:
+    parts = [GROUPS[resource], *(("namespaces", namespace) if namespace else ()), resource, name]
+    path = "/" + "/".join(part for part in parts if part)
+    query = {key: value for key, value in query.items() if value}
+    return f"{path}?{urllib.parse.urlencode(query)}" if query else path
+
+
+def phase(found: Object) -> str:
+    return found.get("status", {}).get("phase", "")
+
+
+def condition(found: Object, kind: str) -> str:
+    """ "True", "False", "Unknown", or "" where it is not told."""
+    conditions = found.get("status", {}).get("conditions") or []
+    return next((c["status"] for c in conditions if c["type"] == kind), "")
+
+
+def pod(name: str, *command: str, cpu: str = "100m", **spec: Any) -> Object:
+    """One container of the image that every process node has; it is never started again."""
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "command": list(command),
+        "resources": {"requests": {"cpu": cpu}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [container],
+            **spec,
+        },
+    }
+
+
+def deployment(name: str, replicas: int, *command: str, **pod_spec: Any) -> Object:
+    """A service: so many of `pod`, which are always started again."""
+    made = pod(name, *command, **{"restartPolicy": "Always", **pod_spec})
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": made["spec"]},
+        },
+    }
+
+
+class Cluster:
+    """`with Cluster() as cluster: ...`"""
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 4,
+        cpu: str = "4",
+        memory: str = "8Gi",
+        node_grace_s: int = 12,
+        evict_s: int = 3,
+    ) -> None:
+        self.name = os.environ.get("K8S_CLUSTER", "k8s0")
+        self.port = int(os.environ.get("K8S_PORT", "6443"))
+        self.state = CLUSTERS / self.name
+        self.kubeconfig = self.state / "kubeconfig"
+        self._capacity = ["--nodes", str(nodes), "--cpu", cpu, "--memory", memory]
+        self._env = {
+            **os.environ,
+            "CLUSTER": self.name,
+            "PORT": str(self.port),
+            "STATE": str(self.state),
+            "GRACE": f"{node_grace_s}s",
+            "EVICT": str(evict_s),
+        }
+        self._nodes = nodes
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    # -- its life
+
+    def start(self) -> None:
+        if os.environ.get("K8S_ATTACH"):
+            assert self.kubeconfig.exists(), f"no cluster {self.name} runs; see tests/tools/kube.py"
+            self._tell_images()
+            return
+        self._script("build.sh", timeout_s=None)
+        self._own()
+        try:
+            self._script("cluster.sh", "up", timeout_s=START_S)
+            self._tell_images()
+            self._script("cluster.sh", "nodes", *self._capacity, timeout_s=START_S)
+            self.wait(
+                "nodes",
+                lambda nodes: len(nodes) == self._nodes and all(map(_is_usable, nodes.values())),
+                within_s=START_S,
+            )
+        except BaseException:  # Ctrl-C, too: the keeper would do it, but only at our end
+            self.stop()
+            raise
+
+    def _own(self) -> None:
+        """Take the lock, clear what a killed run left, and set the keeper up."""
+        CLUSTERS.mkdir(parents=True, exist_ok=True)
+        lock = os.open(CLUSTERS / f"{self.name}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            wait = ["flock", "--wait", str(OTHERS_END_S), str(lock)]
+            if subprocess.run(wait, check=False, pass_fds=[lock]).returncode != 0:
+                raise AssertionError(
+                    f"another run uses cluster {self.name}: wait for its end, or choose another "
+                    "with K8S_CLUSTER and K8S_PORT"
+                )
+            self._script("cluster.sh", "down", timeout_s=OTHERS_END_S)
+            self._port_is_free()
+            self._keeper = subprocess.Popen(
+                ["bash", "-c", 'read -r _; exec "$0" down', str(SCRIPTS / "cluster.sh")],
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # out of a Ctrl-C's reach
+                pass_fds=[lock],
+            )
+        finally:
+            os.close(lock)  # the keeper holds it from here on
+
+    def _port_is_free(self) -> None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.port))
+            except OSError as error:
+                told = f"port {self.port} is taken: choose another with K8S_PORT ({error})"
+                raise AssertionError(told) from error
+
+    def _tell_images(self) -> None:
+        file = self.state / "images.json"  # read at each pod's start, so never half of it
+        part = file.with_suffix(".new")
+        part.write_text(json.dumps(images()))
+        part.rename(file)
+
+    def stop(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            assert keeper.stdin is not None
+            keeper.stdin.close()
+            keeper.wait(OTHERS_END_S)
+
+    def add_real_node(self) -> None:
+        """`node1`, with the label type=real: containerd and kubelet, which run images."""
+        self._script("build.sh", timeout_s=None, REAL="1")
+        self._script("realnode.sh", "up", timeout_s=None)
+        self.wait("nodes", lambda nodes: "node1" in nodes and _is_usable(nodes["node1"]))
+
+    def remove_real_node(self) -> None:
+        """Its containers with it, so that nobody else's pod is put there."""
+        self._script("realnode.sh", "down", timeout_s=OTHERS_END_S)
+        self.api.call("DELETE", path_of("nodes", name="node1"))
+
+    def smallest_system(self) -> Path:
+        """A docker-archive of Debian with Python and little else; add_real_node comes first."""
+        return Path(self._script("realnode.sh", "system", timeout_s=None).strip())
+
+    def import_image(self, archive: Path) -> None:
+        """For the real node: a docker-archive, as `docker save` and mkimage.py write it."""
+        self._script("realnode.sh", "import", str(archive), timeout_s=600)
+
+    def _script(self, name: str, *arguments: str, timeout_s: float | None, **variables: str) -> str:
+        done = subprocess.run(
+            [str(SCRIPTS / name), *arguments],
+            env={**self._env, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=timeout_s,
+        )
+        told = f"{name} {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, told
+        return done.stdout
+
+    # -- asking it
+
+    @functools.cached_property
+    def api(self) -> Api:
+        """The administrator's."""
+        return self.api_as((self.state / "pki" / "admin.token").read_text().strip())
+
+    def api_as(self, token: str) -> Api:
+        ca = self.state / "pki" / "ca.crt"
+        return Api(f"https://127.0.0.1:{self.port}", ca=ca, token=token)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
+        """The real one's standard output; AssertionError with its words where it fails."""
+        cache = self.state / "kubectl-cache"  # its default would outlive this cluster
+        done = subprocess.run(
+            ["kubectl", f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}", *arguments],
+            input=stdin or "",
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=timeout_s,
+        )
+        told = f"kubectl {' '.join(arguments)}: exit {done.returncode}\n{done.stderr}{done.stdout}"
+        assert done.returncode == 0, told
+        return done.stdout
+
+    def apply(self, *manifests: Object | str | Path, namespace: str = "") -> None:
+        """`kubectl apply` of objects, of YAML texts, and of files."""
+        parts = [m.read_text() if isinstance(m, Path) else m for m in manifests]
+        text = "\n---\n".join(m if isinstance(m, str) else yaml.safe_dump(m) for m in parts)
+        where = [f"--namespace={namespace}"] if namespace else []
+        self.kubectl(*where, "apply", "-f", "-", stdin=text)
+
+    def wait(
+        self,
+        resource: str,
+        until: Callable[[dict[str, Object]], T | None],
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        within_s: float = 60.0,
+    ) -> T:
+        """What `until` says of the objects, by name, as soon as that is true.
+
+        It is asked after each list and each event of a watch, over dropped watches and while the
+        API server is away, too.
+        """
+        __tracebackhide__ = True  # pytest: the test's own line is where it failed
+        path = path_of(resource, namespace, labelSelector=labels, fieldSelector=fields)
+        deadline = time.monotonic() + within_s
+        objects: dict[str, Object] = {}
+        trouble: Exception | None = None
+        while (left_s := deadline - time.monotonic()) > 0:
+            try:
+                listing = self.api.call("GET", path, timeout_s=left_s)
+                objects = {found["metadata"]["name"]: found for found in listing["items"]}
+                if answer := until(objects):
+                    return answer
+                version = listing["metadata"]["resourceVersion"]
+                left_s = max(RETRY_S, deadline - time.monotonic())
+                for event in self.api.watch(path, version, within_s=left_s):
+                    name = event["object"]["metadata"]["name"]
+                    objects.pop(name, None)
+                    if event["type"] != "DELETED":
+                        objects[name] = event["object"]
+                    if answer := until(objects):
+                        return answer
+            except TimeoutError:
+                continue  # as told below
+            except (*UNREACHABLE, ApiError) as error:
+                trouble = error
+                threading.Event().wait(RETRY_S)
+        where = f"{resource} {labels} {fields}".strip()
+        states = "\n".join(f"  {name}: {_summary(found)}" for name, found in objects.items())
+        raise AssertionError(f"{where}: not within {within_s:.0f} s\n{states}\n{trouble or ''}")
+
+    # -- acting upon it
+
+    def annotate(self, node: str, **annotations: str | None) -> None:
+        """Keys are `crashed` and `linger` of prockubelet/; None takes one away."""
+        named = {f"prockubelet/{key}": value for key, value in annotations.items()}
+        self._patch(node, {"metadata": {"annotations": named}})
+
+    def _patch(self, node: str, change: Object) -> None:
+        merge = "application/merge-patch+json"
+        self.api.call("PATCH", path_of("nodes", name=node), change, content_type=merge)
+
+    def crash(self, node: str, *, within_s: float = 60.0) -> None:
+        """Lose the machine: its processes die, and nobody says so. Returns when it is missed."""
+        self.annotate(node, crashed="true")
+        self.wait("nodes", lambda n: condition(n[node], "Ready") == "Unknown", within_s=within_s)
+
+    def restore(self, node: str, *, within_s: float = 60.0) -> None:
+        self.annotate(node, crashed=None)
+        self.wait("nodes", lambda nodes: _is_usable(nodes[node]), within_s=within_s)
+
+    def linger(self, seconds: float | None) -> None:
+        """From now on a deleted pod's object stays so long after its end, as on a real node."""
+        for node in self.nodes():
+            self.annotate(node, linger=None if seconds is None else str(seconds))
+
+    def nodes(self) -> dict[str, Object]:
+        listing = self.api.call("GET", path_of("nodes"))
+        return {found["metadata"]["name"]: found for found in listing["items"]}
+
+    def stop_part(self, name: str, *, kill: bool = False) -> None:
+        """`apiserver`, `scheduler`, `controllers`, `etcd`, ...; `start_parts` brings it back."""
+        self._script("cluster.sh", "stop", name, "KILL" if kill else "TERM", timeout_s=30)
+
+    def start_parts(self) -> None:
+        """Whatever part does not run."""
+        self._script("cluster.sh", "up", timeout_s=START_S)
+        self._script("cluster.sh", "nodes", *self._capacity, timeout_s=START_S)
+
+    @contextlib.contextmanager
+    def outage(self, name: str = "apiserver", *, kill: bool = False) -> Iterator[None]:
+        """A part is away inside."""
+        self.stop_part(name, kill=kill)
+        try:
+            yield
+        finally:
+            self.start_parts()
+
+    def mend(self) -> None:
+        """Undo what a test did to the cluster: lost and cordoned nodes, lingering, parts away."""
+        self.start_parts()
+        for name, node in self.nodes().items():
+            annotations = node["metadata"].get("annotations") or {}
+            if {"prockubelet/crashed", "prockubelet/linger"} & set(annotations):
+                self.annotate(name, crashed=None, linger=None)
+            if node["spec"].get("unschedulable"):
+                self._patch(name, {"spec": {"unschedulable": None}})
+        self.wait("nodes", lambda nodes: all(map(_is_usable, nodes.values())))
+
+    def status(self) -> str:
+        """The parts, their pids, memory and processor time."""
+        return self._script("cluster.sh", "status", timeout_s=30)
+
+    @contextlib.contextmanager
+    def namespace(self) -> Iterator[Namespace]:
+        """A fresh one; at the end its pods are gone, and the rest of it soon after."""
+        name = f"t-{secrets.token_hex(3)}"
+        self.kubectl("create", "namespace", name)
+        here = Namespace(self, name)
+        try:
+            here.wait("serviceaccounts", lambda accounts: "default" in accounts)
+            yield here
+        finally:
+            self.mend()
+            here.delete()
+
+
+class Namespace:
+    """What a test does in its own corner of the cluster."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name, self.api = cluster, name, cluster.api
+        self._volumes: list[str] = []
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
+        where = f"--namespace={self.name}"
+        return self.cluster.kubectl(where, *arguments, stdin=stdin, timeout_s=timeout_s)
+
+    def apply(self, *manifests: Object | str | Path) -> None:
+        self.cluster.apply(*manifests, namespace=self.name)
+
+    def wait(self, resource: str, until: Callable[[dict[str, Object]], T | None], **how: Any) -> T:
+        return self.cluster.wait(resource, until, namespace=self.name, **how)
+
+    def objects(self, resource: str, labels: str = "") -> dict[str, Object]:
+        path = path_of(resource, self.name, labelSelector=labels)
+        items = self.api.call("GET", path)["items"]
+        return {found["metadata"]["name"]: found for found in items}
+
+    def wait_phase(self, pod: str, wanted: str, *, within_s: float = 60.0) -> Object:
+        """The pod, as soon as it is Running, Succeeded or Failed as wanted."""
+        __tracebackhide__ = True
+
+        def reached(pods: dict[str, Object]) -> Object | None:
+            found = pods.get(pod, {})
+            return found if phase(found) == wanted else None
+
+        field = f"metadata.name={pod}"
+        return self.wait("pods", reached, fields=field, within_s=within_s)
+
+    def log(self, pod: str, *, timeout_s: float = 30.0) -> str:
+        path = path_of("pods", self.name, f"{pod}/log")
+        return self.api.text("GET", path, timeout_s=timeout_s)
+
+    def wait_log(self, pod: str, text: str, *, within_s: float = 60.0) -> str:
+        """The first line of the pod's log that holds `text`."""
+        __tracebackhide__ = True
+        deadline = time.monotonic() + within_s
+        field = f"metadata.name={pod}"
+        self.wait("pods", _any_started, fields=field, within_s=within_s)
+        left_s = max(RETRY_S, deadline - time.monotonic())
+        path = path_of("pods", self.name, f"{pod}/log", follow="true")
+        seen, end = [], "ended without saying"
+        try:
+            for line in self.api.lines(path, within_s=left_s):
+                seen.append(line.decode(errors="replace").rstrip("\n"))
+                if text in seen[-1]:
+                    return seen[-1]
+        except TimeoutError:
+            end = f"did not say within {within_s:.0f} s"
+        said = "\n".join(seen[-LOG_LINES:])
+        raise AssertionError(f"pod {pod} {end} {text!r}:\n{said}")
+
+    def kubeconfig(self, account: str) -> Path:
+        """For a client that is this service account and may do what it may, nothing else."""
+        path = path_of("serviceaccounts", self.name, f"{account}/token")
+        request = {"spec": {"audiences": [], "expirationSeconds": 3600}}
+        token = self.api.call("POST", path, request)["status"]["token"]
+        text = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        text["users"][0]["user"] = {"token": token}
+        text["contexts"][0]["context"]["namespace"] = self.name
+        file = self.cluster.state / f"{self.name}-{account}.kubeconfig"
+        file.write_text(yaml.safe_dump(text))
+        return file
+
+    def claim(self, name: str, folder: Path) -> None:
+        """A PersistentVolumeClaim whose volume is `folder` of this machine."""
+        volume = f"{self.name}-{name}"
+        self._volumes.append(volume)
+        spec = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        size = {"storage": "1Gi"}
+        link = self.cluster.state / "nodes" / "claims" / self.name / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(folder.resolve(), target_is_directory=True)
+        self.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": volume},
+                "spec": {**spec, "capacity": size, "hostPath": {"path": str(folder)}},
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name},
+                "spec": {**spec, "volumeName": volume, "resources": {"requests": size}},
+            },
+        )
+        self.wait("persistentvolumeclaims", lambda claims: phase(claims[name]) == "Bound")
+
+    # -- telling
+
+    def logs(self, lines: int = LOG_LINES) -> dict[str, str]:
+        """Of all pods that ever ran on process nodes here, the deleted ones too, by pod and file;
+        and of those that a real node still knows."""
+        places = (self.cluster.state / "nodes" / "logs", REAL_LOGS)
+        pods = [pod for place in places for pod in place.glob(f"{self.name}_*")]
+        files = [(file, pod) for pod in pods for file in pod.rglob("*.log")]
+        found = {}
+        for file, pod in sorted(files, key=lambda found: found[0].stat().st_mtime):
+            _, name, _uid = pod.name.split("_")
+            tail = file.read_text(errors="replace").splitlines()[-lines:]
+            found[f"{name} {file.relative_to(pod).with_suffix('')}"] = "\n".join(tail)
+        return found
+
+    def report(self) -> str:
+        """Pods, events and logs, for a test that failed."""
+        parts = []
+        for words in (
+            ("get", "all,configmaps", "--output=wide"),
+            ("get", "events", "--sort-by=.metadata.creationTimestamp"),
+        ):
+            try:
+                parts.append(self.kubectl(*words))
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                parts.append(str(error))  # the API server is away: the logs are still there
+        parts += [f"---- {name}\n{text}" for name, text in self.logs().items()]
+        node = self.cluster.state / "logs" / "prockubelet.log"
+        if node.exists():
+            tail = node.read_text(errors="replace").splitlines()[-20:]
+            parts.append("---- the nodes\n" + "\n".join(tail))
+        return "\n".join(parts)
+
+    def delete(self, *, within_s: float = 60.0) -> None:
+        """Returns when no pod is left, so that the next test has the room."""
+        self.kubectl(
+            "delete", "namespace", self.name, "--wait=false"
+        )  # none is created from here on
+        pods = path_of("pods", self.name, gracePeriodSeconds="0")
+        self.api.call("DELETE", pods)
+        self.wait("pods", lambda pods: not pods, within_s=within_s)
+        for volume in self._volumes:
+            self.api.call("DELETE", path_of("persistentvolumes", name=volume))
+
+
+def _is_usable(node: Object) -> bool:
+    return condition(node, "Ready") == "True" and not node["spec"].get("taints")
+
+
+def _any_started(pods: Mapping[str, Object]) -> bool:
+    return any(
+        {"running", "terminated"} & set(status.get("state", {}))
+        for pod in pods.values()
+        for status in pod.get("status", {}).get("containerStatuses") or []
+    )
+
+
+def _summary(found: Object) -> str:
+    status = found.get("status", {})
+    waits = [c.get("message", "") for c in status.get("conditions") or [] if c["status"] != "True"]
+    states = [json.dumps(c["state"]) for c in status.get("containerStatuses") or []]
+    deleting = ["deleting"] if found["metadata"].get("deletionTimestamp") else []
+    return " ".join(part for part in (status.get("phase", ""), *deleting, *waits, *states) if part)
+
+
+def images() -> dict[str, Object]:
+    """What the process nodes know of images: one, which is this environment and checkout.
+
+    A pod's root holds this machine's root file system only: what lies on another is bound.
+    """
+    machine = Path("/").stat().st_dev
+    needed = {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYTHONPATH": str(ROOT / ".pythonpath"),
+        "OMP_NUM_THREADS": "1",  # many pods, few cores
+    }
+    binds = sorted(str(path) for path in needed if path.stat().st_dev != machine)
+    return {IMAGE: {"env": env, "binds": binds}}
+
+
+def why_not() -> str:
+    """Why no cluster can be started here; empty where one can."""
+    if os.environ.get("K8S_ATTACH"):
+        return ""
+    if sys.platform != "linux":
+        return "a Kubernetes cluster for tests needs Linux"
+    if os.geteuid() != 0:
+        return "a Kubernetes cluster for tests needs root, for network namespaces and mounts"
+    if not Path("/etc/debian_version").exists() or shutil.which("apt-get") is None:
+        return "a Kubernetes cluster for tests needs Debian, whose packages it is made of"
+    file, cache = os.environ.get("KUBERNETES_BINARIES"), os.environ.get("KUBERNETES_CACHE")
+    there = file or any(Path(cache or CACHE).expanduser().glob("**/kube-apiserver"))
+    if os.environ.get("KUBERNETES_BUILD") == "0" and not there:
+        return "there are no programs of Kubernetes, and KUBERNETES_BUILD=0 forbids to build them"
+    namespaces = ["unshare", "--net", "--mount", "true"]
+    allowed = subprocess.run(namespaces, capture_output=True, check=False)
+    if allowed.returncode != 0:
+        return "a Kubernetes cluster for tests needs the right to make namespaces"
+    return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python tests/tools/kube.py", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--cpu", default="4", help="of each node")
+    given = parser.parse_args()
+    if reason := why_not():
+        raise SystemExit(reason)
+    began = time.monotonic()
+    with (
+        Cluster(nodes=given.nodes, cpu=given.cpu) as cluster,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        print(f"ready after {time.monotonic() - began:.0f} s; Ctrl-C stops it\n")
+        print(f"export K8S_ATTACH=1 KUBECONFIG={cluster.kubeconfig}", flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

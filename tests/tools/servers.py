@@ -1,0 +1,82 @@
+"""Real parameter servers (on loopback) inside the test's process, and reading checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from edl.common import storage
+from edl.common.identity import Identity
+from edl.nn.model_spec import ModelSpec
+from edl.ps.books.aggregation import Policy
+from edl.ps.books.slots import SlotMap
+from edl.ps.books.store import Store
+from edl.ps.client import PsClient
+from edl.ps.server import Listeners
+from edl.ps.servicer import ParameterServerServicer
+from edl.ps.snapshots import cut as snapshot
+
+TOKEN = "a token"
+
+
+@contextmanager
+def serving(
+    num_servers: int, spec: ModelSpec | None = None, policy: Policy | None = None
+) -> Iterator[PsClient]:
+    """A client of `num_servers` empty servers."""
+    servers = []
+    for index in range(num_servers):
+        store = Store(
+            index=index, slot_map=SlotMap(num_servers), policy=policy or Policy(staleness=0)
+        )
+        servers.append(Listeners(ParameterServerServicer(index, store), Identity(TOKEN)))
+    client = PsClient([server.address for server in servers], token=TOKEN, spec=spec)
+    try:
+        yield client
+    finally:
+        client.close()
+        for server in servers:
+            server.close()
+
+
+def restored(checkpoint: str | Path) -> Store:
+    """One shard that holds all of a checkpoint, ledger included."""
+    store = Store(index=0, slot_map=SlotMap(1), policy=Policy())
+    snapshot.restore(store, storage.load(checkpoint), new_job=False)
+    return store
+
+
+def table(checkpoint: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ids int64[n], ascending, and rows float32[n, dim] of a checkpoint's table."""
+    ids, rows = [], []
+    manifest = storage.load(checkpoint)
+    for record in manifest.files:
+        if not record.name.endswith(".safetensors"):
+            continue
+        tensors, about = snapshot._decode(storage.read_checked(manifest, record))
+        if about.get("rows") == name:
+            ids.append(tensors["ids"])
+            rows.append(tensors["weight"])
+    everything = np.concatenate(ids) if ids else np.zeros(0, np.int64)
+    order = np.argsort(everything)
+    return everything[order], np.concatenate(rows)[order] if rows else np.zeros((0, 1), np.float32)
+
+
+def assert_exact(checkpoint: str | Path, records: int, epochs: int) -> None:
+    """A job of the counting model has applied each of its records once an epoch."""
+    ids, counts = table(checkpoint, "counts")
+    assert np.array_equal(np.arange(records), ids)
+    assert {float(epochs)} == set(counts.ravel().tolist())
+    assert [records * epochs] == dense(checkpoint, "total").tolist()
+
+
+def dense(checkpoint: str | Path, name: str) -> np.ndarray:
+    """A dense tensor of a checkpoint, flat."""
+    store = restored(checkpoint)
+    chunks = sorted(
+        (number, chunk.value) for (tensor, number), chunk in store.cut_chunks("") if tensor == name
+    )
+    return np.concatenate([weight.reshape(-1) for _, weight in chunks])

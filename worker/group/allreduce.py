@@ -1,0 +1,319 @@
+"""Forward, backward and step of one member of an all-reduce group, by torch's DistributedDataParallel.
+
+The gradient of a minibatch is the mean over its N records: each member weighs its slice's loss by
+n / N, and DDP adds up. Beside the gradients travel a few numbers, as those of a parameter of DDP's own
+module: whether a member wants the round to end after this step, the loss of the whole minibatch,
+which buffers the forward has changed, which parameters a gradient has reached. So all members agree on
+them without another message. What a step changes of running statistics is averaged with the same weights.
+
+Which parameters a step uses may depend on its records. DDP waits for the gradient of each; those that
+the backward pass did not reach get one of zeros after it, together with the numbers (`_tell`). So DDP
+need not walk through the graph of each step, nor reduce a list of what it found there.
+
+A step is applied by `commit`, once all of it is here; until then nothing of the state has changed.
+A member whose state is still on its way keeps what was reduced (`Reduced`), and applies it later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ...common.errors import DefinitionError
+from ...nn.buffers import Buffers, NonFinite, add_changes, mean_changes
+from ...nn.embedding import tables
+from ...nn.fitness import Weights, check_loss, refuse_tables
+from ...nn.model_spec import ModelSpec
+from ..device import seed_step, to_device
+from ..servers.trainer import _seed_of, compiled
+from ..task_stream import Item
+from .slices import Slice
+from .state import GroupState
+
+if TYPE_CHECKING:
+    from .adaptive_batch import AdaptiveBatch, Measured, Meter
+
+# Buffers are averaged here; torch calls that option by another name from 2.12 on.
+_SYNCS = inspect.signature(DistributedDataParallel).parameters
+_NO_BROADCAST: dict[str, Any] = (
+    {"forward_sync_buffers": False}
+    if "forward_sync_buffers" in _SYNCS
+    else {"broadcast_buffers": False}
+)
+
+
+@dataclass
+class Reduced:
+    """What a step of the group came to: gradients by parameter, changes by buffer."""
+
+    gradients: list[Tensor | None]
+    changes: list[Tensor | None]
+    task: int
+    end: int
+    loss: float
+    ends_round: bool
+    records: int
+    measured: Measured | None = None
+
+
+class _Weighted(nn.Module):
+    """The model and its loss, as DDP has them."""
+
+    def __init__(
+        self, model: nn.Module, forward: Callable[..., Any], loss: Any, weights: Weights, words: int
+    ) -> None:
+        super().__init__()
+        # First, so that DDP reduces it last: with the gradients that come last.
+        self.said = nn.Parameter(torch.zeros(words, device=next(model.parameters()).device))
+        self.model = model
+        self._forward, self._loss, self._weights = forward, loss, weights
+
+    def forward(self, features: Any, labels: Any, weight: float) -> tuple[Tensor, float]:
+        """The loss by its weight, and the loss."""
+        self._weights.begin()
+        outputs = self._forward(features)
+        self._weights.check()
+        loss: Tensor = self._loss(outputs, labels)
+        check_loss(loss)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise NonFinite(f"the loss is {value}")
+        return loss * weight, value
+
+
+class GroupTrainer:
+    """What a group does beside its steps, which is nothing where it has no servers."""
+
+    model: nn.Module
+    state: GroupState
+
+    def look_ahead(self, item: Item | None) -> None:
+        """After `reduce`: the stream has this next, or nothing yet."""
+
+    def pass_over(self, piece: Slice) -> None:
+        """A minibatch of which no record is used."""
+        self.state.applied[piece.lease.task.id] = piece.end
+
+    def finish(self) -> None:
+        """Wait for what this member has under way beside the group."""
+
+    def settle(self) -> int:
+        """All members have finished: all call this after the same step. The version of the servers
+        that have what was pushed; 0: there are none."""
+        return 0
+
+    def cut(self, name: str) -> GroupState | None:
+        """Of all sides, which are settled: the group's part. None: they do not stand together."""
+        raise NotImplementedError("there are no servers")
+
+
+class AllReduceTrainer(GroupTrainer):
+    """One member's model. `enter` before the steps of a round, `leave` after them."""
+
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module],
+        loss: Callable[[Any, Any], Tensor],
+        spec: ModelSpec,
+        *,
+        device: torch.device,
+        compile: bool = False,
+        warmup_steps: int = 0,
+        batch: AdaptiveBatch | None = None,
+    ) -> None:
+        """`warmup_steps`: over which the learning rate goes where `follow` says. `batch`: the
+        minibatch, where it follows the goodput.
+
+        Raises DefinitionError for a model with tables, which only servers hold.
+        """
+        self.model = make_model().to(device)
+        self._check(list(tables(self.model)))
+        self.state = GroupState(self.model, spec, batch)
+        self.meter: Meter | None = None  # of a round whose steps are measured
+        self._spec = spec
+        self._device = device
+        self._forward = compiled(self.model) if compile else self.model
+        self._loss = loss
+        self._warmup_steps = warmup_steps
+        self._buffers = Buffers(self.model)
+        self._weights = Weights(self.model)
+        self._ddp: DistributedDataParallel | None = None
+        self._world = 1
+
+    def _check(self, names: Sequence[str]) -> None:
+        if names:
+            raise DefinitionError(refuse_tables(list(names)))
+
+    def follow(self, factor: float) -> None:
+        """The learning rate goes to so many times what the optimizer says."""
+        self.state.follow(factor, self._warmup_steps)
+
+    def enter(self, world: int) -> None:
+        """Train with so many members, in torch's default process group."""
+        self._world = world
+        words = 2 + len(self._buffers.names) + len(self.state.parameters) + self._more_words()
+        self._ddp = DistributedDataParallel(
+            _Weighted(self.model, self._forward, self._loss, self._weights, words),
+            **_NO_BROADCAST,
+            init_sync=False,
+            gradient_as_bucket_view=True,
+        )
+
+    def leave(self) -> None:
+        """The round is over."""
+        self._ddp = self.meter = None
+        for parameter in self.model.parameters():
+            parameter.grad = None
+
+    def reduce(self, piece: Slice, wish: bool) -> Reduced:
+        """A step's gradients, of all members. Raises NonFinite, torch's errors, or the user's.
+
+        wish: the round shall end after this step.
+        """
+        assert self._ddp is not None, "a step needs its round"
+        task = piece.lease.task
+        seed_step(
+            _seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
+        )
+        if not self.model.training:
+            self.model.train()
+        for parameter in self.state.parameters:
+            parameter.grad = None
+        self._buffers.begin()
+        share = mean = 0.0
+        try:
+            for number, (features, labels, count, prepared) in enumerate(piece.parts):
+                weight = count / piece.total
+                share += weight
+                last = number + 1 == len(piece.parts)
+                if self._ddp.require_backward_grad_sync is not last:  # Module.__setattr__ is slow
+                    self._ddp.require_backward_grad_sync = last
+                self._begin_part(prepared)
+                inputs = to_device(features, self._device), to_device(labels, self._device)
+                with self._watch(piece, weight, last):
+                    loss, value = self._ddp(*inputs, weight * self._world)
+                    mean += value * weight
+                    if last:
+                        self._before_all_reduce()
+                        earlier = [parameter.grad for parameter in self.state.parameters]
+                    loss.backward()
+                    if count:  # a stand-in has no gradient
+                        self._end_part()
+                    if last:
+                        words = [wish, mean, *self._buffers.changed()]
+                        wishes, mean, *flags = self._tell(words, earlier)
+            changed = [flag > 0 for flag in flags]
+            # What a member without a share computes on may be anything.
+            mine = self._buffers.changes() if share else [None] * len(changed)
+            changes = mean_changes(self._buffers.before, mine, changed, share)
+        finally:
+            self._buffers.restore()
+        gradients = [parameter.grad for parameter in self.state.parameters]
+        there = [gradient for gradient in gradients if gradient is not None]
+        if there and not math.isfinite(float(nn.utils.get_total_norm(there))):
+            raise NonFinite(f"the gradient of the minibatch is not finite (the loss is {mean:g})")
+        step = Reduced(gradients, changes, task.id, piece.end, mean, wishes > 0, piece.total)
+        if self.meter is not None and (measured := self.meter.exchange()) is not None:
+            step.measured = measured
+            step.ends_round |= measured.chosen not in (0, self.meter.minibatch)
+        return step
+
+    def _tell(self, words: Sequence[float], earlier: Sequence[Tensor | None]) -> list[float]:
+        """After the backward pass: end DDP's reduction. The sums of all members' words.
+
+        `earlier`: the gradients before that pass. DDP puts another tensor in the place of those
+        that it has had.
+        """
+        assert self._ddp is not None
+        parameters, said = self.state.parameters, self._ddp.module.said
+        missing = [p for p, was in zip(parameters, earlier, strict=True) if p.grad is was]
+        frozen = [p for p in missing if not p.requires_grad]  # since the round began
+        told = [*words, *(p.grad is not None for p in parameters), *self._words()]
+        sent = torch.tensor(told, dtype=said.dtype, device=said.device)
+        said.grad = None
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        torch.autograd.backward([said, *missing], [sent, *map(torch.zeros_like, missing)])
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        heard: list[float] = (said.grad * self._world).tolist()
+        used = heard[len(words) : len(words) + len(parameters)]
+        for parameter, members in zip(parameters, used, strict=True):
+            if not members:
+                parameter.grad = None
+        self._hear(heard[len(words) + len(parameters) :])
+        return heard[: len(words)]
+
+    def _more_words(self) -> int:
+        """How many numbers `_words` says, in this round."""
+        return 0
+
+    def _words(self) -> Sequence[float]:
+        """What else this member tells all others, once its last backward pass is over."""
+        return ()
+
+    def _hear(self, words: Sequence[float]) -> None:
+        """The sums of those."""
+
+    def _watch(
+        self, piece: Slice, weight: float, last: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """Around a pass forward and backward."""
+        if self.meter is None:
+            return contextlib.nullcontext()
+        return self.meter.watch(piece, weight, last)
+
+    def _begin_part(self, prepared: Any) -> None:
+        """Before a forward pass."""
+
+    def _before_all_reduce(self) -> None:
+        """Before the backward pass that this member's part of the step is reduced in."""
+
+    def _end_part(self) -> None:
+        """After its backward pass."""
+
+    @torch.no_grad()
+    def commit(self, step: Reduced) -> None:
+        """Apply a step."""
+        state = self.state
+        for parameter, gradient in zip(state.parameters, step.gradients, strict=True):
+            parameter.grad = gradient
+        rate = state.learning_rate(step.records) * state.lr_factor(self._warmup_steps)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+        state.optimizer.step()
+        add_changes(self._buffers.now(), step.changes)
+        if state.batch is not None:
+            state.batch.advance(state.version, step.records, step.measured)
+        state.version += 1
+        state.applied[step.task] = step.end
+        if self.meter is not None:
+            self.meter.committed()
+
+    def keep(self, step: Reduced) -> Reduced:
+        """The same, untouched by the steps that follow."""
+        step.gradients = [None if g is None else g.clone() for g in step.gradients]
+        return step
+
+    # -- what is done alone
+
+    @torch.no_grad()
+    def outputs(self, features: Any) -> Any:
+        """The model's outputs in evaluation mode, on the CPU."""
+        self.model.eval()
+        return to_device(self.model(to_device(features, self._device)), torch.device("cpu"))
+
+    def refresh(self) -> None:
+        """The values are those of now already."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The model's values, on the CPU."""
+        return {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}

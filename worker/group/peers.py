@@ -1,0 +1,125 @@
+"""How a member that lacks the state of a round gets it from one that has it, while that trains on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ...common import rpc
+from ...common.errors import Unreachable
+from ...proto import worker_pb2 as pb
+from ...proto import worker_pb2_grpc
+from .process_group import RoundOver
+
+_PART_NBYTES = 16 << 20
+_PART_S = 30.0
+_TRIES, _AGAIN_S = 5, 0.2  # the channel makes its connection anew meanwhile
+_BEGINS_S = 0.02  # for a member that has been told of the round to begin it
+
+
+class StateServicer(worker_pb2_grpc.WorkerServicer):
+    """Hands out the state with which a round began. `answer`: stretches of a sharded one."""
+
+    answer: Callable[[pb.FetchPartRequest], pb.FetchPartReply] | None = None
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._round = 0
+        self._blob: bytes | None = None
+
+    def offer(self, round_: int, blob: bytes | None) -> None:
+        """From now on only this one; None: of this round nobody needs it."""
+        with self._lock:
+            self._round, self._blob = round_, blob
+
+    def FetchState(self, request: pb.FetchStateRequest, context: Any) -> pb.FetchStateReply:
+        with self._lock:
+            round_, blob = self._round, self._blob
+        if round_ < request.round:  # it has not begun it yet
+            return pb.FetchStateReply()
+        if round_ > request.round or blob is None:
+            return pb.FetchStateReply(gone=True)
+        part = blob[request.offset : request.offset + _PART_NBYTES]
+        return pb.FetchStateReply(nbytes=len(blob), part=part)
+
+    def FetchPart(self, request: pb.FetchPartRequest, context: Any) -> pb.FetchPartReply:
+        answer = self.answer
+        return pb.FetchPartReply() if answer is None else answer(request)
+
+
+class PartClient:
+    """Gets stretches of a sharded state from other members."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._lock = threading.Lock()
+        self._channels: dict[str, rpc.Channel] = {}
+
+    def fetch(self, address: str, request: pb.FetchPartRequest, over: Callable[[], bool]) -> bytes:
+        """Waits until the other one has it. Raises RoundOver where it has it no more, or does not
+        answer, or `over` says so."""
+        with self._lock:
+            if address not in self._channels:
+                self._channels[address] = rpc.Channel(address, self._token)
+            stub = worker_pb2_grpc.WorkerStub(self._channels[address])
+        pause = threading.Event()
+        failed = 0
+        while not over():
+            try:
+                reply = rpc.call(stub.FetchPart, request, _PART_S)
+            except Unreachable as error:
+                # Its connection may have been shut down with those of a process group.
+                failed += 1
+                if failed == _TRIES:
+                    raise RoundOver(f"the member at {address} does not answer") from error
+                pause.wait(_AGAIN_S)
+                continue
+            if reply.found:
+                return bytes(reply.data)
+            if reply.gone:
+                break
+            pause.wait(_BEGINS_S)
+        raise RoundOver(f"the member at {address} has its part of the state no more")
+
+    def close(self) -> None:
+        with self._lock:
+            for channel in self._channels.values():
+                channel.close()
+
+
+class Fetch(threading.Thread):
+    """Fetches the state of a round in the background; `blob` when it is here."""
+
+    def __init__(self, address: str, token: str, round_: int) -> None:
+        super().__init__(name="fetch-state", daemon=True)
+        self.blob: bytes | None = None
+        self.error: Exception | None = None
+        self._address, self._token, self._round = address, token, round_
+        self._over = threading.Event()
+
+    def give_up(self) -> None:
+        self._over.set()
+
+    def run(self) -> None:
+        channel = rpc.Channel(self._address, self._token)
+        try:
+            self.blob = self._fetch(worker_pb2_grpc.WorkerStub(channel))
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the state
+            self.error = error
+        finally:
+            channel.close()
+
+    def _fetch(self, stub: Any) -> bytes:
+        blob = bytearray()
+        while not self._over.is_set():
+            request = pb.FetchStateRequest(round=self._round, offset=len(blob))
+            reply = rpc.call(stub.FetchState, request, _PART_S)
+            if reply.gone:
+                break
+            blob += reply.part
+            if blob and len(blob) == reply.nbytes:
+                return bytes(blob)
+            if not reply.part:
+                self._over.wait(_BEGINS_S)
+        raise Unreachable("the member that had the state is in another round")

@@ -1,0 +1,198 @@
+"""torch's process group of one round: made through the master, given up at once where a member is lost.
+
+The members find each other by a store whose keys live at the master, under the job's identity, so no
+member of the group has to outlive the others. gloo's operations end only with their timeout, or with
+their connections: `cut` shuts those down, so whoever waits in an all-reduce is free in a moment. nccl
+has an abort of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, InvalidStateError
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch.distributed as dist
+
+from ...common.clock import MonotonicClock
+from ...common.errors import EdlError
+from ...common.listen import own_host
+from ...master.client import MasterClient
+
+_KEY_WAIT_S = 10.0  # of one question
+_MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
+_MAKE_S = 30.0
+_OPERATION_S = 1800.0
+
+
+class RoundOver(EdlError):
+    """The round ended while its process group was being made, or used."""
+
+
+class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
+    """torch's store on the master, for one round. Raises RoundOver once that is over."""
+
+    def __init__(self, master: MasterClient, round_: int) -> None:
+        super().__init__()
+        self._master = master
+        self._round = round_
+        self._clock = MonotonicClock()
+
+    def set(self, key: str, value: Any) -> None:
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        self._master.put_key(self._round, key, data)
+
+    def get(self, key: str) -> bytes:
+        until = self._clock.now() + _MEMBER_S
+        while self._clock.now() < until:
+            reply = self._master.get_key(self._round, key, _KEY_WAIT_S)
+            if reply.round_over:
+                raise RoundOver(f"round {self._round} is over")
+            if reply.found:
+                return bytes(reply.value)
+        raise RoundOver(f"no member of round {self._round} told {key!r} in {_MEMBER_S:g} s")
+
+    def wait(self, keys: Any, timeout: Any = None) -> None:
+        for key in keys:
+            self.get(key)
+
+    def check(self, keys: Any) -> bool:
+        return all(self._master.get_key(self._round, key, 0.0).found for key in keys)
+
+    def set_timeout(self, timeout: Any) -> None:
+        """Each wait has its own."""
+
+
+class ProcessGroup:
+    """torch's default process group, for as long as a round lasts. `cut` may come from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._before = _connections()
+        self._made: dict[str, int] | None = None
+        self._is_cut = False
+        self._making: Future[Any] = Future()
+
+    def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
+        """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost meanwhile."""
+        _choose_interface()
+        with self._lock:
+            self._before = _connections()  # those that members fetched parts by are not the group's
+        with _made_aside(self._making):
+            dist.init_process_group(
+                backend,
+                store=MasterStore(master, round_),
+                rank=rank,
+                world_size=world,
+                timeout=timedelta(seconds=_MAKE_S),
+            )
+        # of operations: a member that computes slowly is no failure, one that is lost is told of
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_OPERATION_S))
+        with self._lock:
+            self._made = _new(self._before)
+            if self._is_cut:  # meanwhile: not all of its connections were there yet
+                raise RoundOver(f"round {round_} is over")
+
+    def cut(self) -> None:
+        """Whoever waits in an operation of the group gets an error now."""
+        with self._lock:
+            if self._is_cut:
+                return
+            self._is_cut = True
+            _settle(self._making, error=RoundOver("the round is over before its group is made"))
+            for name, fd in (_new(self._before) if self._made is None else self._made).items():
+                _shut_down(name, fd)
+            if self._made is not None and dist.get_backend() == "nccl":
+                dist.distributed_c10d._abort_process_group()
+
+    def close(self) -> None:
+        """Forget it. Whoever still waits for this member gets an error, also while something here
+        refers to the group yet: gloo's connections would be open for as long."""
+        if dist.is_initialized() and dist.get_backend() == "gloo":
+            self.cut()
+        with self._lock:
+            self._is_cut = True
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        else:  # its making failed: the next one is called as those of the others are
+            dist.distributed_c10d._world.group_count = 0
+
+
+@contextlib.contextmanager
+def _made_aside(made: Future[Any]) -> Iterator[None]:
+    """Within, gloo's constructor runs in a thread, which is left to itself once `made` has failed: it
+    waits for the connections of members that died just then, beyond its timeout, and nothing wakes it."""
+    torchs, gloo = dist.distributed_c10d, dist.distributed_c10d.ProcessGroupGloo
+
+    class Aside(type):
+        """Torch asks whether a group is one of these."""
+
+        def __call__(cls, *arguments: Any, **named: Any) -> Any:
+            def run() -> None:
+                try:
+                    group = gloo(*arguments, **named)
+                except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                    _settle(made, error=error)
+                else:
+                    _settle(made, group)
+
+            threading.Thread(target=run, name="make-group", daemon=True).start()
+            return made.result()
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, gloo)
+
+    setattr(torchs, "ProcessGroupGloo", Aside("Aside", (), {}))  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(torchs, "ProcessGroupGloo", gloo)  # noqa: B010
+
+
+def _settle(made: Future[Any], group: Any = None, error: BaseException | None = None) -> None:
+    with contextlib.suppress(InvalidStateError):  # the other thread was first
+        if error is None:
+            made.set_result(group)
+        else:
+            made.set_exception(error)
+
+
+def _choose_interface() -> None:
+    """Have gloo and nccl listen where this process does, not where the host's name leads."""
+    host = own_host()
+    for name, addresses in psutil.net_if_addrs().items():
+        if host in (each.address for each in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def _new(before: dict[str, int]) -> dict[str, int]:
+    return {name: fd for name, fd in _connections().items() if name not in before}
+
+
+def _connections() -> dict[str, int]:
+    """This process's sockets, by what the kernel calls them."""
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if (name := os.readlink(f"/proc/self/fd/{fd}")).startswith("socket:"):
+                found[name] = int(fd)
+    return found
+
+
+def _shut_down(name: str, fd: int) -> None:
+    """Shut the connection down, if that is still what the descriptor is. gloo's listener stays: it
+    ends the process where accept fails. A connection of gRPC that was opened at the same time only
+    has to be made anew."""
+    with contextlib.suppress(OSError):
+        copy = socket.socket(fileno=os.dup(fd))
+        with copy:
+            if os.readlink(f"/proc/self/fd/{copy.fileno()}") == name:
+                copy.getpeername()
+                copy.shutdown(socket.SHUT_RDWR)

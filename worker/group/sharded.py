@@ -1,0 +1,258 @@
+"""Forward, backward and step of one member whose group shards the model, by torch's fully_shard.
+
+In a forward pass each unit's parameters are gathered, in the backward pass its gradients are reduced
+and scattered: a member ends with the mean gradient of its own rows. It sends those to the rank that
+mirrors them, gets those that it mirrors itself, and then all add up five numbers, which is the vote:
+whoever gets the sum knows that everybody has all that the step needs, and makes it. Whoever does not
+get it keeps the step (`ShardedState.pending`), and makes it if the next round begins with it.
+
+A round's model is a new one: what was under way when the one before broke is forgotten with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from ...common.errors import DefinitionError
+from ...nn.buffers import Buffers, NonFinite, mean_changes
+from ...nn.embedding import tables
+from ...nn.fitness import check_loss, refuse_tables
+from ...nn.model_spec import ModelSpec
+from ..device import seed_step, to_device
+from ..servers.trainer import _seed_of
+from .allreduce import GroupTrainer
+from .sharded_state import Part, Read, ShardedState, Step, fill_meta
+from .slices import Slice, passes_of, slice_of
+
+ShardPlan = Callable[[nn.Module], Iterable[nn.Module]]
+
+
+def units(model: nn.Module) -> list[nn.Module]:
+    """The modules that are sharded, and gathered, each as a whole: every child, of a list each entry.
+
+    What has no parameters is none, nor what shares one with another: those are the model's own.
+    """
+    found: list[nn.Module] = []
+    for child in model.children():
+        found += child if isinstance(child, nn.ModuleList) else [child]
+    owners: dict[Tensor, int] = {}
+    for parameters in (*(set(unit.parameters()) for unit in found), set(model.parameters(False))):
+        for parameter in parameters:
+            owners[parameter] = owners.get(parameter, 0) + 1
+    return [
+        unit
+        for unit in found
+        if any(True for _ in unit.parameters()) and all(owners[p] == 1 for p in unit.parameters())
+    ]
+
+
+class ShardedTrainer(GroupTrainer):
+    """One member's part of a model. `enter` before the steps of a round, `leave` after them.
+
+    `model`: the whole one, before the first round and after `refresh`. `source` reads the parts of
+    the round; `takes` is how many cuts this member was told to take in it, `agreed` how many all were.
+    """
+
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module],
+        loss: Callable[[Any, Any], Tensor],
+        spec: ModelSpec,
+        *,
+        device: torch.device,
+        plan: ShardPlan = units,
+        most: int = 0,
+        warmup_steps: int = 0,
+    ) -> None:
+        """`most`: records of one forward and backward pass; 0: all of the slice. `warmup_steps`: over
+        which the learning rate goes where `follow` says.
+
+        Raises DefinitionError for a model with tables, or with parameters that cannot be cut.
+        """
+        self.state: ShardedState = ShardedState(make_model, spec, device, warmup_steps)
+        if names := list(tables(self.state.skeleton)):
+            raise DefinitionError(refuse_tables(names))
+        assert self.state.first is not None
+        self.model = self.state.first
+        self.source: Read | None = None
+        self.takes = self.agreed = 0
+        self._spec, self._loss, self._plan = spec, loss, plan
+        self._device, self._most = device, most
+        self._sharded: nn.Module | None = None
+        self._weights: list[Any] = []  # torch's DTensors
+        self._buffers = Buffers(nn.Module())
+        self._world, self._rank = 1, 0
+        self._factor = 1.0
+        self._whole: tuple[int, nn.Module] | None = None
+
+    def follow(self, factor: float | None = None) -> None:
+        """The learning rate goes to so many times what the optimizer says; None: as told before."""
+        self._factor = self._factor if factor is None else factor
+        self.state.follow(self._factor, self.state.warmup_steps)
+
+    def enter(self, world: int) -> None:
+        """Train with so many members, in torch's default process group: when all are here."""
+        self.model = nn.Module()  # the whole one is in nobody's way
+        state = self.state
+        self._world, self._rank = world, dist.get_rank()
+        model = state.new_model()
+        group = dist.group.WORLD
+        assert group is not None, "a round has a process group"
+        mesh = DeviceMesh.from_group(group, self._device.type)
+        frozen = {p for p in model.parameters() if not p.requires_grad}
+        for unit in (*self._plan(model), model):
+            fully_shard(unit, mesh=mesh, ignored_params=frozen)
+        fill_meta(model, self._device)
+        self._weights = [p for p in model.parameters() if p.requires_grad]
+        self._buffers = Buffers(model)
+        shared = state.shared_of(model)
+        with state.lock, torch.no_grad():
+            state.own.adopt([weight.to_local().detach() for weight in self._weights])
+            for mine, theirs in zip(shared, state.shared, strict=True):
+                mine.copy_(theirs)
+            state.shared = [tensor.detach() for tensor in shared]
+        self._sharded = model
+        self._sum([1.0])
+        state.settle()
+
+    def leave(self) -> None:
+        """The round is over."""
+        self._sharded, self._weights, self._whole, self.source = None, [], None, None
+
+    def reduce(self, piece: Slice, wish: bool) -> Step:
+        """A step that all can make. Raises NonFinite, torch's errors, or the user's.
+
+        wish: the round shall end after this step.
+        """
+        assert self._sharded is not None, "a step needs its round"
+        task = piece.lease.task
+        seed_step(
+            _seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
+        )
+        self._whole = None
+        self._sharded.train()
+        self._sharded.zero_grad(set_to_none=True)
+        self._buffers.begin()
+        told = [1.0, float(wish), float(self.takes), 0.0, 0.0]
+        try:
+            share, told[4] = self._passes(piece)
+            changes = self._mean_changes(share)
+        finally:
+            self._buffers.restore()
+        mine = [None if w.grad is None else w.grad.to_local() for w in self._weights]
+        there = [gradient for gradient in mine if gradient is not None]
+        told[3] = float(bool(there) and not math.isfinite(float(nn.utils.get_total_norm(there))))
+        gradients = [mine, *(self._mirrored(mirror, mine) for mirror in self.state.current[1:])]
+        step = Step(gradients, changes, task.id, piece.end)
+        self.state.pending = step
+        _, wishes, takes, bad, step.loss = self._sum(told)
+        if bad:
+            self.state.pending = None
+            raise NonFinite(
+                f"the gradient of the minibatch is not finite (the loss is {step.loss:g})"
+            )
+        self.agreed = self.takes_told(takes, told[2])
+        step.ends_round = wishes > 0
+        return step
+
+    def takes_told(self, total: float, mine: float) -> int:
+        """Cuts that all of the members were told to take."""
+        return round(mine) if total == mine * self._world else self.agreed
+
+    def commit(self, step: Step) -> None:
+        """Make a step."""
+        self.state.apply(step)
+
+    def _mean_changes(self, share: float) -> list[Tensor | None]:
+        """What the members' forward passes changed of the buffers."""
+        if not self._buffers.names:
+            return []
+        changed = torch.tensor(self._buffers.changed(), dtype=torch.uint8, device=self._device)
+        dist.all_reduce(changed, dist.ReduceOp.MAX)
+        mine = self._buffers.changes() if share else [None] * len(changed)
+        return mean_changes(self._buffers.before, mine, changed.bool().tolist(), share)
+
+    def _passes(self, piece: Slice) -> tuple[float, float]:
+        """Forward and backward, as often as the member with the most records. The weight of this
+        member's, and what its mean loss adds to that of all."""
+        assert self._sharded is not None
+        share = mean = 0.0
+        parts = list(piece.parts)
+        slices = [slice_of(piece.total, rank, self._world) for rank in range(self._world)]
+        passes = max(1, passes_of(max(map(len, slices)), self._most))
+        stand_ins = [(*parts[0][:2], 0, None)] * (passes - len(parts))
+        for number, (features, labels, count, _) in enumerate([*parts, *stand_ins]):
+            weight = count / piece.total
+            before = self._buffers.snapshot() if number >= len(parts) else None
+            inputs, wanted = to_device(features, self._device), to_device(labels, self._device)
+            loss = self._loss(self._sharded(inputs), wanted)
+            check_loss(loss)
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise NonFinite(f"the loss is {value}")
+            torch.autograd.backward(loss * (weight * self._world))
+            share, mean = share + weight, mean + value * weight
+            if before is not None:
+                self._buffers.restore(before)
+        return share, mean
+
+    def _mirrored(self, mirror: Part, mine: list[Tensor | None]) -> list[Tensor | None]:
+        """The gradients of the rows that this member mirrors, from their owner, for its own."""
+        pairs = [(w, g) for w, g in zip(mirror.weights, mine, strict=True) if g is not None]
+        if not pairs:
+            return [None] * len(mine)
+        there = torch.cat([gradient.reshape(-1) for _, gradient in pairs])
+        theirs = there.new_empty(sum(weight.numel() for weight, _ in pairs))
+        ops = []
+        if there.numel():
+            ops.append(dist.P2POp(dist.isend, there, (self._rank + 1) % self._world))
+        if theirs.numel():
+            ops.append(dist.P2POp(dist.irecv, theirs, mirror.rank))
+        for work in dist.batch_isend_irecv(ops) if ops else ():
+            work.wait()
+        parts = iter(torch.split(theirs, [weight.numel() for weight, _ in pairs]))
+        return [
+            None if gradient is None else next(parts).view_as(weight).to(weight.dtype)
+            for weight, gradient in zip(mirror.weights, mine, strict=True)
+        ]
+
+    def _sum(self, told: list[float]) -> list[float]:
+        """Of all members, each of which says 1 first. Raises DistError where some are missing: an
+        operation that was given up may end without an error."""
+        said = torch.tensor(told, dtype=torch.float64, device=self._device)
+        dist.all_reduce(said)
+        found: list[float] = said.tolist()
+        if found[0] != self._world:
+            raise dist.DistError("the group was given up")
+        return found
+
+    # -- what needs the whole model
+
+    def refresh(self) -> None:
+        """Make `model` the whole one, with the values of now, out of the members' parts."""
+        self.model = self._gathered()
+
+    @torch.no_grad()
+    def outputs(self, features: Any) -> Any:
+        """The model's outputs in evaluation mode, on the CPU."""
+        model = self._gathered()
+        model.eval()
+        return to_device(model(to_device(features, self._device)), torch.device("cpu"))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The whole model's values, on the CPU."""
+        return {n: t.detach().cpu().clone() for n, t in self._gathered().state_dict().items()}
+
+    def _gathered(self) -> nn.Module:
+        if self._whole is None or self._whole[0] != self.state.version:
+            assert self.source is not None, "the whole model is put together in a round"
+            self._whole = self.state.version, self.state.whole(self._world, self.source)
+        return self._whole[1]

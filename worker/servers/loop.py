@@ -1,0 +1,514 @@
+"""The worker's loop: take the next minibatch, compute, push, report what was applied.
+
+One incarnation of a worker is one `Worker`. Its books are the leases' positions: a position moves
+only when all servers have acknowledged the span, and reports carry nothing else. Pipeline: the
+stream reads ahead in its thread, the next pull and the last pushes run in others while this thread
+computes. At most `push_window` pushes are sent and not yet acknowledged; acknowledgements are taken
+in the order of the spans, and each is followed to its end before the next is looked at.
+
+What ends a lease early, or sends it back:
+  fenced      a server or the master knows a newer attempt: drop the lease, say nothing. What was sent
+              behind it is of no account: no server applies it.
+  gap         a server lacks earlier spans, or has a part of this one (it was replaced, and stands
+              where its snapshot does): compute again from where it stands, then go on. The
+              exception is a push that was sent while others were under way: it may only have met
+              the refusal, or outrun the arrival, of one of those. They are applied by the time that
+              it is looked at, so the same gradients are sent once more, now alone.
+  stale       the gradients are beyond the staleness bound: pull, compute again.
+  failure     the content fails (exception, NaN, broken record): report span, file and record.
+  drain       hand every lease back at its exact position.
+  not pinned  a server that held the cut of an evaluation was replaced: hand the lease back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from ...common import faults
+from ...common.clock import Clock
+from ...common.errors import EdlError, Fenced, NotPinned
+from ...master.client import MasterClient
+from ...proto import master_pb2 as pb
+from ...ps.client import PushOutcome, PushResult
+from .. import pulse
+from ..batches import SpanError
+from ..task_stream import BadSpan, Batch, EndOfTask, Lease, TaskStream
+from ..tasks import Trained
+from .trainer import Gradients, PsTrainer
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+_SECTIONS = {pb.TRAIN: pulse.STEP, pb.EVALUATE: pulse.EVALUATE, pb.PREDICT: pulse.PREDICT}
+_SOON_S = 0.02  # what is read within this is not waited for
+_ASK_S = 5.0  # for one question to the master before an error ends this worker
+
+
+class Tasks(Protocol):
+    """What a definition does with tasks other than training (worker/evaluation.py)."""
+
+    def evaluate(self, lease: Lease, outputs: Any, labels: Any) -> None: ...
+
+    def evaluated(self, lease: Lease) -> bytes: ...
+
+    def merge(self, payload: bytes) -> dict[str, Any]: ...
+
+    def predict(self, lease: Lease, outputs: Any, records: int) -> None: ...
+
+    def predicted(self, lease: Lease) -> None: ...
+
+    def train_end(self, trainer: Trained) -> None: ...
+
+    def task_end(self, lease: Lease) -> None: ...
+
+
+@dataclass
+class _Pending:
+    """A push that was sent; `alone`: all before it had been acknowledged by then."""
+
+    batch: Batch
+    gradients: Gradients
+    result: Future[PushResult]
+    alone: bool
+
+
+class Worker:
+    """One incarnation: leases, computes, pushes and reports until the master says that all is done.
+
+    `run` returns when all is done or the worker was drained, and raises Fenced when the master has
+    declared it lost. `scalars` (loss, records_per_s) and `progress` are read by the heartbeat thread.
+    """
+
+    def __init__(
+        self,
+        master: MasterClient,
+        stream: TaskStream,
+        trainer: PsTrainer,
+        tasks: Tasks,
+        *,
+        clock: Clock,
+        pull_ahead: int,
+        log_loss_steps: int,
+        push_window: int = 1,
+        on_step: Callable[[float, int], None] = lambda loss, records: None,
+        on_gradients: Callable[[Batch, float | None], None] = lambda batch, loss: None,
+        definition_file: str = "",
+    ) -> None:
+        self._master = master
+        self._stream = stream
+        self._trainer = trainer
+        self._tasks = tasks
+        self._clock = clock
+        self._pull_ahead = pull_ahead
+        self._log_loss_steps = log_loss_steps
+        self._on_step = on_step
+        self._on_gradients = on_gradients
+        self._definition_file = definition_file
+        self._push_window = push_window
+        self._pool = ThreadPoolExecutor(1 + push_window, thread_name_prefix="pull-push")
+        self._pending: deque[_Pending] = deque()
+        self._draining = threading.Event()
+        self._fenced = threading.Event()
+        self._steps = 0
+        self._rate = _Rate(clock)
+        self.loss: float | None = None
+        self.state = "starting"
+        self.number = 0  # of no round: a worker of servers is in none
+
+    # -- for the heartbeat thread and signal handlers
+
+    def drain(self) -> None:
+        """Finish the current minibatch, hand the leases back, leave."""
+        self._draining.set()
+        self._stream.close()
+
+    def fence(self) -> None:
+        """The master has declared this incarnation lost."""
+        self._fenced.set()
+        self._stream.close()
+
+    def progress(self) -> list[pb.Progress]:
+        return [
+            pb.Progress(task=h.task.id, attempt=h.task.attempt, position=h.position)
+            for h in self._stream.held()
+            if h.position > h.task.position
+        ]
+
+    def scalars(self) -> dict[str, float]:
+        values = {"records_per_s": self._rate.per_s()}
+        if self.loss is not None:
+            values["loss"] = self.loss
+        return values
+
+    @property
+    def version(self) -> int:
+        return self._trainer.version
+
+    # -- the loop
+
+    def run(self) -> None:
+        """Work until done or drained. Raises Fenced, Unreachable, or EdlError of a broken job."""
+        self._stream.start()
+        try:
+            while (item := self._next()) is not None:
+                match item:
+                    case BadSpan(lease, error):
+                        self._settle()
+                        self._fail(lease, error)
+                    case EndOfTask(lease):
+                        self._end(lease)
+                    case Batch() if not item.lease.void:
+                        self._batch(item)
+            if self._fenced.is_set():
+                raise Fenced("the master has declared this worker lost")
+            self._settle()
+            if self._draining.is_set():
+                self._hand_back()
+            self._master.send_reports(self.state)
+        except Fenced:
+            raise
+        except EdlError as error:
+            lost = self._is_lost()
+            if lost:  # what it worked on may be gone: no failure of this worker
+                raise Fenced(f"the master has declared this worker lost ({error})") from error
+            if lost is not None:
+                with contextlib.suppress(EdlError):
+                    self._hand_back()  # an error of ours is no doing of what it had in hand
+            raise
+        finally:
+            self._stream.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _is_lost(self) -> bool | None:
+        """None: the master does not say."""
+        try:
+            reply = self._master.heartbeat(state=self.state, patience_s=_ASK_S)
+        except EdlError:
+            return None
+        return self._fenced.is_set() or bool(reply.fenced)
+
+    def _next(self) -> Any:
+        item = self._stream.next(timeout_s=0.0)
+        if item is None and not self._stream.ended:
+            # Nothing is ready: settle all pushes now, so that their task can be reported and the
+            # master is not left waiting for it while we wait for the master.
+            self._settle()
+            item = self._stream.next(_SOON_S)
+        if item is None and not self._stream.ended:
+            self.state = "waiting"
+            self._master.send_reports(self.state)
+            item = self._stream.next()
+        return item
+
+    def _batch(self, batch: Batch) -> None:
+        lease, tasks = batch.lease, self._tasks
+        try:
+            match lease.task.kind:
+                case pb.TRAIN:
+                    self.state = "training"
+                    self._train(batch)
+                case pb.EVALUATE:
+                    self.state = "evaluating"
+                    self._settle()
+                    if batch.used:
+                        faults.point("worker.evaluate", task=lease.task.id)
+                        outputs = self._outputs(batch)
+                        self._guard(batch, lambda: tasks.evaluate(lease, outputs, batch.labels))
+                    self._used(batch)
+                case pb.PREDICT:
+                    self.state = "predicting"
+                    self._settle()
+                    if batch.used:
+                        outputs = self._outputs(batch)
+                        self._guard(batch, lambda: tasks.predict(lease, outputs, batch.used))
+                    self._used(batch)
+        except SpanError as error:
+            self._settle()  # what is before it counts
+            self._fail(lease, error)
+        except NotPinned as error:
+            log.info("task=%d -> handed back reason=%r", lease.task.id, str(error))
+            self._give_back(lease)
+            self._master.send_reports(self.state)
+
+    def _outputs(self, batch: Batch) -> Any:
+        return self._guard(
+            batch,
+            lambda: self._trainer.outputs(
+                batch.features, batch.prepared or {}, batch.lease.task.cut
+            ),
+        )
+
+    def _end(self, lease: Lease) -> None:
+        """All minibatches of the lease were handed out: settle them, then report."""
+        self._settle()
+        if lease.void:
+            return
+        task = lease.task
+        result = b""
+        try:
+            with pulse.section(pulse.END, task.id, task.attempt, lease.size, lease.size):
+                match task.kind:
+                    case pb.EVALUATE:
+                        result = self._tasks.evaluated(lease)
+                    case pb.PREDICT:
+                        self._tasks.predicted(lease)
+                    case pb.EVALUATE_END:
+                        result = json.dumps(self._tasks.merge(task.payload)).encode()
+                    case pb.TRAIN_END:
+                        self._tasks.train_end(self._trainer)
+                self._tasks.task_end(lease)
+        except EdlError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, and about no record
+            self._fail(lease, SpanError(lease.size, lease.size, task.source, error))
+            return
+        report = pb.ReportTaskRequest(
+            task=task.id,
+            attempt=task.attempt,
+            done=True,
+            records=lease.used,
+            result=result,
+            slot_map_version=lease.servers_version,
+        )
+        self._master.report_later(report, lambda accepted: _log_end(lease, accepted))
+        self._stream.forget(lease)
+        if task.kind != pb.TRAIN:  # its result is waited for
+            self._master.send_reports(self.state)
+
+    # -- training
+
+    def _train(self, batch: Batch) -> None:
+        if not self._pull_ahead:
+            self._settle()  # the pull must see our own last push
+            if batch.lease.void:
+                return
+        gradients = self._gradients(batch)
+        self._settle(self._push_window - 1)
+        if batch.lease.void:
+            self._trainer.withdraw(gradients)
+            return
+        result = self._pool.submit(self._push, batch, gradients)
+        self._pending.append(_Pending(batch, gradients, result, alone=not self._pending))
+
+    def _gradients(self, batch: Batch) -> Gradients:
+        """Pull (unless that was done ahead), start the next pull, compute."""
+        ahead, batch.pulled = batch.pulled, None  # a second try of the span must pull afresh
+        unique = batch.prepared or {}
+        faults.point("worker.pull")
+        pulled = self._trainer.begin(unique, ahead.result() if ahead is not None else None)
+        if self._pull_ahead:
+            following = self._stream.peek()
+            if isinstance(following, Batch) and following.lease.task.kind == pb.TRAIN:
+                # It shall see these pushes, or its gradient is one step staler than need be.
+                seen = max(0, len(self._pending) - self._push_window + 1)
+                following.pulled = self._trainer.start_pull(
+                    following.prepared or {},
+                    self._pool,
+                    [push.result for push in self._pending][:seen],
+                )
+        if not batch.used:
+            gradients = self._trainer.empty()
+        else:
+            task = batch.lease.task
+            stream = (task.epoch, task.id, batch.start)
+            faults.point("worker.compute", task=task.id, start=batch.start)
+            gradients = self._guard(
+                batch,
+                lambda: self._trainer.gradients(
+                    batch.features, batch.labels, unique, pulled, stream
+                ),
+            )
+        self._on_gradients(batch, gradients.loss)
+        return gradients
+
+    def _push(self, batch: Batch, gradients: Gradients) -> PushResult:
+        task = batch.lease.task
+        faults.point("worker.push", task=task.id, start=batch.start)
+        return self._trainer.push(task.id, task.attempt, batch.start, batch.end, gradients)
+
+    def _settle(self, window: int = 0) -> None:
+        """Wait until at most `window` pushes lack an acknowledgement; do what those ask for."""
+        while len(self._pending) > window:
+            push = self._pending.popleft()
+            try:
+                self._acknowledge(push.batch, push.gradients, push.result.result(), push.alone)
+            except SpanError as error:
+                self._fail(push.batch.lease, error)
+
+    def _acknowledge(
+        self, batch: Batch, gradients: Gradients, result: PushResult, alone: bool = True
+    ) -> None:
+        """Follow one span until it is applied everywhere or its lease is void.
+
+        All spans of the lease before it are applied; `alone`: they were when it was sent.
+        """
+        while not batch.lease.void:
+            if result.outcome == PushOutcome.GAP and not alone:
+                alone, result = True, self._push(batch, gradients)
+                continue
+            if result.outcome == PushOutcome.APPLIED:
+                batch.lease.servers_version = result.servers_version
+                self._applied(batch, gradients)
+                return
+            self._trainer.withdraw(gradients)
+            match result.outcome:
+                case PushOutcome.FENCED:
+                    log.info("task=%d -> fenced", batch.lease.task.id)
+                    self._stream.forget(batch.lease)
+                    return
+                case PushOutcome.GAP:
+                    self._rewind(batch, result.position or 0)
+                    return
+                case PushOutcome.STALE | PushOutcome.UNINITIALIZED:
+                    self._trainer.outdated()
+            if batch.lease.void or self._fenced.is_set():
+                return
+            gradients = self._gradients(batch)
+            alone, result = True, self._push(batch, gradients)
+        self._trainer.withdraw(gradients)
+
+    def _rewind(self, batch: Batch, position: int) -> None:
+        """Compute again from `position`, where a server stands, to the end of the batch."""
+        start = min(position, batch.start)
+        log.info("task=%d -> rewind from=%d to=%d", batch.lease.task.id, batch.start, start)
+        stops = (batch.start, batch.end, position)
+        for again in self._stream.read(batch.lease, start, stops):
+            if again.start >= batch.end or batch.lease.void or self._fenced.is_set():
+                return
+            gradients = self._gradients(again)
+            self._acknowledge(again, gradients, self._push(again, gradients))
+
+    def _applied(self, batch: Batch, gradients: Gradients) -> None:
+        self._used(batch)
+        if gradients.loss is None:
+            return
+        self.loss = gradients.loss
+        self._steps += 1
+        self._on_step(gradients.loss, batch.used)
+        if self._steps % self._log_loss_steps == 0:
+            log.info(
+                "step=%d version=%d loss=%.5g records_per_s=%.0f",
+                self._steps,
+                self.version,
+                gradients.loss,
+                self._rate.per_s(),
+            )
+
+    def _used(self, batch: Batch) -> None:
+        if batch.end > batch.lease.position:
+            batch.lease.position = batch.end
+            batch.lease.used += batch.used
+            self._rate.add(batch.used)
+
+    # -- ends of leases
+
+    def _guard(self, batch: Batch, compute: Callable[[], Result]) -> Result:
+        """Run the user's code on one minibatch; what it raises becomes a SpanError."""
+        task = batch.lease.task
+        kind = _SECTIONS[task.kind]
+        try:
+            with pulse.section(kind, task.id, task.attempt, batch.start, batch.end):
+                return compute()
+        except EdlError:
+            raise
+        except (Exception, SystemExit) as error:  # the user's model or loss: about this span
+            raise SpanError(batch.start, batch.end, batch.lease.task.source, error) from error
+
+    def _fail(self, lease: Lease, error: SpanError) -> None:
+        """Report a failed span; the master decides whether to try again or to quarantine."""
+        if lease.void:
+            return
+        cause = error.error
+        text = f"{type(cause).__name__}: {cause}{_place(cause, self._definition_file)}"
+        trace = "".join(traceback.format_exception(cause))
+        log.warning(
+            "task=%d source=%s positions=%d-%d -> failed error=%r",
+            lease.task.id,
+            error.source,
+            error.start,
+            error.end,
+            text,
+        )
+        failure = pb.Failure(
+            start=error.start, end=error.end, source=error.source, error=text, traceback=trace
+        )
+        if error.record is not None:
+            failure.record = error.record
+        self._master.report_failed(lease.task.id, lease.task.attempt, failure, records=lease.used)
+        self._stream.forget(lease)
+
+    def _hand_back(self) -> None:
+        self.state = "draining"
+        # The master may have leased what no reply has brought yet: that this end is in order it must
+        # know before it sees the process end.
+        self._master.heartbeat(state=self.state)
+        for lease in self._stream.held():
+            self._give_back(lease)
+            log.info("task=%d position=%d -> handed back", lease.task.id, lease.position)
+        self._master.send_reports(self.state)
+
+    def _give_back(self, lease: Lease) -> None:
+        task = lease.task
+        self._master.report_later(
+            pb.ReportTaskRequest(
+                task=task.id,
+                attempt=task.attempt,
+                handed_back=lease.position,
+                records=lease.used,
+            )
+        )
+        self._stream.forget(lease)
+
+
+def _log_end(lease: Lease, accepted: bool) -> None:
+    task = lease.task
+    log.info(
+        "task=%d attempt=%d kind=%s records=%d -> %s",
+        task.id,
+        task.attempt,
+        pb.TaskKind.Name(task.kind).lower(),
+        lease.used,
+        "done" if accepted else "refused",
+    )
+
+
+def _place(error: BaseException, definition_file: str) -> str:
+    """Where in the definition, or in a file beside it, the error was raised: " (file:line)" or ""."""
+    folder = os.path.dirname(definition_file)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if folder and f.filename.startswith(folder + os.sep)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+class _Rate:
+    """Records per second over the last few seconds."""
+
+    def __init__(self, clock: Clock, window_s: float = 5.0) -> None:
+        self._clock = clock
+        self._window_s = window_s
+        self._since = clock.now()
+        self._records = 0
+        self._last = 0.0
+
+    def add(self, records: int) -> None:
+        self._records += records
+
+    def per_s(self) -> float:
+        """Called by the heartbeat; closes the window when it is full."""
+        passed = self._clock.now() - self._since
+        if passed >= self._window_s:
+            self._last = self._records / passed
+            self._since, self._records = self._clock.now(), 0
+        elif not self._last and passed > 0.5:
+            return self._records / passed
+        return self._last
