@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make help` lists all.
 # EXTRA adds flags to the demo: make demo EXTRA="--num_workers 3".
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +12,10 @@ MARKS := not slow and not gpu and not k8s
 KUBERNETES_BINARIES ?= $(abspath $(lastword $(wildcard ../shared/cluster/kubernetes-*-linux-amd64.tar.zst)))
 export KUBERNETES_BINARIES
 
-.PHONY: demo test test-k8s lint bench protos clean
+.PHONY: help demo test test-k8s lint format docs map bench protos release clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +46,20 @@ lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+format: $(VENV)/.installed ## Mend what ruff can mend, and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	touch $@
+
+docs: $(VENV)/.docs ## Build the documentation as a site, site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+map: ## Write docs/map.md anew, from the docstrings
+	$(PYTHON) docs/make_map.py
+
 bench: $(VENV)/.installed ## Measure; results go to benchmarks/RESULTS.md by hand
 	$(BIN)/python -m benchmarks.run
 
@@ -50,5 +67,8 @@ protos: ## Generate the gRPC code (needs grpcio-tools==1.76.0: newer stubs refus
 	$(PYTHON) -m grpc_tools.protoc -I .pythonpath --python_out=.pythonpath --pyi_out=.pythonpath \
 		--grpc_python_out=.pythonpath $(PROTOS)
 
-clean:
-	rm -rf $(VENV) build *.egg-info
+release: $(VENV)/.installed ## Check everything and tag: make release VERSION=0.1.0
+	$(BIN)/python .ci/release.py $(VERSION)
+
+clean: ## Remove what was built and installed here
+	rm -rf $(VENV) build site *.egg-info

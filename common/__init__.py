@@ -1,0 +1,1 @@
+"""Modules that every other folder may import, and that import no other folder."""

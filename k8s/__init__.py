@@ -1,0 +1,1 @@
+"""A job as pods of a Kubernetes cluster, and the controller of EdlJobs."""

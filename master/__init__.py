@@ -1,0 +1,1 @@
+"""The master: it decides who does which records, and keeps the books."""

@@ -1,0 +1,1 @@
+"""Definitions of models: how they are found, checked and made, and those that are built in."""

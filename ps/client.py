@@ -5,7 +5,7 @@ gathers. Every call is idempotent (a push by the ledger), so an unreachable shar
 until the caller's deadline, and only that shard. A push goes to *every* shard, with an empty body
 where it has nothing for one (rule 1), as one atomic message per shard.
 
-`ShardConnection` is the seam of pull and push, in plain arrays: one contract, two carriers, the
+`ShardConnection` (shard.py) is the seam of pull and push, in plain arrays: one contract, two carriers, the
 tensor plane and plain gRPC. All other calls are control and stay gRPC.
 """
 
@@ -64,7 +64,7 @@ __all__ = [
     "Span",
 ]
 
-_INIT_NBYTES = 32 << 20  # of one Init message; well below the 64 MiB that A20 asks for
+_INIT_NBYTES = 32 << 20  # of one Init message; far below rpc.LARGEST_NBYTES
 _PUSH_NBYTES = rpc.LARGEST_NBYTES - (1 << 20)  # less the envelope
 _FIRST_BACKOFF_S = 0.05
 _LAST_BACKOFF_S = 1.0

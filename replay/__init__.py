@@ -1,0 +1,1 @@
+"""`edl replay`: repeat a deterministic job bit for bit in one process."""

@@ -1,0 +1,1 @@
+"""Where replicas run: the interface of all runtimes, and processes of this machine."""

@@ -1,0 +1,1 @@
+"""A worker: it reads records, runs the definition, and pulls and pushes or trains in a group."""

@@ -1,0 +1,1 @@
+"""An embedding store of one process: index, rows, optimizers and locks, without the network."""

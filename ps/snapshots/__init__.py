@@ -1,0 +1,1 @@
+"""Snapshots of one shard: cuts, chains of them, and recovery."""

@@ -1,0 +1,1 @@
+"""The strategies all-reduce and hybrid: members of a group that steps together."""

@@ -55,7 +55,7 @@ _ASK_S = 5.0  # for one question to the master before an error ends this worker
 
 
 class Tasks(Protocol):
-    """What a definition does with tasks other than training (worker/evaluation.py)."""
+    """What a definition does with tasks other than training (worker/tasks.py)."""
 
     def evaluate(self, lease: Lease, outputs: Any, labels: Any) -> None: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import importlib
 import re
 import runpy
 import sys
@@ -25,6 +26,7 @@ from edl.model_zoo.spec import CALLBACKS, load_definition
 ROOT = Path(cli.__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text()
+CLI = (ROOT / "docs/cli.md").read_text()
 WALKTHROUGH = (ROOT / "docs/walkthrough.md").read_text()
 MODEL_ZOO = (ROOT / "docs/model-zoo.md").read_text()
 
@@ -34,6 +36,12 @@ _NAME = re.compile(
     r"((?:[a-z]\w*/)+_{0,2}[a-z]\w*)\.((?!py\b|md\b|yaml\b|proto\b|svg\b)[A-Za-z_][\w.]*)"
 )
 _FILE = re.compile(r"[\w./-]+(?:\.(?:py|md|proto|toml|yaml|svg)|/)")
+
+(FOLDERS,) = [  # of the package, as setup.py installs them
+    ast.literal_eval(node.value)
+    for node in ast.parse((ROOT / "setup.py").read_text()).body
+    if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FOLDERS"
+]
 
 
 def section(text: str, title: str) -> str:
@@ -111,43 +119,65 @@ def test_tests_that_a_page_names_exist(page):
     assert set(named_here) - there == set()
 
 
-def file_map() -> list[str]:
-    """The paths of the README's file map: a folder's files are indented below it."""
-    ((_, block),) = _FENCE.findall(section(README, "File map"))
-    paths, folder = [], ""
-    for line in block.splitlines():
-        name = line.split()[0]
-        if not line.startswith(" "):
-            folder = name if name.endswith("/") else ""
-        paths.append(name if name == folder else folder + name)
-    return paths
-
-
-def test_files_of_the_readme_s_map_exist():
-    assert [path for path in file_map() if not (ROOT / path).exists()] == []
-
-
-def test_every_module_of_the_package_is_in_the_readme_s_map():
-    modules = [
-        path.relative_to(ROOT).as_posix()
-        for folder in sorted({path.partition("/")[0] for path in file_map() if "/" in path})
-        if (ROOT / folder / "__init__.py").is_file()
-        for path in sorted((ROOT / folder).glob("*.py"))
-        if path.name != "__init__.py"
+def test_files_that_the_code_names_exist():
+    tops = {path.name for path in ROOT.iterdir()}
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for top in (*FOLDERS, "tests", "benchmarks")
+        for path in sorted((ROOT / top).rglob("*.py"))
+        for name in re.findall(r"\b(?:\w+/)+\w+\.(?:py|md|proto)\b", path.read_text())
+        if name.partition("/")[0] in tops and not (ROOT / name).exists()
     ]
 
-    assert sorted(set(modules) - set(file_map())) == []
+    assert missing == []
 
 
-def test_every_folder_of_the_package_is_in_the_readme_s_map():
-    setup = ast.parse((ROOT / "setup.py").read_text())
-    (folders,) = [
-        ast.literal_eval(node.value)
-        for node in setup.body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FOLDERS"
-    ]
+def test_the_readme_has_at_most_10_kb():
+    assert len(README.encode()) <= 10_000
 
-    assert {f"{folder}/" for folder in folders} - set(file_map()) == set()
+
+def test_the_map_says_what_each_module_says():
+    made = runpy.run_path(str(ROOT / "docs/make_map.py"))["page"]()
+
+    assert (ROOT / "docs/map.md").read_text() == made, "run: make map"
+
+
+def test_every_folder_that_is_installed_is_in_the_map():
+    mapped = re.findall(r"^## ([\w/]+)/$", (ROOT / "docs/map.md").read_text(), re.MULTILINE)
+
+    assert {folder.replace(".", "/") for folder in FOLDERS} - set(mapped) == set()
+
+
+@pytest.mark.parametrize("name", ["nn", "adaptive", "launch", "goodput"])
+def test_every_public_name_is_in_the_page_of_its_module(name):
+    text = (ROOT / f"docs/api/{name}.md").read_text()
+    public = importlib.import_module(f"edl.{name}").__all__
+
+    assert sorted(public) == sorted(re.findall(rf"^::: edl\.{name}\.(\w+)$", text, re.MULTILINE))
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    shown = set(re.findall(r"[\w/-]+\.md$", navigation, re.MULTILINE))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+
+    assert pages - shown == set()
+
+
+def test_every_decision_is_in_their_list():
+    folder = ROOT / "docs/adr"
+    listed = re.findall(
+        r"^\| \d+ \| \[(.+)\]\((.+)\) \|$", (folder / "README.md").read_text(), re.MULTILINE
+    )
+    titles = {page.name: page.read_text().partition("\n")[0] for page in folder.glob("0*.md")}
+
+    assert titles == {name: f"# {int(name[:4])}. {title}" for title, name in listed}
+
+
+def test_the_glossary_is_in_order_and_explains_each_word_once():
+    words = re.findall(r"^\| (.+?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)[1:]
+
+    assert words == sorted(set(words))
 
 
 def test_floors_of_the_architecture_are_those_that_import_linter_holds():
@@ -196,18 +226,19 @@ def known_flags() -> set[str]:
     return flags
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+# The map has what modules say, also of flags that are not for people.
+TOLD = [page for page in PAGES if page.name != "map.md"]
+
+
+@pytest.mark.parametrize("page", TOLD, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_flags_of_edl_that_a_page_shows_exist(page):
     text = page.read_text()
     shells = [block for _, block in _FENCE.findall(text)]
     lines = [line for block in shells for line in block.replace("\\\n", " ").splitlines()]
     commands = [line for line in lines if re.match(r"\s*(\$ )?edl ", line)]
     # The first column of the map from ElasticDL holds ElasticDL's own flags.
-    prose = (
-        re.sub(r"^\| `--[^|]*\|", "|", text, flags=re.MULTILINE)
-        if page.name == "README.md"
-        else text
-    )
+    theirs = re.compile(r"^\| `--[^|]*\|" if page.name == "elasticdl.md" else "(?!)", re.MULTILINE)
+    prose = theirs.sub("|", text)
     commands += [code for code in inline_code(prose) if re.match(r"edl |--\w", code)]
     flags = {
         f.replace("-", "_").replace("__", "--", 1)
@@ -218,12 +249,12 @@ def test_flags_of_edl_that_a_page_shows_exist(page):
     assert flags - known_flags() == set()
 
 
-def test_exit_codes_of_the_readme_are_those_of_the_command_line():
+def test_exit_codes_of_the_page_are_those_of_the_command_line():
     told = CliRunner().invoke(cli.cli, ["train", "--help"]).output.partition("Exit codes:")[2]
     of_cli = re.findall(r"^\s*(\d+) ", told, re.MULTILINE)
 
     assert of_cli and of_cli == re.findall(
-        r"^\| (\d+) \|", section(README, "Exit codes"), re.MULTILINE
+        r"^\| (\d+) \|", section(CLI, "Exit codes"), re.MULTILINE
     )
 
 
