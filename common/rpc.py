@@ -133,8 +133,9 @@ class Server:
         Raises EdlError where it cannot listen there, or may not without a certificate.
         """
         self._health = health.HealthServicer()
+        self._threads = futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
+            self._threads,
             interceptors=[_TokenCheck(token, self._whole_health)],
             options=_server_options(receive_nbytes),
         )
@@ -154,6 +155,7 @@ class Server:
         """Refuse new calls, let running ones end within `grace_s`, close."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 1.0)
+        self._threads.shutdown(wait=False)
 
 
 def _server_options(receive_nbytes: int) -> list[tuple[str, Any]]:

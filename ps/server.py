@@ -150,6 +150,7 @@ class Server:
             self._snapshots.stop()
         self._listeners.close()
         self._http.shutdown()
+        self._http.server_close()
         self._master.close()
 
     def register(self, patience_s: float) -> JobSettings | None:

@@ -108,7 +108,8 @@ def test_a_definition_that_always_raises_fails_the_job_at_once_with_the_users_er
         in (status["message"])
     )
     assert 5 <= len(failures(job)) <= 5 + job.settings.num_workers
-    assert ([], 0) == (status["quarantined"], status["records_done"])
+    assert 0 == status["records_done"]
+    assert len(status["quarantined"]) <= 1  # one span has used up its tries if a worker came late
 
 
 def test_a_first_minibatch_that_fails_does_not_condemn_the_definition(tmp_path):

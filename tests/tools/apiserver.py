@@ -8,10 +8,12 @@ one is in tests/k8s.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import http.server
 import json
 import re
+import socket
 import threading
 import time
 import urllib.parse
@@ -38,6 +40,29 @@ class Fault:
     do_it_first: bool = False  # the answer is lost, not the request
 
 
+class _Http(http.server.ThreadingHTTPServer):
+    """Ends with its connections, which clients keep open; closing waits for their threads."""
+
+    daemon_threads = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._open: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        for each in list(self._open):
+            with contextlib.suppress(OSError):  # it has hung up itself
+                each.shutdown(socket.SHUT_RDWR)
+
+
 class ApiServer:
     def __init__(self) -> None:
         self.lock = threading.Condition()
@@ -61,8 +86,7 @@ class ApiServer:
         class Handler(_Handler):
             api = server
 
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
+        self._http = _Http(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
         self._thread.start()
@@ -72,6 +96,7 @@ class ApiServer:
             self.cut_watches += 1
             self.lock.notify_all()
         self._http.shutdown()
+        self._http.hang_up()
         self._http.server_close()
 
     # -- for tests

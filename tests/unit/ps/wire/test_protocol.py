@@ -148,10 +148,14 @@ class Client:
         return self.ask("ReportTask", **fields, slot_map_version=self.servers_version).accepted
 
     def lease(self):
-        """A task; None at the end."""
+        """A task; None at the end, also where the master has left before it was asked."""
         request = uuid.uuid4().hex
         while True:
-            reply = self.ask("GetTask", request_id=request, wait_s=10.0)
+            try:
+                reply = self.ask("GetTask", request_id=request, wait_s=10.0)
+            except grpc.RpcError as error:
+                assert "the job is over" == error.details()
+                return None
             outcome = master_pb2.GetTaskReply.Outcome.Name(reply.outcome)
             if outcome != "WAIT":
                 return reply.task if outcome == "TASK" else None
