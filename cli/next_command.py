@@ -7,7 +7,7 @@ from typing import Any
 
 from ..common.settings import knobs
 from ..common.values import as_text
-from .jobs import Status
+from ..jobs.job import Status
 
 # What the job that follows has for itself, or is said below.
 _OWN = {

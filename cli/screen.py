@@ -10,28 +10,19 @@ import json
 import sys
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.log import timestamp
-from . import view
-from .jobs import Status
+from ..jobs import view
+from ..jobs.follow import Screen
+from ..jobs.job import Status
 from .next_command import next_command
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _LINE_EVERY_S = 10.0
-
-
-class Screen(Protocol):
-    """`show` each status, `note` what this process does itself, `end` once."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exception: object) -> None: ...
-    def show(self, status: Status) -> None: ...
-    def note(self, text: str) -> None: ...
-    def end(self, status: Status, exit_code: int) -> None: ...
 
 
 def open_screen(log_format: str, settings: dict[str, Any]) -> Screen:

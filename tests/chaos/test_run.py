@@ -6,7 +6,7 @@ import pytest
 from tools import jobs, stage
 
 from edl.chaos import cell
-from edl.cli.jobs import Job
+from edl.jobs.local import LocalJob
 
 # Its last minibatch waits for the gate.
 HELD = """
@@ -40,7 +40,7 @@ def test_a_job_of_ones_own_survives_the_faults_that_are_asked_for(home, tmp_path
         *("--training_data", jobs.write_records(tmp_path / "records.npz", records)),
         *("--minibatch_size", 16, "--num_minibatches_per_task", 8, "--num_ps", 2, "--use_async"),
     )
-    client = Job(home / "jobs/hit").client(patience_s=300)
+    client = LocalJob(home / "jobs/hit").client(patience_s=300)
     revision = done = 0
     while not done:  # then all are there: who is not cannot be hit
         revision, status = client.status(revision, wait_s=1.0)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edl
-from edl.cli.submit import plan
 from edl.common.errors import UsageError
 from edl.common.resolve import resolve
 from edl.common.settings import JobSettings, knobs
@@ -20,6 +19,7 @@ from edl.k8s import job as edljob_module
 from edl.k8s import pods
 from edl.k8s.allowed import Allowed, Installed
 from edl.k8s.job import Problem, Situation, adopted, difference, outlives, status, wanted
+from edl.k8s.outside.submit import plan
 
 from .edljobs import edljob, ended, pod, told
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..common.errors import UsageError
-from ..common.identity import Identity
-from ..common.settings import JobSettings, knobs
-from ..k8s import names, objects, pods
-from ..k8s.api import NEWEST, Api, ApiError, Features, Object
-from .cluster import ClusterJob
+from ...common.errors import UsageError
+from ...common.identity import Identity
+from ...common.settings import JobSettings, knobs
+from .. import names, objects, pods
+from ..api import NEWEST, Api, ApiError, Features, Object
+from .job import ClusterJob
 
 KINDS = ("auto", "job", "edljob")
 CONTROLLER_LEASE = "edl-controller"

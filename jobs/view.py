@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .jobs import ENDED, Status
+from .job import ENDED, Status
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

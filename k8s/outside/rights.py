@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..common.errors import EdlError, PeerError
-from ..k8s.api import ApiError
+from ...common.errors import EdlError, PeerError
+from ..api import ApiError
 
 Right = tuple[str, str, str]  # verb, group, resource
 

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ..common.errors import UsageError
-from ..k8s import names, observe
-from ..k8s.api import Object
-from .cluster import event_time
-from .jobs import Status
+from ...common.errors import UsageError
+from ...jobs import view
+from ...jobs.job import Status
+from .. import names, observe
+from ..api import Object
+from .state import event_time
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -92,6 +94,16 @@ def events_table(rows: Sequence[Row], wide: bool) -> Table:
             " ".join(row["message"].split()) + times,
         )
     return table
+
+
+def description(
+    status: Status, pods: Sequence[Row], events: Sequence[Row], wide: bool
+) -> list[RenderableType]:
+    """Return the panel of a job, the table of its pods and, if there are any, of its events."""
+    parts: list[RenderableType] = [view.panel(status), "", pods_table(pods, wide)]
+    if events:
+        parts += ["", events_table(events, wide)]
+    return parts
 
 
 def usage_rows(

@@ -9,24 +9,34 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
-from ..common.errors import EdlError, PeerError, UsageError
-from ..k8s import names, observe
-from ..k8s.api import Object
-from ..k8s.reflector import Change, Reflector
-from .cluster import ClusterJob
-from .jobs import ENDED
+from ...common.errors import EdlError, PeerError, UsageError
+from ...jobs.job import ENDED, Status
+from .. import names, observe
+from ..api import Api, Object
+from ..reflector import Change, Reflector
 
 _LOOK_S = 2.0  # whether the job is over
 _COMPONENTS = {"server": "ps"}
 
 
+class _Job(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def api(self) -> Api: ...
+    def status(self) -> Status: ...
+    def pods(self, *components: str) -> list[Object]: ...
+
+
 def lines(
-    job: ClusterJob, *, role: str | None, index: int | None, tail: int | None, follow: bool
+    job: _Job, *, role: str | None, index: int | None, tail: int | None, follow: bool
 ) -> Iterator[str]:
-    """All lines, or the last `tail` of each pod, with its replica before them where there are several;
-    `follow`: also what comes until the job ends. Raises UsageError where there is no such pod."""
+    """Yield all lines, or the last `tail` of each pod, with its replica before them if several.
+
+    `follow`: also what comes until the job ends. Raises UsageError where there is no such pod.
+    """
     if index is not None and role is None:
         raise UsageError("--index needs --role: worker, server or master.")
     component = [_COMPONENTS.get(role, role)] if role else []
@@ -50,7 +60,7 @@ def lines(
 
 class _Follower:
     def __init__(
-        self, job: ClusterJob, component: list[str], index: int | None, tail: int | None
+        self, job: _Job, component: list[str], index: int | None, tail: int | None
     ) -> None:
         self._job = job
         self._index = index
