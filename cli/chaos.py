@@ -78,6 +78,7 @@ def run_chaos(
 def matrix(out: str | None, work: str, only: str, sample: int, seed: int, again: bool) -> int:
     """Every fault in every phase of a small job; exit code 1 where a cell is not sound."""
     from ..chaos import matrix as matrix_
+    from ..chaos.page import page
 
     wanted = matrix_.pairs(only, sample, seed)
     folder = Path(work).absolute()
@@ -87,5 +88,5 @@ def matrix(out: str | None, work: str, only: str, sample: int, seed: int, again:
     found = matrix_.run(wanted, folder, seed=seed, again=again, say=click.echo)
     if out:
         every = matrix_.read(folder / "cells.jsonl")
-        Path(out).write_text(matrix_.page(every, f"edl chaos matrix --out {out} --seed {seed}"))
+        Path(out).write_text(page(every, f"edl chaos matrix --out {out} --seed {seed}"))
     return int(any(cell.outcome == "failed" for cell in found))

@@ -17,7 +17,8 @@ from click.shell_completion import CompletionItem
 
 from ..common import job_file
 from ..common.errors import EdlError, UsageError
-from ..common.settings import Knob, knobs, spellings
+from ..common.knobs import Knob
+from ..common.settings import knobs, spellings
 from .place import complete_jobs
 
 NAMES = {"token_normalize_func": lambda name: name.replace("-", "_"), "max_content_width": 100}

@@ -29,9 +29,10 @@ from ..common.identity import Identity
 from . import names
 from .allowed import USUAL, Installed
 from .api import Api, ApiError, Object
-from .decide import OTHERS, Action, Memory, Plan, Seen, decide
+from .decide import OTHERS, Action, Plan, Seen, decide
 from .job import PHASES
 from .keys import Keys
+from .masters import Memory
 from .reflector import Change, Reflector
 
 log = logging.getLogger(__name__)

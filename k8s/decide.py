@@ -28,16 +28,14 @@ from ..common.errors import UsageError
 from ..common.identity import Identity
 from ..common.settings import JobSettings
 from . import job as edljob
-from . import names, objects, observe, pods
+from . import masters, names, objects, observe, pods
 from .allowed import USUAL, Installed, NotAllowed
 from .api import NEWEST, Features, Object
 from .job import Problem, Situation, Wanted
+from .masters import IMAGE_S, PAUSES, SOON_S, Memory
 
 GOES_S = 10.0  # a master that is told to go takes a second, unless its node is lost
 _KILL_S = 1  # of grace for one that does not; 0 would forget the pod while it runs
-SOON_S = 60.0  # of its start: a master that ends so soon will do so again
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 300.0
-IMAGE_S = 120.0  # a master whose image cannot be pulled for so long is given up
 _LEFT_S = 1.0  # until what an earlier job has left is looked at again
 _KEPT_MASTERS = 1  # that ended, for their logs
 
@@ -67,23 +65,6 @@ class Seen:
     status: Object | None
     others: Mapping[str, Object | None] | None = None
     features: Features = NEWEST
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What a controller knows of a job besides, and may forget. Times are by its own clock."""
-
-    uid: str = ""
-    master: str = ""  # the newest that lived
-    since: float = 0.0  # it does
-    deaths: int = 0  # in a row, each soon after its start
-    not_before: float = 0.0
-    refused: str = ""  # by the API server, at the last try
-    unmade: int | None = None  # the number of a master whose pod was refused
-    pulls: float | None = None  # since when its image cannot be pulled
-    unpulled: str = ""  # why the image of the last one was given up
-    generation: int = 0  # of the spec that it was made of
-    going: float | None = None  # since when a master that is to be suspended does not end
 
 
 @dataclass(frozen=True)
@@ -358,51 +339,28 @@ class _Decision:
     # -- the master
 
     def _watch_master(self, living: Sequence[Object]) -> Sequence[Object]:
-        """How long the masters live; those that still do."""
-        memory, generation = self._memory, int(self._about.get("generation") or 0)
-        if memory.unpulled and generation != memory.generation:  # it may have been mended
-            memory = dataclasses.replace(memory, unpulled="", not_before=self._now)
+        """Remember how long the masters live; return those that still do."""
+        generation = int(self._about.get("generation") or 0)
+        memory = masters.mended(self._memory, generation, self._now)
         if living:
-            name, state = living[-1]["metadata"]["name"], observe.observe(living[-1])
-            if name != memory.master:
-                memory = dataclasses.replace(memory, master=name, since=self._now, pulls=None)
-            elif observe.has_run(living[-1]) and self._now - memory.since >= SOON_S:
-                memory = dataclasses.replace(memory, deaths=0)
-            if isinstance(state, observe.Running):
-                memory = dataclasses.replace(memory, unpulled="", pulls=None)
-            elif isinstance(state, observe.Waiting) and state.image:
-                since = self._now if memory.pulls is None else memory.pulls
-                memory = dataclasses.replace(memory, pulls=since)
-                left_s = 0.0 if state.hopeless else since + IMAGE_S - self._now
-                if left_s <= 0:
-                    memory = dataclasses.replace(
-                        memory,
-                        master="",
-                        pulls=None,
-                        unpulled=state.why,
-                        generation=generation,
-                        not_before=self._now + _LONGEST_PAUSE_S,
-                    )
-                    self._end(living)
-                    living = ()
-                else:
-                    self._again_s = left_s
+            memory, self._again_s = masters.lives(memory, living[-1], generation, self._now)
+            if not memory.master:  # its image cannot be had
+                self._end(living)
+                living = ()
         elif memory.master:
-            soon = self._now - memory.since < SOON_S or not self._has_run()
-            deaths = memory.deaths + 1 if soon else 0
-            pause_s = _FIRST_PAUSE_S * 2 ** (deaths - 2) if deaths > 1 else 0.0
-            memory = dataclasses.replace(
-                memory,
-                master="",
-                deaths=deaths,
-                not_before=self._now + min(pause_s, _LONGEST_PAUSE_S),
-            )
+            memory = masters.died(memory, self._has_run(), self._now)
         self._memory = memory
+        self._say_of_master(living)
+        return living
+
+    def _say_of_master(self, living: Sequence[Object]) -> None:
+        """Tell why there is no master, or why this one is another."""
+        memory = self._memory
         if memory.unpulled:
             self._problem = Problem(
                 "ImageNotPulled",
                 f"the master {memory.unpulled}, for {IMAGE_S:.0f} s or for ever: name another image, or "
-                f"mend the registry's access; tried again after {_LONGEST_PAUSE_S:.0f} s",
+                f"mend the registry's access; tried again after {PAUSES.longest_s:.0f} s",
             )
         elif not living and memory.deaths > 1:
             self._note = (
@@ -411,14 +369,13 @@ class _Decision:
             )
         elif (last := self._last_master()) is not None and pods.ran_out(last):
             if living and observe.has_run(living[-1]) or self._told:
-                return living
+                return
             limit = pods.limit_of(last)
             now = pods.limit_of(living[-1]) if living else ""
             self._note = (
                 f"the master ran out of memory ({limit or 'of its node'})"
                 f"{f'; this one has {now}' if now else '; another one comes'}"
             )
-        return living
 
     def _last_master(self) -> Object | None:
         """The newest that has ended."""

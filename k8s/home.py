@@ -19,7 +19,7 @@ from typing import Any
 from ..common import storage
 from ..common.errors import Fenced, PeerError, UsageError
 from ..common.settings import JobSettings
-from ..runtime.base import OnReport, Runtime
+from ..runtime.base import OnReport, Replica, Runtime
 from . import names, objects, pods
 from .api import Api, ApiError, Object
 from .lease import Lease
@@ -167,10 +167,8 @@ class Home:
         given = ("--index", str(index), "--incarnation", incarnation, "--master", self.address)
         return pods.replica(
             self._template(role, index),
+            Replica(role, index, incarnation),
             job=self._job,
-            role=role,
-            index=index,
-            incarnation=incarnation,
             arguments=(*given, *arguments),
             env=env,
             owner=self._owner,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from ..common.retry import Backoff
+
 Key = TypeVar("Key")
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0  # guesses
+_BACKOFF = Backoff(0.5, 60.0)  # guesses
 
 
 class Keys(Generic[Key]):
@@ -45,7 +47,7 @@ class Keys(Generic[Key]):
         """It is looked at again after this pause, or when it is put in anew."""
         self._busy.discard(key)
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        pause_s = min(_FIRST_PAUSE_S * 2.0 ** (failures - 1), _LONGEST_PAUSE_S)
+        pause_s = _BACKOFF.after(failures)
         self.add(key, now + pause_s)
         return pause_s
 

@@ -17,6 +17,7 @@ from typing import Any
 from ..common.errors import UsageError
 from ..common.identity import IDENTITY_VARIABLE, TOKEN_VARIABLE
 from ..common.settings import JobSettings
+from ..runtime.base import Replica
 from . import names, observe
 from .api import Object
 from .names import GRPC_PORT, HEALTH_PORT, METRICS_PORT
@@ -128,11 +129,9 @@ def confined(
 
 def replica(
     template: Object,
+    who: Replica,
     *,
     job: str,
-    role: str,
-    index: int,
-    incarnation: str,
     arguments: Sequence[str],
     env: Mapping[str, str],
     owner: Object | None,
@@ -141,9 +140,9 @@ def replica(
     """The pod of one incarnation. `memory`: more than the template says, after it ran out."""
     pod = copy.deepcopy(template)
     about = pod.setdefault("metadata", {})
-    about["name"] = names.pod_name(job, role, index, incarnation)
+    about["name"] = names.pod_name(job, who.role, who.index, who.incarnation)
     about.setdefault("labels", {}).update(
-        {names.INDEX_LABEL: str(index), names.INCARNATION_LABEL: incarnation}
+        {names.INDEX_LABEL: str(who.index), names.INCARNATION_LABEL: who.incarnation}
     )
     if owner is not None:
         about["ownerReferences"] = [owner]

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from ..common.errors import UsageError
-from ..common.settings import Stored
+from ..common.stored import Stored
 from .rounds import Policy
 
 

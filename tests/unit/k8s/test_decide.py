@@ -14,7 +14,8 @@ from edl.common.identity import Identity
 from edl.k8s import decide as module
 from edl.k8s import job as edljob_module
 from edl.k8s import names, objects, observe
-from edl.k8s.decide import OTHERS, Action, Memory, Seen, decide
+from edl.k8s.decide import OTHERS, Action, Seen, decide
+from edl.k8s.masters import IMAGE_S, PAUSES, SOON_S, Memory
 
 from .edljobs import edljob, pod, told
 
@@ -137,7 +138,7 @@ class Looker:
         for _ in range(20):
             if not self.look():
                 return
-            self.world.now += module._LONGEST_PAUSE_S
+            self.world.now += PAUSES.longest_s
         raise AssertionError("there is always something to do")
 
 
@@ -209,7 +210,7 @@ def test_of_two_masters_that_two_controllers_made_the_older_one_ends():
 def test_a_master_that_lives_long_enough_is_forgiven():
     world, looker = settled()
     pauses = []
-    for lifetime_s in (module.SOON_S, 1.0, 1.0, 1.0, module.SOON_S, 1.0):
+    for lifetime_s in (SOON_S, 1.0, 1.0, 1.0, SOON_S, 1.0):
         looker.look()
         world.now += lifetime_s
         looker.look()
@@ -355,7 +356,7 @@ def test_a_master_whose_image_cannot_be_pulled_is_told_of_and_fails_after_the_do
     memory, _ = look(world, looker.memory)
     waits = copy.deepcopy(world.job["status"])
 
-    world.now += module.IMAGE_S
+    world.now += IMAGE_S
     memory, actions = look(world, memory)
     failed = copy.deepcopy(world.job["status"])
     del world.objects["Pod", name]
