@@ -92,7 +92,7 @@ class Injector:
         self.lines: list[Line] = []
 
     def run(self, for_s: float = float("inf")) -> list[Line]:
-        """Until the schedule, the job or `for_s` ends; the lines written."""
+        """Inject until the schedule, the job or `for_s` ends; return the lines written."""
         self._began = self._now()
         try:
             for injection in self._schedule:

@@ -185,7 +185,7 @@ def _gap(mine: Iterable[Cell], free: dict[str, Cell]) -> str:
 
 
 def _commit() -> str:
-    """Of this checkout; an installed package has none."""
+    """Return the commit of this checkout; an installed package has none."""
     try:
         said = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"],

@@ -170,7 +170,7 @@ class Scene:
         timer.start()
 
     def alive(self, role: str) -> dict[int, int]:
-        """Who runs, by index."""
+        """Return who runs, by index."""
         if role == "master":
             address = LocalJob(self.folder).address()
             found = {0: address[1]} if address else {}

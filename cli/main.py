@@ -51,7 +51,7 @@ def _open_standard_streams() -> None:
 
 
 def _print_nowhere() -> None:
-    """What is left in the buffer would be a traceback at the end of the process."""
+    """Drop what is left in the buffer, which would be a traceback at the end of the process."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

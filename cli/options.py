@@ -136,7 +136,7 @@ class JobCommand(click.Command):
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """All settings as options; their values arrive as keywords, None where not given."""
+    """Add all settings as options; their values arrive as keywords, None where not given."""
     for knob in reversed(knobs()):
         if knob.kind is bool:
             function = click.option(f"--no_{knob.name}", is_flag=True, hidden=True)(function)
@@ -207,7 +207,7 @@ def flags_given() -> set[str]:
 
 
 def as_yaml(command: str, values: dict[str, Any], origins: dict[str, str]) -> str:
-    """Every setting by section, with where its value comes from; a job file again.
+    """Return every setting by section, with where its value comes from; a job file again.
 
     `values` are those of the resolved settings; `origins` has "flag" or a file's line by name.
     """

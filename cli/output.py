@@ -1,4 +1,4 @@
-"""How commands print what they found: as a table for people, as JSON or YAML for programs."""
+"""Print what a command found: as a table for people, as JSON or YAML for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `edl train` prints while a job runs: a live panel, plain lines, or JSON lines.
+"""Screens of `edl train` while a job runs: a live panel, plain lines, or JSON lines.
 
 A screen is shown each status and decides what of it is worth printing; `end` prints the summary.
 """
@@ -135,7 +135,7 @@ class PlainScreen:
 
 
 class JsonScreen:
-    """One object per line; `event` is note, event, status or end."""
+    """A screen of one object per line; `event` is note, event, status or end."""
 
     def __init__(self, stream: TextIO, clock: Clock | None = None) -> None:
         self._printed = _Printer(stream)
@@ -168,7 +168,7 @@ class JsonScreen:
 
 
 class _News:
-    """What of a status was not told yet: events, and whether a line of progress is due."""
+    """The news of a status: events not told yet, and whether a line of progress is due."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

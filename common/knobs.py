@@ -1,4 +1,4 @@
-"""How a table of settings is written: a dataclass whose fields say what the command line must know."""
+"""Tables of settings: dataclasses whose fields say what the command line must know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How settings spell places: paths, lists of paths, URLs, definitions."""
+"""Places as settings spell them: paths, lists of paths, URLs, definitions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def parts(path: str) -> list[str]:
 
 
 def is_file(model_def: str) -> bool:
-    """Whether a definition is named by its file, not by its name in the zoo."""
+    """Return whether a definition is named by its file, not by its name in the zoo."""
     return model_def.endswith(".py") or "/" in model_def
 
 
 def is_local(path: str) -> bool:
-    """Whether it is no URL."""
+    """Return whether it is no URL."""
     return "://" not in path
 
 

@@ -1,4 +1,4 @@
-"""What a job needs of this machine before it starts: files, folders, checkpoints, a name that is free.
+"""Check what a job needs of this machine: files, folders, checkpoints, a name that is free.
 
 Everything is only looked at: nothing is started, made or written here.
 """

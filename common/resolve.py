@@ -1,4 +1,4 @@
-"""From what a user said to one `JobSettings`, or one sentence that says what to do.
+"""Resolve what a user said to one `JobSettings`, or to one sentence that says what to do.
 
 The order: names, types, the bounds of each value, contradictions among values, then the outside
 (paths, checkpoints, a job of that name that runs), so that a job which would fail after minutes of
@@ -55,7 +55,7 @@ def resolve(
 def typed(
     command: str, values: Mapping[str, Any], origins: Mapping[str, str] | None = None
 ) -> JobSettings:
-    """As `resolve`, without its look at what is lacking, contradicts or lies outside."""
+    """Do as `resolve`, without its look at what is lacking, contradicts or lies outside."""
     say = _sayer(origins)
     known = spellings()
     rows = {knob.name: knob for knob in knobs()}

@@ -1,4 +1,4 @@
-"""Every knob of a job, in one frozen dataclass.
+"""The settings of a job, all in one frozen dataclass.
 
 The command line, the YAML file, `--dry-run` and the processes all read this one table: a field's
 metadata holds its help, its group and its other names. `resolve.resolve` is the only way to make

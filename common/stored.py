@@ -26,7 +26,7 @@ class Stored:
 
     @classmethod
     def of_job(cls, folder: Path) -> Self:
-        """Those in a job's folder. Raises UsageError where there are none of this version."""
+        """Read those in a job's folder. Raises UsageError where there are none of this version."""
         path = folder / "settings.json"
         try:
             return cls.from_json(read_plain(path).decode())

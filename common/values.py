@@ -24,7 +24,7 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 def as_text(value: Any) -> str:
-    """What `convert` makes the same value of."""
+    """Return what `convert` makes the same value of."""
     if isinstance(value, dict):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""What can be asked of a job and done to it, wherever it runs.
+"""The questions to a job and the things done to it, wherever it runs.
 
 `LocalJob` (jobs/local.py) and `ClusterJob` (k8s/outside/job.py) are the two kinds of `Job`.
 """
@@ -77,7 +77,7 @@ class Jobs(Protocol):
 
     @property
     def look_every_s(self) -> float:
-        """How often a state that is waited for is looked at."""
+        """Return how often a state that is waited for is looked at."""
 
     def find(self, name: str | None) -> Job:
         """Return the job of that name; without a name the only one, or the only one that runs.

@@ -102,7 +102,7 @@ class LocalJob:
         return {"job_name": self.name, "state": state, "message": self.how_to_go_on() or message}
 
     def how_to_go_on(self) -> str:
-        """Where the job stands: what to do. Else nothing."""
+        """Say what to do where the job stands; else nothing."""
         if not paths.stands(self.folder):
             return ""
         command = f"edl train --resume {shlex.quote(str(self.folder))}"
@@ -118,7 +118,7 @@ class LocalJob:
         return result
 
     def is_over(self) -> bool:
-        """Whether nothing more comes from this job."""
+        """Return whether nothing more comes from this job."""
         if self.result() is not None:
             return True
         found = self.address()
@@ -203,7 +203,7 @@ class LocalJobs:
 
 
 class Settings(Protocol):
-    """Of a job, whatever it does."""
+    """The part of settings that all jobs have, whatever they do."""
 
     @property
     def job_name(self) -> str: ...
@@ -336,7 +336,7 @@ def _is_of(job: LocalJob, process: psutil.Process) -> bool:
 
 
 def all_jobs() -> list[LocalJob]:
-    """By time of start, the last one last."""
+    """Return all jobs by time of start, the last one last."""
     try:
         folders = [path for path in paths.jobs_folder().iterdir() if path.is_dir()]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What happens to a job of this machine, for whoever follows it: its child's end, its master's status.
+"""Events of a job of this machine, for its follower: its child's end, its master's status.
 
 One thread waits for the child (the master's supervisor), one asks the master by long polls. The first
 interrupt asks the master to stop; the second kills.

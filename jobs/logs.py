@@ -62,7 +62,7 @@ class _Reader:
         self._rest = b""
 
     def lines(self, *, last: bool) -> Iterator[str]:
-        """What is new; with `last` also a line without an end."""
+        """Return what is new; with `last` also a line without an end."""
         data = self._rest
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(self._offset)

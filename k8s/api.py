@@ -151,7 +151,7 @@ class Api:
     def list(
         self, kind: str, selector: str = "", patience_s: float | None = None
     ) -> tuple[list[Object], str]:
-        """All of them, by label selector, and the resource version that they are of."""
+        """Return all of them, by label selector, and the resource version that they are of."""
         items: list[Object] = []
         query: dict[str, Any] = {
             "limit": _PAGE,
@@ -184,7 +184,7 @@ class Api:
         )
 
     def replace(self, kind: str, name: str, body: Object) -> Object:
-        """All of it; 409 where its resourceVersion is not the one in `body`."""
+        """Replace all of it; ApiError 409 where its resourceVersion is not the one in `body`."""
         return self.request("PUT", self.path(kind, name), body=body)
 
     def delete(
@@ -197,7 +197,7 @@ class Api:
         policy: str = "Background",
         patience_s: float | None = None,
     ) -> bool:
-        """Whether it was there (and, where `uid` is given, was that one)."""
+        """Delete it; return whether it was there (and, where `uid` is given, was that one)."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
@@ -239,7 +239,7 @@ class Api:
             response.close()
 
     def log(self, pod: str, *, follow: bool, tail: int | None = None) -> Iterator[bytes]:
-        """What a pod's container has written, in pieces; `follow`: until it ends."""
+        """Yield what a pod's container has written, in pieces; `follow`: until it ends."""
         query: dict[str, Any] = {"follow": "true"} if follow else {}
         if tail is not None:
             query["tailLines"] = tail
@@ -250,7 +250,7 @@ class Api:
             response.close()
 
     def version(self) -> tuple[Object, str]:
-        """What the server says of itself, and its clock (the header Date)."""
+        """Return what the server says of itself, and its clock (the header Date)."""
         response = self._open("/version", {}, _READ_S)
         return json.loads(b"".join(self._stream(response))), response.headers.get("Date") or ""
 
@@ -359,7 +359,7 @@ class Api:
         raise refusal
 
     def _stream(self, response: Any) -> Iterator[bytes]:
-        """Its body as it comes; then the connection is free."""
+        """Yield its body as it comes; then the connection is free."""
         import urllib3
 
         try:

@@ -1,4 +1,4 @@
-"""What a controller remembers of a job's masters: how long they live, whether their image comes. Pure."""
+"""Memory of a job's masters: how long they live, whether their image comes. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSES = Backoff(2.0, 300.0)
 
 @dataclass(frozen=True)
 class Memory:
-    """What a controller knows of a job besides, and may forget. Times are by its own clock."""
+    """The part of a controller's knowledge that it may forget. Times are by its own clock."""
 
     uid: str = ""
     master: str = ""  # the newest that lived

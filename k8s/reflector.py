@@ -42,7 +42,7 @@ class Cache:
         self._objects: dict[str, Object] = {}
 
     def replace(self, items: Iterable[Object]) -> list[Change]:
-        """What a list says: who is not in it is gone."""
+        """Return the changes that a list tells of: an object that is not in it is gone."""
         items = list(items)
         there = {item["metadata"]["uid"] for item in items}
         gone = [self._objects.pop(uid) for uid in self._objects.keys() - there]
@@ -50,7 +50,7 @@ class Cache:
         return changes + [change for item in items if (change := self._set(item))]
 
     def apply(self, kind: str, item: Object) -> list[Change]:
-        """What an event says: ADDED, MODIFIED or DELETED."""
+        """Return the changes that an event tells of: ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
             before = self._objects.pop(item["metadata"]["uid"], None)
             return [] if before is None else [Change(before, item, gone=True)]
@@ -71,7 +71,7 @@ class Cache:
 
 
 class Reflector:
-    """One thread that calls `on_change` for each change, and `on_list` after each list."""
+    """A thread that calls `on_change` for each change, and `on_list` after each list."""
 
     def __init__(
         self,

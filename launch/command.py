@@ -1,4 +1,4 @@
-"""What `edl launch` was told, checked before anything starts."""
+"""Check what `edl launch` was told, before anything starts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def launch(flags: Flags, say: Callable[[str], None]) -> int:
         freeze_s=_seconds("freeze", flags.freeze),
         nearly_done_s=_seconds("nearly_done", flags.nearly_done),
         wait_for_nodes_s=_seconds("wait_for_nodes", flags.wait_for_nodes),
-        lease_s=_seconds(
+        silent_s=_seconds(
             "lease", flags.lease, least_s=4.0
         ),  # longer than a held call and its repeat
         stop_timeout_s=round(_seconds("stop_timeout", flags.stop_timeout)),

@@ -96,7 +96,7 @@ def coordinator_of(where: str, token_file: str) -> tuple[str, Identity, str]:
 
 
 def _read_identity(path: Path) -> Identity:
-    """Of a file `identity` or `token` of a job's folder."""
+    """Read a file `identity` or `token` of a job's folder."""
     try:
         text = path.read_text().strip()
     except OSError as error:
@@ -110,7 +110,7 @@ def _read_identity(path: Path) -> Identity:
 
 
 def _identity() -> Identity | None:
-    """One with a certificate, where other machines can call."""
+    """Make one with a certificate, where other machines can call."""
     if given_identity() is not None or is_loopback(own_host()):
         return None
     return Identity.create(secrets.token_hex(16))

@@ -1,4 +1,4 @@
-"""Whether the kernel killed for want of memory: what a plain SIGKILL does not say."""
+"""Tell whether the kernel killed for want of memory, which a plain SIGKILL does not say."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Finding:
 
 
 def examine(namespace: str, settings: JobSettings, kind: str) -> Iterator[Finding]:
-    """All that is found, line by line. `kind` is auto, job or edljob."""
+    """Yield all that is found. `kind` is auto, job or edljob."""
     try:
         api = Api.connect(namespace, patience_s=5.0)
     except UsageError as error:
@@ -94,7 +94,7 @@ def _version(version: Object, api: Api) -> Finding:
 
 
 def _clock(date: str) -> Finding:
-    """By the header Date, which is cut to a second."""
+    """Compare by the header Date, which is rounded down to a second."""
     try:
         there = email.utils.parsedate_to_datetime(date)
     except ValueError:

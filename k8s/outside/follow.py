@@ -1,4 +1,4 @@
-"""What happens to a job of a cluster, for whoever follows it: its status, its top object, its master.
+"""Events of a job of a cluster, for its follower: its status, its top object, its master.
 
 Three watches say what changes. They outlive an API server that is away: the job goes on without it,
 and so does this. The first interrupt stops the job, the second ends it at once.
@@ -42,7 +42,7 @@ class _Gone:
 
 @dataclass(frozen=True)
 class _Listed:
-    """All objects of a kind were told."""
+    """The objects of a kind were told, all of them."""
 
     kind: str
 

@@ -97,7 +97,7 @@ class ClusterJob:
             raise Unreachable(str(error)) from error  # it passes
 
     def _metrics(self) -> list[Object] | None:
-        """What its pods use; None where the cluster has nobody who measures."""
+        """Return what its pods use; None where the cluster has nobody who measures."""
         try:
             return self.api.list("PodMetrics", names.selector(self.name))[0]
         except ApiError as error:
@@ -190,7 +190,7 @@ class ClusterJob:
             self.api.patch(names.KIND, self.name, {"spec": {"suspend": False}})
 
     def delete(self) -> None:
-        """It and all that is of it."""
+        """Delete it and all that is of it."""
         top = self.top()
         self.api.delete(top["kind"], top["metadata"]["name"], policy="Background")
 

@@ -112,7 +112,7 @@ class _Follower:
             threading.Thread(target=self._copy, args=(pod,), daemon=True).start()
 
     def _fresh(self) -> Iterator[str]:
-        """What comes for a while."""
+        """Yield what comes for a while."""
         wait_s = _LOOK_S if self._reading else _LOOK_S / 4
         while True:
             try:
@@ -144,7 +144,7 @@ def _is_of(pod: Object, index: int | None) -> bool:
 
 
 def _replica(pod: Object) -> str:
-    """As the files of a job of this machine are called: master, server-0, worker-1."""
+    """Return the name that its file has on this machine: master, server-0, worker-1."""
     labels = pod["metadata"]["labels"]
     role = labels.get(names.ROLE_LABEL, "?")
     if role == "master":
@@ -153,7 +153,7 @@ def _replica(pod: Object) -> str:
 
 
 def _has_begun(pod: Object) -> bool:
-    """Whether there is a log: asked before, the API server refuses."""
+    """Return whether there is a log: asked before, the API server refuses."""
     found: list[dict[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or []
     if found:
         return any({"running", "terminated"} & (each.get("state") or {}).keys() for each in found)

@@ -1,4 +1,4 @@
-"""Who may do what: the rights of the roles in k8s/manifests, and what a refusal (403) is mended by. Pure.
+"""Rights of the roles in k8s/manifests, and what mends a refusal (403). Pure.
 
 A right is a verb on a resource of an API group, as RBAC has it. The tables say what the manifests give;
 a test holds the two together.
@@ -123,5 +123,5 @@ def explained(error: ApiError) -> EdlError:
 
 
 def named(group: str, resource: str) -> str:
-    """As kubectl writes it: jobs.batch, pods."""
+    """Return a resource as kubectl writes it: jobs.batch, pods."""
     return f"{resource}.{group}" if group else resource

@@ -1,4 +1,4 @@
-"""What the objects of a job say of its state. Pure."""
+"""The state of a job, as its objects tell it. Pure."""
 
 from __future__ import annotations
 
@@ -95,19 +95,19 @@ def _end_of(top: Object) -> Status:
 
 
 def is_ours(top: Object) -> bool:
-    """Whether a Job (or an EdlJob) is of edl."""
+    """Return whether a Job (or an EdlJob) is of edl."""
     return top["kind"] == names.KIND or names.JOB_LABEL in (top["metadata"].get("labels") or {})
 
 
 def is_suspended(top: Object) -> bool:
-    """Whether somebody asked for it; its pods may still be there."""
+    """Return whether somebody asked for it; its pods may still be there."""
     if top["kind"] == names.KIND:
         return bool(top["spec"].get("suspend"))
     return (top["metadata"].get("annotations") or {}).get(SUSPENDED) == "true"
 
 
 def is_durable(top: Object) -> bool:
-    """Whether the journal outlives the master's pod."""
+    """Return whether the journal outlives the master's pod."""
     if top["kind"] == names.KIND:
         return "emptyDir" not in (top["spec"].get("jobVolume") or {"emptyDir": {}})
     volumes = top["spec"]["template"]["spec"].get("volumes") or []

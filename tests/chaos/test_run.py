@@ -56,7 +56,7 @@ def test_a_job_of_ones_own_survives_the_faults_that_are_asked_for(home, tmp_path
     told = [json.loads(line) for line in (home / "jobs/hit/chaos.jsonl").read_text().splitlines()]
 
     assert 0 == stage.result(home, "hit")["exit_code"]
-    assert {0} == {*cell.books(tmp_path / "checkpoints", records, 1, 2).values()}
+    assert {0} == {*cell.counted(tmp_path / "checkpoints", records, 1, 2).values()}
     assert len(told) + 1 == len(said)
     assert {"SIGKILL", "SIGSTOP"} == {line["signal"] for line in told} - {"SIGCONT"}
     stopped = [line for line in told if line["signal"] == "SIGSTOP" and not line["missed"]]

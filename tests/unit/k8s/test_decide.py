@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from edl.common.identity import Identity
 from edl.k8s import decide as module
-from edl.k8s import job as edljob_module
-from edl.k8s import names, objects, observe
+from edl.k8s import job_status, names, objects, observe
 from edl.k8s.decide import OTHERS, Action, Seen, decide
 from edl.k8s.masters import IMAGE_S, PAUSES, SOON_S, Memory
 
@@ -102,13 +101,13 @@ class World:
 
     def pods(self, *roles: str) -> list[Any]:
         found = [each for (kind, _), each in self.objects.items() if kind == "Pod"]
-        return edljob_module.of_role(found, *(roles or ("master", "ps", "worker")))
+        return job_status.of_role(found, *(roles or ("master", "ps", "worker")))
 
     def serving(self) -> list[str]:
         return [
             each["metadata"]["name"]
             for each in self.pods("master")
-            if edljob_module.lives(each) and observe.deletion(each) is None
+            if job_status.lives(each) and observe.deletion(each) is None
         ]
 
 
@@ -325,7 +324,7 @@ def test_whatever_happens_there_is_never_a_second_master_and_in_the_end_there_is
     world.now += module.GOES_S
     lookers[1].settle()
     assert all(
-        observe.deletion(each) is not None for each in world.pods() if edljob_module.lives(each)
+        observe.deletion(each) is not None for each in world.pods() if job_status.lives(each)
     )
 
 
