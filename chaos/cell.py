@@ -96,7 +96,7 @@ class Cell:
 
 
 def settings(folder: Path, mode: str, seed: int, server_timeout_s: float) -> JobSettings:
-    """Of a cell's job. `mode`: async, sync (a version is one push) or sync-2 (it is two)."""
+    """Return a cell's settings. `mode`: async, sync (a version is one push), sync-2 (it is two)."""
     data = folder.parent / "records.npz"
     if not data.exists():
         np.savez(data, record=np.arange(RECORDS, dtype=np.int64))
@@ -203,7 +203,7 @@ def _arm(scene: Scene, fault: Fault, phase: Phase, nth: int) -> None:
 
 
 def _times(scene: Scene) -> dict[str, Any]:
-    """How long until anybody noticed; the longest pause of a surviving worker from then on."""
+    """Return the time until anybody noticed, and a survivor's longest pause from then on."""
     if scene.struck is None:
         return {}
     logs = sorted((scene.folder / "logs").glob("*.log"))

@@ -69,7 +69,7 @@ def host_of(address: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is of this host only. Of names that is known of `localhost` alone."""
+    """Return whether an address is of this host only; of names, `localhost` alone is known."""
     try:
         found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -76,7 +76,7 @@ def _check_unused(settings: JobSettings, say: Say) -> None:
 
 
 def _check_checkpoint(path: str, said: str) -> None:
-    """One of the checkpoints there is whole. Checksums are for the servers, which read it all."""
+    """Check that one of the checkpoints is whole; checksums are for the servers, which read all."""
     problem: CheckpointError | None = None
     for directory in reversed(storage.find_checkpoints(path) or [Path(path)]):
         try:

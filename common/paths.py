@@ -82,7 +82,7 @@ def check_file(path: str, said: str) -> None:
 
 
 def master_address(folder: Path | str) -> str | None:
-    """Where the master of the job in this folder serves; None where no master has said so yet.
+    """Return where the master of the job in this folder serves; None: none has said so yet.
 
     The file is replaced as a whole, whenever a master begins to serve.
     """
@@ -119,7 +119,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def can_go_on(folder: Path) -> bool:
-    """Whether a job in this folder has begun, and has no end or one that its journal goes on from."""
+    """Return whether a job here has begun, and has no end or one that its journal goes on from."""
     if not (folder / JOURNAL).exists():
         return False
     try:

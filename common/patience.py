@@ -35,7 +35,7 @@ class Patience:
             self._count(min(time.monotonic() - began, look_s))
 
     def result(self, future: Future[Result]) -> Result:
-        """Of a future that is about to be done. Raises what that raises, or EdlError."""
+        """Return the result of a future that is nearly done. Raises as it does, or EdlError."""
         while True:
             try:
                 return future.result(min(_LOOK_S, self._limit_s))

@@ -418,7 +418,7 @@ class JobSettings(Stored):
 
     @property
     def minibatches_per_task(self) -> int:
-        """As asked for, or as many as are a sound unit of what a lost worker leaves."""
+        """Return what was asked for, or what is a sound unit of what a lost worker leaves."""
         return self.num_minibatches_per_task or _MINIBATCHES_PER_TASK
 
     @property

@@ -142,7 +142,7 @@ def _split(text: str, separators: str) -> list[tuple[str, str]]:
 
 
 def _opened(letter: str, closing: str) -> str:
-    """What must close a bracket or quote that opens within another; nothing opens in quotes."""
+    """Return what closes a bracket or quote that opens within another; nothing opens in quotes."""
     if closing[-1] in "'\"":
         return ""
     return letter if letter in "'\"" else _PAIRS.get(letter, "")

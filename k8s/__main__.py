@@ -71,7 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(namespace: str, everywhere: bool, image: str) -> int:
-    """Until SIGTERM, or until it cannot go on; the exit code. Raises EdlError where it cannot begin."""
+    """Run until SIGTERM, or until it cannot go on; return the exit code.
+
+    Raises EdlError where it cannot begin.
+    """
     ended = threading.Event()
     codes: list[int] = []
 

@@ -108,7 +108,7 @@ def network_policy(job: str) -> Object:
 def event(
     about: tuple[str, str, str, str], reason: str, message: str, well: bool, time: str
 ) -> Object:
-    """Of an object (kind, name, namespace, uid). The same news has the same name."""
+    """Make an Event of an object (kind, name, namespace, uid); the same news has the same name."""
     kind, name, namespace, uid = about
     digest = hashlib.sha256(f"{uid}{reason}{message}".encode()).hexdigest()[:16]
     return {

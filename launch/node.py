@@ -60,7 +60,7 @@ class Node:
         return reply
 
     def must_restart(self) -> bool:
-        """Whether the round is over. Raises EdlError where the coordinator is gone for too long."""
+        """Return whether the round is over. Raises EdlError if the coordinator is gone for too long."""
         if self._error is not None:
             raise self._error
         return self._round <= self._over

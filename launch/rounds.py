@@ -199,7 +199,7 @@ class Rendezvous:
         self.tick(now)
 
     def succeed(self, name: str, round: int, now: float) -> None:
-        """All its workers in this round have ended with 0. Changes nothing where the round is over."""
+        """Note that all its workers in this round have ended with 0; of an older round it is nothing."""
         state = self._state
         if self.runs_in(name) == round and name not in state.succeeded:
             state.succeeded.append(name)
@@ -271,7 +271,7 @@ class Rendezvous:
         return self._state.began_at
 
     def left_s(self, now: float) -> float | None:
-        """What remains by the last report. None: unknown, as where it said less and was wrong."""
+        """Return what remains by the last report; None: unknown, as where it said less and was wrong."""
         report = self._state.report
         if report is None or report.remaining_s is None or now >= self._outdated_at(report):
             return None

@@ -60,7 +60,7 @@ class ClusterJob:
         return f"{self.name} -n {self.api.namespace}"
 
     def top(self) -> Object:
-        """Its top object, an EdlJob or a Job. Raises UsageError where there is no such job."""
+        """Return its top object, an EdlJob or a Job. Raises UsageError if there is no such job."""
         unseen: list[ApiError] = []
         for kind, name in ((names.KIND, self.name), ("Job", self._object)):
             try:
@@ -346,7 +346,7 @@ def all_jobs(api: Api) -> list[Status]:
 
 
 def _visible(api: Api, kind: str, selector: str) -> list[Object]:
-    """Those of a kind; none where the cluster does not know it, or the user may not see it."""
+    """Return those of a kind; none if the cluster does not know it, or the user may not see it."""
     try:
         return api.list(kind, selector)[0]
     except ApiError as error:

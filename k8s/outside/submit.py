@@ -37,7 +37,7 @@ Templates = dict[str, Object]
 
 
 def plan(settings: JobSettings, kind: str = "job", features: Features = NEWEST) -> list[Object]:
-    """All that a submission makes, in order, without what only the moment gives (token, owner).
+    """Return all that a submission makes, in order, without what the moment gives (token, owner).
 
     Raises UsageError. `kind` is job or edljob.
     """
@@ -197,7 +197,7 @@ def _overlays(path: str) -> dict[str, Any]:
 
 
 def _functions(path: str) -> Any:
-    """What has with_pod: the object `cluster` of the file, as ElasticDL has it, or the file itself."""
+    """Return what has with_pod: the object `cluster` of the file (ElasticDL's way), or the file."""
     try:
         module = SimpleNamespace(**runpy.run_path(path))
     except OSError as error:
