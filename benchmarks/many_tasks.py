@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks import measure
 from benchmarks.watching import first, timed
 from edl.chaos import cell
-from edl.cli import jobs
 from edl.common.settings import JobSettings
+from edl.jobs import local as jobs
 
 SERVERS, WORKERS, MINIBATCH = 2, 2, 64
 TASKS = {"by default": 0, "ten times as long": 80}
@@ -107,7 +107,7 @@ def run(
     return ended[0] - min(steps), away_s
 
 
-def _kill_master(job: jobs.Job, records: int) -> float:
+def _kill_master(job: jobs.LocalJob, records: int) -> float:
     """Once a third of the records are done: the seconds until another master answers."""
     while job.status().get("records_done", 0) < records / 3:
         time.sleep(0.5)

@@ -28,8 +28,8 @@ import psutil
 
 from benchmarks.measure import ROUNDS, spread
 from benchmarks.watching import follow, timed
-from edl.cli import jobs
 from edl.common.settings import JobSettings
+from edl.jobs import local as jobs
 from edl.master import serve
 from edl.runtime.nursery import ForkedReplica, Nursery
 
@@ -90,7 +90,7 @@ def recovery(data: Path) -> str:
     return report(found[True][:ROUNDS], found[False][:ROUNDS])
 
 
-def kill_once(job: jobs.Job) -> tuple[bool, bool, Recovery | None]:
+def kill_once(job: jobs.LocalJob) -> tuple[bool, bool, Recovery | None]:
     """Whether victim and replacement were forked, and how long all took."""
     status = follow(job, lambda status: _computes(status, 0), DEADLINE_S)
     pid = _victim(status)["pid"]

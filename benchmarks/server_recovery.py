@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.measure import spread
 from benchmarks.watching import first, follow, timed
-from edl.cli import jobs
 from edl.common.settings import JobSettings
+from edl.jobs import local as jobs
 
 SIZES = (100_000, 1_000_000, 2_600_000)
 ROUNDS = 3
@@ -70,7 +70,7 @@ def _once(rows: int, number: int) -> tuple[float, float, dict[str, float], int]:
             jobs.kill(job, process)
 
 
-def _kill(job: jobs.Job, rows: int) -> tuple[float, float, dict[str, float], int]:
+def _kill(job: jobs.LocalJob, rows: int) -> tuple[float, float, dict[str, float], int]:
     snapshots = job.folder / "snapshots"
 
     def links() -> set[Path]:

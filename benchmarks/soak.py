@@ -33,8 +33,8 @@ import numpy as np
 from benchmarks import measure
 from benchmarks.watching import first, timed
 from edl.chaos import cell, injector, schedule
-from edl.cli import jobs
 from edl.common.settings import JobSettings
+from edl.jobs import local as jobs
 
 SERVERS, MINIBATCH, EPOCHS, DELAY_S = 3, 32, 4, 0.02
 STEP_S = DELAY_S + 0.006  # a guess, for how many records fill a run
@@ -138,7 +138,7 @@ def _quiet(text: str) -> None:
     """The injector's lines are read from what it returns."""
 
 
-def _time(job: jobs.Job) -> float:
+def _time(job: jobs.LocalJob) -> float:
     steps = [
         at
         for path in job.log.parent.glob("worker-*.log")
@@ -149,7 +149,7 @@ def _time(job: jobs.Job) -> float:
     return last - min(steps)
 
 
-def _break_down(made: Run, job: jobs.Job, kills: Sequence[injector.Line]) -> None:
+def _break_down(made: Run, job: jobs.LocalJob, kills: Sequence[injector.Line]) -> None:
     log = list(timed(job.log))
     for kill in kills:
         role = {"ps": "server"}.get(kill.role, kill.role)

@@ -21,8 +21,8 @@ import psutil
 
 from benchmarks.measure import ROUNDS, load, machine, spread
 from benchmarks.watching import first, follow, timed
-from edl.cli.jobs import Job
 from edl.common.paths import job_folder
+from edl.jobs.local import LocalJob
 
 DEADLINE_S = 120.0
 EDL = (sys.executable, "-m", "edl")
@@ -70,7 +70,7 @@ def start(train: Path, name: str) -> tuple[Times, Times]:
     entered = time.time()
     command = (*EDL, "train", "--detach", *(f"--{flag}={value}" for flag, value in flags.items()))
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    job = Job(job_folder(name))
+    job = LocalJob(job_folder(name))
     address = job.address()
     assert address is not None, job.last_words()
     master = psutil.Process(address[1])

@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 
 from benchmarks.measure import Sample, alternate, cpu_s, sample, table
-from edl.cli.jobs import Job
 from edl.common.paths import job_folder
+from edl.jobs.local import LocalJob
 
 MINIBATCH = 512
 EPOCHS, LONG_EPOCHS = 12, 40
@@ -92,7 +92,7 @@ def job(
     arguments = [f"--{flag}={value}" for flag, value in flags.items()]
     command = [sys.executable, "-m", "edl", "train", "--detach", *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    running = Job(job_folder(name))
+    running = LocalJob(job_folder(name))
     address = running.address()
     assert address is not None, running.last_words()
     master = psutil.Process(address[1])
@@ -105,7 +105,7 @@ def job(
                 process.kill()
 
 
-def _watch(running: Job, master: psutil.Process, epochs: int, of_workers: bool) -> Sample:
+def _watch(running: LocalJob, master: psutil.Process, epochs: int, of_workers: bool) -> Sample:
     client = running.client()
     give_up = time.monotonic() + DEADLINE_S
     begun: tuple[int, float, float] | None = None

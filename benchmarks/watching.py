@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-from edl.cli import jobs
+from edl.jobs import local as jobs
 
 
-def follow(job: jobs.Job, until: Callable[[jobs.Status], object], deadline_s: float) -> jobs.Status:
+def follow(
+    job: jobs.LocalJob, until: Callable[[jobs.Status], object], deadline_s: float
+) -> jobs.Status:
     """The first status for which it holds.
 
     Raises TimeoutError where none comes in time or can any more, Unreachable where nobody answers.

@@ -71,7 +71,7 @@ PHASES = (
 
 @dataclass(frozen=True)
 class Cell:
-    """What one cell recorded. Times are seconds; None: there was nothing to measure."""
+    """The record of one cell. Times are seconds; None: there was nothing to measure."""
 
     fault: str
     phase: str
@@ -96,7 +96,7 @@ class Cell:
 
 
 def settings(folder: Path, mode: str, seed: int, server_timeout_s: float) -> JobSettings:
-    """Of a cell's job. `mode`: async, sync (a version is one push) or sync-2 (it is two)."""
+    """Return a cell's settings. `mode`: async, sync (a version is one push), sync-2 (it is two)."""
     data = folder.parent / "records.npz"
     if not data.exists():
         np.savez(data, record=np.arange(RECORDS, dtype=np.int64))
@@ -127,7 +127,7 @@ def settings(folder: Path, mode: str, seed: int, server_timeout_s: float) -> Job
 def run(
     fault: Fault | None, phase: Phase | None, folder: Path, *, seed: int, mode: str = ""
 ) -> Cell:
-    """One cell, or (without a fault) the run that it is compared with. Removes the folder where all
+    """Run one cell, or (without a fault) the run to compare with. Removes the folder where all
     is well."""
     named = Cell(fault.name if fault else "none", phase.name if phase else "", seed, mode, 0, "ok")
     draw = random.Random(f"{seed} {named.fault} {named.phase}")
@@ -157,7 +157,7 @@ def run(
     if scene.pending:
         return _failed(cell, f"never reached: {', '.join(scene.pending)}")
     try:
-        cell = dataclasses.replace(cell, **books(Path(scene.settings.checkpoint_dir)))
+        cell = dataclasses.replace(cell, **counted(Path(scene.settings.checkpoint_dir)))
     except (EdlError, OSError, KeyError) as error:
         return _failed(cell, str(error))
     losses = [e["metrics"]["loss"] for e in status["evaluations"] if e["metrics"]]
@@ -203,7 +203,7 @@ def _arm(scene: Scene, fault: Fault, phase: Phase, nth: int) -> None:
 
 
 def _times(scene: Scene) -> dict[str, Any]:
-    """How long until anybody noticed; the longest pause of a surviving worker from then on."""
+    """Return the time until anybody noticed, and a survivor's longest pause from then on."""
     if scene.struck is None:
         return {}
     logs = sorted((scene.folder / "logs").glob("*.log"))
@@ -245,7 +245,7 @@ def _moment(line: str) -> float | None:
 # -- what the checkpoint says
 
 
-def books(
+def counted(
     checkpoints: Path, records: int = RECORDS, epochs: int = EPOCHS, servers: int = SERVERS
 ) -> dict[str, Any]:
     """Records by their rows, updates by the counters of each server, against the epochs.

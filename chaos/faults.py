@@ -77,7 +77,7 @@ def _kill_two_servers(scene: Scene, hit: Hit) -> None:
 
 
 def _kill_each(*roles: str) -> Strike:
-    """One of each role, the one that has reached the point last."""
+    """Return one of each role, the one that has reached the point last."""
 
     def strike(scene: Scene, hit: Hit) -> None:
         victims = {role: scene.victim(role, hit) for role in roles}

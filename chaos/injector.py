@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from ..cli.jobs import Job
 from ..common.errors import EdlError, JobError
+from ..jobs.local import LocalJob
 from .schedule import Injection
 
 Pids = Mapping[str, Mapping[int, int]]  # by role, then index
@@ -31,7 +31,7 @@ _LOOK_S = 0.5  # how late the end of the job may be noticed: no event of another
 class Processes:
     """The pids of a job's replicas."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: LocalJob) -> None:
         self._job = job
         self._last: dict[str, dict[int, int]] = {}
 
@@ -92,7 +92,7 @@ class Injector:
         self.lines: list[Line] = []
 
     def run(self, for_s: float = float("inf")) -> list[Line]:
-        """Until the schedule, the job or `for_s` ends; the lines written."""
+        """Inject until the schedule, the job or `for_s` ends; return the lines written."""
         self._began = self._now()
         try:
             for injection in self._schedule:
@@ -171,7 +171,11 @@ class Injector:
 
 
 def inject(
-    job: Job, schedule: Iterable[Injection], for_s: float, log: TextIO, say: Callable[[str], None]
+    job: LocalJob,
+    schedule: Iterable[Injection],
+    for_s: float,
+    log: TextIO,
+    say: Callable[[str], None],
 ) -> list[Line]:
     """Hit a running job until it or `for_s` ends. Raises JobError where it is over already."""
     if job.is_over():

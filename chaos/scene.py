@@ -22,10 +22,10 @@ from typing import Any, Self
 
 import psutil
 
-from ..cli.jobs import Job
 from ..common import faults, unreliable
 from ..common.errors import EdlError
 from ..common.settings import JobSettings
+from ..jobs.local import LocalJob
 from .controller import CONTINUE, OFF, Answer, Controller, Hit
 
 REGISTERS = ("worker.register", "ps.register")
@@ -142,7 +142,7 @@ class Scene:
     def status(self) -> dict[str, Any]:
         """The job's last status."""
         try:
-            return Job(self.folder).status()
+            return LocalJob(self.folder).status()
         except EdlError as error:
             return {"message": str(error)}
 
@@ -170,9 +170,9 @@ class Scene:
         timer.start()
 
     def alive(self, role: str) -> dict[int, int]:
-        """Who runs, by index."""
+        """Return who runs, by index."""
         if role == "master":
-            address = Job(self.folder).address()
+            address = LocalJob(self.folder).address()
             found = {0: address[1]} if address else {}
         else:
             found = self.pids[role]

@@ -1,4 +1,4 @@
-"""When which process gets which signal: text to a reproducible schedule. Pure.
+"""A reproducible schedule of which process gets which signal when, made of text. Pure.
 
 `worker:every=20s`            exponential gaps with that mean, for ever
 `ps:every=60s,count=3`        so many at most
@@ -40,7 +40,7 @@ class Injection:
     index: int | None = None
 
     def pick(self, indexes: Sequence[int]) -> int | None:
-        """Which of these replicas is hit; None where there is none to hit."""
+        """Return which of these replicas is hit; None where there is none to hit."""
         if self.index is not None:
             return self.index if self.index in indexes else None
         return sorted(indexes)[int(self.draw * len(indexes))] if indexes else None
@@ -48,7 +48,7 @@ class Injection:
 
 @dataclass(frozen=True)
 class Rule:
-    """One --kill, --stop or --term."""
+    """The rule of one --kill, --stop or --term."""
 
     role: str
     number: signal.Signals
@@ -72,7 +72,7 @@ class Rule:
 
 
 def schedule(rules: Iterable[Rule], seed: int) -> Iterator[Injection]:
-    """What all rules say, in order of time. The same seed says the same."""
+    """Yield what all rules say, in order of time. The same seed says the same."""
     each = (rule.injections(random.Random(f"{seed} {number}")) for number, rule in enumerate(rules))
     return heapq.merge(*each)
 

@@ -1,323 +1,233 @@
-"""A job, seen from outside: its folder, its master, its end.
+"""The commands on jobs, wherever they are: `edl list`, `status`, `logs`, `stop`, ...
 
-The state comes from the best witness: result.json (it ended), the master's answer (it runs), the
-lock (it starts, or does not answer), else the master died without a word.
+--runtime or --namespace says where a job is. A command that only jobs of a cluster have says so in
+one line. Nothing heavy is imported before it is needed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import secrets
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+import click
 
-from ..common import paths, storage
-from ..common.errors import EdlError, JobError, Unreachable, UsageError
-from ..common.foreign import must_be, parse, read_plain
-from ..common.identity import Identity, given_identity
+from ..common.errors import JobError, UsageError
+from ..common.values import seconds
+from .output import is_drawn, outputs, print_report
+from .place import cluster_job, complete_jobs, place, where
 
-if TYPE_CHECKING:
-    import psutil
-
-    from ..master.client import MasterClient
-
-Status = dict[str, Any]
-
-ENDED = ("done", "failed")
-_KILLED_S = 10.0  # a killed process is gone at once; only a hung disk takes longer
-_GO_S = 10.0  # for a master that is told to go before it has begun
-_LOOK_S = 0.05
-INTERRUPTED = 130
-_PATIENCE_S = 3.0  # a master on this machine answers in milliseconds, unless it is stopped
+# -- what there is
 
 
-@dataclass(frozen=True)
-class Job:
-    """One job of this machine."""
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@outputs()
+@where
+def status(job: str | None, output: str, runtime: str, namespace: str) -> None:
+    """The state of a job, or of all jobs."""
+    from ..jobs import view
+    from ..jobs.job import Report
 
-    folder: Path
+    if job is None:
+        _list(output, runtime, namespace)
+        return
+    with place(runtime, namespace) as jobs:
+        found = jobs.find(job).status()
+    print_report(Report(found, lambda wide: view.panel(found)), output)
 
-    @property
-    def name(self) -> str:
-        return self.folder.name
 
-    @property
-    def log(self) -> Path:
-        return self.folder / "logs" / "master.log"
+@click.command("list")
+@outputs("name")
+@where
+def list_jobs(output: str, runtime: str, namespace: str) -> None:
+    """All jobs, of this machine or of a namespace."""
+    _list(output, runtime, namespace)
 
-    def address(self) -> tuple[str, int] | None:
-        """Address and pid of the master, once it serves."""
-        values = _read_json(self.folder / "master.json")
-        return (values["address"], values["pid"]) if values else None
 
-    def client(self, patience_s: float = _PATIENCE_S) -> MasterClient:
-        """Raises JobError where no master was ever there."""
-        from ..master.client import MasterClient
+def _list(output: str, runtime: str, namespace: str) -> None:
+    from ..jobs import view
+    from ..jobs.job import Report
 
-        found = self.address()
-        if found is None:
-            raise JobError(f"Job {self.name!r} has no master yet: try again, or see {self.log}.")
-        identity = Identity.of_folder(self.folder)
-        return MasterClient(
-            found[0],
-            token=identity.token,
-            identity=identity,
-            patience_s=patience_s,
-            where=lambda: paths.master_address(self.folder),
-        )
+    with place(runtime, namespace) as jobs:
+        listed = jobs.statuses()
+    if output == "name":
+        for each in listed:
+            click.echo(each["job_name"])
+        return
+    empty = f"No jobs in {jobs.place}: `edl {jobs.starting}` starts one."
+    print_report(Report(listed, lambda wide: view.jobs_table(listed, wide), empty), output)
 
-    def result(self) -> Status | None:
-        """The last status of a job that ended."""
-        return _read_json(self.folder / "result.json")
 
-    def status(self) -> Status:
-        """The state now, of a job in any condition."""
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@outputs()
+@where
+def describe(job: str | None, output: str, runtime: str, namespace: str) -> None:
+    """A job of a cluster: its state, its pods and what they wait for, its events."""
+    with cluster_job(job, runtime, namespace, "`edl status` shows a local one") as found:
+        report = found.describe()
+    print_report(report, output)
+
+
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@outputs()
+@where
+def events(job: str | None, output: str, runtime: str, namespace: str) -> None:
+    """What happened: in a cluster to its objects, on this machine to its processes."""
+    with place(runtime, namespace) as jobs:
+        report = jobs.find(job).events()
+    print_report(report, output)
+
+
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@outputs()
+@where
+def top(job: str | None, output: str, runtime: str, namespace: str) -> None:
+    """What the pods of a job ask for, use and do."""
+    with cluster_job(job, runtime, namespace, "`edl status` shows a local one") as found:
+        report, measured = found.usage()
+    print_report(report, output)
+    if not measured and is_drawn(output):
+        click.echo("What they use is not known: this cluster has no metrics API (metrics-server).")
+
+
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("--role", type=click.Choice(["master", "worker", "server"]), help="Only this role.")
+@click.option("--index", type=int, metavar="N", help="Only this replica of the role.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each.")
+@where
+def logs(
+    job: str | None,
+    follow: bool,
+    role: str | None,
+    index: int | None,
+    tail: int | None,
+    runtime: str,
+    namespace: str,
+) -> None:
+    """The logs of a job's processes."""
+    with place(runtime, namespace) as jobs:
+        found = jobs.find(job)
+        for text in found.lines(role=role, index=index, tail=tail, follow=follow):
+            click.echo(text)
+
+
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@click.option(
+    "--for",
+    "goal",
+    type=click.Choice(["done", "running", "suspended", "failed", "ended", "deleted"]),
+    default="done",
+    show_default=True,
+    help="What is waited for; ended: done or failed.",
+)
+@click.option("--timeout", default="", metavar="TIME", help="At most so long: 90s, 10m, 2h.")
+@where
+def wait(job: str | None, goal: str, timeout: str, runtime: str, namespace: str) -> None:
+    """Wait until a job is in some state; exit code 1 where that cannot come, or not in time."""
+    from ..jobs.wait import wait as wait_
+
+    try:
+        timeout_s = seconds(timeout) if timeout else float("inf")
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}.") from error
+    with place(runtime, namespace) as jobs:
+        if goal not in jobs.goals:
+            raise UsageError(f"--for {goal} is of jobs in a cluster.")
+        found = jobs.find(job)
         try:
-            if (result := self.result()) is not None:
-                return result
-        except EdlError as error:  # of one job: the others are listed all the same
-            return {"job_name": self.name, "state": "dead", "message": str(error)}
-        locked = paths.is_locked(self.folder)
-        state, message = "starting" if locked else "dead", f"see {self.log}"
-        if locked and (waits := paths.waited_for(self.folder)):
-            message = f"{waits}; {message}"
-        if self.address() is not None:
-            client = self.client()
-            try:
-                return client.status()[1]
-            except Unreachable as error:
-                state, message = "silent" if locked else "dead", str(error)
-            finally:
-                client.close()
-        return {"job_name": self.name, "state": state, "message": self.how_to_go_on() or message}
-
-    def how_to_go_on(self) -> str:
-        """Where the job stands: what to do. Else nothing."""
-        if not paths.stands(self.folder):
-            return ""
-        command = f"edl train --resume {shlex.quote(str(self.folder))}"
-        return f"its master is gone; nothing that was acknowledged is lost: {command}"
-
-    def give_up(self, exit_code: int, message: str, last: Status | None = None) -> Status:
-        """Leave a result for a job whose master ended before it could; `last`: its last status."""
-        result = {**(last or {}), "job_name": self.name, "state": "failed"}
-        result |= {"exit_code": exit_code, "message": message, "resume": None}
-        if (self.folder / paths.JOURNAL).exists() and result.get("records_done"):
-            result["resume"] = str(self.folder.absolute())
-        storage.write_file(self.folder / "result.json", json.dumps(result).encode())
-        return result
-
-    def is_over(self) -> bool:
-        """Whether nothing more comes from this job."""
-        if self.result() is not None:
-            return True
-        found = self.address()
-        return not paths.is_locked(self.folder) and (found is None or not _is_alive(found[1]))
-
-    def last_words(self, lines: int = 20) -> str:
-        """The end of the master's log."""
-        try:
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-        except OSError:
-            return ""
+            status = wait_(found.look, goal, timeout_s, jobs.look_every_s)
+        except JobError as error:
+            raise JobError(f"Job {found.name!r}: {error}") from error
+    click.echo(f"{found.name} is {status.get('state') or goal}")
 
 
-class Settings(Protocol):
-    """Of a job, whatever it does."""
-
-    @property
-    def job_name(self) -> str: ...
-    def to_json(self) -> str: ...
+# -- what is done to them
 
 
-def start(
-    settings: Settings,
-    master: Sequence[str] = (sys.executable, "-m", "edl.master"),
-    identity: Identity | None = None,
-) -> tuple[Job, subprocess.Popen[bytes]]:
-    """Make the job's folder and start its master. `master`: what runs it. `identity`: by default the
-    one in the environment, or a new one for this host."""
-    folder, lock = paths.claim(settings.job_name)
-    try:
-        (identity or given_identity() or Identity(secrets.token_hex(16))).save(folder)
-        storage.write_file(folder / "settings.json", settings.to_json().encode())
-    except BaseException:
-        os.close(lock)
-        raise
-    return _launch(Job(folder), lock, master)
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@where
+def stop(job: str | None, runtime: str, namespace: str) -> None:
+    """End a job: its workers hand back, a checkpoint is written, `edl train --resume` goes on."""
+    with place(runtime, namespace) as jobs:
+        found = jobs.find(job)
+        told = found.stop("edl stop")
+    click.echo(f"{found.name} {told}")
 
 
-def go_on(job: Job) -> tuple[Job, subprocess.Popen[bytes]]:
-    """Start the master of a job that stands: from its journal, with the servers' snapshots.
-
-    What still runs is adopted. Raises UsageError where it was started meanwhile.
-    """
-    try:
-        lock = paths.lock(job.folder)
-        paths.put_aside_failure(job.folder)
-    except BlockingIOError as error:
-        raise UsageError(f"The job {job.name!r} runs already: `edl status {job.name}`.") from error
-    return _launch(job, lock)
-
-
-def _launch(
-    job: Job, lock: int, master: Sequence[str] = (sys.executable, "-m", "edl.master")
-) -> tuple[Job, subprocess.Popen[bytes]]:
-    """Start the master, which leaves with the lock.
-
-    It has a session of its own: neither Ctrl-C nor a terminal that closes reaches it.
-    """
-    try:
-        with open(job.log, "ab") as log:
-            process = subprocess.Popen(
-                [*master, "--job-dir", str(job.folder)],
-                env={
-                    **os.environ,
-                    **Identity.of_folder(job.folder).variables(),
-                    "EDL_JOB_DIR": str(job.folder),
-                    "EDL_JOB_NAME": job.name,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=(lock,),
-            )
-    finally:
-        os.close(lock)
-    return job, process
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@click.option("--num_workers", type=click.IntRange(1), required=True, help="Workers wanted.")
+@where
+def scale(job: str | None, num_workers: int, runtime: str, namespace: str) -> None:
+    """Change the number of workers of a running job."""
+    with place(runtime, namespace) as jobs:
+        found = jobs.find(job)
+        previous = found.scale(num_workers)
+    click.echo(f"{found.name}: {previous} -> {num_workers} workers wanted")
 
 
-def kill(job: Job, process: subprocess.Popen[bytes] | None = None) -> None:
-    """End every process of the job, now: `process`, its supervisor, first, so that nobody starts
-    the master again, and then the master, so that it starts no others. None: it is looked for.
-
-    The rest are known by the job's folder in their environment, whoever their parent is by now.
-    """
-    import psutil
-
-    if process is not None:
-        process.kill()
-    found = job.address()
-    master = found[1] if found else None
-    first = {each.pid for each in _supervisors(job)} if process is None else set()
-    killed = []
-    order = sorted(psutil.process_iter(), key=lambda e: (e.pid not in first, e.pid != master))
-    for each in order:
-        with contextlib.suppress(psutil.Error):
-            if _is_of(job, each):
-                each.kill()
-                killed.append(each)
-    psutil.wait_procs(killed, _KILLED_S)
-    if process is not None:
-        process.wait(_KILLED_S)
+@click.command()
+@click.argument("job", shell_complete=complete_jobs)
+@click.option(
+    "--force", is_flag=True, help="Also where it would begin anew: without a --job_volume."
+)
+@where
+def suspend(job: str, force: bool, runtime: str, namespace: str) -> None:
+    """End the pods of a job, keep where it is; `edl resume` goes on there."""
+    instead = "a local one is stopped (`edl stop`) and gone on with (`edl train --resume`)"
+    with cluster_job(job, runtime, namespace, instead) as found:
+        found.suspend(force)
+    click.echo(f"{job} is suspended: `edl resume {found.where}` goes on")
 
 
-def end_start(job: Job) -> bool:
-    """End a job whose master does not serve yet. False: it serves by now, and ends in order.
-
-    Who supervises it is asked first, as by Ctrl-C; what does not go is killed.
-    """
-    for each in _supervisors(job):
-        each.terminate()
-    until = time.monotonic() + _GO_S
-    while paths.is_locked(job.folder) and time.monotonic() < until:
-        if job.address() is not None:
-            return False
-        time.sleep(_LOOK_S)
-    if job.address() is not None and paths.is_locked(job.folder):
-        return False
-    kill(job)
-    if job.result() is None:
-        job.give_up(INTERRUPTED, "stopped before it had begun")
-    return True
+@click.command()
+@click.argument("job", shell_complete=complete_jobs)
+@where
+def resume(job: str, runtime: str, namespace: str) -> None:
+    """Go on with a job that was suspended."""
+    instead = "a local one is gone on with by `edl train --resume`"
+    with cluster_job(job, runtime, namespace, instead) as found:
+        found.resume()
+    click.echo(f"{job} goes on: `edl status {found.where}`")
 
 
-def _supervisors(job: Job) -> list[psutil.Process]:
-    """The processes of the job that none of its own has started."""
-    import psutil
-
-    mine = {each.pid: each for each in psutil.process_iter() if _is_of(job, each)}
-    first = []
-    for each in mine.values():
-        with contextlib.suppress(psutil.Error):
-            if each.ppid() not in mine:
-                first.append(each)
-    return first
+@click.command()
+@click.argument("job", shell_complete=complete_jobs)
+@where
+def cancel(job: str, runtime: str, namespace: str) -> None:
+    """End a job at once, without a checkpoint; what is known of it stays."""
+    with place(runtime, namespace) as jobs:
+        jobs.find(job).cancel("edl cancel")
+    click.echo(f"{job} is cancelled")
 
 
-def _is_of(job: Job, process: psutil.Process) -> bool:
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        where = process.environ().get("EDL_JOB_DIR")
-        return where == str(job.folder) and process.pid != os.getpid()
-    return False
-
-
-def all_jobs() -> list[Job]:
-    """By time of start, the last one last."""
-    try:
-        folders = [path for path in paths.jobs_folder().iterdir() if path.is_dir()]
-    except FileNotFoundError:
-        return []
-    return [Job(path) for path in sorted(folders, key=_started)]
+@click.command()
+@click.argument("job", shell_complete=complete_jobs)
+@where
+def delete(job: str, runtime: str, namespace: str) -> None:
+    """Delete a job of a cluster and all that is of it, at once."""
+    instead = "a local one is a folder, in $EDL_HOME/jobs"
+    with cluster_job(job, runtime, namespace, instead) as found:
+        found.delete()
+    click.echo(f"{job} is deleted")
 
 
-def find(name: str | None) -> Job:
-    """The job of that name; without a name the only one, or the only one that runs."""
-    jobs = all_jobs()
-    if name is not None:
-        for job in jobs:
-            if job.name == name:
-                return job
-        raise UsageError(f"There is no job {name!r} here. {_listed(jobs)}")
-    running = [job for job in jobs if not job.is_over()]
-    for those in (running, jobs):
-        if len(those) == 1:
-            return those[0]
-    raise UsageError(f"Which job? {_listed(running or jobs)}")
-
-
-def _listed(jobs: Iterable[Job]) -> str:
-    names = [job.name for job in jobs]
-    if not names:
-        return f"There are no jobs in {paths.jobs_folder()}: `edl train` starts one."
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"There are: {', '.join(names[-20:])}{more}."
-
-
-def _started(folder: Path) -> float:
-    for name in ("settings.json", "."):
-        with contextlib.suppress(OSError):
-            return (folder / name).stat().st_mtime
-    return 0.0
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        values: dict[str, Any] = parse(read_plain(path))
-        must_be(values, dict)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise EdlError(f"{path} is damaged: {error}") from error
-    return values
+COMMANDS = (
+    list_jobs,
+    status,
+    describe,
+    logs,
+    events,
+    wait,
+    scale,
+    suspend,
+    resume,
+    stop,
+    cancel,
+    delete,
+    top,
+)

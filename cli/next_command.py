@@ -7,7 +7,7 @@ from typing import Any
 
 from ..common.settings import knobs
 from ..common.values import as_text
-from .jobs import Status
+from ..jobs.job import Status
 
 # What the job that follows has for itself, or is said below.
 _OWN = {
@@ -25,7 +25,7 @@ _OWN = {
 
 
 def next_command(status: Status, settings: dict[str, Any]) -> str:
-    """One line; "" where there is nothing to suggest. `settings`: the resolved ones of the job."""
+    """Return one line; "" where there is nothing to suggest. `settings`: the job's, resolved."""
     name = str(status.get("job_name", ""))
     if settings.get("runtime") == "kubernetes":
         namespace = settings.get("namespace")
@@ -46,7 +46,7 @@ def next_command(status: Status, settings: dict[str, Any]) -> str:
 
 
 def _flags(settings: dict[str, Any], command: str) -> list[str]:
-    """What the job was given, as far as it has a meaning for the command."""
+    """Return what the job was given, as far as it has a meaning for the command."""
     words: list[str] = []
     for knob in knobs():
         value = settings.get(knob.name, knob.default)

@@ -15,9 +15,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from ..common import job_file, paths
+from ..common import job_file
 from ..common.errors import EdlError, UsageError
-from ..common.settings import Knob, knobs, spellings
+from ..common.knobs import Knob
+from ..common.settings import knobs, spellings
+from .place import complete_jobs
 
 NAMES = {"token_normalize_func": lambda name: name.replace("-", "_"), "max_content_width": 100}
 
@@ -61,24 +63,6 @@ _METAVARS: dict[Any, str] = {
     dict[str, str]: "K=V,...",
     dict[str, Any]: "K=V,...",
 }
-
-
-def complete_jobs(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """The names of the jobs of this machine, or of the cluster that was named before."""
-    names: list[str] = []
-    try:
-        if ctx.params.get("namespace") or ctx.params.get("runtime") == "kubernetes":
-            from .cluster import all_jobs, connected
-
-            with connected(ctx.params.get("namespace") or "") as api:
-                names = [str(job["job_name"]) for job in all_jobs(api)]
-        elif paths.jobs_folder().is_dir():
-            names = [path.name for path in paths.jobs_folder().iterdir() if path.is_dir()]
-    except (EdlError, OSError):
-        pass  # a shell that completes is no place for an error
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
 def complete_definitions(
@@ -152,7 +136,7 @@ class JobCommand(click.Command):
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """All settings as options; their values arrive as keywords, None where not given."""
+    """Add all settings as options; their values arrive as keywords, None where not given."""
     for knob in reversed(knobs()):
         if knob.kind is bool:
             function = click.option(f"--no_{knob.name}", is_flag=True, hidden=True)(function)
@@ -212,8 +196,18 @@ def given_values(
     return values, origins
 
 
+def flags_given() -> set[str]:
+    """Return the parameters of the current command that were given, and are not defaults."""
+    ctx = click.get_current_context()
+    return {
+        name
+        for name in ctx.params
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+
+
 def as_yaml(command: str, values: dict[str, Any], origins: dict[str, str]) -> str:
-    """Every setting by section, with where its value comes from; a job file again.
+    """Return every setting by section, with where its value comes from; a job file again.
 
     `values` are those of the resolved settings; `origins` has "flag" or a file's line by name.
     """

@@ -1,4 +1,4 @@
-"""What `edl train` prints while a job runs: a live panel, plain lines, or JSON lines.
+"""Screens of `edl train` while a job runs: a live panel, plain lines, or JSON lines.
 
 A screen is shown each status and decides what of it is worth printing; `end` prints the summary.
 """
@@ -10,28 +10,19 @@ import json
 import sys
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.log import timestamp
-from . import view
-from .jobs import Status
+from ..jobs import view
+from ..jobs.follow import Screen
+from ..jobs.job import Status
 from .next_command import next_command
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _LINE_EVERY_S = 10.0
-
-
-class Screen(Protocol):
-    """`show` each status, `note` what this process does itself, `end` once."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exception: object) -> None: ...
-    def show(self, status: Status) -> None: ...
-    def note(self, text: str) -> None: ...
-    def end(self, status: Status, exit_code: int) -> None: ...
 
 
 def open_screen(log_format: str, settings: dict[str, Any]) -> Screen:
@@ -144,7 +135,7 @@ class PlainScreen:
 
 
 class JsonScreen:
-    """One object per line; `event` is note, event, status or end."""
+    """A screen of one object per line; `event` is note, event, status or end."""
 
     def __init__(self, stream: TextIO, clock: Clock | None = None) -> None:
         self._printed = _Printer(stream)
@@ -177,7 +168,7 @@ class JsonScreen:
 
 
 class _News:
-    """What of a status was not told yet: events, and whether a line of progress is due."""
+    """The news of a status: events not told yet, and whether a line of progress is due."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

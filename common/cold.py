@@ -1,4 +1,4 @@
-"""Whether kernels will be compiled at the next start, told without numba.
+"""Tell whether kernels will be compiled at the next start, without numba.
 
 numba keeps the machine code of a file beside it, or where it is told to (kernels/compile.py), and
 compiles anew where the file has changed since.

@@ -1,4 +1,4 @@
-"""What --keep_best and --early_stopping say: METRIC[:min|max][:PATIENCE]."""
+"""The words of --keep_best and --early_stopping: METRIC[:min|max][:PATIENCE]."""
 
 from __future__ import annotations
 

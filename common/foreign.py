@@ -19,7 +19,7 @@ MOST_JSON_NBYTES = 256 << 20  # of a manifest, with the books of a million tasks
 
 
 def plain_name(name: str) -> bool:
-    """Whether this names something right in a folder, and nothing else."""
+    """Return whether this names something right in a folder, and nothing else."""
     return bool(name) and name not in (".", "..") and not any(c in name for c in "/\\\0")
 
 
@@ -38,7 +38,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def read_plain(path: Path, most: int = MOST_JSON_NBYTES) -> bytes:
-    """All of a plain file of at most so many bytes. Raises OSError."""
+    """Read a plain file of at most so many bytes. Raises OSError."""
     with open_plain(path) as file:
         nbytes = os.fstat(file.fileno()).st_size
         if nbytes > most:

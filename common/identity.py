@@ -73,7 +73,7 @@ class Identity:
 
     @classmethod
     def from_variable(cls, value: str) -> Identity:
-        """What `to_variable` wrote. Raises ValueError."""
+        """Read what `to_variable` wrote. Raises ValueError."""
         try:
             token, certificate_pem, key_pem = json.loads(base64.b64decode(value, validate=True))
         except (ValueError, TypeError) as error:
@@ -82,7 +82,7 @@ class Identity:
 
     @classmethod
     def of_folder(cls, folder: Path) -> Identity:
-        """Of the job in this folder, as `save` left it there. Raises FileNotFoundError."""
+        """Read that of the job in this folder, as `save` left it. Raises FileNotFoundError."""
         token = (folder / "token").read_text().strip()
         try:
             return cls.from_variable((folder / "identity").read_text())
@@ -90,7 +90,7 @@ class Identity:
             return cls(token)
 
     def save(self, folder: Path) -> None:
-        """For the owner of a new job's folder, and nobody else."""
+        """Save it for the owner of a new job's folder, and nobody else."""
         contents = {"token": self.token}
         if self.certificate_pem:
             contents["identity"] = self.to_variable()
@@ -104,7 +104,7 @@ class Identity:
         return {TOKEN_VARIABLE: self.token, IDENTITY_VARIABLE: certified}
 
     def encrypts(self, host: str) -> bool:
-        """Whether gRPC at this host is encrypted.
+        """Return whether gRPC at this host is encrypted.
 
         Raises EdlError where it must be and there is no certificate.
         """
@@ -117,7 +117,7 @@ class Identity:
         )
 
     def proof(self, role: bytes, ours: bytes, theirs: bytes) -> bytes:
-        """What only a holder of the token can say of these nonces: HMAC-SHA256, 32 bytes."""
+        """Return what only a holder of the token can say of these nonces: HMAC-SHA256, 32 bytes."""
         return hmac.digest(
             self.token.encode(), b"edl tensor plane\0" + role + ours + theirs, "sha256"
         )

@@ -10,18 +10,18 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from . import rpc
 from .errors import Unreachable
 from .identity import Identity
+from .retry import Backoff, retry
 
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 5.0  # beyond what a call may be held; a guess
-_BACKOFF_S = (0.05, 1.0)  # first and longest pause between tries
+_BACKOFF = Backoff(0.05, 1.0)
 
 
 class Line:
@@ -65,7 +65,10 @@ class Line:
 
     def _follow(self) -> None:
         """Go where it serves now. Calls on the old line end as unanswered."""
-        found = self._where()
+        try:
+            found = self._where()
+        except OSError:  # a disk that fails is no reason to end: it is asked again
+            return
         with self._lock:
             if found is None or found == self.address or self._closed.is_set():
                 return
@@ -77,24 +80,47 @@ class Line:
     def _call(
         self, method: str, request: Any, wait_s: float = 0.0, patience_s: float | None = None
     ) -> Any:
-        """The answer to a call that may be held for `wait_s`. Raises Unreachable, Unauthenticated."""
+        """Return the answer to a call that may be held for `wait_s`.
+
+        Raises Unreachable, Unauthenticated.
+        """
         patience_s = self.patience_s if patience_s is None else patience_s
-        give_up = time.monotonic() + wait_s + patience_s
-        pause_s = _BACKOFF_S[0]
-        while True:
-            left_s = max(give_up - time.monotonic(), 0.1)
-            try:
-                timeout_s = min(wait_s + _ANSWER_S, left_s)
-                return rpc.call(getattr(self._stub, method), request, timeout_s)
-            except (Unreachable, ValueError) as error:  # ValueError: closed under the call
-                if self._closed.is_set():
-                    text = f"the line to the {self._who} at {self.address} is closed"
-                    raise Unreachable(text) from error
-                if time.monotonic() + pause_s >= give_up:
-                    raise Unreachable(
-                        f"the {self._who} at {self.address} did not answer within {patience_s:g} s "
-                        f"({error}){self._advice}"
-                    ) from error
-            self._closed.wait(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _BACKOFF_S[1])
+
+        def attempt(left_s: float) -> Any:
+            timeout_s = min(wait_s + _ANSWER_S, max(left_s, 0.1))
+            return rpc.call(getattr(self._stub, method), request, timeout_s)
+
+        try:
+            return retry(
+                attempt,
+                _BACKOFF,
+                wait_s + patience_s,
+                on=(Unreachable, ValueError),  # ValueError: closed under the call
+                wait=self._pause,
+                jitter=lambda: random.uniform(0.5, 1.0),
+            )
+        except (Unreachable, ValueError) as error:
+            if self._closed.is_set():
+                text = f"the line to the {self._who} at {self.address} is closed"
+                raise Unreachable(text) from error
+            raise Unreachable(
+                f"the {self._who} at {self.address} did not answer within {patience_s:g} s "
+                f"({error}){self._advice}"
+            ) from error
+
+    def call_once(self, method: str, request: Any) -> Any:
+        """Return the answer to a call that is not repeated here.
+
+        Raises Unreachable; the next call then goes where the process serves by now.
+        """
+        try:
+            return rpc.call(getattr(self._stub, method), request, _ANSWER_S)
+        except Unreachable:
             self._follow()
+            raise
+
+    def _pause(self, seconds: float) -> bool:
+        """Return whether the line is closed."""
+        if not self._closed.wait(seconds):
+            self._follow()
+        return self._closed.is_set()

@@ -1,4 +1,4 @@
-"""Where a process of a job listens: EDL_HOST, EDL_METRICS_PORT, EDL_HEALTH_PORT.
+"""The addresses where a process of a job listens: EDL_HOST, EDL_METRICS_PORT, EDL_HEALTH_PORT.
 
 A process binds EDL_HOST (127.0.0.1 unless set; a pod its own IP) and tells it to the others. Ports are
 any free ones, but for those that somebody outside of the job must know: of the metrics, and of the
@@ -69,7 +69,7 @@ def host_of(address: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is of this host only. Of names that is known of `localhost` alone."""
+    """Return whether an address is of this host only; of names, `localhost` alone is known."""
     try:
         found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -108,7 +108,7 @@ class Strangers:
             self._held[sock] = time.monotonic()
 
     def remove(self, sock: socket.socket) -> bool:
-        """It is gone, or no stranger any more. False: it was hung up on."""
+        """Note that it is gone, or no stranger any more. False: it was hung up on."""
         with self._lock:
             self._left.notify()
             return self._held.pop(sock, None) is not None

@@ -78,10 +78,10 @@ class TaskOrder:
     def _positions(self) -> NDArray[np.int64]:
         return np.argsort(self._listed)
 
-    def _network(self, number: int, rounds: Iterable[int]) -> int:
-        """Each round changes one half by the other, and is its own inverse."""
+    def _network(self, number: int, passes: Iterable[int]) -> int:
+        """Change one half by the other in each pass, which is its own inverse."""
         left, right = number >> self._right, number & self._masks[1]
-        for each in rounds:
+        for each in passes:
             if each % 2:
                 right ^= _mixed(left ^ self._keys[each]) & self._masks[1]
             else:
@@ -104,7 +104,7 @@ def part_of(start: int, stop: int, part: int, parts: int) -> range:
 
 
 def minibatches(records: int, size: int) -> int:
-    """Into how many minibatches of `size` so many records are cut: one that would be left alone is
+    """Return into how many minibatches of `size` so many records are split: one left alone is
     joined to those before it, since a minibatch of one has no variance to normalise by."""
     whole, left = divmod(records, size)
     return whole + (left > 0) - (left == 1 and whole > 0)

@@ -1,4 +1,4 @@
-"""Where jobs live on this machine, and whether one runs.
+"""The folders of jobs on this machine, and whether one runs.
 
     $EDL_HOME (default ~/.edl)/
         jobs/<job_name>/      settings.json token lock master.json journal.sqlite result.json logs/
@@ -82,7 +82,7 @@ def check_file(path: str, said: str) -> None:
 
 
 def master_address(folder: Path | str) -> str | None:
-    """Where the master of the job in this folder serves; None where no master has said so yet.
+    """Return where the master of the job in this folder serves; None: none has said so yet.
 
     The file is replaced as a whole, whenever a master begins to serve.
     """
@@ -96,7 +96,7 @@ def master_address(folder: Path | str) -> str | None:
 
 
 def waited_for(folder: Path) -> str:
-    """What a job that starts has waited for, for long; "" where it has not."""
+    """Return what a job that starts has waited for, for long; "" where it has not."""
     try:
         return (folder / STARTING).read_text()
     except OSError:
@@ -104,7 +104,7 @@ def waited_for(folder: Path) -> str:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a job runs (or starts) in this folder."""
+    """Return whether a job runs (or starts) in this folder."""
     try:
         descriptor = os.open(folder / "lock", os.O_RDONLY)
     except OSError:
@@ -119,7 +119,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def can_go_on(folder: Path) -> bool:
-    """Whether a job in this folder has begun, and has no end or one that its journal goes on from."""
+    """Return whether a job here has begun, and has no end or one that its journal goes on from."""
     if not (folder / JOURNAL).exists():
         return False
     try:
@@ -133,7 +133,7 @@ def can_go_on(folder: Path) -> bool:
 
 
 def stands(folder: Path) -> bool:
-    """Whether it can, and nobody runs it: it has failed, its master and supervisor were killed
+    """Return whether it can, and nobody runs it: it failed, or master and supervisor were killed
     together, or the machine was booted anew."""
     return can_go_on(folder) and not is_locked(folder)
 

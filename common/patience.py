@@ -1,4 +1,4 @@
-"""For waits that end in a moment unless something is wrong: they say so, and end in an error."""
+"""Waits that end in a moment unless something is wrong: they say so, and end in an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Patience:
-    """Of one wait for `what`. Time for which this process was stopped counts as one look at most."""
+    """The patience of one wait for `what`. A stop of this process counts as one look at most."""
 
     def __init__(self, what: str, limit_s: float = LIMIT_S) -> None:
         self._what, self._limit_s = what, limit_s
@@ -27,7 +27,7 @@ class Patience:
         self._tell_at_s = min(_LOOK_S, limit_s)
 
     def wait(self, condition: Condition, look_s: float = _LOOK_S) -> None:
-        """Until somebody notifies, or for a while. Raises EdlError once that was too often."""
+        """Wait until somebody notifies, or for a while. Raises EdlError once that was too often."""
         began = time.monotonic()
         if not condition.wait(min(look_s, self._limit_s)):
             self._count(look_s)
@@ -35,7 +35,7 @@ class Patience:
             self._count(min(time.monotonic() - began, look_s))
 
     def result(self, future: Future[Result]) -> Result:
-        """Of a future that is about to be done. Raises what that raises, or EdlError."""
+        """Return the result of a future that is nearly done. Raises as it does, or EdlError."""
         while True:
             try:
                 return future.result(min(_LOOK_S, self._limit_s))

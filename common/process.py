@@ -16,7 +16,7 @@ STACK_SIGNAL: Final = (
 
 
 def show_stacks() -> None:
-    """From now on a crash, and STACK_SIGNAL, write the stacks of all threads to stderr.
+    """Let a crash, and STACK_SIGNAL, write the stacks of all threads to stderr from now on.
 
     In C, without the GIL: also where user code keeps it for ever. Forked processes inherit it.
     """
@@ -25,7 +25,7 @@ def show_stacks() -> None:
 
 
 def end_at_sigterm() -> None:
-    """From now on, and until there is another handler, SIGTERM ends this process, if it is process 1.
+    """Let SIGTERM end this process, if it is process 1, until there is another handler.
 
     The first process of a container gets no signal that it has no handler for, so that a worker that
     is preempted while it imports torch would keep its room until its grace is over.

@@ -146,7 +146,7 @@ class Server:
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 
     def _whole_health(self) -> bytes:
-        """Of all of it, as the health service answers that."""
+        """Tell that all of it is well, as the health service answers that."""
         whole: Any = None  # the context, which only a service that is unknown is told to
         reply = self._health.Check(health_pb2.HealthCheckRequest(), whole)
         return bytes(reply.SerializeToString())
@@ -184,7 +184,7 @@ def _bind(server: Any, token: str, identity: Identity | None, host: str | None, 
 
 
 class AsyncServer:
-    """As Server, for handlers that are coroutines: however many calls wait, they cost no thread.
+    """A Server for handlers that are coroutines: however many calls wait, they cost no thread.
 
     One thread runs them all; none may block it.
     """
@@ -243,7 +243,7 @@ class AsyncServer:
 
 
 class _AsyncTokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """As _TokenCheck; whole health is that this answers."""
+    """The _TokenCheck of coroutines; whole health is that this answers."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -359,7 +359,7 @@ class _Method:
 
 
 def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:
-    """One RPC under a deadline.
+    """Make one RPC under a deadline.
 
     Raises Unreachable where the peer does not answer in time or is gone, Unauthenticated where it
     refuses the token or has another certificate, EdlError (with the peer's own message) where it

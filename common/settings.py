@@ -1,4 +1,4 @@
-"""Every knob of a job, in one frozen dataclass.
+"""The settings of a job, all in one frozen dataclass.
 
 The command line, the YAML file, `--dry-run` and the processes all read this one table: a field's
 metadata holds its help, its group and its other names. `resolve.resolve` is the only way to make
@@ -7,106 +7,24 @@ one from user input; it refuses unknown names, wrong types and contradictions wi
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
-import typing
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from .errors import UsageError
-from .foreign import read_plain
-
-COMMANDS = ("train", "evaluate", "predict")
-
-
-def about(
-    help: str,
-    group: str,
-    *aliases: str,
-    choices: tuple[str, ...] = (),
-    minimum: int = 0,
-    path: bool = False,
-    of: tuple[str, ...] = COMMANDS,
-) -> dict[str, Any]:
-    """The metadata of a field, which the command line is made of.
-
-    `minimum` is of numbers; a `path` is made absolute, so that a job means the same from anywhere.
-    `of`: the commands where it has a meaning.
-    """
-    return {
-        "help": help,
-        "group": group,
-        "aliases": aliases,
-        "choices": choices,
-        "minimum": minimum,
-        "path": path,
-        "of": of,
-    }
-
-
-def knob(default: Any, *words: str, **more: Any) -> Any:
-    """A field with a default and what `about` makes of the rest."""
-    return field(default=default, metadata=about(*words, **more))
-
-
-@dataclass(frozen=True)
-class Knob:
-    """One row of the table, as the command line sees it."""
-
-    name: str
-    kind: Any
-    default: Any
-    help: str
-    group: str
-    aliases: tuple[str, ...]
-    choices: tuple[str, ...]
-    minimum: int
-    path: bool
-    of: tuple[str, ...]
+from .knobs import Knob, about, knob, knobs_of
+from .stored import Stored
 
 
 @functools.cache
 def knobs() -> tuple[Knob, ...]:
-    """What a user may set, in the order of the table."""
-    kinds = typing.get_type_hints(JobSettings)
-    defaults = JobSettings()
-    return tuple(
-        Knob(name=f.name, kind=kinds[f.name], default=getattr(defaults, f.name), **f.metadata)
-        for f in dataclasses.fields(JobSettings)
-        if f.metadata["group"] != "internal"
-    )
+    """Return what a user may set, in the order of the table."""
+    return knobs_of(JobSettings)
 
 
 @functools.cache
 def spellings() -> dict[str, str]:
-    """Every accepted name (with underscores) -> the setting."""
+    """Return every accepted name (with underscores) -> the setting."""
     return {spelled: knob.name for knob in knobs() for spelled in (knob.name, *knob.aliases)}
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Settings that stand in a job's folder."""
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The settings that `to_json` wrote. Unknown names raise TypeError."""
-        return cls(**json.loads(text))
-
-    @classmethod
-    def of_job(cls, folder: Path) -> Self:
-        """Those in a job's folder. Raises UsageError where there are none of this version."""
-        path = folder / "settings.json"
-        try:
-            return cls.from_json(read_plain(path).decode())
-        except OSError as error:
-            raise UsageError(f"{folder} is no job's folder: {error}.") from error
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{path} is not of this version: {error}.") from error
 
 
 _MINIBATCHES_PER_TASK = 8
@@ -500,7 +418,7 @@ class JobSettings(Stored):
 
     @property
     def minibatches_per_task(self) -> int:
-        """As asked for, or as many as are a sound unit of what a lost worker leaves."""
+        """Return what was asked for, or what is a sound unit of what a lost worker leaves."""
         return self.num_minibatches_per_task or _MINIBATCHES_PER_TASK
 
     @property

@@ -73,7 +73,7 @@ class Manifest:
 
 
 def version_directory(checkpoint_dir: str | Path, version: int) -> Path:
-    """Where the checkpoint of a version belongs."""
+    """Return where the checkpoint of a version belongs."""
     return Path(checkpoint_dir) / f"version-{version:012d}"
 
 
@@ -92,7 +92,7 @@ Part = bytes | memoryview  # of bytes
 
 
 def record_of(name: str, parts: Sequence[Part]) -> FileRecord:
-    """What a file of these bytes is."""
+    """Return what a file of these bytes is."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -294,7 +294,7 @@ def _model_of(directory: Path, files: Sequence[FileRecord]) -> dict[str, Any]:
 
 
 def _version_directories(checkpoint_dir: str | Path) -> list[Path]:
-    """By version, ascending."""
+    """Return the checkpoints there by version, ascending."""
     root = Path(checkpoint_dir)
     if not root.is_dir():
         return []

@@ -43,7 +43,7 @@ Waiter = Callable[[], Reply]
 
 
 class Lost(grpc.RpcError):
-    """What gRPC raises where a peer cannot be reached."""
+    """The error that gRPC raises where a peer cannot be reached."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -58,7 +58,7 @@ class Lost(grpc.RpcError):
 
 @dataclass
 class Rule:
-    """What happens to the calls of one caller to one peer; "" is any method."""
+    """The fate of calls of one caller to one peer; "" is any method."""
 
     caller: str
     peer: str
@@ -235,7 +235,7 @@ class Method:
 
 @dataclass(frozen=True)
 class _Future:
-    """As much of a gRPC future as is used here."""
+    """The part of a gRPC future that is used here."""
 
     result: Waiter[Any]
 

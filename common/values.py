@@ -24,7 +24,7 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 def as_text(value: Any) -> str:
-    """What `convert` makes the same value of."""
+    """Return what `convert` makes the same value of."""
     if isinstance(value, dict):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -142,7 +142,7 @@ def _split(text: str, separators: str) -> list[tuple[str, str]]:
 
 
 def _opened(letter: str, closing: str) -> str:
-    """What must close a bracket or quote that opens within another; nothing opens in quotes."""
+    """Return what closes a bracket or quote that opens within another; nothing opens in quotes."""
     if closing[-1] in "'\"":
         return ""
     return letter if letter in "'\"" else _PAIRS.get(letter, "")

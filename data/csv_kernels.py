@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..kernels.compile import (
     BOOLEAN,
     BYTES_1D_IN,
+    INTEGER,
     INTS_1D,
     INTS_1D_IN,
     compiled,
@@ -332,7 +333,6 @@ def _parse(data, begins, ends, signs, kinds, spare, wide, values, spans, sure, a
     return True
 
 
-@njit(cache=True, nogil=True)
 def widen(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
@@ -343,6 +343,21 @@ def widen(
     letters: NDArray[np.uint32],
 ) -> None:
     """Write texts in numpy's fixed width. `table` has the letter of each byte; none: it is UTF-8."""
+    _widener()(data, starts, ends, sure, quote, table, letters)
+
+
+@functools.cache
+def _widener() -> Callable[..., None]:
+    table, letters = (
+        types.Array(types.uint32, 1, "C", readonly=True),
+        types.Array(types.uint32, 2, "C"),
+    )
+    return compiled(
+        _widen, BYTES_1D_IN, INTS_1D_IN, INTS_1D_IN, BYTES_1D_IN, INTEGER, table, letters
+    )
+
+
+def _widen(data, starts, ends, sure, quote, table, letters):  # type: ignore[no-untyped-def]
     for i in range(len(starts)):
         at, end, n = starts[i], ends[i], 0
         while at < end:

@@ -10,16 +10,28 @@ protobuf writes them and of names that were met before, in any order; the others
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numba
 import numpy as np
-from numba import njit
+from numba import types
 from numpy.typing import NDArray
+
+from ..kernels.compile import (
+    BYTES_1D_IN,
+    FLOATS_1D,
+    INTS_1D,
+    INTS_1D_IN,
+    OPTIONS,
+    compiled,
+)
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
+_part = numba.njit(**OPTIONS)  # of the kernel
 _NAMES = 4096  # that are known; more are none that come again
 
 
@@ -165,7 +177,7 @@ def _plain(
     entries, places = np.empty((nbytes // 4 + 1, 4), np.int64), np.empty((nbytes, 2), np.int64)
     ints, floats = np.empty(nbytes, np.int64), np.empty(nbytes // 4 + 1, np.float32)
     parsed = np.empty(len(begins), np.int64)
-    n, n_ints, n_floats, n_places = parse_examples(
+    n, n_ints, n_floats, n_places = _parser()(
         data, begins, ends, letters, bounds, entries, parsed, ints, floats, places
     )
     # Copies, as large as they must be: what is made of them lives on.
@@ -175,7 +187,7 @@ def _plain(
     )  # fmt: skip
 
 
-@njit
+@_part
 def _length(data, at, end):  # type: ignore[no-untyped-def]
     """(the length that stands here, what begins behind it); -1 where it is not within `end`."""
     value, shift = 0, 0
@@ -189,7 +201,7 @@ def _length(data, at, end):  # type: ignore[no-untyped-def]
     return -1, at
 
 
-@njit
+@_part
 def _name(data, at, end, letters, bounds, guess):  # type: ignore[no-untyped-def]
     """The number of a name, -1 of a new one; the one after the last is tried first."""
     names = len(bounds) - 1
@@ -205,13 +217,18 @@ def _name(data, at, end, letters, bounds, guess):  # type: ignore[no-untyped-def
     return -1
 
 
-@njit(cache=True, nogil=True)
-def parse_examples(
-    data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64],
-    letters: NDArray[np.uint8], bounds: NDArray[np.int64], entries: NDArray[np.int64],
-    parsed: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float32],
-    places: NDArray[np.int64],
-) -> tuple[int, int, int, int]:  # fmt: skip
+@functools.cache
+def _parser() -> Callable[..., tuple[int, int, int, int]]:
+    pairs = types.Array(types.int64, 2, "C")  # of entries and of places
+    return compiled(
+        _parse_examples, BYTES_1D_IN, INTS_1D_IN, INTS_1D_IN, BYTES_1D_IN, INTS_1D_IN, pairs,
+        INTS_1D, INTS_1D, FLOATS_1D, pairs,
+    )  # fmt: skip
+
+
+def _parse_examples(  # type: ignore[no-untyped-def]
+    data, begins, ends, letters, bounds, entries, parsed, ints, floats, places
+):
     """Parse as many examples as are plain; return how many, and how many ints, floats and places.
 
     An entry is (name, kind, from, to) of the ints, the floats, or the places (first byte and end) of

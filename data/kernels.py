@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
-from numba import njit
+from numba import types
 from numpy.typing import NDArray
 
 from ..kernels.compile import (
@@ -15,6 +16,7 @@ from ..kernels.compile import (
     INTEGER,
     INTS_1D,
     INTS_1D_IN,
+    OPTIONS,
     compiled,
     inlined,
     load_bytes,
@@ -27,6 +29,9 @@ IN_QUOTES, FIELD_START, AFTER_QUOTE, IN_RECORD, ESCAPED, COUNT = range(6)
 SEPARATOR, NEWLINE, RETURN, QUOTE, ESCAPE, COMMENT, BLANK = range(7)
 NONE = -1
 _NOTHING, _RECORD, _COMMENT = range(3)  # what IN_RECORD says that the scanner stands in
+
+_TABLES = types.Array(types.uint32, 2, "C", readonly=True)
+_part = numba.njit(**OPTIONS)  # of several kernels
 
 _1 = np.uint64(1)
 ONES = np.uint64(0x0101010101010101)
@@ -141,8 +146,8 @@ def _crc32c_tables() -> NDArray[np.uint32]:
 CRC_TABLES = _crc32c_tables()
 
 
-@njit(cache=True, nogil=True)
-def _crc32c(data: NDArray[np.uint8], start: int, end: int, tables: NDArray[np.uint32]) -> int:
+@_part
+def _crc32c(data, start, end, tables):  # type: ignore[no-untyped-def]
     crc = np.uint32(0xFFFFFFFF)
     whole = end - (end - start) % 8
     for i in range(start, whole, 8):
@@ -158,15 +163,15 @@ def _crc32c(data: NDArray[np.uint8], start: int, end: int, tables: NDArray[np.ui
         )
     for i in range(whole, end):
         crc = (crc >> np.uint32(8)) ^ tables[0, (crc ^ data[i]) & np.uint32(255)]
-    return int(crc ^ np.uint32(0xFFFFFFFF))
+    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
 
 
-@njit
+@_part
 def _masked(crc):  # type: ignore[no-untyped-def]
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-@njit
+@_part
 def _little(data, start, nbytes):  # type: ignore[no-untyped-def]
     value = np.uint64(0)
     for i in range(nbytes):
@@ -174,31 +179,49 @@ def _little(data, start, nbytes):  # type: ignore[no-untyped-def]
     return value
 
 
-@njit(cache=True, nogil=True)
 def walk_frames(
-    chunk: NDArray[np.uint8], base: int, size: int, tables: NDArray[np.uint32],
-    ends: NDArray[np.int64],
-) -> tuple[int, bool]:  # fmt: skip
-    """Write where each TFRecord ends whose header is in the chunk, which begins with one at `base` of
-    a file of `size` bytes; return how many, and whether the next one's length is corrupt."""
+    chunk: NDArray[np.uint8], base: int, size: int, ends: NDArray[np.int64]
+) -> tuple[int, bool]:
+    """Write where each TFRecord ends whose header is in the chunk.
+
+    The chunk begins with a header, at `base` of a file of `size` bytes. Return how many were found,
+    and whether the next one's length is corrupt.
+    """
+    found, corrupt = _walker()(chunk, base, size, CRC_TABLES, ends)
+    return int(found), bool(corrupt)
+
+
+@functools.cache
+def _walker() -> Callable[..., tuple[int, bool]]:
+    return compiled(_walk, BYTES_1D_IN, INTEGER, INTEGER, _TABLES, INTS_1D)
+
+
+def _walk(chunk, base, size, tables, ends):  # type: ignore[no-untyped-def]
     found, at = 0, 0
     while at + 12 <= len(chunk):
         if _masked(_crc32c(chunk, at, at + 8, tables)) != np.int64(_little(chunk, at + 8, 4)):
             return found, True
         nbytes = _little(chunk, at, 8)
         after = size - base if nbytes > np.uint64(size) else at + np.int64(nbytes) + 16
-        at = min(size - base, after)  # type: ignore[assignment]
+        at = min(size - base, after)
         ends[found] = base + at
         found += 1
     return found, False
 
 
-@njit(cache=True, nogil=True)
 def sound_frames(
-    data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64],
-    tables: NDArray[np.uint32],
-) -> bool:  # fmt: skip
+    data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> bool:
     """Whether each of these TFRecords is whole, with the right checksums."""
+    return bool(_checker()(data, begins, ends, CRC_TABLES))
+
+
+@functools.cache
+def _checker() -> Callable[..., bool]:
+    return compiled(_are_sound, BYTES_1D_IN, INTS_1D_IN, INTS_1D_IN, _TABLES)
+
+
+def _are_sound(data, begins, ends, tables):  # type: ignore[no-untyped-def]
     for i in range(len(begins)):
         start, end = begins[i], ends[i]
         if end - start < 16 or _little(data, start, 8) != np.uint64(end - start - 16):
@@ -215,4 +238,13 @@ def sound_frames(
 
 def masked_crc32c(data: bytes | memoryview) -> int:
     """The checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
-    return int(_masked(_crc32c(np.frombuffer(data, np.uint8), 0, len(data), CRC_TABLES)))
+    return int(_summer()(np.frombuffer(data, np.uint8), CRC_TABLES))
+
+
+@functools.cache
+def _summer() -> Callable[..., int]:
+    return compiled(_sum, BYTES_1D_IN, _TABLES)
+
+
+def _sum(data, tables):  # type: ignore[no-untyped-def]
+    return _masked(_crc32c(data, 0, len(data), tables))

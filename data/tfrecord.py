@@ -23,7 +23,7 @@ from ..common.errors import RecordError
 from .example import Examples, parse_example
 from .file_reader import FileReader, flag_of
 from .files import DataFile, Seekable, cached
-from .kernels import CRC_TABLES, masked_crc32c, sound_frames, walk_frames
+from .kernels import masked_crc32c, sound_frames, walk_frames
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
@@ -65,7 +65,7 @@ class TfrecordFile:
             block = read(low, high - low).tobytes()
         begins, ends = self._offsets[numbers] - low, self._offsets[numbers + 1] - low
         whole = len(block) == high - low
-        if whole and sound_frames(np.frombuffer(block, np.uint8), begins, ends, CRC_TABLES):
+        if whole and sound_frames(np.frombuffer(block, np.uint8), begins, ends):
             inner = begins + _HEADER.size, ends - _FOOTER.size
             if self._raw:
                 bounds = zip(*(each.tolist() for each in inner), strict=True)
@@ -105,7 +105,7 @@ def _offsets(file: DataFile) -> NDArray[np.int64]:
     with file.reading() as read:
         while offset < size:
             chunk = read(offset, min(nbytes, size - offset))
-            found, corrupt = walk_frames(chunk, offset, size, CRC_TABLES, ends)
+            found, corrupt = walk_frames(chunk, offset, size, ends)
             parts.append(ends[:found].copy())
             if corrupt or not found:  # what follows cannot be found
                 parts.append(np.array([size], np.int64))

@@ -28,7 +28,7 @@ from ..common.process import leave
 from .allowed import Installed
 from .api import Api
 from .controller import Controller, Metrics
-from .lease import Lease
+from .leadership import Leadership
 
 log = logging.getLogger("edl.k8s")
 
@@ -71,7 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(namespace: str, everywhere: bool, image: str) -> int:
-    """Until SIGTERM, or until it cannot go on; the exit code. Raises EdlError where it cannot begin."""
+    """Run until SIGTERM, or until it cannot go on; return the exit code.
+
+    Raises EdlError where it cannot begin.
+    """
     ended = threading.Event()
     codes: list[int] = []
 
@@ -91,23 +94,23 @@ def run(namespace: str, everywhere: bool, image: str) -> int:
     metrics = Metrics()
     _, address = serve_metrics(metrics.registry)
     who = f"{os.environ.get('EDL_POD') or socket.gethostname()}-{secrets.token_hex(3)}"
-    lease = Lease(api, LEASE, who[-63:], _LABELS, of_pods=False)
+    leadership = Leadership(api, LEASE, who[-63:], _LABELS, of_pods=False)
     controller = Controller(api.inside("") if everywhere else api, metrics, installed=installed)
     where = "all namespaces" if everywhere else f"the namespace {api.namespace}"
     log.info("controller of %s metrics=%s; waiting for the lease %s", where, address, LEASE)
     leading = threading.Thread(
-        target=_lead, args=(lease, controller, metrics, ended, end), name="lead", daemon=True
+        target=_lead, args=(leadership, controller, metrics, ended, end), name="lead", daemon=True
     )
     leading.start()
     ended.wait()
     controller.close()
-    lease.close()
+    leadership.close()
     api.close()
     return codes[0]
 
 
 def _installed(api: Api, image: str) -> Installed:
-    """What masters are made of, and what EdlJobs may ask for. Raises UsageError."""
+    """Return what masters are made of, and what EdlJobs may ask for. Raises UsageError."""
     text, pod = os.environ.get("EDL_ALLOW", ""), os.environ.get("EDL_POD", "")
     if image:
         return Installed.parse(text, image=image)
@@ -127,7 +130,11 @@ def _installed(api: Api, image: str) -> Installed:
 
 
 def _lead(
-    lease: Lease, controller: Controller, metrics: Metrics, ended: threading.Event, end: Any
+    leadership: Leadership,
+    controller: Controller,
+    metrics: Metrics,
+    ended: threading.Event,
+    end: Any,
 ) -> None:
     """Act as soon as the Lease is ours."""
 
@@ -137,7 +144,7 @@ def _lead(
 
     while True:
         try:
-            lease.acquire(_FOR_EVER_S)
+            leadership.acquire(_FOR_EVER_S)
             break
         except JobError:  # told to end while it waited
             return
@@ -149,7 +156,7 @@ def _lead(
         return
     metrics.leads.set(1)
     log.info("has the lease")
-    lease.keep(lost)
+    leadership.keep(lost)
     controller.start()
 
 

@@ -83,7 +83,7 @@ class Installed:
 
     @classmethod
     def parse(cls, text: str, **more: Any) -> Installed:
-        """Of EDL_ALLOW. Raises UsageError."""
+        """Read EDL_ALLOW. Raises UsageError."""
         import yaml
 
         try:
@@ -218,7 +218,7 @@ class _Check:
                     self.field(here, value)
 
     def rest(self, path: str, value: Mapping[str, Any], free: set[str]) -> None:
-        """All but these is a field."""
+        """Refuse fields that are none of these."""
         for name, each in value.items():
             if name not in free:
                 self.field(f"{path}.{name}", each)
@@ -233,7 +233,7 @@ class _Check:
             self.name("tolerations", path, key)
 
     def source(self, path: str, sources: Mapping[str, Any]) -> None:
-        """Of a volume."""
+        """Check a volume."""
         for kind, source in sources.items():
             here = f"{path}.{kind}"
             match kind:
@@ -269,7 +269,7 @@ class _Check:
                     self.field(here, value)
 
     def _variable(self, path: str, given: Mapping[str, Any]) -> None:
-        """Of `env` and `envFrom`."""
+        """Check `env` and `envFrom`."""
         kinds = {"secretKeyRef": "secrets", "secretRef": "secrets"}
         kinds |= {"configMapKeyRef": "configMaps", "configMapRef": "configMaps"}
         for name, value in given.items():

@@ -15,7 +15,6 @@ import copy
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ..common.errors import EdlError, PeerError, Unreachable, UsageError
+from ..common.retry import Backoff, retry
 from .names import GROUP, PLURAL, VERSION
 
 Object = dict[str, Any]
@@ -58,7 +58,7 @@ _CLUSTER_WIDE = {
 _MERGE_PATCH = "application/merge-patch+json"
 _CONNECT_S, _READ_S = 5.0, 30.0
 _PATIENCE_S = 20.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0  # guesses
+_BACKOFF = Backoff(0.2, 5.0)  # guesses
 _PAGE = 500  # objects of one answer to a list, as kubectl asks for
 _VERSION = re.compile(r"v(\d+)\.(\d+)")
 _AGAIN = {429, 500, 502, 503, 504}
@@ -151,7 +151,7 @@ class Api:
     def list(
         self, kind: str, selector: str = "", patience_s: float | None = None
     ) -> tuple[list[Object], str]:
-        """All of them, by label selector, and the resource version that they are of."""
+        """Return all of them, by label selector, and the resource version that they are of."""
         items: list[Object] = []
         query: dict[str, Any] = {
             "limit": _PAGE,
@@ -184,7 +184,7 @@ class Api:
         )
 
     def replace(self, kind: str, name: str, body: Object) -> Object:
-        """All of it; 409 where its resourceVersion is not the one in `body`."""
+        """Replace all of it; ApiError 409 where its resourceVersion is not the one in `body`."""
         return self.request("PUT", self.path(kind, name), body=body)
 
     def delete(
@@ -197,7 +197,7 @@ class Api:
         policy: str = "Background",
         patience_s: float | None = None,
     ) -> bool:
-        """Whether it was there (and, where `uid` is given, was that one)."""
+        """Delete it; return whether it was there (and, where `uid` is given, was that one)."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
@@ -239,7 +239,7 @@ class Api:
             response.close()
 
     def log(self, pod: str, *, follow: bool, tail: int | None = None) -> Iterator[bytes]:
-        """What a pod's container has written, in pieces; `follow`: until it ends."""
+        """Yield what a pod's container has written, in pieces; `follow`: until it ends."""
         query: dict[str, Any] = {"follow": "true"} if follow else {}
         if tail is not None:
             query["tailLines"] = tail
@@ -250,7 +250,7 @@ class Api:
             response.close()
 
     def version(self) -> tuple[Object, str]:
-        """What the server says of itself, and its clock (the header Date)."""
+        """Return what the server says of itself, and its clock (the header Date)."""
         response = self._open("/version", {}, _READ_S)
         return json.loads(b"".join(self._stream(response))), response.headers.get("Date") or ""
 
@@ -291,22 +291,25 @@ class Api:
         content_type: str = "application/json",
         patience_s: float | None = None,
     ) -> Object:
-        """Raises ApiError where it is refused, Unreachable where nobody answers for so long."""
-        patience_s = self._patience_s if patience_s is None else patience_s
-        give_up = time.monotonic() + patience_s
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            try:
-                response = self._send(method, path, query, body, content_type, _READ_S)
-                return dict(json.loads(b"".join(self._stream(response))))
-            except _Again as error:
-                problem: EdlError = error.error
-                pause_s, wait_s = min(2 * pause_s, _LONGEST_PAUSE_S), error.after_s or pause_s
-            except Unreachable as error:
-                pause_s, wait_s = min(2 * pause_s, _LONGEST_PAUSE_S), pause_s
-                problem = error
-            if time.monotonic() + wait_s > give_up or self._closed.wait(wait_s):
-                raise problem
+        """Return the answer; what passes is tried again.
+
+        Raises ApiError where it is refused, Unreachable where nobody answers for so long.
+        """
+
+        def attempt(left_s: float) -> Object:
+            response = self._send(method, path, query, body, content_type, _READ_S)
+            return dict(json.loads(b"".join(self._stream(response))))
+
+        try:
+            return retry(
+                attempt,
+                _BACKOFF,
+                self._patience_s if patience_s is None else patience_s,
+                on=(_Again, Unreachable),
+                wait=self._closed.wait,
+            )
+        except _Again as error:
+            raise error.error from error
 
     def _open(self, path: str, query: Mapping[str, Any], read_s: float | None) -> Any:
         """A response that is read as it comes."""
@@ -356,7 +359,7 @@ class Api:
         raise refusal
 
     def _stream(self, response: Any) -> Iterator[bytes]:
-        """Its body as it comes; then the connection is free."""
+        """Yield its body as it comes; then the connection is free."""
         import urllib3
 
         try:

@@ -29,9 +29,10 @@ from ..common.identity import Identity
 from . import names
 from .allowed import USUAL, Installed
 from .api import Api, ApiError, Object
-from .decide import OTHERS, Action, Memory, Plan, Seen, decide
-from .job import PHASES
+from .decide import OTHERS, Action, Plan, Seen, decide
+from .job_status import PHASES
 from .keys import Keys
+from .masters import Memory
 from .reflector import Change, Reflector
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Metrics:
 
 
 class Copies:
-    """What there is, by job, as the watches told it last."""
+    """The objects of each job, as the watches told them last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -129,7 +130,7 @@ class Copies:
 
 @dataclass
 class _Known:
-    """Of one job, between two looks at it."""
+    """What is kept of one job between two looks at it."""
 
     memory: Memory = field(default_factory=Memory)
     looked: float | None = None  # at all of it
@@ -320,7 +321,7 @@ class Controller:
     def _tell_refusal(
         self, api: Api, seen: Seen, known: _Known, action: Action, error: ApiError
     ) -> None:
-        """Into the status of the job, whatever of the plan has been done."""
+        """Write into the status of the job, whatever of the plan has been done."""
         said = f"the {action.kind} {action.name} cannot be made: {error.message}"
         if error.status in _PAST_MENDING:
             said += "; mend the spec"
@@ -345,7 +346,7 @@ def _changes_objects(plan: Plan) -> bool:
 
 
 def _read(api: Api, name: str) -> Seen | None:
-    """All of a job from the API server itself."""
+    """Read all of a job from the API server itself."""
     job = api.get(names.KIND, name)
     if job is None or job["metadata"].get("deletionTimestamp"):
         return None
@@ -399,5 +400,5 @@ def _renewed(token: str) -> Identity:
 
 
 def _timestamp() -> str:
-    """As Kubernetes writes times."""
+    """Return the time as Kubernetes writes it."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

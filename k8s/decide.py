@@ -1,4 +1,4 @@
-"""What is to be done about one EdlJob: from what there is to what is to be made, changed, deleted. Pure.
+"""Decide about one EdlJob: from what there is to what is to be made, changed, deleted. Pure.
 
 Level-triggered: it looks at the state, never at what has happened, so that events may be lost, doubled
 or late, and a controller may be killed between any two actions. The order of the actions is part of it:
@@ -10,7 +10,7 @@ or late, and a controller may be killed between any two actions. The order of th
 - what an earlier EdlJob of this name has left is deleted before anything is made: its status would be
   taken for this one's.
 
-A job is decided by its master's word alone (job.exit_code). Until then a master that is gone, ended or
+A job is decided by its master's word alone (job_status.exit_code). Until then a master that is gone, ended or
 being deleted is replaced; the Lease lets the new one wait for the old. Of one that died soon after its
 start, the next but one waits, longer each time.
 """
@@ -28,16 +28,15 @@ from ..common.errors import UsageError
 from ..common.identity import Identity
 from ..common.settings import JobSettings
 from . import job as edljob
-from . import names, objects, observe, pods
+from . import job_status, masters, names, objects, observe, pods
 from .allowed import USUAL, Installed, NotAllowed
 from .api import NEWEST, Features, Object
-from .job import Problem, Situation, Wanted
+from .job import Wanted
+from .job_status import Problem, Situation
+from .masters import IMAGE_S, PAUSES, SOON_S, Memory
 
 GOES_S = 10.0  # a master that is told to go takes a second, unless its node is lost
 _KILL_S = 1  # of grace for one that does not; 0 would forget the pod while it runs
-SOON_S = 60.0  # of its start: a master that ends so soon will do so again
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 300.0
-IMAGE_S = 120.0  # a master whose image cannot be pulled for so long is given up
 _LEFT_S = 1.0  # until what an earlier job has left is looked at again
 _KEPT_MASTERS = 1  # that ended, for their logs
 
@@ -67,23 +66,6 @@ class Seen:
     status: Object | None
     others: Mapping[str, Object | None] | None = None
     features: Features = NEWEST
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What a controller knows of a job besides, and may forget. Times are by its own clock."""
-
-    uid: str = ""
-    master: str = ""  # the newest that lived
-    since: float = 0.0  # it does
-    deaths: int = 0  # in a row, each soon after its start
-    not_before: float = 0.0
-    refused: str = ""  # by the API server, at the last try
-    unmade: int | None = None  # the number of a master whose pod was refused
-    pulls: float | None = None  # since when its image cannot be pulled
-    unpulled: str = ""  # why the image of the last one was given up
-    generation: int = 0  # of the spec that it was made of
-    going: float | None = None  # since when a master that is to be suspended does not end
 
 
 @dataclass(frozen=True)
@@ -138,10 +120,10 @@ class _Decision:
         self._over = False
         self._pods = [pod for pod in seen.pods if self._is_mine(pod)]
         self._config = seen.config if self._is_mine(seen.config) else None
-        self._told = edljob.told_by(seen.status if self._is_mine(seen.status) else None)
+        self._told = job_status.told_by(seen.status if self._is_mine(seen.status) else None)
         self._masters = max(
             int(self._before.get("masters") or 0),
-            *(edljob.number(pod) + 1 for pod in edljob.of_role(self._pods, "master")),
+            *(job_status.number(pod) + 1 for pod in job_status.of_role(self._pods, "master")),
             0,
         )
 
@@ -155,8 +137,8 @@ class _Decision:
 
     def _act(self, wanted: Wanted | None) -> None:
         living = [pod for pod in self._of_role("master") if _serves(pod)]
-        if edljob.exit_code(self._told, self._of_role("master")) is not None:
-            self._over = not any(map(edljob.lives, self._of_role("master")))
+        if job_status.exit_code(self._told, self._of_role("master")) is not None:
+            self._over = not any(map(job_status.lives, self._of_role("master")))
             if self._over:
                 self._end(self._of_role("ps", "worker"))  # whom their master could not dismiss
             return
@@ -183,13 +165,13 @@ class _Decision:
         before = self._memory
         self._memory = Memory(before.uid, refused=before.refused, going=before.going)
         self._end(living)
-        if any(map(edljob.lives, self._of_role("master"))):
+        if any(map(job_status.lives, self._of_role("master"))):
             since = self._now if before.going is None else before.going
             self._memory = dataclasses.replace(self._memory, going=since)
             if self._now - since < GOES_S:
                 self._again_s = since + GOES_S - self._now
                 return
-            for pod in filter(edljob.lives, self._of_role("master")):
+            for pod in filter(job_status.lives, self._of_role("master")):
                 if (observe.deletion(pod) or 0) > _KILL_S:  # its journal loses nothing by that
                     about = pod["metadata"]
                     kill = Action("delete", "Pod", about["name"], uid=about["uid"], grace_s=_KILL_S)
@@ -243,12 +225,12 @@ class _Decision:
         return bool(strange)
 
     def _of_role(self, *roles: str) -> list[Object]:
-        return edljob.of_role(self._pods, *roles)
+        return job_status.of_role(self._pods, *roles)
 
     def _end(self, pods: Sequence[Object], grace_s: int | None = None) -> None:
         for pod in pods:
             about = pod["metadata"]
-            if edljob.lives(pod) and observe.deletion(pod) is None:
+            if job_status.lives(pod) and observe.deletion(pod) is None:
                 self._actions.append(
                     Action("delete", "Pod", about["name"], uid=about["uid"], grace_s=grace_s)
                 )
@@ -284,7 +266,7 @@ class _Decision:
     def _comes_back(self) -> bool:
         """Nobody of it is there who knows the old certificate."""
         was = {each["type"]: each["status"] for each in self._before.get("conditions") or []}
-        return was.get("Suspended") == "True" and not any(map(edljob.lives, self._pods))
+        return was.get("Suspended") == "True" and not any(map(job_status.lives, self._pods))
 
     def _create(self, body: Object) -> None:
         body["metadata"]["ownerReferences"] = [self._owner()]
@@ -348,7 +330,7 @@ class _Decision:
             self._actions.append(Action("patch", "ConfigMap", names.object_name(self._name), body))
 
     def _resume(self, settings: JobSettings, wanted: Wanted) -> str:
-        """From which checkpoint the next master goes on where no journal is kept."""
+        """Return the checkpoint from which the next master goes on where no journal is kept."""
         newest = str((self._told or {}).get("checkpoint") or "")
         lasts = edljob.outlives(settings.checkpoint_dir, wanted.templates["ps"])
         if edljob.durable(self._spec) or settings.command != "train" or not (newest and lasts):
@@ -358,51 +340,28 @@ class _Decision:
     # -- the master
 
     def _watch_master(self, living: Sequence[Object]) -> Sequence[Object]:
-        """How long the masters live; those that still do."""
-        memory, generation = self._memory, int(self._about.get("generation") or 0)
-        if memory.unpulled and generation != memory.generation:  # it may have been mended
-            memory = dataclasses.replace(memory, unpulled="", not_before=self._now)
+        """Remember how long the masters live; return those that still do."""
+        generation = int(self._about.get("generation") or 0)
+        memory = masters.mended(self._memory, generation, self._now)
         if living:
-            name, state = living[-1]["metadata"]["name"], observe.observe(living[-1])
-            if name != memory.master:
-                memory = dataclasses.replace(memory, master=name, since=self._now, pulls=None)
-            elif observe.has_run(living[-1]) and self._now - memory.since >= SOON_S:
-                memory = dataclasses.replace(memory, deaths=0)
-            if isinstance(state, observe.Running):
-                memory = dataclasses.replace(memory, unpulled="", pulls=None)
-            elif isinstance(state, observe.Waiting) and state.image:
-                since = self._now if memory.pulls is None else memory.pulls
-                memory = dataclasses.replace(memory, pulls=since)
-                left_s = 0.0 if state.hopeless else since + IMAGE_S - self._now
-                if left_s <= 0:
-                    memory = dataclasses.replace(
-                        memory,
-                        master="",
-                        pulls=None,
-                        unpulled=state.why,
-                        generation=generation,
-                        not_before=self._now + _LONGEST_PAUSE_S,
-                    )
-                    self._end(living)
-                    living = ()
-                else:
-                    self._again_s = left_s
+            memory, self._again_s = masters.lives(memory, living[-1], generation, self._now)
+            if not memory.master:  # its image cannot be had
+                self._end(living)
+                living = ()
         elif memory.master:
-            soon = self._now - memory.since < SOON_S or not self._has_run()
-            deaths = memory.deaths + 1 if soon else 0
-            pause_s = _FIRST_PAUSE_S * 2 ** (deaths - 2) if deaths > 1 else 0.0
-            memory = dataclasses.replace(
-                memory,
-                master="",
-                deaths=deaths,
-                not_before=self._now + min(pause_s, _LONGEST_PAUSE_S),
-            )
+            memory = masters.died(memory, self._has_run(), self._now)
         self._memory = memory
+        self._say_of_master(living)
+        return living
+
+    def _say_of_master(self, living: Sequence[Object]) -> None:
+        """Tell why there is no master, or why this one is another."""
+        memory = self._memory
         if memory.unpulled:
             self._problem = Problem(
                 "ImageNotPulled",
                 f"the master {memory.unpulled}, for {IMAGE_S:.0f} s or for ever: name another image, or "
-                f"mend the registry's access; tried again after {_LONGEST_PAUSE_S:.0f} s",
+                f"mend the registry's access; tried again after {PAUSES.longest_s:.0f} s",
             )
         elif not living and memory.deaths > 1:
             self._note = (
@@ -411,18 +370,17 @@ class _Decision:
             )
         elif (last := self._last_master()) is not None and pods.ran_out(last):
             if living and observe.has_run(living[-1]) or self._told:
-                return living
+                return
             limit = pods.limit_of(last)
             now = pods.limit_of(living[-1]) if living else ""
             self._note = (
                 f"the master ran out of memory ({limit or 'of its node'})"
                 f"{f'; this one has {now}' if now else '; another one comes'}"
             )
-        return living
 
     def _last_master(self) -> Object | None:
         """The newest that has ended."""
-        ended = [pod for pod in self._of_role("master") if not edljob.lives(pod)]
+        ended = [pod for pod in self._of_role("master") if not job_status.lives(pod)]
         return ended[-1] if ended else None
 
     def _has_run(self) -> bool:
@@ -443,7 +401,7 @@ class _Decision:
         return ""
 
     def _make_master(self, wanted: Wanted | None) -> None:
-        ended = [pod for pod in self._of_role("master") if not edljob.lives(pod)]
+        ended = [pod for pod in self._of_role("master") if not job_status.lives(pod)]
         for pod in ended[: max(0, len(ended) - _KEPT_MASTERS)]:
             about = pod["metadata"]
             self._actions.append(Action("delete", "Pod", about["name"], uid=about["uid"]))
@@ -477,7 +435,7 @@ class _Decision:
         refused = self._memory.refused
         if refused and self._problem is None:
             self._problem = Problem("Refused", refused, fatal=False)
-        made = edljob.status(
+        made = job_status.status(
             Situation(
                 job=self._job,
                 pods=self._pods,
@@ -490,7 +448,7 @@ class _Decision:
             ),
             self._time,
         )
-        if changed := edljob.difference(self._before, made):
+        if changed := job_status.difference(self._before, made):
             version = self._about["resourceVersion"]
             body = {"metadata": {"resourceVersion": version}, "status": changed}
             self._actions.append(Action("patch", names.KIND, self._name, body, "status"))
@@ -510,8 +468,8 @@ class _Decision:
 
 
 def _serves(pod: Object) -> bool:
-    """It may do a master's work from now on: it has not ended, and nobody has told it to."""
-    return edljob.lives(pod) and observe.deletion(pod) is None
+    """Return whether it may do a master's work: it has not ended, and nobody has told it to."""
+    return job_status.lives(pod) and observe.deletion(pod) is None
 
 
 def _parsed(text: Any) -> dict[str, Any]:

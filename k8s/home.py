@@ -19,10 +19,10 @@ from typing import Any
 from ..common import storage
 from ..common.errors import Fenced, PeerError, UsageError
 from ..common.settings import JobSettings
-from ..runtime.base import OnReport, Runtime
+from ..runtime.base import OnReport, Replica, Runtime
 from . import names, objects, pods
 from .api import Api, ApiError, Object
-from .lease import Lease
+from .leadership import Leadership
 from .reflector import Change, Reflector
 from .runtime import KubernetesRuntime
 
@@ -62,7 +62,7 @@ class Home:
         )
         self._status = _StatusWriter(self._api, self._job, self._owner)
         self._wanted: Reflector | None = None
-        self._lease = Lease(
+        self._leadership = Leadership(
             self._api,
             names.object_name(self._job),
             name,
@@ -72,13 +72,13 @@ class Home:
 
     @property
     def address(self) -> str:
-        """Where the others find the master."""
+        """Return where the others find the master."""
         return objects.address(self._job, self._api.namespace)
 
     def acquire(self, job_dir: Path) -> None:
         """Be the one master of the job. What an earlier job of this name has left in the volume is
         put aside. Raises UsageError where the volume is not for this user to write."""
-        self._lease.acquire()
+        self._leadership.acquire()
         try:
             self._settle(job_dir)
         except OSError as error:
@@ -112,8 +112,8 @@ class Home:
     def serve(
         self, scale: Callable[[int], Any], stop: Callable[[str], Any], fence: Callable[[str], None]
     ) -> None:
-        """From now on: do what is wanted, keep the lease."""
-        self._lease.keep(fence)
+        """Do what is wanted from now on, and keep the lease."""
+        self._leadership.keep(fence)
         workers: int | None = None  # the journal may remember another number: told in any case
 
         def look(change: Change) -> None:
@@ -152,7 +152,7 @@ class Home:
         if self._wanted is not None:
             self._wanted.close()
         self._status.close(None)
-        self._lease.close()
+        self._leadership.close()
         self._api.close()
 
     def _make(
@@ -167,10 +167,8 @@ class Home:
         given = ("--index", str(index), "--incarnation", incarnation, "--master", self.address)
         return pods.replica(
             self._template(role, index),
+            Replica(role, index, incarnation),
             job=self._job,
-            role=role,
-            index=index,
-            incarnation=incarnation,
             arguments=(*given, *arguments),
             env=env,
             owner=self._owner,

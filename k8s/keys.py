@@ -1,4 +1,4 @@
-"""Which jobs are to be looked at, and when. Pure: `now` comes from outside.
+"""A queue of the jobs to be looked at, and when. Pure: `now` comes from outside.
 
 A key that is put in twice is looked at once; one that is being looked at waits until that is over, so
 that nobody ever looks at one job twice at a time; failures of one key are retried with growing pauses.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from ..common.retry import Backoff
+
 Key = TypeVar("Key")
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0  # guesses
+_BACKOFF = Backoff(0.5, 60.0)  # guesses
 
 
 class Keys(Generic[Key]):
@@ -37,19 +39,19 @@ class Keys(Generic[Key]):
         return key
 
     def done(self, key: Key) -> None:
-        """It has been looked at, without a failure."""
+        """Note that it has been looked at, without a failure."""
         self._busy.discard(key)
         self._failures.pop(key, None)
 
     def failed(self, key: Key, now: float) -> float:
-        """It is looked at again after this pause, or when it is put in anew."""
+        """Note a failure; return the pause after which it is looked at again."""
         self._busy.discard(key)
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        pause_s = min(_FIRST_PAUSE_S * 2.0 ** (failures - 1), _LONGEST_PAUSE_S)
+        pause_s = _BACKOFF.after(failures)
         self.add(key, now + pause_s)
         return pause_s
 
     def wait_s(self, now: float) -> float | None:
-        """Until the next one is due; None: until one is put in or done."""
+        """Return the seconds until the next one is due; None: until one is put in or done."""
         waiting = [at for key, at in self._due.items() if key not in self._busy]
         return max(0.0, min(waiting) - now) if waiting else None

@@ -51,7 +51,7 @@ def pod_name(job: str, role: str, index: int, incarnation: str) -> str:
 
 
 def labels(job: str, component: str = "job") -> dict[str, str]:
-    """What every object of a job is labelled with. `component`: master, ps, worker or job."""
+    """Return the labels of every object of a job. `component`: master, ps, worker or job."""
     found = {
         "app.kubernetes.io/name": "edl",
         "app.kubernetes.io/instance": job,

@@ -1,4 +1,4 @@
-"""What a job is made of, besides its pods: Secret, ConfigMaps, Service, Job, budget, network policy.
+"""Objects of a job besides its pods: Secret, ConfigMaps, Service, Job, budget, network policy.
 
 Pure, plain dicts. `wanted.json` in the job's ConfigMap says what the user wants now (workers, stop);
 the master watches it, since nothing outside the cluster can call a pod. What the master says, its
@@ -47,7 +47,7 @@ def config(settings: JobSettings, templates: dict[str, Object]) -> Object:
 
 
 def wanted(num_workers: int, stop: str = "") -> str:
-    """What the user wants of a job that runs: so many workers, or its end (and why)."""
+    """Return the user's wish for a job that runs: so many workers, or its end (and why)."""
     return json.dumps({"num_workers": num_workers, "stop": stop})
 
 
@@ -57,7 +57,7 @@ def status(job: str, text: str) -> Object:
 
 
 def service(job: str) -> Object:
-    """By which workers and servers find the master, whichever pod it is."""
+    """Return the Service by which workers and servers find the master, whichever pod it is."""
     spec = {
         "selector": {names.JOB_LABEL: job, names.ROLE_LABEL: "master"},
         "ports": [{"name": "grpc", "port": GRPC_PORT, "targetPort": "grpc"}],
@@ -67,7 +67,7 @@ def service(job: str) -> Object:
 
 
 def address(job: str, namespace: str) -> str:
-    """Where the Service answers."""
+    """Return where the Service answers."""
     return f"{names.object_name(job)}.{namespace}.svc:{GRPC_PORT}"
 
 
@@ -78,7 +78,7 @@ def master_job(job: str, template: Object) -> Object:
 
 
 def disruption_budget(job: str, servers: int, version: str) -> Object:
-    """One server at a time may be drained: each takes its snapshot along.
+    """Let one server at a time be drained: each takes its snapshot along.
 
     Not as `maxUnavailable`: that counts by the scale of the pods' controller, which is the workers'.
     """
@@ -108,7 +108,7 @@ def network_policy(job: str) -> Object:
 def event(
     about: tuple[str, str, str, str], reason: str, message: str, well: bool, time: str
 ) -> Object:
-    """Of an object (kind, name, namespace, uid). The same news has the same name."""
+    """Make an Event of an object (kind, name, namespace, uid); the same news has the same name."""
     kind, name, namespace, uid = about
     digest = hashlib.sha256(f"{uid}{reason}{message}".encode()).hexdigest()[:16]
     return {

@@ -1,4 +1,4 @@
-"""What a pod says of the process in it: that it waits (and why), runs, or has ended (and how). Pure.
+"""The state of the process in a pod: it waits (and why), runs, or has ended (and how). Pure.
 
 How it ended is told as an exit code (minus a signal's number), which the master's policy reads
 (master/replicas.py): what came from outside is told as -SIGKILL, and is no failure:
@@ -45,7 +45,7 @@ _SIGNAL_BASE = 128
 
 @dataclass(frozen=True)
 class Waiting:
-    """It does not run yet. `why` is "" while nothing is wrong; `hopeless`: it never will."""
+    """The process does not run yet. `why`: "" while nothing is wrong; `hopeless`: it never will."""
 
     why: str = ""
     hopeless: bool = False
@@ -61,7 +61,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Running:
-    """It runs, at this address (which may not be known yet)."""
+    """The process runs, at this address (which may not be known yet)."""
 
     address: str = ""
 
@@ -105,7 +105,7 @@ def is_checking(pod: Object) -> bool:
 
 
 def has_run(pod: Object) -> bool:
-    """Its own containers have begun."""
+    """Return whether its own containers have begun."""
     states = [
         each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []
     ]

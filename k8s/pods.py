@@ -17,6 +17,7 @@ from typing import Any
 from ..common.errors import UsageError
 from ..common.identity import IDENTITY_VARIABLE, TOKEN_VARIABLE
 from ..common.settings import JobSettings
+from ..runtime.base import Replica
 from . import names, observe
 from .api import Object
 from .names import GRPC_PORT, HEALTH_PORT, METRICS_PORT
@@ -128,11 +129,9 @@ def confined(
 
 def replica(
     template: Object,
+    who: Replica,
     *,
     job: str,
-    role: str,
-    index: int,
-    incarnation: str,
     arguments: Sequence[str],
     env: Mapping[str, str],
     owner: Object | None,
@@ -141,9 +140,9 @@ def replica(
     """The pod of one incarnation. `memory`: more than the template says, after it ran out."""
     pod = copy.deepcopy(template)
     about = pod.setdefault("metadata", {})
-    about["name"] = names.pod_name(job, role, index, incarnation)
+    about["name"] = names.pod_name(job, who.role, who.index, who.incarnation)
     about.setdefault("labels", {}).update(
-        {names.INDEX_LABEL: str(index), names.INCARNATION_LABEL: incarnation}
+        {names.INDEX_LABEL: str(who.index), names.INCARNATION_LABEL: who.incarnation}
     )
     if owner is not None:
         about["ownerReferences"] = [owner]
@@ -159,7 +158,7 @@ def replica(
 
 
 def worker_pool(priority: str, workers: int, index: int) -> str:
-    """Which template worker `index` is of: "worker", or one of the two pools of a fraction.
+    """Return which template worker `index` is of: "worker", or one of the two pools of a fraction.
 
     The first ones are high, since scaling down takes the last ones.
     """
@@ -201,7 +200,7 @@ def limit_of(pod: Object) -> str:
 
 
 def ran_out(pod: Object) -> bool:
-    """It ended for want of memory."""
+    """Return whether it ended for want of memory."""
     state = observe.observe(pod)
     return (
         isinstance(state, observe.Ended) and state.code == observe.OUT_OF_MEMORY and bool(state.why)
@@ -384,7 +383,7 @@ def _number(amount: str) -> Decimal:
 
 
 def _has_job_volume(settings: JobSettings, component: str) -> bool:
-    """Who writes snapshots there; the journal is the master's."""
+    """Return whether it writes there: servers their snapshots, the master its journal."""
     writers = {"ps": ("ps",), "allreduce": ("worker",), "hybrid": ("ps", "worker")}
     return component in ("master", *writers[settings.strategy])
 
@@ -432,7 +431,7 @@ def _grace_s(settings: JobSettings, component: str) -> int:
 
 
 def _overlay(layer: Any) -> Object:
-    """What a user writes: a pod template, or only its spec's fields."""
+    """Return the layer as a pod template: a user may write only its spec's fields."""
     if not isinstance(layer, dict):
         raise UsageError("--cluster_spec: each part is a mapping, as a pod template is.")
     if layer.keys() <= {"metadata", "spec"}:

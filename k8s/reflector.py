@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.errors import PeerError
+from ..common.retry import Backoff
 from .api import Api, Object
 
 log = logging.getLogger(__name__)
 
 _WATCH_S = 60.0  # of one watch; a broken way is then noticed at the latest
 _RESYNC_S = 120.0
-_PAUSE_S = 1.0  # after a failure; doubled up to
-_LONGEST_PAUSE_S = 10.0
+_BACKOFF = Backoff(1.0, 10.0)  # guesses
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Cache:
         self._objects: dict[str, Object] = {}
 
     def replace(self, items: Iterable[Object]) -> list[Change]:
-        """What a list says: who is not in it is gone."""
+        """Return the changes that a list tells of: an object that is not in it is gone."""
         items = list(items)
         there = {item["metadata"]["uid"] for item in items}
         gone = [self._objects.pop(uid) for uid in self._objects.keys() - there]
@@ -50,7 +50,7 @@ class Cache:
         return changes + [change for item in items if (change := self._set(item))]
 
     def apply(self, kind: str, item: Object) -> list[Change]:
-        """What an event says: ADDED, MODIFIED or DELETED."""
+        """Return the changes that an event tells of: ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
             before = self._objects.pop(item["metadata"]["uid"], None)
             return [] if before is None else [Change(before, item, gone=True)]
@@ -71,7 +71,7 @@ class Cache:
 
 
 class Reflector:
-    """One thread that calls `on_change` for each change, and `on_list` after each list."""
+    """A thread that calls `on_change` for each change, and `on_list` after each list."""
 
     def __init__(
         self,
@@ -108,28 +108,26 @@ class Reflector:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        pause_s, silent = _PAUSE_S, False
+        failures = 0
         while not self._closed.is_set():
             try:
                 version, until = self._list()
             except PeerError as error:
-                if not silent:
-                    silent = True
+                failures += 1
+                if failures == 1:
                     self._on_silence(error)
-                self._closed.wait(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                self._closed.wait(_BACKOFF.after(failures))
                 continue
-            if silent:
-                silent = False
+            if failures:
                 self._on_silence(None)
-            pause_s, began = _PAUSE_S, time.monotonic()
+            failures, began = 0, time.monotonic()
             try:
                 while time.monotonic() < until and not self._closed.is_set():
                     version = self._watch(version)
             except PeerError as error:
                 log.info("%s -> listed anew: %s", self._kind, error)
-                if time.monotonic() - began < _PAUSE_S:
-                    self._closed.wait(_PAUSE_S)
+                if time.monotonic() - began < _BACKOFF.first_s:
+                    self._closed.wait(_BACKOFF.first_s)
 
     def _list(self) -> tuple[str, float]:
         asked = time.monotonic()

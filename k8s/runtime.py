@@ -203,7 +203,7 @@ class KubernetesRuntime:
             self._end(pod, observe.PREEMPTED, "was deleted")
 
     def _look(self, pod: _Pod) -> None:
-        """Is one that another master has started there?"""
+        """Return whether one that another master has started is there."""
         try:
             found = self._api.get("Pod", pod.name)
         except PeerError as error:
@@ -228,7 +228,7 @@ class KubernetesRuntime:
             return self._pods.get(incarnation)
 
     def _listed(self, asked: float, objects: Mapping[str, Object]) -> None:
-        """Who was made before the list was asked for and is not in it is gone: an event was lost.
+        """Find who was made before the list was asked for and is not in it: an event was lost.
         Who is in two lists and nobody's is of a master whose books are lost."""
         there = {each["metadata"]["name"] for each in objects.values()}
         with self._lock:
@@ -290,7 +290,7 @@ class KubernetesRuntime:
         pod.why = why
 
     def _fail(self, pod: _Pod, why: str, only_if_waiting: bool = False) -> None:
-        """It will never run: taken away, and counted as a failure."""
+        """Take away a pod that will never run, and count it as a failure."""
         if only_if_waiting and (pod.running or pod.why != why):
             return
         with self._lock:

@@ -113,7 +113,7 @@ class _Agent(LocalElasticAgent):
 
 
 class _Logs(LogsSpecs):
-    """One log for each rank and round; the environment that torch does not set goes along."""
+    """Keep a log for each rank and round; the environment that torch does not set goes along."""
 
     def __init__(self, handler: EdlRendezvous, folder: Path, report_file: Path, tee: bool) -> None:
         super().__init__(str(folder))

@@ -1,4 +1,4 @@
-"""How a node agent talks to the coordinator.
+"""The line from a node agent to its coordinator.
 
 Each call is repeated while the coordinator is unreachable (common/line.py): it may be started anew
 meanwhile, training goes on.

@@ -82,7 +82,7 @@ class Coordinator:
         return self._apply(event, news, wait_s) or (False, "")
 
     def dropped(self, node: str) -> None:
-        """Its connection broke."""
+        """Note that a node's connection broke."""
         with self._changed:
             self._settle(lambda machine, now: machine.dropped(node, now))
             self._changed.notify_all()  # its lease ends sooner than `run` knows
@@ -147,7 +147,7 @@ class Coordinator:
     # -- the process
 
     def run(self, goodbye_s: float) -> int:
-        """Until the job is over and its nodes are gone, `goodbye_s` at most; the exit code.
+        """Wait until the job is over and its nodes are gone, `goodbye_s` at most; the exit code.
 
         Raises Fenced where another coordinator has taken the job over, JobError where the journal
         cannot be written.
@@ -181,7 +181,7 @@ class Coordinator:
         answer: Callable[[Rendezvous], Answer | None],
         wait_s: float,
     ) -> Answer | None:
-        """What `answer` gives once it is not None; None after `wait_s`."""
+        """Return what `answer` gives once it is not None; None after `wait_s`."""
         with self._changed:
             self._settle(event)
             self._changed.wait_for(
@@ -271,6 +271,6 @@ class Coordinator:
 
 
 def _lasting(dumped: dict[str, Any]) -> dict[str, Any]:
-    """What of a state does not change with each heartbeat."""
+    """Return what of a state does not change with each heartbeat."""
     nodes = {name: {**node, "last_heard": 0.0} for name, node in sorted(dumped["nodes"].items())}
     return {**dumped, "nodes": nodes}

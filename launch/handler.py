@@ -105,7 +105,7 @@ class EdlRendezvous(RendezvousHandler):
         return RendezvousInfo(store, reply.rank, reply.num_nodes, RendezvousStoreInfo(host, port))
 
     def num_nodes_waiting(self) -> int:
-        """What makes torch's agent stop its workers and join: 1 when the round is over."""
+        """Return what makes torch's agent stop its workers and join: 1 when the round is over."""
         if self.is_closed():
             raise RendezvousClosedError(f"the job is over: {self._node.closed}")
         try:
@@ -128,7 +128,7 @@ class EdlRendezvous(RendezvousHandler):
 
 
 def create(parameters: RendezvousParameters) -> EdlRendezvous:
-    """For torch's registry; `node` and `nproc` are of the parameters' own."""
+    """Make one for torch's registry; `node` and `nproc` are of the parameters' own."""
     return EdlRendezvous(parameters.config["node"], parameters.config["nproc"])
 
 

@@ -16,11 +16,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Self
 
-from ..cli import follow, jobs, logs, view
 from ..common import paths
 from ..common.errors import UsageError
 from ..common.identity import Identity, given_identity
 from ..common.listen import is_loopback, own_host
+from ..jobs import local, view
+from ..jobs.follow import follow
+from ..jobs.job import INTERRUPTED, Status
+from ..jobs.local import LocalJob
+from ..jobs.local_source import LocalSource, wait_until_serving
 from .settings import LaunchSettings
 
 _COMMAND = (sys.executable, "-m", "edl.launch")
@@ -36,12 +40,12 @@ def launch(
     say: Callable[[str], None],
 ) -> int:
     """Run the job and show it to its end; the exit code. `script`: what each worker's Python gets."""
-    job, child = jobs.start(settings, _COMMAND, _identity())
+    job, child = local.start(settings, _COMMAND, _identity())
     try:
-        follow.wait_until_serving(job, child)
+        wait_until_serving(job, child)
     except KeyboardInterrupt:
-        jobs.kill(job, child)
-        job.give_up(follow.INTERRUPTED, "interrupted")
+        local.kill(job, child)
+        job.give_up(INTERRUPTED, "interrupted")
         raise
     if settings.max_nodes > local_nodes:
         say(_how_to_join(job, nproc, script))
@@ -51,7 +55,7 @@ def launch(
         threading.Thread(target=_watch, args=(job, index, node, say), daemon=True).start()
     try:
         told = f"the scripts get SIGTERM, and SIGKILL after {settings.stop_timeout_s} s"
-        return follow.follow(job, child, screen, told)
+        return follow(LocalSource(job, child, told), screen)
     finally:
         for node in nodes:
             try:
@@ -84,7 +88,7 @@ def coordinator_of(where: str, token_file: str) -> tuple[str, Identity, str]:
                 f"--join {where} needs --token_file: copy the file that `edl launch` names there."
             )
         return where, _read_identity(Path(token_file)), where.replace(":", "-").strip("[]")
-    job = jobs.find(where)
+    job = local.find(where)
     found = job.address()
     if found is None or job.is_over():
         raise UsageError(f"The job {where!r} does not run: start it with `edl launch`.")
@@ -92,7 +96,7 @@ def coordinator_of(where: str, token_file: str) -> tuple[str, Identity, str]:
 
 
 def _read_identity(path: Path) -> Identity:
-    """Of a file `identity` or `token` of a job's folder."""
+    """Read a file `identity` or `token` of a job's folder."""
     try:
         text = path.read_text().strip()
     except OSError as error:
@@ -106,13 +110,13 @@ def _read_identity(path: Path) -> Identity:
 
 
 def _identity() -> Identity | None:
-    """One with a certificate, where other machines can call."""
+    """Make one with a certificate, where other machines can call."""
     if given_identity() is not None or is_loopback(own_host()):
         return None
     return Identity.create(secrets.token_hex(16))
 
 
-def _how_to_join(job: jobs.Job, nproc: int, script: Sequence[str]) -> str:
+def _how_to_join(job: LocalJob, nproc: int, script: Sequence[str]) -> str:
     found = job.address()
     assert found is not None
     kept = job.folder / ("identity" if (job.folder / "identity").exists() else "token")
@@ -124,7 +128,7 @@ def _how_to_join(job: jobs.Job, nproc: int, script: Sequence[str]) -> str:
 
 
 def _start_node(
-    job: jobs.Job, index: int, script: Sequence[str], nproc: int
+    job: LocalJob, index: int, script: Sequence[str], nproc: int
 ) -> subprocess.Popen[bytes]:
     found = job.address()
     assert found is not None
@@ -147,7 +151,7 @@ def _start_node(
 
 
 def _watch(
-    job: jobs.Job, index: int, node: subprocess.Popen[bytes], say: Callable[[str], None]
+    job: LocalJob, index: int, node: subprocess.Popen[bytes], say: Callable[[str], None]
 ) -> None:
     code = node.wait()
     if code and not job.is_over():
@@ -159,9 +163,9 @@ def _watch(
 
 
 class Screen:
-    """Events of the job and what its script prints, line by line (cli/screen.py)."""
+    """Events of the job and what its script prints, line by line (the others: cli/screen.py)."""
 
-    def __init__(self, job: jobs.Job, say: Callable[[str], None]) -> None:
+    def __init__(self, job: LocalJob, say: Callable[[str], None]) -> None:
         self._job = job
         self._say = say
         self._told: set[tuple[float, str]] = set()
@@ -175,10 +179,10 @@ class Screen:
         """Nothing to put back."""
 
     def _print(self) -> None:
-        for line in logs.lines(self._job, role="rank", follow=True):
+        for line in self._job.lines(role="rank", follow=True):
             self._say(line)
 
-    def show(self, status: jobs.Status) -> None:
+    def show(self, status: Status) -> None:
         for event in status.get("events") or ():
             if (event["t"], event["text"]) not in self._told:
                 self._told.add((event["t"], event["text"]))
@@ -187,10 +191,10 @@ class Screen:
     def note(self, text: str) -> None:
         self._say(text)
 
-    def end(self, status: jobs.Status, exit_code: int) -> None:
+    def end(self, status: Status, exit_code: int) -> None:
         self._reader.join(_END_S)  # the job is over: it reads to the end
         self.show(status)
         self._say("")
-        more = "" if exit_code in (0, follow.INTERRUPTED) else f"edl logs {self._job.name}"
+        more = "" if exit_code in (0, INTERRUPTED) else f"edl logs {self._job.name}"
         for line in view.summary(status, more):
             self._say(line)

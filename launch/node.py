@@ -48,7 +48,7 @@ class Node:
 
     @property
     def closed(self) -> str:
-        """How the job ended; "" while it has not."""
+        """Return how the job ended; "" while it has not."""
         return self._closed
 
     def join(self, nproc: int, store: str, newest: int) -> pb.JoinReply:
@@ -60,13 +60,13 @@ class Node:
         return reply
 
     def must_restart(self) -> bool:
-        """Whether the round is over. Raises EdlError where the coordinator is gone for too long."""
+        """Return whether the round is over. Raises EdlError if the coordinator is gone for too long."""
         if self._error is not None:
             raise self._error
         return self._round <= self._over
 
     def finish(self) -> pb.FinishReply:
-        """All workers of this node have ended with 0; wait for the others."""
+        """Say that all workers of this node have ended with 0, and wait for the others."""
         reply = self._client.finish(self._round)
         self._closed = reply.closed or self._closed
         return reply
@@ -104,7 +104,7 @@ class Node:
                 self._ends.wait(1.0)  # it only tells that it lives
 
     def _report(self) -> pb.NodeReport | None:
-        """What the script has said since the last one."""
+        """Return what the script has said since the last one."""
         try:
             changed = self.report_file.stat().st_mtime_ns
             if changed == self._reported:

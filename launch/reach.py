@@ -1,4 +1,4 @@
-"""By which address the other nodes of a job reach this machine."""
+"""Find the address by which the other nodes of a job reach this machine."""
 
 from __future__ import annotations
 

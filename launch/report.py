@@ -1,4 +1,4 @@
-"""What a script says of itself, for `edl status` and for whoever decides about nodes."""
+"""Report a script's progress, for `edl status` and for whoever decides about nodes."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ DONE, FAILED, STOPPED = "done", "failed", "stopped"
 
 @dataclass(frozen=True)
 class Policy:
-    """What the user wants of the rounds. Raises ValueError where it is impossible."""
+    """The user's wishes for the rounds. Raises ValueError where they are impossible."""
 
     min_nodes: int
     max_nodes: int
     last_call_s: float = 3.0  # for more than min_nodes in the first round
-    lease_s: float = 15.0  # a node silent for longer is lost
+    silent_s: float = 15.0  # a node silent for longer is lost
     dropped_s: float = 2.0  # so long after its connection broke
     reconnect_s: float = 6.0  # for a node to find a coordinator that was started anew
     rejoin_s: float = 120.0  # for a node to stop its workers, or to import, and join
@@ -108,7 +108,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Report:
-    """What the job said of itself at `at`."""
+    """The job's word about itself at `at`."""
 
     throughput: float | None
     remaining_s: float | None
@@ -117,7 +117,7 @@ class Report:
 
 @dataclass
 class _State:
-    """All that a restarted coordinator must know."""
+    """The state that a restarted coordinator must know."""
 
     began_at: float
     forming_since: float
@@ -135,7 +135,7 @@ class _State:
 
 
 class Rendezvous:
-    """All methods take `now` and leave the machine settled. `news` is what happened, for people."""
+    """The machine. Methods take `now` and leave it settled. `news` is what happened, for people."""
 
     def __init__(self, policy: Policy, now: float) -> None:
         self.policy = policy
@@ -150,10 +150,10 @@ class Rendezvous:
         self.tick(now)
 
     def dropped(self, name: str, now: float) -> None:
-        """Its connection broke: unless it is heard again soon, it is lost."""
+        """Note that its connection broke: unless it is heard again soon, it is lost."""
         node = self._state.nodes.get(name)
         if node is not None:
-            soon = now - self.policy.lease_s + self.policy.dropped_s
+            soon = now - self.policy.silent_s + self.policy.dropped_s
             node.last_heard = min(node.last_heard, soon)
 
     def join(
@@ -167,7 +167,7 @@ class Rendezvous:
         newest: int = 0,
         failure: Failure | None = None,
     ) -> None:
-        """Its workers do not run; it wants the next round, and could host its store.
+        """Note that its workers do not run: it wants the next round, and could host its store.
 
         A member of the running round ends it by this, unless it repeats the `request` by which it
         came into it.
@@ -199,7 +199,7 @@ class Rendezvous:
         self.tick(now)
 
     def succeed(self, name: str, round: int, now: float) -> None:
-        """All its workers in this round have ended with 0. Changes nothing where the round is over."""
+        """Note that all its workers in this round have ended with 0; of an older round it is nothing."""
         state = self._state
         if self.runs_in(name) == round and name not in state.succeeded:
             state.succeeded.append(name)
@@ -208,7 +208,7 @@ class Rendezvous:
     def reported(
         self, name: str, now: float, throughput: float | None, remaining_s: float | None
     ) -> None:
-        """By a member of the running round; others have nothing to say."""
+        """Note a report of a member of the running round; others have nothing to say."""
         if self.runs_in(name) is not None:
             self._state.report = Report(throughput, remaining_s, now)
             self.tick(now)
@@ -224,7 +224,7 @@ class Rendezvous:
         """Let time do what it does: leases end, waits end, rounds form and break."""
         state, policy = self._state, self.policy
         for node in list(state.nodes.values()):
-            if now - node.last_heard >= policy.lease_s:
+            if now - node.last_heard >= policy.silent_s:
                 self._lose(node.name, "is lost: it is silent", now)
             elif (
                 not state.outcome and self._is_awaited(node) and now - node.since >= policy.rejoin_s
@@ -255,7 +255,7 @@ class Rendezvous:
 
     @property
     def nodes(self) -> list[Node]:
-        """Who lives, by arrival."""
+        """Return the nodes that live, by arrival."""
         return sorted(self._state.nodes.values(), key=lambda node: node.arrival)
 
     @property
@@ -271,7 +271,7 @@ class Rendezvous:
         return self._state.began_at
 
     def left_s(self, now: float) -> float | None:
-        """What remains by the last report. None: unknown, as where it said less and was wrong."""
+        """Return what remains by the last report; None: unknown, as where it said less and was wrong."""
         report = self._state.report
         if report is None or report.remaining_s is None or now >= self._outdated_at(report):
             return None
@@ -287,7 +287,7 @@ class Rendezvous:
         return name in self._state.succeeded
 
     def held_back(self, now: float) -> str:
-        """Why a node that waits is not let in now; "" where it would be."""
+        """Return why a node that waits is not let in now; "" where it would be."""
         state = self._state
         if not state.running or state.round is None:
             return ""
@@ -305,9 +305,9 @@ class Rendezvous:
         return f"for {', '.join(starting)}, to come in together" if starting else ""
 
     def next_tick(self, now: float) -> float:
-        """When `tick` is due at the latest, if nothing else happens."""
+        """Return when `tick` is due at the latest, if nothing else happens."""
         state, policy = self._state, self.policy
-        times = [node.last_heard + policy.lease_s for node in state.nodes.values()]
+        times = [node.last_heard + policy.silent_s for node in state.nodes.values()]
         times += [n.since + policy.rejoin_s for n in state.nodes.values() if self._is_awaited(n)]
         if not state.running:
             times.append(state.forming_since + policy.wait_for_nodes_s)
@@ -317,7 +317,7 @@ class Rendezvous:
             times.append(state.round.formed_at + policy.freeze_s)
             if state.report is not None:
                 times.append(self._outdated_at(state.report))
-        return min((time for time in times if time > now), default=now + policy.lease_s)
+        return min((time for time in times if time > now), default=now + policy.silent_s)
 
     # -- to disk and back
 
@@ -327,12 +327,12 @@ class Rendezvous:
 
     @classmethod
     def restored(cls, policy: Policy, dumped: Mapping[str, Any], now: float) -> Rendezvous:
-        """As another was. Nobody could be heard meanwhile: whoever lives will be soon."""
+        """Make one as another was. Nobody could be heard meanwhile: whoever lives will be soon."""
         made = cls(policy, now)
         values = dict(dumped)
         nodes = {name: Node(**node) for name, node in values.pop("nodes").items()}
         for node in nodes.values():
-            node.last_heard = now - max(0.0, policy.lease_s - policy.reconnect_s)
+            node.last_heard = now - max(0.0, policy.silent_s - policy.reconnect_s)
             node.since = now
         told, report = values.pop("round"), values.pop("report")
         if told is not None:
@@ -447,7 +447,7 @@ class Rendezvous:
         )
 
     def _judge(self) -> None:
-        """Whether what broke the last round was a failure of the script; once all members that live
+        """Judge whether what broke the last round was a failure of the script, once all that live
         have joined, so that a lost one is known to be."""
         state = self._state
         if not state.failures or state.round is None:

@@ -1,4 +1,4 @@
-"""What a worker of a launched job is before it is the user's script: run by its path, without `edl`.
+"""Start a worker of a launched job, which becomes the user's script: run by path, without `edl`.
 
 It dies with its agent, so that no worker trains on after its node is lost, sends both its streams to
 one log, and becomes Python with the arguments it was given.

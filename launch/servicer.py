@@ -105,7 +105,7 @@ class RendezvousServicer(rendezvous_pb2_grpc.RendezvousServicer):
 
 
 class LookServicer(master_pb2_grpc.MasterServicer):
-    """What `edl status`, `wait` and `stop` ask of any job."""
+    """The calls of `edl status`, `wait` and `stop`, as any job answers them."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator

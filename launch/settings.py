@@ -1,4 +1,4 @@
-"""What `edl launch` was asked for: the settings of a launched job, in its folder's settings.json."""
+"""The settings of a launched job, in its folder's settings.json."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from ..common.errors import UsageError
-from ..common.settings import Stored
+from ..common.stored import Stored
 from .rounds import Policy
 
 
@@ -23,7 +23,7 @@ class LaunchSettings(Stored):
     keep_checkpoint_max: int = 3
     max_restarts: int = 3
     last_call_s: float = 3.0
-    lease_s: float = 15.0
+    silent_s: float = 15.0
     wait_for_nodes_s: float = 600.0
     freeze_s: float = 0.0
     nearly_done_s: float = 30.0

@@ -71,7 +71,7 @@ def save(state: dict[Any, Any], **progress: Any) -> None:
 
 
 def load() -> Saved:
-    """What was saved last, the same on every rank of the round.
+    """Return what was saved last, the same on every rank of the round.
 
     Raises CheckpointError where this machine does not see what rank 0's does, UsageError where no
     folder was named.

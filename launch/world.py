@@ -1,4 +1,4 @@
-"""Who this process is among the workers of its round: what torchrun, too, puts into the environment."""
+"""This process's place among the workers of its round, as torchrun puts it into the environment."""
 
 from __future__ import annotations
 

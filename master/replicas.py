@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from ..common.retry import Backoff
 from .endings import beyond_chance
 from .membership import SERVER, WORKER
 
@@ -34,8 +35,8 @@ _CRASHES = {
     signal.SIGSYS,
     signal.SIGTRAP,
 }
-_FIRST_PAUSE_S = 1.0  # doubled with each failure; guesses
 LONGEST_PAUSE_S = 30.0
+_BACKOFF = Backoff(1.0, LONGEST_PAUSE_S)  # guesses
 _SHORT_LIFE_S = 2.0  # who leaves sooner without being told is not started again without a pause
 
 
@@ -158,7 +159,7 @@ class Replicas:
         if not own:
             slot.preemptions += 1
             if code == 0 and now - slot.started < _SHORT_LIFE_S:
-                slot.not_before = now + _FIRST_PAUSE_S
+                slot.not_before = now + _BACKOFF.first_s
             if beyond_chance(slot.stillborn, 0, self._good_starts):
                 slot.last_end += f", {slot.stillborn} times in a row before it had done anything"
                 self._give_up(slot)
@@ -166,7 +167,7 @@ class Replicas:
             return "preempted"
         slot.failures += 1
         counted = slot.failures - slot.excused
-        slot.not_before = now + min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** max(0, counted - 1))
+        slot.not_before = now + _BACKOFF.after(max(1, counted))
         if counted > self._relaunches:
             self._give_up(slot)
         return "failed"

@@ -25,14 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from ..common import faults, listen, paths, rpc, storage
+from ..common import faults, listen, rpc, storage
 from ..common.errors import CheckpointError, Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
+from ..master.client import MasterClient
 from ..nn.model_spec import ModelSpec, TableSpec
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
-from ..proto import master_pb2_grpc, ps_pb2_grpc
+from ..proto import ps_pb2_grpc
 from .books.aggregation import Policy, Update
 from .books.parameters import Parameters
 from .books.slots import SlotMap
@@ -47,7 +48,7 @@ from .wire.plane import Plane
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
-_CALL_S = 5.0
+_JOIN_S = 5.0
 _NO_IDS, _NO_ROWS = np.zeros(0, np.int64), np.zeros((0, 1), np.float32)
 _THREADS = 256  # a frozen shard holds one for each push; they are made as needed
 
@@ -78,41 +79,6 @@ class Listeners:
         self._plane.close()
 
 
-class MasterLine:
-    """The master, wherever it is."""
-
-    def __init__(self, address: str, identity: Identity, job_dir: str) -> None:
-        """`job_dir`: where `master.json` says the address of the one that runs now; "": nowhere."""
-        self.address, self._identity, self._job_dir = address, identity, job_dir
-        self._open()
-
-    def _open(self) -> None:
-        self._channel = rpc.Channel(self.address, self._identity.token, identity=self._identity)
-        self._stub = master_pb2_grpc.MasterStub(self._channel)
-
-    def call(self, method: str, request: Any) -> Any:
-        """Raises as rpc.call; the next call then looks where the master is."""
-        try:
-            return rpc.call(getattr(self._stub, method), request, _CALL_S)
-        except Unreachable:
-            self._find()
-            raise
-
-    def _find(self) -> None:
-        try:
-            address = paths.master_address(self._job_dir) if self._job_dir else None
-        except OSError:  # a disk that fails is no reason to end: it is asked again
-            return
-        if address is not None and address != self.address:
-            log.info("master=%s -> %s", self.address, address)
-            self._channel.close()
-            self.address = address
-            self._open()
-
-    def close(self) -> None:
-        self._channel.close()
-
-
 class Server:
     """One shard as a process: its listeners, its metrics, its line to the master."""
 
@@ -129,7 +95,7 @@ class Server:
         self.address = self._listeners.address
         self._http, self._metrics_address = listen.serve_metrics(self._servicer.metrics.registry)
         self._job_dir = os.environ.get("EDL_JOB_DIR", "")
-        self._master = MasterLine(master, identity, self._job_dir)
+        self._master = MasterClient(master, token=identity.token, identity=identity)
         self._token = identity.token
         self._snapshots: Snapshots | None = None
         self._telling = threading.Lock()
@@ -169,7 +135,7 @@ class Server:
         faults.point("ps.register")
         while not self._draining:
             try:
-                reply = self._master.call("Register", request)
+                reply = self._master.call_once("Register", request)
                 self._job_dir = self._job_dir or reply.job_dir
                 return None if reply.fenced else JobSettings.from_json(reply.settings_json)
             except Unreachable:
@@ -268,7 +234,7 @@ class Server:
             yield
         finally:
             over.set()
-            beats.join(_CALL_S)
+            beats.join(_JOIN_S)
 
     def _new_store(self, settings: JobSettings) -> Store:
         store = Store(
@@ -349,7 +315,7 @@ class Server:
             coverage=_message(coverage) if coverage else None,
             notes=notes,
         )
-        reply = self._master.call("Heartbeat", request)
+        reply = self._master.call_once("Heartbeat", request)
         with self._telling:
             del self._notes[: len(notes)]
             if self._coverage is coverage:

@@ -1,1 +1,1 @@
-"""Where replicas run: the interface of all runtimes, and processes of this machine."""
+"""Runtimes of replicas: the interface of all, and processes of this machine."""

@@ -60,7 +60,7 @@ class AdoptedReplica:
 
 
 def start_time(pid: int) -> int:
-    """When a process started, in ticks since boot; 0 where it is gone."""
+    """Return when a process started, in ticks since boot; 0 where it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Whether the kernel killed for want of memory: what a plain SIGKILL does not say."""
+"""Tell whether the kernel killed for want of memory, which a plain SIGKILL does not say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def oom_kills(counters: Path = _COUNTERS) -> int:
 
 
 def why_killed(code: int, kills: int) -> str:
-    """How a process ended in whose life the kernel killed so many; "" where the code says it all."""
+    """Say how a process ended in whose life the kernel killed so many; "": its code says it all."""
     if code != -signal.SIGKILL or kills <= 0:
         return ""
     return "was killed by SIGKILL while the kernel was killing for want of memory"

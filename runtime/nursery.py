@@ -83,7 +83,7 @@ class Nursery:
 
     @classmethod
     def of_job(cls, settings: JobSettings, job_dir: Path) -> Self:
-        """What a local job's workers and servers are forked from."""
+        """The process that a local job's workers and servers are forked from."""
         command = (sys.executable, "-m", "edl.worker", "--nursery", settings.strategy)
         return cls(command, job_dir / "logs" / "nursery.log", settings.envs)
 
@@ -99,7 +99,7 @@ class Nursery:
     def await_ready(
         self, at_most_s: float, every_s: float, say: Callable[[str, float], None]
     ) -> None:
-        """Until it has its imports behind it; meanwhile `say` what is waited for, and how long by now.
+        """Wait until it has its imports behind it; `say` what is waited for, and how long by now.
 
         Raises JobError where it ends, or is not there `at_most_s` (0: ever) after.
         """

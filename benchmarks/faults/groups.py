@@ -26,9 +26,9 @@ from benchmarks.faults import tallying
 from benchmarks.faults.books import Books, balance
 from benchmarks.faults.pauses import Journal
 from benchmarks.faults.programs import Program, Unavailable, home
-from edl.cli import jobs
 from edl.common import storage
 from edl.common.settings import JobSettings
+from edl.jobs import local as jobs
 
 RECORDS = 14_400 * tallying.MINIBATCH  # more than any run has time for: each is due once
 _TASK = 8 * tallying.MINIBATCH  # records of a task, by default

@@ -23,10 +23,10 @@ from benchmarks.faults.programs import Unavailable
 from benchmarks.measure import commit
 from benchmarks.watching import follow
 from edl import __version__
-from edl.cli import jobs
 from edl.common import storage
 from edl.common.errors import EdlError
 from edl.common.settings import JobSettings
+from edl.jobs import local as jobs
 
 VERSION = f"edl {__version__} ({commit().partition(',')[0]})"
 START_S = 300.0  # the first job of an installation compiles its kernels
@@ -63,7 +63,7 @@ def zombie(peers: Path) -> Row:
 class _Job:
     """A running job, and what was done to it."""
 
-    job: jobs.Job
+    job: jobs.LocalJob
     journal: Path
     pids: tuple[int, ...] = ()  # of the killed or stopped
     at: float = 0.0  # the last kill
@@ -168,7 +168,7 @@ def _job(
             jobs.kill(job, process)
 
 
-def _ended(job: jobs.Job, process: subprocess.Popen[bytes]) -> bool:
+def _ended(job: jobs.LocalJob, process: subprocess.Popen[bytes]) -> bool:
     give_up = time.monotonic() + DEADLINE_S
     while process.poll() is None or not job.is_over():
         if time.monotonic() > give_up:

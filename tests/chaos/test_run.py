@@ -6,7 +6,7 @@ import pytest
 from tools import jobs, stage
 
 from edl.chaos import cell
-from edl.cli.jobs import Job
+from edl.jobs.local import LocalJob
 
 # Its last minibatch waits for the gate.
 HELD = """
@@ -40,7 +40,7 @@ def test_a_job_of_ones_own_survives_the_faults_that_are_asked_for(home, tmp_path
         *("--training_data", jobs.write_records(tmp_path / "records.npz", records)),
         *("--minibatch_size", 16, "--num_minibatches_per_task", 8, "--num_ps", 2, "--use_async"),
     )
-    client = Job(home / "jobs/hit").client(patience_s=300)
+    client = LocalJob(home / "jobs/hit").client(patience_s=300)
     revision = done = 0
     while not done:  # then all are there: who is not cannot be hit
         revision, status = client.status(revision, wait_s=1.0)
@@ -56,7 +56,7 @@ def test_a_job_of_ones_own_survives_the_faults_that_are_asked_for(home, tmp_path
     told = [json.loads(line) for line in (home / "jobs/hit/chaos.jsonl").read_text().splitlines()]
 
     assert 0 == stage.result(home, "hit")["exit_code"]
-    assert {0} == {*cell.books(tmp_path / "checkpoints", records, 1, 2).values()}
+    assert {0} == {*cell.counted(tmp_path / "checkpoints", records, 1, 2).values()}
     assert len(told) + 1 == len(said)
     assert {"SIGKILL", "SIGSTOP"} == {line["signal"] for line in told} - {"SIGCONT"}
     stopped = [line for line in told if line["signal"] == "SIGSTOP" and not line["missed"]]

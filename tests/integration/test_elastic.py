@@ -10,7 +10,7 @@ import pytest
 from tools.jobs import ZOO, Job, send, write_records
 from tools.stage import Stage, counts, each, edl, kill_jobs, owner
 
-from edl.cli.jobs import Job as CliJob
+from edl.jobs.local import LocalJob
 
 MINIBATCH = 16
 
@@ -66,7 +66,7 @@ def test_workers_are_scaled_up_and_down_from_the_command_line(tmp_path):
     job = Job(tmp_path / "unused", checkpoint_dir=str(checkpoints))
 
     edl(home, "train", *arguments, "--checkpoint_dir", checkpoints, "--detach")
-    client = CliJob(home / "jobs" / "elastic").client()
+    client = LocalJob(home / "jobs" / "elastic").client()
     deadline = time.monotonic() + 300
     try:
 

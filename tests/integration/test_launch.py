@@ -14,8 +14,8 @@ from typing import Any, Self
 import psutil
 import pytest
 
-from edl.cli.jobs import Job, kill
 from edl.common.identity import Identity
+from edl.jobs.local import LocalJob, kill
 from edl.launch import state
 from edl.master.client import MasterClient
 
@@ -38,7 +38,7 @@ class Launched:
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
         self.home = folder / "home"
-        self.job = Job(self.home / "jobs" / "it")
+        self.job = LocalJob(self.home / "jobs" / "it")
         self.flags = [*flags, "--job_name", "it", "--last_call", "0s"]
         self.processes: list[subprocess.Popen[bytes]] = []
 

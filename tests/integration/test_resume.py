@@ -17,8 +17,8 @@ from tools.jobs import ZOO, write_records
 from tools.servers import dense, table
 from tools.stage import edl, kill_jobs, result
 
-from edl.cli.jobs import Job
 from edl.common import storage
+from edl.jobs.local import LocalJob
 
 RECORDS, EPOCHS = 2048, 2
 
@@ -58,7 +58,7 @@ def interrupt(home, name, records, *arguments):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    job, until = Job(home / "jobs" / name), time.monotonic() + 300
+    job, until = LocalJob(home / "jobs" / name), time.monotonic() + 300
     while job.address() is None and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     client = job.client(patience_s=300)
@@ -146,7 +146,7 @@ def test_job_whose_processes_were_all_killed_at_once_goes_on_from_its_folder(tmp
         tmp_path, job_name="demo", use_async="true", snapshot_s=0.5, checkpoint_dir=folder
     )
     edl(home, "train", "--detach", *flags)
-    job = Job(home / "jobs" / "demo")
+    job = LocalJob(home / "jobs" / "demo")
     client, (revision, status) = job.client(patience_s=300), (0, {"records_done": 0})
     while status["records_done"] < RECORDS // 2:
         revision, status = client.status(revision, wait_s=1.0)

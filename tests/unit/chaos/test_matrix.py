@@ -6,6 +6,7 @@ import pytest
 
 from edl.chaos import matrix
 from edl.chaos.cell import Cell
+from edl.chaos.page import page as page_of
 from edl.common.errors import UsageError
 
 SOUND = Cell(
@@ -23,7 +24,7 @@ FREE = dataclasses.replace(SOUND, fault="none", phase="", loss=0.25)
 
 
 def test_a_cell_stands_where_its_fault_and_its_phase_meet():
-    page = matrix.page([FREE, SOUND], "edl chaos matrix")
+    page = page_of([FREE, SOUND], "edl chaos matrix")
 
     assert "| fault | pull |\n| --- | --- |\n| **kill worker** | 0.02 / 0.31 |" in page
     assert "1 cells run (1 faults, 1 phases), 1 sound, 0 failed, 0 without a meaning" in page
@@ -33,7 +34,7 @@ def test_a_cell_stands_where_its_fault_and_its_phase_meet():
 
 def test_a_cell_that_lost_something_cannot_be_overlooked():
     lost = dataclasses.replace(SOUND, outcome="failed", reason="records lost: 3", records_lost=3)
-    page = matrix.page([FREE, lost], "edl chaos matrix")
+    page = page_of([FREE, lost], "edl chaos matrix")
 
     assert "**failed** 0.02 / 0.31" in page
     assert "3 records lost" in page
@@ -42,7 +43,7 @@ def test_a_cell_that_lost_something_cannot_be_overlooked():
 
 def test_a_cell_without_a_meaning_says_why():
     none = dataclasses.replace(SOUND, outcome="not meaningful", reason="no worker runs")
-    page = matrix.page([FREE, none], "edl chaos matrix")
+    page = page_of([FREE, none], "edl chaos matrix")
 
     assert "| **kill worker** | (1) |" in page
     assert "1. not meaningful: no worker runs" in page

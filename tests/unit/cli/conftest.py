@@ -15,10 +15,10 @@ import yaml
 from tools.apiserver import ApiServer
 from tools.clustered import FLAGS, add_pod, say
 
-from edl.cli import jobs
 from edl.cli import main as cli
 from edl.common import paths, rpc
 from edl.common.settings import JobSettings
+from edl.jobs.local import LocalJob
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
 
@@ -144,7 +144,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
     monkeypatch.setenv("KUBECONFIG", str(path))
     # The official client reads the variable when it is imported.
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-    monkeypatch.setattr("edl.cli.cluster.PATIENCE_S", 0.5)
+    monkeypatch.setattr("edl.k8s.outside.job.PATIENCE_S", 0.5)
     yield found
     found.close()
 
@@ -175,15 +175,15 @@ def running() -> Iterator[Callable[[str], FakeMaster]]:
 
 
 @pytest.fixture
-def ended() -> Callable[..., jobs.Job]:
+def ended() -> Callable[..., LocalJob]:
     """Makes a job that is over: with a result, or (None) dead."""
 
-    def make(name: str, result: dict[str, Any] | None) -> jobs.Job:
+    def make(name: str, result: dict[str, Any] | None) -> LocalJob:
         folder, lock = paths.claim(name)
         os.close(lock)
         if result is not None:
             (folder / "result.json").write_text(json.dumps({**STATUS, "job_name": name, **result}))
-        return jobs.Job(folder)
+        return LocalJob(folder)
 
     return make
 

@@ -12,9 +12,9 @@ import yaml
 from tools.apiserver import ApiServer
 from tools.clustered import FLAGS, NOW, the_job
 
-from edl.cli import submit
 from edl.common.settings import JobSettings
 from edl.k8s import pods
+from edl.k8s.outside import submit
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -13,7 +13,7 @@ import yaml
 from tools.apiserver import ApiServer
 from tools.clustered import NOW, add_pod, say, the_job, waiting, wanted
 
-from edl.cli import rights
+from edl.k8s.outside import rights
 
 Run = Callable[..., tuple[int, str, str]]
 AT = ("demo", "-n", "lab")
@@ -639,7 +639,7 @@ def test_follow_shows_what_the_master_waits_for_and_the_end(
 def test_follow_of_a_job_that_fails_before_its_master_speaks_is_an_error(
     submitted: Run, server: ApiServer, meanwhile: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edl.cli.cluster_follow._LAST_STATUS_S", 0.2)
+    monkeypatch.setattr("edl.k8s.outside.follow._LAST_STATUS_S", 0.2)
 
     def cluster() -> None:
         server.wait_until(lambda: ("networkpolicies", "edl-demo") in server.objects)

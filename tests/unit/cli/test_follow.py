@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edl.cli import jobs, logs
 from edl.common import paths
 from edl.common.identity import IDENTITY_VARIABLE, Identity
+from edl.jobs import local as jobs
 
 HERE = Path(__file__).parent
 
@@ -155,7 +155,7 @@ def test_a_master_whose_supervisor_is_killed_is_followed_to_its_end(
 def test_followed_log_ends_with_the_job(started: list[subprocess.Popen[str]]) -> None:
     process = launch(started, "stop")
     read_until(process, "running")
-    lines = logs.lines(jobs.find("census"), role="master", follow=True)
+    lines = jobs.find("census").lines(role="master", follow=True)
 
     os.killpg(process.pid, signal.SIGINT)
 

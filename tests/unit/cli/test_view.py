@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from edl.cli import view
 from edl.cli.next_command import next_command
 from edl.cli.screen import JsonScreen, LiveScreen, PlainScreen
 from edl.common.clock import FakeClock
+from edl.jobs import view
 
 
 def drawn(renderable: Any, width: int = 100) -> str:

@@ -14,7 +14,8 @@ import pytest
 from tools.apiserver import ApiServer
 
 from edl.common.identity import Identity
-from edl.k8s import decide, names, objects, pods
+from edl.common.retry import Backoff
+from edl.k8s import decide, masters, names, objects, pods
 from edl.k8s import keys as keys_module
 from edl.k8s import reflector as reflector_module
 from edl.k8s.api import Api
@@ -31,9 +32,8 @@ CONFIG, STATUS = ("configmaps", "edl-demo"), ("configmaps", "edl-demo-status")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Pauses that a test need not wait for."""
-    monkeypatch.setattr(keys_module, "_FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(reflector_module, "_PAUSE_S", 0.05)
-    monkeypatch.setattr(reflector_module, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(keys_module, "_BACKOFF", Backoff(0.02, 60.0))
+    monkeypatch.setattr(reflector_module, "_BACKOFF", Backoff(0.05, 0.05))
     monkeypatch.setattr(decide, "_LEFT_S", 0.05)
 
 
@@ -300,8 +300,7 @@ def test_masters_that_die_soon_after_their_start_are_made_after_growing_pauses(
 ):
     """Broken once: the pause does not grow."""
     times = [0.0]
-    monkeypatch.setattr(decide, "_FIRST_PAUSE_S", 100.0)
-    monkeypatch.setattr(decide, "_LONGEST_PAUSE_S", 1000.0)
+    monkeypatch.setattr(masters, "PAUSES", Backoff(100.0, 1000.0))
     controller = Controller(api, clock=lambda: times[0])
     controller.start()
     submit(api)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from edl.common.identity import Identity
 from edl.k8s import decide as module
-from edl.k8s import job as edljob_module
-from edl.k8s import names, objects, observe
-from edl.k8s.decide import OTHERS, Action, Memory, Seen, decide
+from edl.k8s import job_status, names, objects, observe
+from edl.k8s.decide import OTHERS, Action, Seen, decide
+from edl.k8s.masters import IMAGE_S, PAUSES, SOON_S, Memory
 
 from .edljobs import edljob, pod, told
 
@@ -101,13 +101,13 @@ class World:
 
     def pods(self, *roles: str) -> list[Any]:
         found = [each for (kind, _), each in self.objects.items() if kind == "Pod"]
-        return edljob_module.of_role(found, *(roles or ("master", "ps", "worker")))
+        return job_status.of_role(found, *(roles or ("master", "ps", "worker")))
 
     def serving(self) -> list[str]:
         return [
             each["metadata"]["name"]
             for each in self.pods("master")
-            if edljob_module.lives(each) and observe.deletion(each) is None
+            if job_status.lives(each) and observe.deletion(each) is None
         ]
 
 
@@ -137,7 +137,7 @@ class Looker:
         for _ in range(20):
             if not self.look():
                 return
-            self.world.now += module._LONGEST_PAUSE_S
+            self.world.now += PAUSES.longest_s
         raise AssertionError("there is always something to do")
 
 
@@ -209,7 +209,7 @@ def test_of_two_masters_that_two_controllers_made_the_older_one_ends():
 def test_a_master_that_lives_long_enough_is_forgiven():
     world, looker = settled()
     pauses = []
-    for lifetime_s in (module.SOON_S, 1.0, 1.0, 1.0, module.SOON_S, 1.0):
+    for lifetime_s in (SOON_S, 1.0, 1.0, 1.0, SOON_S, 1.0):
         looker.look()
         world.now += lifetime_s
         looker.look()
@@ -324,7 +324,7 @@ def test_whatever_happens_there_is_never_a_second_master_and_in_the_end_there_is
     world.now += module.GOES_S
     lookers[1].settle()
     assert all(
-        observe.deletion(each) is not None for each in world.pods() if edljob_module.lives(each)
+        observe.deletion(each) is not None for each in world.pods() if job_status.lives(each)
     )
 
 
@@ -355,7 +355,7 @@ def test_a_master_whose_image_cannot_be_pulled_is_told_of_and_fails_after_the_do
     memory, _ = look(world, looker.memory)
     waits = copy.deepcopy(world.job["status"])
 
-    world.now += module.IMAGE_S
+    world.now += IMAGE_S
     memory, actions = look(world, memory)
     failed = copy.deepcopy(world.job["status"])
     del world.objects["Pod", name]

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edl
-from edl.cli.submit import plan
 from edl.common.errors import UsageError
 from edl.common.resolve import resolve
 from edl.common.settings import JobSettings, knobs
 from edl.k8s import job as edljob_module
 from edl.k8s import pods
 from edl.k8s.allowed import Allowed, Installed
-from edl.k8s.job import Problem, Situation, adopted, difference, outlives, status, wanted
+from edl.k8s.job import adopted, outlives, wanted
+from edl.k8s.job_status import Problem, Situation, difference, exit_code, status
+from edl.k8s.outside.submit import plan
 
 from .edljobs import edljob, ended, pod, told
 
@@ -452,7 +453,7 @@ def test_a_lost_status_is_made_up_for_by_a_pod_that_ended_by_itself(code, delete
     master = pod(job, "master", phase="Failed" if code else "Succeeded", **about)
     master["status"]["containerStatuses"] = ended(code, "Error" if code else "Completed")
 
-    assert edljob_module.exit_code(told(), [master]) == decided
+    assert exit_code(told(), [master]) == decided
 
 
 VALUES = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))

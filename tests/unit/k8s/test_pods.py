@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from edl.common.errors import UsageError
 from edl.common.settings import JobSettings
 from edl.k8s import names, objects, pods
+from edl.runtime.base import Replica
 
 
 def settings(**more) -> JobSettings:
@@ -48,10 +49,8 @@ def test_no_secret_stands_in_a_pod_or_the_config():
 
     pod = pods.replica(
         made["worker"],
+        Replica("worker", 0, "a1"),
         job="demo",
-        role="worker",
-        index=0,
-        incarnation="a1",
         arguments=(),
         env=env,
         owner=None,

@@ -23,10 +23,8 @@ TEMPLATES = pods.templates(JobSettings(job_name=JOB, image_name="edl:1"))
 def make(role, index, incarnation, env, arguments, memory):
     return pods.replica(
         TEMPLATES["ps" if role == "server" else "worker"],
+        Replica(role, index, incarnation),
         job=JOB,
-        role=role,
-        index=index,
-        incarnation=incarnation,
         arguments=arguments,
         env=env,
         owner=None,

@@ -54,11 +54,11 @@ def test_a_range_of_nodes(text, nodes):
 
 
 def test_settings_come_back_from_a_job_s_folder(tmp_path):
-    given = LaunchSettings("j", 1, 2, "/c", lease_s=7.0)
+    given = LaunchSettings("j", 1, 2, "/c", silent_s=7.0)
     (tmp_path / "settings.json").write_text(given.to_json())
 
     assert given == LaunchSettings.of_job(tmp_path)
-    assert (1, 2, 7.0) == (given.policy.min_nodes, given.policy.max_nodes, given.policy.lease_s)
+    assert (1, 2, 7.0) == (given.policy.min_nodes, given.policy.max_nodes, given.policy.silent_s)
 
 
 def test_a_folder_without_settings_is_named(tmp_path):

@@ -153,7 +153,7 @@ def test_a_round_goes_on_when_the_coordinator_is_started_anew(served):
 
 
 def test_a_node_whose_line_breaks_is_lost_within_seconds(served):
-    job = served(lease_s=1e6)
+    job = served(silent_s=1e6)
     node = job.node()
     node.join(1, "h:0", 0)
 

@@ -16,10 +16,11 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.common import rpc
+from edl.common import paths, rpc
 from edl.common.errors import CheckpointError, Unreachable
 from edl.common.identity import Identity
 from edl.common.settings import JobSettings
+from edl.master.client import MasterClient
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import master_pb2 as pb
@@ -245,14 +246,14 @@ def test_a_server_finds_a_master_that_came_back_at_another_address(tmp_path):
         )
         for m in masters
     ]
-    line = server_module.MasterLine(first.address, Identity("secret"), str(tmp_path))
-    line.call("Heartbeat", pb.HeartbeatRequest(version=1))
+    line = MasterClient(first.address, token="secret", where=lambda: paths.master_address(tmp_path))
+    line.call_once("Heartbeat", pb.HeartbeatRequest(version=1))
     (tmp_path / "master.json").write_text(json.dumps({"address": second.address}))
     first.stop(0)
 
     with pytest.raises(Unreachable):
-        line.call("Heartbeat", pb.HeartbeatRequest(version=2))
-    line.call("Heartbeat", pb.HeartbeatRequest(version=2))
+        line.call_once("Heartbeat", pb.HeartbeatRequest(version=2))
+    line.call_once("Heartbeat", pb.HeartbeatRequest(version=2))
 
     line.close()
     second.stop(0)

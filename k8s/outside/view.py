@@ -1,4 +1,4 @@
-"""What the cluster says of a job as text: its pods, what they use, its events. Pure."""
+"""A job of a cluster as text: its pods, what they use, its events. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ..common.errors import UsageError
-from ..k8s import names, observe
-from ..k8s.api import Object
-from .cluster import event_time
-from .jobs import Status
+from ...common.errors import UsageError
+from ...jobs import view
+from ...jobs.job import Status
+from .. import names, observe
+from ..api import Object
+from .state import event_time
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -25,7 +27,7 @@ Row = dict[str, Any]
 
 
 def pod_row(pod: Object, now: datetime.datetime) -> Row:
-    """What is told of a pod: its state in a word, and what it waits for or how it ended."""
+    """Return what is told of a pod: its state in a word, and what it waits for or how it ended."""
     about, status = pod["metadata"], pod.get("status") or {}
     labels = about.get("labels") or {}
     seen = observe.observe(pod)
@@ -94,10 +96,20 @@ def events_table(rows: Sequence[Row], wide: bool) -> Table:
     return table
 
 
+def description(
+    status: Status, pods: Sequence[Row], events: Sequence[Row], wide: bool
+) -> list[RenderableType]:
+    """Return the panel of a job, the table of its pods and, if there are any, of its events."""
+    parts: list[RenderableType] = [view.panel(status), "", pods_table(pods, wide)]
+    if events:
+        parts += ["", events_table(events, wide)]
+    return parts
+
+
 def usage_rows(
     pods: Sequence[Object], metrics: Sequence[Object] | None, status: Status
 ) -> list[Row]:
-    """What each pod asks for, uses (None: nobody measures) and does."""
+    """Return what each pod asks for, uses (None: nobody measures) and does."""
     used = {each["metadata"]["name"]: each for each in metrics or ()}
     rates = {
         ("worker", each.get("index")): each.get("records_per_s")
@@ -180,7 +192,7 @@ def _age_s(text: str | None, now: datetime.datetime) -> float | None:
 
 
 def _age(seconds: float | None) -> str:
-    """As kubectl tells it: 42s, 12m, 5h, 3d."""
+    """Return an age as kubectl tells it: 42s, 12m, 5h, 3d."""
     if seconds is None:
         return "-"
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):

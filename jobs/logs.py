@@ -5,44 +5,44 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..common.errors import UsageError
-from .jobs import Job
 
 # A file that grows has no event in the standard library; four looks a second cost nothing.
 _LOOK_S = 0.25
 
 
 def lines(
-    job: Job,
+    folder: Path,
+    is_over: Callable[[], bool],
     *,
     role: str | None = None,
     index: int | None = None,
     tail: int | None = None,
     follow: bool = False,
 ) -> Iterator[str]:
-    """All lines, or the last `tail` of each file; with `follow` also what comes until the job ends.
+    """Yield all lines, or the last `tail` of each file; with `follow` also what comes until the end.
 
-    Raises UsageError where the job has no such log.
+    `folder` is the job's. Raises UsageError where the job has no such log.
     """
     if index is not None and role is None:
         raise UsageError("--index needs --role: worker, server or master.")
     pattern = f"{role or '*'}-{index}" if index is not None else f"{role}*" if role else "*"
-    folder = job.folder / "logs"
-    names = sorted(path.stem for path in folder.glob("*.log"))
-    chosen = sorted(path.stem for path in folder.glob(f"{pattern}.log"))
+    logs = folder / "logs"
+    names = sorted(path.stem for path in logs.glob("*.log"))
+    chosen = sorted(path.stem for path in logs.glob(f"{pattern}.log"))
     if not chosen and not follow:
         raise UsageError(
-            f"Job {job.name!r} has no such log; there are: {', '.join(names) or 'none yet'}."
+            f"Job {folder.name!r} has no such log; there are: {', '.join(names) or 'none yet'}."
         )
     several = len(chosen) != 1 or (follow and index is None and role != "master")
     readers: dict[Path, _Reader] = {}
     first = True
     while True:
-        over = job.is_over()  # asked before reading: what was written before the end is read
-        for path in sorted(folder.glob(f"{pattern}.log")):
+        over = is_over()  # asked before reading: what was written before the end is read
+        for path in sorted(logs.glob(f"{pattern}.log")):
             reader = readers.setdefault(path, _Reader(path))
             fresh = reader.lines(last=over or not follow)
             kept = deque(fresh, maxlen=tail if first else None)
@@ -62,7 +62,7 @@ class _Reader:
         self._rest = b""
 
     def lines(self, *, last: bool) -> Iterator[str]:
-        """What is new; with `last` also a line without an end."""
+        """Return what is new; with `last` also a line without an end."""
         data = self._rest
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(self._offset)

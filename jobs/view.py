@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .jobs import ENDED, Status
+from .job import ENDED, Status
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -75,7 +75,7 @@ def panel(status: Status) -> RenderableType:
 
 
 def line(status: Status) -> str:
-    """Where the job stands, in one line."""
+    """Return where the job stands, in one line."""
     parts = [str(status.get("state", "?")), _progress(status)]
     parts += _figures(status)
     tasks = status.get("tasks") or {}
@@ -88,7 +88,7 @@ def line(status: Status) -> str:
 
 
 def summary(status: Status, next_command: str = "") -> list[str]:
-    """What a job that ended has to tell."""
+    """Return what a job that ended has to tell."""
     if status.get("command") == "launch":
         rows = [("state", _end(status)), ("time", duration(status.get("started_s_ago")))]
         rows += [*_launched(status), ("next", next_command)]
@@ -117,13 +117,13 @@ def summary(status: Status, next_command: str = "") -> list[str]:
 
 
 def _resume_command(status: Status) -> str:
-    """What goes on with a training job that ended too early."""
+    """Return what goes on with a training job that ended too early."""
     resume = status.get("resume")
     return f"edl train --resume {shlex.quote(resume)}" if resume else ""
 
 
 def jobs_table(statuses: Sequence[Status], wide: bool = False) -> Table:
-    """One row per job; 80 columns are enough, unless it is wide."""
+    """Make a table of one row per job; 80 columns are enough, unless it is wide."""
     from rich.table import Table
     from rich.text import Text
 
@@ -164,7 +164,7 @@ def _more(status: Status) -> list[str]:
 
 
 def events(told: Sequence[Status]) -> Table:
-    """What happened in a job, with the time since it began."""
+    """Make a table of what happened in a job, with the time since it began."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
@@ -286,7 +286,7 @@ def _replicas(status: Status) -> Table:
 
 
 def _launched(status: Status) -> list[tuple[str, str]]:
-    """What there is to say of a launched job, whose records are its script's own."""
+    """Return what there is to say of a launched job, whose records are its script's own."""
     least, most = status.get("min_nodes"), status.get("max_nodes")
     running = sum(node["state"] in ("running", "finished") for node in status.get("nodes") or ())
     now = [f"round {status['round']}"] if status.get("round") else []
@@ -335,7 +335,7 @@ def _nodes(status: Status) -> Table:
 
 
 def _quarantined(found: Iterable[Status]) -> list[str]:
-    """One line per place: file, record numbers, the error."""
+    """Return one line per place: file, record numbers, the error."""
     return [
         f"{entry.get('source') or '?'} {_numbers(entry.get('records') or [])}: {entry.get('error')}"
         f"{_places(entry.get('where') or [])}"
@@ -372,7 +372,7 @@ def _end(status: Status) -> str:
 
 
 def _mean_rate(status: Status) -> str:
-    """Of this run: what an earlier one did, it did in its own time."""
+    """Return the rate of this run: what an earlier one did, it did in its own time."""
     seconds = status.get("run_s") or status.get("started_s_ago")
     done = (status.get("records_done") or 0) - (status.get("records_before") or 0)
     return f" · {done / seconds:,.0f} records/s in the mean" if seconds and done > 0 else ""
@@ -390,7 +390,7 @@ def _counted(replicas: Sequence[Status] | None) -> str:
 
 
 def _is_there(replica: Status) -> bool:
-    """It runs, or is to: one that has left counts no more."""
+    """Return whether it runs, or is to: one that has left counts no more."""
     return replica.get("state") != "left"
 
 

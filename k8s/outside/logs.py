@@ -9,24 +9,34 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
-from ..common.errors import EdlError, PeerError, UsageError
-from ..k8s import names, observe
-from ..k8s.api import Object
-from ..k8s.reflector import Change, Reflector
-from .cluster import ClusterJob
-from .jobs import ENDED
+from ...common.errors import EdlError, PeerError, UsageError
+from ...jobs.job import ENDED, Status
+from .. import names, observe
+from ..api import Api, Object
+from ..reflector import Change, Reflector
 
 _LOOK_S = 2.0  # whether the job is over
 _COMPONENTS = {"server": "ps"}
 
 
+class _Job(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def api(self) -> Api: ...
+    def status(self) -> Status: ...
+    def pods(self, *components: str) -> list[Object]: ...
+
+
 def lines(
-    job: ClusterJob, *, role: str | None, index: int | None, tail: int | None, follow: bool
+    job: _Job, *, role: str | None, index: int | None, tail: int | None, follow: bool
 ) -> Iterator[str]:
-    """All lines, or the last `tail` of each pod, with its replica before them where there are several;
-    `follow`: also what comes until the job ends. Raises UsageError where there is no such pod."""
+    """Yield all lines, or the last `tail` of each pod, with its replica before them if several.
+
+    `follow`: also what comes until the job ends. Raises UsageError where there is no such pod.
+    """
     if index is not None and role is None:
         raise UsageError("--index needs --role: worker, server or master.")
     component = [_COMPONENTS.get(role, role)] if role else []
@@ -50,7 +60,7 @@ def lines(
 
 class _Follower:
     def __init__(
-        self, job: ClusterJob, component: list[str], index: int | None, tail: int | None
+        self, job: _Job, component: list[str], index: int | None, tail: int | None
     ) -> None:
         self._job = job
         self._index = index
@@ -102,7 +112,7 @@ class _Follower:
             threading.Thread(target=self._copy, args=(pod,), daemon=True).start()
 
     def _fresh(self) -> Iterator[str]:
-        """What comes for a while."""
+        """Yield what comes for a while."""
         wait_s = _LOOK_S if self._reading else _LOOK_S / 4
         while True:
             try:
@@ -134,7 +144,7 @@ def _is_of(pod: Object, index: int | None) -> bool:
 
 
 def _replica(pod: Object) -> str:
-    """As the files of a job of this machine are called: master, server-0, worker-1."""
+    """Return the name that its file has on this machine: master, server-0, worker-1."""
     labels = pod["metadata"]["labels"]
     role = labels.get(names.ROLE_LABEL, "?")
     if role == "master":
@@ -143,7 +153,7 @@ def _replica(pod: Object) -> str:
 
 
 def _has_begun(pod: Object) -> bool:
-    """Whether there is a log: asked before, the API server refuses."""
+    """Return whether there is a log: asked before, the API server refuses."""
     found: list[dict[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or []
     if found:
         return any({"running", "terminated"} & (each.get("state") or {}).keys() for each in found)

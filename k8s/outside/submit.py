@@ -1,4 +1,4 @@
-"""What a submission makes in a cluster: the objects of a batch Job, or one EdlJob.
+"""Submit a job to a cluster: make the objects of a batch Job, or one EdlJob.
 
 Where a controller runs, an EdlJob says what is wanted and the controller makes the rest. Where none
 does, all is made here: first a Job that does not run, which owns everything, then what its pod needs,
@@ -18,12 +18,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..common.errors import UsageError
-from ..common.identity import Identity
-from ..common.settings import JobSettings, knobs
-from ..k8s import names, objects, pods
-from ..k8s.api import NEWEST, Api, ApiError, Features, Object
-from .cluster import ClusterJob
+from ...common.errors import UsageError
+from ...common.identity import Identity
+from ...common.settings import JobSettings, knobs
+from .. import names, objects, pods
+from ..api import NEWEST, Api, ApiError, Features, Object
+from .job import ClusterJob
 
 KINDS = ("auto", "job", "edljob")
 CONTROLLER_LEASE = "edl-controller"
@@ -37,7 +37,7 @@ Templates = dict[str, Object]
 
 
 def plan(settings: JobSettings, kind: str = "job", features: Features = NEWEST) -> list[Object]:
-    """All that a submission makes, in order, without what only the moment gives (token, owner).
+    """Return all that a submission makes, in order, without what the moment gives (token, owner).
 
     Raises UsageError. `kind` is job or edljob.
     """
@@ -57,7 +57,7 @@ def plan(settings: JobSettings, kind: str = "job", features: Features = NEWEST) 
 
 
 def as_yaml(settings: JobSettings, kind: str) -> str:
-    """What `plan` makes, for reading; of an EdlJob for kubectl."""
+    """Return what `plan` makes, for reading; of an EdlJob for kubectl."""
     import yaml
 
     class Plain(yaml.SafeDumper):
@@ -197,7 +197,7 @@ def _overlays(path: str) -> dict[str, Any]:
 
 
 def _functions(path: str) -> Any:
-    """What has with_pod: the object `cluster` of the file, as ElasticDL has it, or the file itself."""
+    """Return what has with_pod: the object `cluster` of the file (ElasticDL's way), or the file."""
     try:
         module = SimpleNamespace(**runpy.run_path(path))
     except OSError as error:
@@ -214,7 +214,7 @@ def _functions(path: str) -> Any:
 
 
 def _called(functions: Any, name: str, given: Object, path: str) -> Object:
-    """What the function makes of it; one that returns nothing has changed it in place."""
+    """Return what the function makes of it; one that returns nothing has changed it in place."""
     function = getattr(functions, name, None)
     if not callable(function):
         return given
@@ -273,7 +273,7 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
 
 
 def _said(settings: JobSettings) -> dict[str, Any]:
-    """What is not as by default, and has no field of its own."""
+    """Return what is not as by default, and has no field of its own."""
     return {
         knob.name: value
         for knob in knobs()
@@ -303,7 +303,7 @@ def _role(base: Templates, changed: Templates, role: str) -> Object:
 
 
 def difference(base: Any, changed: Any) -> Any:
-    """What laid over `base` (pods.merged) gives `changed`, where anything does; None: they are equal."""
+    """Return what laid over `base` (pods.merged) gives `changed`, if anything; None: equal."""
     if base == changed:
         return None
     if isinstance(base, Mapping) and isinstance(changed, Mapping):

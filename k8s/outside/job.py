@@ -9,34 +9,26 @@ watches. What the master says is read from the ConfigMap of its status.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..common.errors import JobError, UsageError
-from ..k8s import names, objects, observe
-from ..k8s.api import Api, ApiError, Object
-from . import rights
-from .jobs import ENDED, Status
+from ...common.errors import JobError, Unreachable, UsageError
+from ...jobs.job import ENDED, INTERRUPTED, Report, Status
+from ...jobs.wait import GOALS
+from .. import names, objects
+from ..api import Api, ApiError, Object
+from . import logs, rights, state, view
 
 # Nobody waits longer for an answer in front of a terminal.
 PATIENCE_S = 8.0
-SUSPENDED = "edl.dev/suspended"  # annotation of a batch Job, whose parallelism is 0 then
 SUSPENDING_S = 120.0  # a master has 60 s and the drain's to go
 _CANCEL_GRACE_S = 1  # 0 would forget the pod while its node may still run it
-_INTERRUPTED = 130
 _LOOK_S = 0.5
 _TRIES = 5  # of a change that somebody else's crossed
-_PHASES = {
-    "Pending": "starting",
-    "Running": "running",
-    "Suspended": "suspended",
-    "Stopping": "stopping",
-    "Succeeded": "done",
-    "Failed": "failed",
-}
 
 
 @contextlib.contextmanager
@@ -56,11 +48,19 @@ class ClusterJob:
 
     def __init__(self, api: Api, name: str) -> None:
         self.api = api
-        self.name = name
+        self._name = name
         self._object = names.object_name(name)
 
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def where(self) -> str:
+        return f"{self.name} -n {self.api.namespace}"
+
     def top(self) -> Object:
-        """Its top object, an EdlJob or a Job. Raises UsageError where there is no such job."""
+        """Return its top object, an EdlJob or a Job. Raises UsageError if there is no such job."""
         unseen: list[ApiError] = []
         for kind, name in ((names.KIND, self.name), ("Job", self._object)):
             try:
@@ -70,7 +70,7 @@ class ClusterJob:
                     raise
                 unseen.append(error)
                 continue
-            if found is not None and _is_ours(top := {**found, "kind": kind}):
+            if found is not None and state.is_ours(top := {**found, "kind": kind}):
                 return top
         if len(unseen) == 2:
             raise unseen[0]
@@ -84,17 +84,20 @@ class ClusterJob:
         """The state now. Raises UsageError where there is no such job."""
         top = self.top()
         said = self.api.get("ConfigMap", names.object_name(self.name, "status"))
-        return status_of(self.name, top, said, self.pods("master"))
+        return state.status_of(self.name, top, said, self.pods("master"))
 
-    def status_if_there(self) -> Status | None:
-        """As `status`; None where there is no such job any more."""
+    def look(self) -> Status | None:
         try:
             return self.status()
         except UsageError:
             return None
+        except ApiError as error:
+            if error.status < 500 and error.status != 429:
+                raise
+            raise Unreachable(str(error)) from error  # it passes
 
-    def metrics(self) -> list[Object] | None:
-        """What its pods use; None where the cluster has nobody who measures."""
+    def _metrics(self) -> list[Object] | None:
+        """Return what its pods use; None where the cluster has nobody who measures."""
         try:
             return self.api.list("PodMetrics", names.selector(self.name))[0]
         except ApiError as error:
@@ -104,7 +107,7 @@ class ClusterJob:
 
     def pods(self, *components: str) -> list[Object]:
         items, _ = self.api.list("Pod", names.selector(self.name, *components))
-        return sorted(items, key=order)
+        return sorted(items, key=state.order)
 
     def scale(self, num_workers: int) -> int:
         """Want so many workers; how many were wanted before."""
@@ -122,22 +125,23 @@ class ClusterJob:
         self._want(change)
         return before
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str) -> str:
         """End it in order: workers hand back, a checkpoint is written."""
-        if _is_suspended(self._going_on()):
+        if state.is_suspended(self._going_on()):
             raise JobError(
                 f"Job {self.name!r} is suspended, so that nobody is there to end it in order: "
                 f"`edl resume` it first, or `edl cancel` it."
             )
         self._want(lambda wanted: wanted.update(stop=reason))
+        return f"is stopping: `edl status {self.where}` shows when it has."
 
     def suspend(self, force: bool = False) -> None:
         """End its pods, keep where it is. Raises UsageError where it would begin anew and `force` is
         not given."""
         top = self._going_on()
-        if _is_suspended(top):
+        if state.is_suspended(top):
             raise JobError(f"Job {self.name!r} is suspended already: `edl resume` goes on.")
-        if not force and not _is_durable(top):
+        if not force and not state.is_durable(top):
             raise UsageError(
                 f"Job {self.name!r} has no --job_volume: its journal ends with its pods, and it "
                 "would begin anew. Stop it with a checkpoint (`edl stop`), or say --force."
@@ -145,7 +149,7 @@ class ClusterJob:
         if top["kind"] == names.KIND:
             self.api.patch(names.KIND, self.name, {"spec": {"suspend": True}})
             return
-        self._pause({SUSPENDED: "true"})
+        self._pause({state.SUSPENDED: "true"})
         self._await_master_gone()
         self._delete_pods(None, "ps")  # each leaves a snapshot
         self._delete_pods(_CANCEL_GRACE_S, "worker")  # whom would they hand back to?
@@ -153,12 +157,12 @@ class ClusterJob:
     def resume(self) -> None:
         """Go on where it was suspended."""
         top = self._going_on()
-        if not _is_suspended(top):
+        if not state.is_suspended(top):
             raise JobError(f"Job {self.name!r} is not suspended.")
         if top["kind"] == names.KIND:
             self.api.patch(names.KIND, self.name, {"spec": {"suspend": False}})
             return
-        about = {"annotations": {SUSPENDED: None}}
+        about = {"annotations": {state.SUSPENDED: None}}
         self.api.patch("Job", self._object, {"metadata": about, "spec": {"parallelism": 1}})
 
     def cancel(self, reason: str) -> None:
@@ -173,8 +177,8 @@ class ClusterJob:
         self._delete_pods(_CANCEL_GRACE_S)
         self._await_master_gone()  # it would write another status over this one
         self._delete_pods(_CANCEL_GRACE_S)  # which it made meanwhile
-        ended = {"state": "failed", "exit_code": _INTERRUPTED, "message": reason, "resume": None}
-        body = objects.status(self.name, json.dumps({**_idle(status), **ended}))
+        ended = {"state": "failed", "exit_code": INTERRUPTED, "message": reason, "resume": None}
+        body = objects.status(self.name, json.dumps({**state.idle(status), **ended}))
         about = {**objects.owner_reference(top), "blockOwnerDeletion": False}
         body["metadata"]["ownerReferences"] = [about]
         name = body["metadata"]["name"]
@@ -182,20 +186,49 @@ class ClusterJob:
             self.api.create("ConfigMap", body)
         else:
             self.api.patch("ConfigMap", name, {"data": body["data"]})
-        if of_controller and not _is_suspended(top):
+        if of_controller and not state.is_suspended(top):
             self.api.patch(names.KIND, self.name, {"spec": {"suspend": False}})
 
     def delete(self) -> None:
-        """It and all that is of it."""
+        """Delete it and all that is of it."""
         top = self.top()
         self.api.delete(top["kind"], top["metadata"]["name"], policy="Background")
 
-    def events(self) -> list[Object]:
-        """What the cluster says of its objects, oldest first."""
+    def lines(
+        self, *, role: str | None, index: int | None, tail: int | None, follow: bool
+    ) -> Iterator[str]:
+        return logs.lines(self, role=role, index=index, tail=tail, follow=follow)
+
+    def events(self) -> Report:
+        now = datetime.datetime.now(datetime.UTC)
+        rows = [view.event_row(event, now) for event in self._events()]
+        empty = "No events: a cluster keeps them for an hour or so."
+        return Report(rows, lambda wide: view.events_table(rows, wide), empty)
+
+    def describe(self) -> Report:
+        """Return its state, its pods and what they wait for, its events."""
+        status, pods, events = self.status(), self.pods(), self._events()
+        now = datetime.datetime.now(datetime.UTC)
+        rows = [view.pod_row(pod, now) for pod in pods]
+        told = [view.event_row(event, now) for event in events]
+        return Report(
+            {"status": status, "pods": rows, "events": told},
+            lambda wide: view.description(status, rows, told, wide),
+        )
+
+    def usage(self) -> tuple[Report, bool]:
+        """Return what its pods ask for, use and do; whether somebody measures what they use."""
+        metrics = self._metrics()
+        rows = view.usage_rows(self.pods(), metrics, self.status())
+        measured = metrics is not None
+        return Report(rows, lambda wide: view.usage_table(rows, measured)), measured
+
+    def _events(self) -> list[Object]:
+        """Return what the cluster says of its objects, oldest first."""
         found, _ = self.api.list("Event")
         pods = {pod["metadata"]["name"] for pod in self.pods()}
         mine = [e for e in found if self._is_mine(e.get("involvedObject") or {}, pods)]
-        return sorted(mine, key=event_time)
+        return sorted(mine, key=state.event_time)
 
     def _is_mine(self, about: dict[str, Any], pods: set[str]) -> bool:
         kind, name = about.get("kind", ""), about.get("name", "")
@@ -211,9 +244,9 @@ class ClusterJob:
         """The top object of a job that is not over. Raises JobError."""
         top = self.top()
         said = self.api.get("ConfigMap", names.object_name(self.name, "status"))
-        state = status_of(self.name, top, said, [])["state"]
-        if state in ENDED:
-            raise JobError(f"Job {self.name!r} is over: {state}.")
+        found = state.status_of(self.name, top, said, [])["state"]
+        if found in ENDED:
+            raise JobError(f"Job {self.name!r} is over: {found}.")
         return top
 
     def _pause(self, annotations: dict[str, str]) -> None:
@@ -222,7 +255,7 @@ class ClusterJob:
 
     def _await_master_gone(self) -> None:
         give_up = time.monotonic() + SUSPENDING_S
-        while live := _alive(self.pods("master")):
+        while live := state.alive(self.pods("master")):
             if time.monotonic() > give_up:
                 raise JobError(
                     f"The master's pod {live[0]['metadata']['name']} has not ended for "
@@ -255,6 +288,44 @@ class ClusterJob:
         raise JobError(f"Job {self.name!r} is being changed by others: try again.")
 
 
+class ClusterJobs:
+    """All jobs of a namespace."""
+
+    starting = "submit"
+    goals = GOALS
+    look_every_s = 1.0
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    @property
+    def place(self) -> str:
+        return f"the namespace {self.api.namespace}"
+
+    def find(self, name: str | None) -> ClusterJob:
+        if name is None:
+            found = self.statuses()
+            running = [each for each in found if each["state"] not in ENDED]
+            chosen = next((those for those in (running, found) if len(those) == 1), None)
+            if chosen is None:
+                known = ", ".join(each["job_name"] for each in running or found)
+                raise UsageError(
+                    f"Which job? There are: {known}."
+                    if known
+                    else f"There are no jobs in {self.place}: `edl submit` makes one."
+                )
+            name = chosen[0]["job_name"]
+        job = ClusterJob(self.api, name)
+        job.top()
+        return job
+
+    def names(self) -> list[str]:
+        return [str(status["job_name"]) for status in self.statuses()]
+
+    def statuses(self) -> list[Status]:
+        return all_jobs(self.api)
+
+
 def all_jobs(api: Api) -> list[Status]:
     """The status of each job of the namespace, by time of start."""
     selector = "app.kubernetes.io/name=edl,app.kubernetes.io/component=job"
@@ -264,8 +335,8 @@ def all_jobs(api: Api) -> list[Status]:
     said = {each["metadata"]["name"]: each for each in maps}
     masters, _ = api.list("Pod", f"app.kubernetes.io/name=edl,{names.ROLE_LABEL}=master")
     return [
-        status_of(
-            name := _name_of(each),
+        state.status_of(
+            name := state.name_of(each),
             each,
             said.get(names.object_name(name, "status")),
             [m for m in masters if m["metadata"]["labels"][names.JOB_LABEL] == name],
@@ -275,7 +346,7 @@ def all_jobs(api: Api) -> list[Status]:
 
 
 def _visible(api: Api, kind: str, selector: str) -> list[Object]:
-    """Those of a kind; none where the cluster does not know it, or the user may not see it."""
+    """Return those of a kind; none if the cluster does not know it, or the user may not see it."""
     try:
         return api.list(kind, selector)[0]
     except ApiError as error:
@@ -292,108 +363,3 @@ def _may_list(api: Api, kind: str) -> bool:
     except ApiError:
         return False
     return True
-
-
-def status_of(name: str, top: Object, said: Object | None, masters: Sequence[Object]) -> Status:
-    """What the master said last, as far as it still holds: it may be gone since, or not be there yet.
-    Pure."""
-    status: Status = {"job_name": name, "state": "starting"}
-    if said is not None:
-        status |= json.loads(said["data"][objects.STATUS])
-    if status["state"] in ENDED:
-        return status
-    if ended := _end_of(top):
-        return {**_idle(status), **ended}
-    live = _alive(masters)
-    if _is_suspended(top):
-        state = "suspending" if live else "suspended"
-        return {**_idle(status), "state": state, "message": f"`edl resume {name}` goes on"}
-    if any(isinstance(observe.observe(pod), observe.Running) for pod in live):
-        return status
-    return {**_idle(status), "state": "starting", "message": waits_for(top, masters)}
-
-
-def waits_for(top: Object, masters: Sequence[Object]) -> str:
-    """Why there is no master; "" where nothing is wrong yet."""
-    for pod in reversed(masters):
-        state = observe.observe(pod)
-        if isinstance(state, observe.Waiting):
-            return f"the master {state.why}" if state.why else "the master's pod is being started"
-        if isinstance(state, observe.Ended):
-            how = state.why or f"with exit code {state.code}"
-            return f"the master's pod ended ({how}); another one comes"
-    for each in (top.get("status") or {}).get("conditions") or []:
-        if each.get("type") == "Accepted" and each.get("status") == "False":
-            return str(each.get("message") or each.get("reason"))
-    return str((top.get("status") or {}).get("message") or "the master has no pod yet")
-
-
-def order(pod: Object) -> tuple[int, int, str]:
-    """Master, servers, workers; by index; the oldest first."""
-    labels = pod["metadata"]["labels"]
-    role = ("master", "ps", "worker").index(labels.get(names.ROLE_LABEL, "worker"))
-    created = pod["metadata"].get("creationTimestamp") or ""
-    return role, int(labels.get(names.INDEX_LABEL) or 0), created
-
-
-def event_time(event: Object) -> str:
-    return str(
-        event.get("lastTimestamp")
-        or (event.get("series") or {}).get("lastObservedTime")
-        or event.get("eventTime")
-        or event.get("firstTimestamp")
-        or ""
-    )
-
-
-def _end_of(top: Object) -> Status:
-    """State, code and message of a job that is over; nothing else."""
-    found = top.get("status") or {}
-    if top["kind"] == names.KIND:
-        state = _PHASES.get(found.get("phase") or "", "")
-        if state not in ENDED:
-            return {}
-        code = found.get("exitCode")
-        code = int(state == "failed") if code is None else int(code)
-        return {"state": state, "exit_code": code, "message": found.get("message") or ""}
-    for each in found.get("conditions") or []:
-        if each.get("status") == "True" and each.get("type") in ("Complete", "Failed"):
-            if each["type"] == "Complete":
-                return {"state": "done", "exit_code": 0, "message": ""}
-            why = ": ".join(filter(None, (each.get("reason"), each.get("message"))))
-            return {"state": "failed", "exit_code": 1, "message": why or "its Job has failed"}
-    return {}
-
-
-def _is_ours(top: Object) -> bool:
-    return top["kind"] == names.KIND or names.JOB_LABEL in (top["metadata"].get("labels") or {})
-
-
-def _is_suspended(top: Object) -> bool:
-    if top["kind"] == names.KIND:
-        return bool(top["spec"].get("suspend"))
-    return (top["metadata"].get("annotations") or {}).get(SUSPENDED) == "true"
-
-
-def _is_durable(top: Object) -> bool:
-    """Whether the journal outlives the master's pod."""
-    if top["kind"] == names.KIND:
-        return "emptyDir" not in (top["spec"].get("jobVolume") or {"emptyDir": {}})
-    volumes = top["spec"]["template"]["spec"].get("volumes") or []
-    return any(each["name"] == "job" and "emptyDir" not in each for each in volumes)
-
-
-def _alive(masters: Sequence[Object]) -> list[Object]:
-    return [pod for pod in masters if not isinstance(observe.observe(pod), observe.Ended)]
-
-
-def _idle(status: Status) -> Status:
-    """The same, of a job whose processes are gone."""
-    kept = {key: value for key, value in status.items() if key not in ("records_per_s",)}
-    return {**kept, **{key: [] for key in ("workers", "servers") if key in kept}}
-
-
-def _name_of(top: Object) -> str:
-    if top["kind"] == names.KIND:
-        return str(top["metadata"]["name"])
-    return str(top["metadata"]["labels"][names.JOB_LABEL])

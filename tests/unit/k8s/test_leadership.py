@@ -9,8 +9,8 @@ import pytest
 from tools.apiserver import ApiServer
 
 from edl.common.errors import JobError
-from edl.k8s import lease as module
-from edl.k8s.lease import Lease
+from edl.k8s import leadership as module
+from edl.k8s.leadership import Leadership
 
 WAIT_S = 300.0
 
@@ -21,8 +21,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(module, "RENEW_S", 0.01)
 
 
-def lease(api, holder: str) -> Lease:
-    return Lease(api, "edl-demo", holder, {})
+def leadership(api, holder: str) -> Leadership:
+    return Leadership(api, "edl-demo", holder, {})
 
 
 def make_pod(api, server: ApiServer, name: str, phase: str = "Running") -> None:
@@ -35,21 +35,21 @@ def holder(api) -> str:
 
 
 def test_the_first_one_has_it_and_has_it_again_after_a_restart_in_its_pod(api):
-    lease(api, "a").acquire()
-    lease(api, "a").acquire()
+    leadership(api, "a").acquire()
+    leadership(api, "a").acquire()
 
     assert holder(api) == "a"
     assert api.get("Lease", "edl-demo")["spec"]["leaseTransitions"] == 0
 
 
 def test_who_is_given_it_up_needs_not_wait(api, server):
-    first = lease(api, "a")
+    first = leadership(api, "a")
     make_pod(api, server, "a")
     first.acquire()
     first.keep(lambda why: None)
     first.close()
 
-    lease(api, "b").acquire()
+    leadership(api, "b").acquire()
 
     assert holder(api) == "b"
 
@@ -57,11 +57,11 @@ def test_who_is_given_it_up_needs_not_wait(api, server):
 @pytest.mark.parametrize("phase", [None, "Failed", "Succeeded"])
 def test_a_pod_that_is_gone_or_has_ended_has_lost_it(api, server, phase):
     """Broken once: only time takes it away."""
-    lease(api, "a").acquire()
+    leadership(api, "a").acquire()
     if phase:
         make_pod(api, server, "a", phase)
 
-    lease(api, "b").acquire()
+    leadership(api, "b").acquire()
 
     assert holder(api) == "b"
     assert api.get("Lease", "edl-demo")["spec"]["leaseTransitions"] == 1
@@ -70,9 +70,9 @@ def test_a_pod_that_is_gone_or_has_ended_has_lost_it(api, server, phase):
 def test_a_pod_that_runs_but_renews_no_more_loses_it_in_the_end(api, server, monkeypatch):
     monkeypatch.setattr(module, "DURATION_S", 0.05)
     make_pod(api, server, "a")
-    lease(api, "a").acquire()
+    leadership(api, "a").acquire()
 
-    lease(api, "b").acquire()
+    leadership(api, "b").acquire()
 
     assert holder(api) == "b"
 
@@ -82,22 +82,22 @@ def test_who_renews_keeps_it_and_the_other_ends_with_one_error(api, server, monk
     monkeypatch.setattr(module, "DURATION_S", 2.0)
     monkeypatch.setattr(module, "_ACQUIRE_S", 3.0)
     make_pod(api, server, "a")
-    first = lease(api, "a")
+    first = leadership(api, "a")
     first.acquire()
     first.keep(lambda why: pytest.fail(why))
 
     with pytest.raises(JobError, match="another one runs, in the pod a"):
-        lease(api, "b").acquire()
+        leadership(api, "b").acquire()
     first.close()
 
 
 def test_who_lost_it_is_told_by_whom(api, server):
     told: Queue[str] = Queue()
-    first = lease(api, "a")
+    first = leadership(api, "a")
     first.acquire()
     first.keep(told.put)
 
-    lease(api, "b").acquire()  # no pod named a is there
+    leadership(api, "b").acquire()  # no pod named a is there
 
     assert told.get(timeout=WAIT_S) == "the pod b has the lease edl-demo now"
     first.close()
@@ -113,7 +113,7 @@ def test_of_many_that_try_at_once_one_has_it(api, server, monkeypatch):
 
     def acquire(name: str) -> None:
         try:
-            lease(api, name).acquire()
+            leadership(api, name).acquire()
         except JobError:
             return
         won.put(name)
@@ -130,7 +130,7 @@ def test_of_many_that_try_at_once_one_has_it(api, server, monkeypatch):
 def test_the_api_server_is_away_and_the_lease_is_kept(api, server):
     """Nobody can take it meanwhile either."""
     lost: Queue[str] = Queue()
-    first = lease(api, "a")
+    first = leadership(api, "a")
     first.acquire()
     first.keep(lost.put)
 

@@ -168,7 +168,7 @@ def test_no_node_is_let_in_when_the_job_is_nearly_done():
 
 
 def test_a_report_that_has_proved_wrong_holds_nobody_back():
-    made = running("a", nearly_done_s=30.0, lease_s=1e9)
+    made = running("a", nearly_done_s=30.0, silent_s=1e9)
     made.reported("a", 0.0, 10.0, 0.0)
     join(made, "b", 1.0)
     assert (["a"], 60.0) == (ranks(made), made.next_tick(1.0))
@@ -189,7 +189,7 @@ def test_no_node_is_let_in_while_the_round_is_frozen_and_then_it_is():
 
 
 def test_a_silent_node_is_lost_and_the_others_form_a_round():
-    made = running("a", "b", lease_s=15.0)
+    made = running("a", "b", silent_s=15.0)
     made.heard("b", 14.0)
     assert 15.0 == made.next_tick(14.0)
 
@@ -201,7 +201,7 @@ def test_a_silent_node_is_lost_and_the_others_form_a_round():
 
 
 def test_a_node_whose_connection_broke_is_lost_soon_unless_it_is_heard_again():
-    made = running("a", "b", lease_s=15.0, dropped_s=2.0)
+    made = running("a", "b", silent_s=15.0, dropped_s=2.0)
     for name in ("a", "b"):
         made.heard(name, 5.0)
         made.dropped(name, 5.0)
@@ -342,11 +342,11 @@ def test_a_range_that_is_none_is_refused():
         Policy(4, 2)
 
 
-LEASE_S = 15.0
+SILENT_S = 15.0
 
 
 def test_after_a_restart_of_the_coordinator_a_node_that_is_gone_is_lost_soon():
-    before = running("a", "b", lease_s=15.0, reconnect_s=6.0)
+    before = running("a", "b", silent_s=15.0, reconnect_s=6.0)
     made = Rendezvous.restored(before.policy, json.loads(json.dumps(before.dump())), 100.0)
     made.heard("a", 101.0)
 
@@ -363,7 +363,7 @@ class Storm(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.policy = Policy(
-            2, 4, last_call_s=3.0, lease_s=LEASE_S, wait_for_nodes_s=1e9, max_restarts=10**6
+            2, 4, last_call_s=3.0, silent_s=SILENT_S, wait_for_nodes_s=1e9, max_restarts=10**6
         )
         self.now = 0.0
         self.made = Rendezvous(self.policy, 0.0)

@@ -1,4 +1,4 @@
-"""Who is the one: the master of a job, or the controller of all; a Lease that one pod holds and renews.
+"""Leadership: one pod is the master of a job, or the controller of all, by a Lease that it renews.
 
 A master whose pod is gone has lost it at once; one that merely does not answer when its lease was not
 renewed for DURATION_S, by our own clock (clocks of machines differ: what counts is that the Lease has
@@ -27,9 +27,10 @@ _LOOK_S = 1.0
 _ACQUIRE_S = 120.0
 
 
-class Lease:
-    """`holder`: the name of this pod. `owner`: with whom the Lease is deleted.
+class Leadership:
+    """One pod's claim to the Lease `name`.
 
+    `holder`: the name of this pod. `owner`: with whom the Lease is deleted.
     `of_pods`: each holder is a pod of this namespace, whose end gives the Lease free.
     """
 
@@ -80,7 +81,7 @@ class Lease:
     def keep(self, on_lost: Callable[[str], None]) -> None:
         """Renew it from now on. `on_lost(why)`: another pod has it."""
         self._thread = threading.Thread(
-            target=self._renew, args=(on_lost,), name="lease", daemon=True
+            target=self._renew, args=(on_lost,), name="leadership", daemon=True
         )
         self._thread.start()
 
@@ -110,7 +111,7 @@ class Lease:
                 log.warning("lease=%s -> not renewed error=%r", self._name, str(error))
 
     def _write(self, found: Object | None, holder: str | None = None) -> bool:
-        """Whether nobody else wrote it meanwhile."""
+        """Return whether nobody else wrote it meanwhile."""
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         before = (found or {}).get("spec") or {}
         holder = self._holder if holder is None else holder

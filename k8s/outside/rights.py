@@ -1,4 +1,4 @@
-"""Who may do what: the rights of the roles in k8s/manifests, and what a refusal (403) is mended by. Pure.
+"""Rights of the roles in k8s/manifests, and what mends a refusal (403). Pure.
 
 A right is a verb on a resource of an API group, as RBAC has it. The tables say what the manifests give;
 a test holds the two together.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..common.errors import EdlError, PeerError
-from ..k8s.api import ApiError
+from ...common.errors import EdlError, PeerError
+from ..api import ApiError
 
 Right = tuple[str, str, str]  # verb, group, resource
 
@@ -123,5 +123,5 @@ def explained(error: ApiError) -> EdlError:
 
 
 def named(group: str, resource: str) -> str:
-    """As kubectl writes it: jobs.batch, pods."""
+    """Return a resource as kubectl writes it: jobs.batch, pods."""
     return f"{resource}.{group}" if group else resource

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 
 from ..common.errors import JobError, Unreachable
-from ..k8s.api import ApiError
-from .jobs import ENDED, Status
+from .job import ENDED, Status
 
 GOALS = ("done", "running", "suspended", "failed", "ended", "deleted")
 
@@ -24,9 +23,7 @@ def wait(look: Callable[[], Status | None], goal: str, timeout_s: float, pause_s
     while True:
         try:
             status, trouble = look(), ""
-        except (Unreachable, ApiError) as error:
-            if isinstance(error, ApiError) and error.status < 500 and error.status != 429:
-                raise
+        except Unreachable as error:
             trouble = f" ({error})"
         if not trouble and _is_there(status, goal):
             return status or {}

@@ -1,0 +1,200 @@
+"""The page of the fault matrix, made from recorded cells alone. Pure but for the name of the commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import __version__
+from . import cell as cells
+from .cell import PHASES, Cell, Phase
+from .faults import FAULTS, Fault
+
+_NOT_MEANINGFUL, _FAILED = "not meaningful", "failed"
+_COUNTED = ("records_lost", "records_duplicated", "updates_lost", "updates_duplicated")
+
+
+def line(cell: Cell) -> str:
+    """Return one cell for a terminal."""
+    times = f"noticed {_s(cell.detection_s)}, stall {_s(cell.stall_s)}, {cell.wall_s:.1f} s"
+    where = f"{cell.fault} x {cell.phase}" if cell.phase else "no fault"
+    reason = f": {cell.reason}" if cell.reason else ""
+    return f"{cell.outcome:<14} {where} ({cell.mode}, hit {cell.nth}; {times}){reason}"
+
+
+def page(found: Iterable[Cell], command: str) -> str:
+    """Return docs/fault-matrix.md. `command`: what made it."""
+    matrix = _Matrix.of(list(found))
+    table, reasons = _times(matrix)
+    lines = [
+        *("# The fault matrix", ""),
+        *(f"Made by `{command}` from real runs; do not edit.", ""),
+        *(_summary(matrix), ""),
+        *(_about(), ""),
+        *(_fault_free(matrix.free), ""),
+        *("## Detection / stall, in seconds", "", *table, ""),
+        *(f"{number}. not meaningful: {reason}" for reason, number in reasons.items()),
+        "",
+        *(["## What failed", "", *(f"- {line(c)}" for c in matrix.bad), ""] if matrix.bad else []),
+        *("## By fault", "", *_by_fault(matrix), ""),
+        *("## Phases", "", *(f"- **{p.name}**: {p.about}" for p in matrix.phases), ""),
+        *(_origin(matrix), ""),
+    ]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """The cells, sorted."""
+
+    cells: list[Cell]
+    free: dict[str, Cell]  # of no fault, by mode
+    by_key: dict[tuple[str, str], Cell]  # (fault, phase)
+    phases: list[Phase]
+    faults: list[Fault]
+
+    @classmethod
+    def of(cls, found: list[Cell]) -> _Matrix:
+        by_key = {c.key: c for c in found if c.phase}
+        return cls(
+            found,
+            {c.mode: c for c in found if not c.phase},
+            by_key,
+            [p for p in PHASES if any(key[1] == p.name for key in by_key)],
+            [f for f in FAULTS if any(key[0] == f.name for key in by_key)],
+        )
+
+    @property
+    def meaningful(self) -> list[Cell]:
+        return [c for c in self.by_key.values() if c.outcome != _NOT_MEANINGFUL]
+
+    @property
+    def bad(self) -> list[Cell]:
+        return [c for c in self.meaningful if c.outcome == _FAILED]
+
+
+def _summary(matrix: _Matrix) -> str:
+    ran, bad = matrix.meaningful, matrix.bad
+    totals = (f"{_total(ran, what)} {what.replace('_', ' ')}" for what in _COUNTED)
+    return (
+        f"{len(ran)} cells run ({len(matrix.faults)} faults, {len(matrix.phases)} phases), "
+        f"{len(ran) - len(bad)} sound, {len(bad)} failed, "
+        f"{len(matrix.by_key) - len(ran)} without a meaning. Over the "
+        f"{sum(c.records_lost is not None for c in ran)} whose last checkpoint could be counted: "
+        f"{', '.join(totals)}."
+    )
+
+
+def _about() -> str:
+    return (
+        f"A cell is a job of real processes: {cells.WORKERS} workers, {cells.SERVERS} servers, "
+        f"{cells.RECORDS:,} records, {cells.EPOCHS} epochs in minibatches of {cells.MINIBATCH}, an "
+        f"evaluation after each epoch, a snapshot of every server each 0.2 s, a lease of "
+        f"{cells.LEASE_S:g} s, a server timeout of {cells.SERVER_TIMEOUT_S:g} s. The fault strikes "
+        "while a "
+        "process is held at the phase's failpoint (which of its hits: drawn by the seed, as is "
+        "whether updates are async or sync). Recorded: *detection*, from the blow to the first "
+        "line of any log that tells of it (`-`: nobody had to notice); *stall*, the longest pause "
+        "between two applied steps of a surviving worker from then on; records by their rows and "
+        "updates by every server's counters, against the epochs; *loss gap*, the last "
+        "evaluation's loss less the fault-free run's."
+    )
+
+
+def _fault_free(free: dict[str, Cell]) -> str:
+    told = (
+        f"{mode} {cell.wall_s:.1f} s, loss {cell.loss:.6f}"
+        for mode, cell in free.items()
+        if cell.loss is not None
+    )
+    return f"Fault-free: {'; '.join(told)}."
+
+
+def _times(matrix: _Matrix) -> tuple[list[str], dict[str, int]]:
+    """Return the table, and the reasons that its cells number."""
+    reasons: dict[str, int] = {}
+    rows = [
+        [
+            f"**{fault.name}**",
+            *(_entry(matrix.by_key.get((fault.name, p.name)), reasons) for p in matrix.phases),
+        ]
+        for fault in matrix.faults
+    ]
+    return _table(["fault", *(p.name for p in matrix.phases)], rows), reasons
+
+
+def _by_fault(matrix: _Matrix) -> list[str]:
+    head = ["fault", "what is done", "detection", "stall"]
+    head += ["records lost", "doubled", "updates lost", "doubled", "largest loss gap"]
+    rows = []
+    for fault in matrix.faults:
+        mine = [c for c in matrix.meaningful if c.fault == fault.name]
+        spans = [_range(c.detection_s for c in mine), _range(c.stall_s for c in mine)]
+        totals = [str(_total(mine, what)) for what in _COUNTED]
+        rows.append([f"**{fault.name}**", fault.about, *spans, *totals, _gap(mine, matrix.free)])
+    return _table(head, rows)
+
+
+def _origin(matrix: _Matrix) -> str:
+    ran = matrix.meaningful
+    return (
+        f"edl {__version__} at {_commit()}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}; seeds {sorted({c.seed for c in matrix.cells})}, "
+        f"{sum(c.wall_s for c in matrix.cells) / 60:.0f} minutes in all, "
+        f"{sum(c.wall_s for c in ran) / max(1, len(ran)):.1f} s a cell."
+    )
+
+
+def _total(found: Iterable[Cell], what: str) -> int:
+    return sum(getattr(c, what) or 0 for c in found)
+
+
+def _entry(cell: Cell | None, reasons: dict[str, int]) -> str:
+    if cell is None:
+        return ""
+    if cell.outcome == _NOT_MEANINGFUL:
+        return f"({reasons.setdefault(cell.reason, len(reasons) + 1)})"
+    times = f"{_s(cell.detection_s)} / {_s(cell.stall_s)}"
+    return f"**failed** {times}" if cell.outcome == _FAILED else times
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def _s(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f}"
+
+
+def _range(values: Iterable[float | None]) -> str:
+    there = sorted(value for value in values if value is not None)
+    return f"{there[0]:.2f} to {there[-1]:.2f}" if there else "-"
+
+
+def _gap(mine: Iterable[Cell], free: dict[str, Cell]) -> str:
+    gaps = [
+        abs(c.loss - base.loss)
+        for c in mine
+        if c.loss is not None and (base := free.get(c.mode)) and base.loss is not None
+    ]
+    return f"{max(gaps):.6f}" if gaps else "-"
+
+
+def _commit() -> str:
+    """Return the commit of this checkout; an installed package has none."""
+    try:
+        said = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "no commit"
+    return said.stdout.strip()

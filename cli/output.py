@@ -1,0 +1,63 @@
+"""Print what a command found: as a table for people, as JSON or YAML for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..jobs.job import Report
+
+_ROW, _PANEL, _WIDE = 1000, 120, 160  # columns: of a table and of a panel in a pipe; -o wide
+
+Function = Callable[..., Any]
+
+
+def outputs(*more: str) -> Callable[[Function], Function]:
+    """Add the option -o with the choices that all have, and `more`."""
+    choices = ["table", "wide", "json", "yaml", *more]
+    return click.option(
+        "-o", "--output", type=click.Choice(choices), default="table", help="How it is printed."
+    )
+
+
+def is_drawn(output: str) -> bool:
+    return output in ("table", "wide")
+
+
+def print_report(report: Report, output: str) -> None:
+    """Print it as -o says."""
+    if not is_drawn(output):
+        print_data(report.rows, output)
+    elif report.empty and not report.rows:
+        click.echo(report.empty)
+    else:
+        shown = report.drawn(output == "wide")
+        for each in shown if isinstance(shown, list) else [shown]:
+            _draw(each, output == "wide")
+
+
+def print_data(found: Any, output: str) -> None:
+    """Print it as json or yaml."""
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
+
+
+def _draw(shown: Any, wide: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    # Piped, a row is as long as it is: nothing is cut for a terminal that is not there.
+    terminal = Console().width if sys.stdout.isatty() else None
+    width = terminal or (_ROW if isinstance(shown, Table) else _PANEL)
+    if wide and isinstance(shown, Table):
+        width = max(width, _WIDE)
+    Console(width=width).print(shown)

@@ -1,0 +1,67 @@
+"""Tables of settings: dataclasses whose fields say what the command line must know."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+COMMANDS = ("train", "evaluate", "predict")
+
+
+def about(
+    help: str,
+    group: str,
+    *aliases: str,
+    choices: tuple[str, ...] = (),
+    minimum: int = 0,
+    path: bool = False,
+    of: tuple[str, ...] = COMMANDS,
+) -> dict[str, Any]:
+    """Return the metadata of a field, which the command line is made of.
+
+    `minimum` is of numbers; a `path` is made absolute, so that a job means the same from anywhere.
+    `of`: the commands where it has a meaning.
+    """
+    return {
+        "help": help,
+        "group": group,
+        "aliases": aliases,
+        "choices": choices,
+        "minimum": minimum,
+        "path": path,
+        "of": of,
+    }
+
+
+def knob(default: Any, *words: str, **more: Any) -> Any:
+    """Return a field with a default and what `about` makes of the rest."""
+    return field(default=default, metadata=about(*words, **more))
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One row of the table, as the command line sees it."""
+
+    name: str
+    kind: Any
+    default: Any
+    help: str
+    group: str
+    aliases: tuple[str, ...]
+    choices: tuple[str, ...]
+    minimum: int
+    path: bool
+    of: tuple[str, ...]
+
+
+def knobs_of(table: type[Any]) -> tuple[Knob, ...]:
+    """Return what a user may set, in the order of the table."""
+    kinds = typing.get_type_hints(table)
+    defaults = table()
+    return tuple(
+        Knob(name=f.name, kind=kinds[f.name], default=getattr(defaults, f.name), **f.metadata)
+        for f in dataclasses.fields(table)
+        if f.metadata["group"] != "internal"
+    )

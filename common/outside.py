@@ -1,0 +1,103 @@
+"""Check what a job needs of this machine: files, folders, checkpoints, a name that is free.
+
+Everything is only looked at: nothing is started, made or written here.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+
+from . import paths, storage
+from .contradictions import Say
+from .errors import CheckpointError, UsageError
+from .locations import DATA, is_file, is_local, parts
+from .settings import JobSettings
+
+
+def check_outside(settings: JobSettings, say: Say) -> None:
+    """Refuse what cannot be read, written or found. Raises UsageError."""
+    if is_file(settings.model_def) and not Path(settings.model_def).is_file():
+        raise UsageError(
+            f"{say('model_def')}: there is no file {settings.model_def}; `edl zoo list` shows the "
+            "definitions that are there."
+        )
+    if settings.model_zoo and not Path(settings.model_zoo).is_dir():
+        raise UsageError(
+            f"{say('model_zoo')}: {settings.model_zoo} is no folder; `edl zoo init` makes one."
+        )
+    for name in DATA.values():
+        for path in parts(getattr(settings, name)):
+            _check_readable(path, say(name))
+    for name in ("output", "checkpoint_dir", "snapshot_dir"):
+        path = getattr(settings, name)
+        if path and is_local(path) and (why := paths.why_unwritable(path)):
+            raise UsageError(f"{say(name)}: {why}: choose another folder.")
+    own = paths.job_folder(settings.job_name)
+    if settings.resume and Path(settings.resume).is_relative_to(own.absolute()):
+        raise UsageError(
+            f"{say('job_name')}: the checkpoint {settings.resume} lies in the folder of a job of "
+            "that name, which the new one would replace: choose another name, or give none."
+        )
+    _check_unused(settings, say)
+    if settings.checkpoint_dir_for_init:
+        _check_checkpoint(settings.checkpoint_dir_for_init, say("checkpoint_dir_for_init"))
+    if paths.is_locked(own):
+        raise UsageError(
+            f"{say('job_name')}: a job named {settings.job_name!r} is running already: choose "
+            f"another name, watch it (`edl status {settings.job_name}`) or end it "
+            f"(`edl stop {settings.job_name}`)."
+        )
+
+
+def _check_unused(settings: JobSettings, say: Say) -> None:
+    """Checkpoints of two jobs in one folder would be taken for each other's."""
+    folder = settings.checkpoint_dir
+    begun_from = settings.resume or settings.checkpoint_dir_for_init
+    there = storage.find_checkpoints(folder) if folder else []
+    if settings.command != "train" or not there:
+        return
+    if begun_from and Path(begun_from).resolve().is_relative_to(Path(folder).resolve()):
+        if Path(begun_from).resolve() in (Path(folder).resolve(), there[-1].resolve()):
+            return
+        newest = storage.latest(folder)  # the last one may be torn
+        if newest is not None and newest.directory.resolve() == Path(begun_from).resolve():
+            return
+        raise UsageError(
+            f"{say('checkpoint_dir')}: {folder} holds newer checkpoints than {begun_from}, and those of "
+            f"this job would be taken for older ones: name another folder, or remove the newer."
+        )
+    raise UsageError(
+        f"{say('checkpoint_dir')}: {folder} holds the checkpoints of an earlier job: go on with "
+        f"it (`edl train --resume {folder}`), begin anew from its parameters "
+        f"(--checkpoint_dir_for_init {folder}), name another folder, or remove it."
+    )
+
+
+def _check_checkpoint(path: str, said: str) -> None:
+    """Check that one of the checkpoints is whole; checksums are for the servers, which read all."""
+    problem: CheckpointError | None = None
+    for directory in reversed(storage.find_checkpoints(path) or [Path(path)]):
+        try:
+            storage.read_manifest(directory, checksums=False)
+        except CheckpointError as error:
+            problem = problem or error
+        else:
+            return
+    raise UsageError(
+        f"{said}: {problem}. Name a folder of checkpoints (the --checkpoint_dir of an earlier job), "
+        "or one version-... in it."
+    ) from problem
+
+
+def _check_readable(path: str, said: str) -> None:
+    if not path or not is_local(path):
+        return
+    if not os.path.lexists(path) and glob.has_magic(path):
+        if not glob.glob(path, recursive=True):
+            raise UsageError(f"{said}: no file matches {path}.")
+    elif not os.path.exists(path):
+        raise UsageError(f"{said}: there is no file or folder {path}.")
+    elif not os.access(path, os.R_OK):
+        raise UsageError(f"{said}: {path} cannot be read: check its permissions.")

@@ -1,0 +1,91 @@
+"""The questions to a job and the things done to it, wherever it runs.
+
+`LocalJob` (jobs/local.py) and `ClusterJob` (k8s/outside/job.py) are the two kinds of `Job`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Status = dict[str, Any]  # docs/cli.md lists its fields
+
+ENDED = ("done", "failed")
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Report:
+    """Rows as data, and how people are shown them."""
+
+    rows: Any  # what JSON and YAML can say
+    drawn: Callable[[bool], Any]  # something that rich prints, or a list; the argument: wide
+    empty: str = ""  # is told instead where there are no rows; "": they are drawn all the same
+
+
+class Job(Protocol):
+    """One job. Methods that end or change it raise JobError where it is over."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def where(self) -> str:
+        """The name with the flags by which a command finds the job."""
+
+    def status(self) -> Status:
+        """Return the state now. Raises UsageError where there is no such job."""
+
+    def look(self) -> Status | None:
+        """Return the state now, None where the job is gone. Raises Unreachable for what passes."""
+
+    def events(self) -> Report: ...
+
+    def lines(
+        self, *, role: str | None, index: int | None, tail: int | None, follow: bool
+    ) -> Iterator[str]:
+        """Yield the lines of its logs. Raises UsageError where there is no such log.
+
+        `role` is master, worker or server; `tail`: only the last of each log; `follow`: also what
+        comes until the job ends.
+        """
+
+    def stop(self, reason: str) -> str:
+        """End it in order; return what happens now, for the user."""
+
+    def scale(self, num_workers: int) -> int:
+        """Want so many workers; return how many were wanted before."""
+
+    def cancel(self, reason: str) -> None:
+        """End it at once, without a checkpoint; what is known of it stays."""
+
+
+class Jobs(Protocol):
+    """The jobs of one place: of this machine, or of a namespace of a cluster."""
+
+    @property
+    def place(self) -> str: ...
+
+    @property
+    def starting(self) -> str:
+        """The command that makes a job there."""
+
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The states that can be waited for (jobs/wait.py)."""
+
+    @property
+    def look_every_s(self) -> float:
+        """Return how often a state that is waited for is looked at."""
+
+    def find(self, name: str | None) -> Job:
+        """Return the job of that name; without a name the only one, or the only one that runs.
+
+        Raises UsageError where there is none, or where several might be meant.
+        """
+
+    def names(self) -> list[str]: ...
+
+    def statuses(self) -> list[Status]:
+        """Return the status of each job, by time of start."""

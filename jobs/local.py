@@ -1,0 +1,395 @@
+"""A job of this machine: its folder, its master, its end.
+
+The state comes from the best witness: result.json (it ended), the master's answer (it runs), the
+lock (it starts, or does not answer), else the master died without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..common import paths, storage
+from ..common.errors import EdlError, JobError, Unreachable, UsageError
+from ..common.foreign import must_be, parse, read_plain
+from ..common.identity import Identity, given_identity
+from . import logs, view
+from .job import INTERRUPTED, Report, Status
+
+if TYPE_CHECKING:
+    import psutil
+
+    from ..master.client import MasterClient
+
+_KILLED_S = 10.0  # a killed process is gone at once; only a hung disk takes longer
+_GO_S = 10.0  # for a master that is told to go before it has begun
+_LOOK_S = 0.05
+_PATIENCE_S = 3.0  # a master on this machine answers in milliseconds, unless it is stopped
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """One job of this machine."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def where(self) -> str:
+        return self.name
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "logs" / "master.log"
+
+    def address(self) -> tuple[str, int] | None:
+        """Address and pid of the master, once it serves."""
+        values = _read_json(self.folder / "master.json")
+        return (values["address"], values["pid"]) if values else None
+
+    def client(self, patience_s: float = _PATIENCE_S) -> MasterClient:
+        """Raises JobError where no master was ever there."""
+        from ..master.client import MasterClient
+
+        found = self.address()
+        if found is None:
+            raise JobError(f"Job {self.name!r} has no master yet: try again, or see {self.log}.")
+        identity = Identity.of_folder(self.folder)
+        return MasterClient(
+            found[0],
+            token=identity.token,
+            identity=identity,
+            patience_s=patience_s,
+            where=lambda: paths.master_address(self.folder),
+        )
+
+    def result(self) -> Status | None:
+        """The last status of a job that ended."""
+        return _read_json(self.folder / "result.json")
+
+    def status(self) -> Status:
+        """The state now, of a job in any condition."""
+        try:
+            if (result := self.result()) is not None:
+                return result
+        except EdlError as error:  # of one job: the others are listed all the same
+            return {"job_name": self.name, "state": "dead", "message": str(error)}
+        locked = paths.is_locked(self.folder)
+        state, message = "starting" if locked else "dead", f"see {self.log}"
+        if locked and (waits := paths.waited_for(self.folder)):
+            message = f"{waits}; {message}"
+        if self.address() is not None:
+            client = self.client()
+            try:
+                return client.status()[1]
+            except Unreachable as error:
+                state, message = "silent" if locked else "dead", str(error)
+            finally:
+                client.close()
+        return {"job_name": self.name, "state": state, "message": self.how_to_go_on() or message}
+
+    def how_to_go_on(self) -> str:
+        """Say what to do where the job stands; else nothing."""
+        if not paths.stands(self.folder):
+            return ""
+        command = f"edl train --resume {shlex.quote(str(self.folder))}"
+        return f"its master is gone; nothing that was acknowledged is lost: {command}"
+
+    def give_up(self, exit_code: int, message: str, last: Status | None = None) -> Status:
+        """Leave a result for a job whose master ended before it could; `last`: its last status."""
+        result = {**(last or {}), "job_name": self.name, "state": "failed"}
+        result |= {"exit_code": exit_code, "message": message, "resume": None}
+        if (self.folder / paths.JOURNAL).exists() and result.get("records_done"):
+            result["resume"] = str(self.folder.absolute())
+        storage.write_file(self.folder / "result.json", json.dumps(result).encode())
+        return result
+
+    def is_over(self) -> bool:
+        """Return whether nothing more comes from this job."""
+        if self.result() is not None:
+            return True
+        found = self.address()
+        return not paths.is_locked(self.folder) and (found is None or not _is_alive(found[1]))
+
+    def last_words(self, lines: int = 20) -> str:
+        """The end of the master's log."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def look(self) -> Status | None:
+        return self.status()
+
+    def events(self) -> Report:
+        told = self.status().get("events") or []
+        return Report(told, lambda wide: view.events(told))
+
+    def lines(
+        self,
+        *,
+        role: str | None = None,
+        index: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[str]:
+        return logs.lines(
+            self.folder, self.is_over, role=role, index=index, tail=tail, follow=follow
+        )
+
+    def stop(self, reason: str) -> str:
+        """End it in order, or at once where its master does not serve yet."""
+        self.check_running()
+        if self.address() is None and end_start(self):
+            return "is stopped: it had not begun yet."
+        with contextlib.closing(self.client()) as client:
+            client.stop(reason)
+            events = client.status()[1].get("events")
+        last = f" ({events[-1]['text']})" if events else ""
+        return (
+            f"is stopping{last}: `edl status {self.name}` shows when it has, and what it waits for."
+        )
+
+    def scale(self, num_workers: int) -> int:
+        self.check_running()
+        with contextlib.closing(self.client()) as client:
+            return client.scale(num_workers)
+
+    def cancel(self, reason: str) -> None:
+        self.check_running()
+        last = self.status()
+        kill(self)
+        if self.result() is None:
+            self.give_up(INTERRUPTED, reason, last)
+
+    def check_running(self) -> None:
+        """Raise JobError where nothing more comes from this job."""
+        if self.is_over():
+            raise JobError(f"Job {self.name!r} is over: {self.status().get('state')}.")
+
+
+class LocalJobs:
+    """All jobs of this machine."""
+
+    starting = "train"
+    goals = ("done", "running", "failed", "ended")
+    look_every_s = 0.25
+
+    @property
+    def place(self) -> str:
+        return str(paths.jobs_folder())
+
+    def find(self, name: str | None) -> LocalJob:
+        return find(name)
+
+    def names(self) -> list[str]:
+        return [job.name for job in all_jobs()]
+
+    def statuses(self) -> list[Status]:
+        return [job.status() for job in all_jobs()]
+
+
+class Settings(Protocol):
+    """The part of settings that all jobs have, whatever they do."""
+
+    @property
+    def job_name(self) -> str: ...
+    def to_json(self) -> str: ...
+
+
+def start(
+    settings: Settings,
+    master: Sequence[str] = (sys.executable, "-m", "edl.master"),
+    identity: Identity | None = None,
+) -> tuple[LocalJob, subprocess.Popen[bytes]]:
+    """Make the job's folder and start its master. `master`: what runs it. `identity`: by default the
+    one in the environment, or a new one for this host."""
+    folder, lock = paths.claim(settings.job_name)
+    try:
+        (identity or given_identity() or Identity(secrets.token_hex(16))).save(folder)
+        storage.write_file(folder / "settings.json", settings.to_json().encode())
+    except BaseException:
+        os.close(lock)
+        raise
+    return _launch(LocalJob(folder), lock, master)
+
+
+def go_on(job: LocalJob) -> tuple[LocalJob, subprocess.Popen[bytes]]:
+    """Start the master of a job that stands: from its journal, with the servers' snapshots.
+
+    What still runs is adopted. Raises UsageError where it was started meanwhile.
+    """
+    try:
+        lock = paths.lock(job.folder)
+        paths.put_aside_failure(job.folder)
+    except BlockingIOError as error:
+        raise UsageError(f"The job {job.name!r} runs already: `edl status {job.name}`.") from error
+    return _launch(job, lock)
+
+
+def _launch(
+    job: LocalJob, lock: int, master: Sequence[str] = (sys.executable, "-m", "edl.master")
+) -> tuple[LocalJob, subprocess.Popen[bytes]]:
+    """Start the master, which leaves with the lock.
+
+    It has a session of its own: neither Ctrl-C nor a terminal that closes reaches it.
+    """
+    try:
+        with open(job.log, "ab") as log:
+            process = subprocess.Popen(
+                [*master, "--job-dir", str(job.folder)],
+                env={
+                    **os.environ,
+                    **Identity.of_folder(job.folder).variables(),
+                    "EDL_JOB_DIR": str(job.folder),
+                    "EDL_JOB_NAME": job.name,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+    finally:
+        os.close(lock)
+    return job, process
+
+
+def kill(job: LocalJob, process: subprocess.Popen[bytes] | None = None) -> None:
+    """End every process of the job, now: `process`, its supervisor, first, so that nobody starts
+    the master again, and then the master, so that it starts no others. None: it is looked for.
+
+    The rest are known by the job's folder in their environment, whoever their parent is by now.
+    """
+    import psutil
+
+    if process is not None:
+        process.kill()
+    found = job.address()
+    master = found[1] if found else None
+    first = {each.pid for each in _supervisors(job)} if process is None else set()
+    killed = []
+    order = sorted(psutil.process_iter(), key=lambda e: (e.pid not in first, e.pid != master))
+    for each in order:
+        with contextlib.suppress(psutil.Error):
+            if _is_of(job, each):
+                each.kill()
+                killed.append(each)
+    psutil.wait_procs(killed, _KILLED_S)
+    if process is not None:
+        process.wait(_KILLED_S)
+
+
+def end_start(job: LocalJob) -> bool:
+    """End a job whose master does not serve yet. False: it serves by now, and ends in order.
+
+    Who supervises it is asked first, as by Ctrl-C; what does not go is killed.
+    """
+    for each in _supervisors(job):
+        each.terminate()
+    until = time.monotonic() + _GO_S
+    while paths.is_locked(job.folder) and time.monotonic() < until:
+        if job.address() is not None:
+            return False
+        time.sleep(_LOOK_S)
+    if job.address() is not None and paths.is_locked(job.folder):
+        return False
+    kill(job)
+    if job.result() is None:
+        job.give_up(INTERRUPTED, "stopped before it had begun")
+    return True
+
+
+def _supervisors(job: LocalJob) -> list[psutil.Process]:
+    """The processes of the job that none of its own has started."""
+    import psutil
+
+    mine = {each.pid: each for each in psutil.process_iter() if _is_of(job, each)}
+    first = []
+    for each in mine.values():
+        with contextlib.suppress(psutil.Error):
+            if each.ppid() not in mine:
+                first.append(each)
+    return first
+
+
+def _is_of(job: LocalJob, process: psutil.Process) -> bool:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        where = process.environ().get("EDL_JOB_DIR")
+        return where == str(job.folder) and process.pid != os.getpid()
+    return False
+
+
+def all_jobs() -> list[LocalJob]:
+    """Return all jobs by time of start, the last one last."""
+    try:
+        folders = [path for path in paths.jobs_folder().iterdir() if path.is_dir()]
+    except FileNotFoundError:
+        return []
+    return [LocalJob(path) for path in sorted(folders, key=_started)]
+
+
+def find(name: str | None) -> LocalJob:
+    """The job of that name; without a name the only one, or the only one that runs."""
+    jobs = all_jobs()
+    if name is not None:
+        for job in jobs:
+            if job.name == name:
+                return job
+        raise UsageError(f"There is no job {name!r} here. {_listed(jobs)}")
+    running = [job for job in jobs if not job.is_over()]
+    for those in (running, jobs):
+        if len(those) == 1:
+            return those[0]
+    raise UsageError(f"Which job? {_listed(running or jobs)}")
+
+
+def _listed(jobs: Iterable[LocalJob]) -> str:
+    names = [job.name for job in jobs]
+    if not names:
+        return f"There are no jobs in {paths.jobs_folder()}: `edl train` starts one."
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"There are: {', '.join(names[-20:])}{more}."
+
+
+def _started(folder: Path) -> float:
+    for name in ("settings.json", "."):
+        with contextlib.suppress(OSError):
+            return (folder / name).stat().st_mtime
+    return 0.0
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        values: dict[str, Any] = parse(read_plain(path))
+        must_be(values, dict)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise EdlError(f"{path} is damaged: {error}") from error
+    return values

@@ -1,0 +1,1 @@
+"""Jobs of a cluster seen from outside: submitted, listed, followed, ended."""

@@ -1,0 +1,132 @@
+"""The state of a job, as its objects tell it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from ...jobs.job import ENDED, Status
+from .. import names, objects, observe
+from ..api import Object
+
+SUSPENDED = "edl.dev/suspended"  # annotation of a batch Job, whose parallelism is 0 then
+_PHASES = {
+    "Pending": "starting",
+    "Running": "running",
+    "Suspended": "suspended",
+    "Stopping": "stopping",
+    "Succeeded": "done",
+    "Failed": "failed",
+}
+
+
+def status_of(name: str, top: Object, said: Object | None, masters: Sequence[Object]) -> Status:
+    """Return what the master said last, as far as it still holds.
+
+    It may be gone since, or not be there yet.
+    """
+    status: Status = {"job_name": name, "state": "starting"}
+    if said is not None:
+        status |= json.loads(said["data"][objects.STATUS])
+    if status["state"] in ENDED:
+        return status
+    if ended := _end_of(top):
+        return {**idle(status), **ended}
+    live = alive(masters)
+    if is_suspended(top):
+        state = "suspending" if live else "suspended"
+        return {**idle(status), "state": state, "message": f"`edl resume {name}` goes on"}
+    if any(isinstance(observe.observe(pod), observe.Running) for pod in live):
+        return status
+    return {**idle(status), "state": "starting", "message": waits_for(top, masters)}
+
+
+def waits_for(top: Object, masters: Sequence[Object]) -> str:
+    """Say why there is no master; "" where nothing is wrong yet."""
+    for pod in reversed(masters):
+        state = observe.observe(pod)
+        if isinstance(state, observe.Waiting):
+            return f"the master {state.why}" if state.why else "the master's pod is being started"
+        if isinstance(state, observe.Ended):
+            how = state.why or f"with exit code {state.code}"
+            return f"the master's pod ended ({how}); another one comes"
+    for each in (top.get("status") or {}).get("conditions") or []:
+        if each.get("type") == "Accepted" and each.get("status") == "False":
+            return str(each.get("message") or each.get("reason"))
+    return str((top.get("status") or {}).get("message") or "the master has no pod yet")
+
+
+def order(pod: Object) -> tuple[int, int, str]:
+    """Sort pods: master, servers, workers; by index; the oldest first."""
+    labels = pod["metadata"]["labels"]
+    role = ("master", "ps", "worker").index(labels.get(names.ROLE_LABEL, "worker"))
+    created = pod["metadata"].get("creationTimestamp") or ""
+    return role, int(labels.get(names.INDEX_LABEL) or 0), created
+
+
+def event_time(event: Object) -> str:
+    """Return when it was last seen, as text that sorts; "" where it does not say."""
+    return str(
+        event.get("lastTimestamp")
+        or (event.get("series") or {}).get("lastObservedTime")
+        or event.get("eventTime")
+        or event.get("firstTimestamp")
+        or ""
+    )
+
+
+def _end_of(top: Object) -> Status:
+    """State, code and message of a job that is over; nothing else."""
+    found = top.get("status") or {}
+    if top["kind"] == names.KIND:
+        state = _PHASES.get(found.get("phase") or "", "")
+        if state not in ENDED:
+            return {}
+        code = found.get("exitCode")
+        code = int(state == "failed") if code is None else int(code)
+        return {"state": state, "exit_code": code, "message": found.get("message") or ""}
+    for each in found.get("conditions") or []:
+        if each.get("status") == "True" and each.get("type") in ("Complete", "Failed"):
+            if each["type"] == "Complete":
+                return {"state": "done", "exit_code": 0, "message": ""}
+            why = ": ".join(filter(None, (each.get("reason"), each.get("message"))))
+            return {"state": "failed", "exit_code": 1, "message": why or "its Job has failed"}
+    return {}
+
+
+def is_ours(top: Object) -> bool:
+    """Return whether a Job (or an EdlJob) is of edl."""
+    return top["kind"] == names.KIND or names.JOB_LABEL in (top["metadata"].get("labels") or {})
+
+
+def is_suspended(top: Object) -> bool:
+    """Return whether somebody asked for it; its pods may still be there."""
+    if top["kind"] == names.KIND:
+        return bool(top["spec"].get("suspend"))
+    return (top["metadata"].get("annotations") or {}).get(SUSPENDED) == "true"
+
+
+def is_durable(top: Object) -> bool:
+    """Return whether the journal outlives the master's pod."""
+    if top["kind"] == names.KIND:
+        return "emptyDir" not in (top["spec"].get("jobVolume") or {"emptyDir": {}})
+    volumes = top["spec"]["template"]["spec"].get("volumes") or []
+    return any(each["name"] == "job" and "emptyDir" not in each for each in volumes)
+
+
+def alive(masters: Sequence[Object]) -> list[Object]:
+    """Return the pods that have not ended."""
+    return [pod for pod in masters if not isinstance(observe.observe(pod), observe.Ended)]
+
+
+def idle(status: Status) -> Status:
+    """Return the same without what processes do: they are gone."""
+    kept = {key: value for key, value in status.items() if key not in ("records_per_s",)}
+    return {**kept, **{key: [] for key in ("workers", "servers") if key in kept}}
+
+
+def name_of(top: Object) -> str:
+    """Return the job's name."""
+    if top["kind"] == names.KIND:
+        return str(top["metadata"]["name"])
+    return str(top["metadata"]["labels"][names.JOB_LABEL])
