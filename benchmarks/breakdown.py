@@ -41,10 +41,10 @@ from edl.nn.optimizers import Adagrad
 from edl.ps.books import parameters as held
 from edl.ps.books import store
 from edl.ps.books.slots import SlotMap
-from edl.ps.client import PsClient, PushOutcome
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.wire import connection, plane, stream
+from edl.ps.worker_client import PsClient, PushOutcome
 from edl.worker.servers import rows as table_rows
 from edl.worker.servers import trainer as ps_trainer
 

@@ -1,6 +1,6 @@
-"""The seam of pull and push: one shard, in plain arrays. Every carrier speaks it.
+"""The interface of pull and push of one shard, in plain arrays, which every carrier implements.
 
-The carriers are the tensor plane (connection.py) and plain gRPC (`GrpcShardConnection` in client.py).
+The carriers are the tensor plane (connection.py) and plain gRPC (grpc.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from edl.nn.model_spec import CHUNK_ELEMENTS
 from edl.ps.books.aggregation import Policy, Update
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Outcome, Store
-from edl.ps.client import Pulled, PushOutcome, PushResult
+from edl.ps.worker_client import Pulled, PushOutcome, PushResult
 
 
 class InProcess:

@@ -12,11 +12,12 @@ import pytest
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.ledger import Entry, Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Outcome, Store
-from edl.ps.client import Entry, PushOutcome, Span
 from edl.ps.rows.optimizers import make_rule
 from edl.ps.rows.table import Table
+from edl.ps.worker_client import PushOutcome
 
 SPEC = ModelSpec(
     (DenseSpec("w", (4,)), DenseSpec("v", (4,))),
@@ -79,7 +80,7 @@ def test_a_cut_under_a_storm_of_pushes_is_one_state_of_all_shards(start_shards, 
     with ThreadPoolExecutor(3) as pool:
         workers = [pool.submit(worker, task) for task in range(3)]
         for number in range(6):
-            cut = shards.client.take_cut(f"c{number}", hold_s=10.0, **WAIT)
+            cut = shards.control.cuts.take(f"c{number}", hold_s=10.0, **WAIT)
             cuts.append(cut)
             shards.stores[0].wait_version(cut.version, 20.0)
         first = [read(shards, cut.name) for cut in cuts]
@@ -107,8 +108,8 @@ def test_all_pushes_of_a_storm_are_applied_once_despite_cuts(start_shards):
     with ThreadPoolExecutor(3) as pool:
         workers = [pool.submit(worker, task) for task in range(3)]
         for number in range(4):
-            assert shards.client.take_cut(f"c{number}", hold_s=10.0, **WAIT)
-            shards.client.unpin(f"c{number}", **WAIT)
+            assert shards.control.cuts.take(f"c{number}", hold_s=10.0, **WAIT)
+            shards.control.cuts.unpin(f"c{number}", **WAIT)
         for done in workers:
             done.result()
 
@@ -122,13 +123,13 @@ def test_a_pin_waits_for_what_another_shard_has_and_holds_back_the_rest(start_sh
     shards = ready(start_shards)
     ahead, behind = shards.stores
     ahead.push(Span(0, 1, 0, 1), 0, Update())
-    frozen = shards.client.freeze("c", hold_s=10.0, **WAIT)
+    frozen = shards.control.cuts.freeze("c", hold_s=10.0, **WAIT)
     late = threading.Thread(target=lambda: behind.push(Span(0, 1, 0, 1), 0, Update()))
     other = threading.Thread(target=lambda: behind.push(Span(7, 1, 0, 1), 0, Update()))
     other.start()
     late.start()
 
-    reached = shards.client.pin("c", {0: 1}, hold_s=10.0, **WAIT)
+    reached = shards.control.cuts.pin("c", {0: 1}, hold_s=10.0, **WAIT)
 
     late.join(300)
     other.join(300)
@@ -142,7 +143,7 @@ def test_a_cut_that_lacks_a_lost_workers_push_is_given_up_and_pushes_go_on(start
     shards = ready(start_shards)
     shards.stores[0].push(Span(0, 1, 0, 1), 0, Update())  # the worker died before shard 1
 
-    cut = shards.client.take_cut("c", hold_s=0.2, **WAIT)
+    cut = shards.control.cuts.take("c", hold_s=0.2, **WAIT)
 
     assert cut is None
     assert PushOutcome.APPLIED == push(shards, 1, 0).outcome

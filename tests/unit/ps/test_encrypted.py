@@ -14,14 +14,16 @@ from edl.common.identity import Identity
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy
+from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
-from edl.ps.client import PsClient, Span
+from edl.ps.control import PsControl
 from edl.ps.metrics import Metrics
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.wire.connection import PlaneShardConnection
 from edl.ps.wire.plane import Plane
+from edl.ps.worker_client import PsClient
 
 TOKEN = "secret"
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(lr=1.0))
@@ -105,7 +107,7 @@ def test_in_another_network_namespace_of_this_host_shared_memory_gives_way_to_tl
 
 
 def test_a_client_of_another_certificate_is_refused(server):
-    client = PsClient([server[0]], token=TOKEN, spec=SPEC, identity=Identity.create(TOKEN))
+    client = PsControl([server[0]], token=TOKEN, identity=Identity.create(TOKEN))
 
     with pytest.raises(Unauthenticated, match="another job's certificate"):
         client.describe(**WAIT)

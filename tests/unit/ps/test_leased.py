@@ -13,7 +13,7 @@ from edl.nn.model_spec import DenseSpec, ModelSpec
 from edl.ps.books import store as store_module
 from edl.ps.books.aggregation import Update
 from edl.ps.books.ledger import Entry, Span
-from edl.ps.client import PushOutcome
+from edl.ps.worker_client import PushOutcome
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (), optimizers.SGD(1.0))
 ONES = {"w": np.ones(3, np.float32)}
