@@ -29,6 +29,7 @@ from edl.ps.books.dense import Chunk
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Outcome, PullPlan, Pushed, Store
+from edl.ps.books.view import StoreView
 from edl.ps.metrics import Metrics
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.plane import Backend, Listening, Plane
@@ -180,7 +181,10 @@ class _Nothing:
     def __init__(self, nbytes: int) -> None:
         self._values = np.ones(nbytes >> 2, np.float32)
         chunk = Chunk(self._values, [], np.zeros(1, np.int64), 1)
-        self.board = Board({}, {("w", 0): chunk}, 1, 1)
+        self._board = Board(StoreView(1, 1, {}, {("w", 0): chunk}))
+
+    def watch(self, make: Any) -> Board:
+        return self._board
 
     def plan_pull(self, *, dense: bool, known_version: Any, tables: Any, cut: str) -> PullPlan:
         return PullPlan(1, [(("w", 0), self._values)], [])

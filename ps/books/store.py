@@ -37,20 +37,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from ...common.errors import EdlError, Fenced, NotPinned
 from ...common.patience import Patience
 from ...nn.model_spec import ModelSpec
 from ..rows.optimizers import Floats, Ints
 from ..rows.table import RowBlock
-from ..wire.pulls import VALID, Board
 from .aggregation import Aggregation, Policy, Update
 from .dense import Chunk, ChunkKey
 from .ledger import Entry, Ledger, Span, Verdict
 from .parameters import Invalid, Parameters, RowPlan, check_ids, check_spec, difference
 from .slots import SlotMap
 from .trace import TakenRows
+from .view import Observer, StoreView
 
 __all__ = [
     "Books",
@@ -65,6 +65,7 @@ __all__ = [
 ]
 
 
+_Observer = TypeVar("_Observer", bound=Observer)
 _WORD_S = 10.0  # for the master's word, which a heartbeat brings at once
 
 
@@ -206,7 +207,7 @@ class Store:
         self._torn = False  # a step was begun and did not end
         self._pinning = False  # pushes wait until the steps under way have ended
         self._life = 0
-        self._board: Board | None = None
+        self._observers: dict[object, Observer] = {}  # by who made them
         self.counts = dict.fromkeys(Outcome, 0)
 
     # -- The model
@@ -225,22 +226,25 @@ class Store:
         """The model is known and every chunk of this shard has its first value."""
         return self._parameters is not None and self._parameters.complete
 
-    @property
-    def board(self) -> Board | None:
-        """For pulls by compiled code (small.py). None: not initialized, or torn."""
-        if self._board is None and self._trace is None:
+    def watch(self, make: Callable[[StoreView], _Observer]) -> _Observer | None:
+        """Return the observer that `make` made of what the store shows now, and make it where there
+        is none yet. None: nothing is shown, for it is not initialized, or torn, or traced."""
+        observer = self._observers.get(make)
+        if observer is None and self._trace is None:
             with self._lock:
-                if self._board is None and self.initialized and not self._torn:
+                observer = self._observers.get(make)
+                if observer is None and self.initialized and not self._torn:
                     held = self._held()
                     chunks = dict(held.dense.changed_since(None))
-                    version = self._version
-                    self._board = Board(held.tables, chunks, self.slot_map.version, version)
-        return self._board
+                    version = self.slot_map.version
+                    observer = make(StoreView(self._version, version, held.tables, chunks))
+                    self._observers[make] = observer
+        return cast(_Observer | None, observer)
 
-    def _lose_board(self) -> None:
-        if self._board is not None:
-            self._board.words[VALID] = 0
-            self._board = None
+    def _end_view(self) -> None:
+        for observer in self._observers.values():
+            observer.set_valid(False)
+        self._observers = {}
 
     def init(self, spec: ModelSpec, chunks: Mapping[ChunkKey, Floats], complete: bool) -> int:
         """The model, and first values of chunks; what is there is left alone. The version."""
@@ -279,14 +283,14 @@ class Store:
                 self._aggregation = Aggregation(self._policy, books.pushes)
 
     def _begin(self, parameters: Parameters) -> None:
-        self._lose_board()
+        self._end_view()
         self._parameters = parameters
         self._life += 1
 
     def restore_books(self, books: Books) -> None:
         """The books of a later snapshot, whose chunks and rows are there."""
         with self._lock:
-            self._lose_board()
+            self._end_view()
             self._version = books.version
             self._ledger = self._ledger_of(books)
             self._aggregation = Aggregation(self._policy, books.pushes, books.sums)
@@ -301,7 +305,7 @@ class Store:
 
     def insert_chunk(self, key: ChunkKey, chunk: Chunk) -> None:
         with self._lock:
-            self._lose_board()
+            self._end_view()
             self._held().dense.insert(key, chunk)
 
     def insert_rows(self, table: str, block: RowBlock) -> None:
@@ -539,12 +543,12 @@ class Store:
         self._summed.clear()
         self._version += 1
         dense = self._held().dense
-        if dense.moved:  # before a version is told that the board does not show
+        if dense.moved:  # before a version is told that the view does not show
             dense.moved = False
-            self._lose_board()
+            self._end_view()
         dense.mark(update.dense, self._version)
-        if self._board is not None:
-            self._board.made(update.dense, self._version)
+        for observer in self._observers.values():
+            observer.step_made(update.dense, self._version)
         # One after the other: if a thousand woke at once they would all ask for the GIL. Each who sees
         # another version wakes the next, once, whether it is his or not, and if his time is over.
         self._stepped.notify()
@@ -813,8 +817,8 @@ class Store:
 
     def _tear(self, torn: bool) -> None:
         self._torn = torn
-        if self._board is not None:
-            self._board.words[VALID] = not torn
+        for observer in self._observers.values():
+            observer.set_valid(not torn)
 
     def _check_whole(self) -> None:
         if self._torn:

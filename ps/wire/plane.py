@@ -46,6 +46,7 @@ from ..books.aggregation import Update
 from ..books.ledger import Span
 from ..books.slots import SlotMap
 from ..books.store import Invalid, NotYet, Outcome, PullPlan, Pushed, RowPlan, span_of
+from ..books.view import StoreView
 from ..metrics import Metrics
 from ..rows.memory import HUGE, fresh, huge_pages
 from ..rows.work import Work
@@ -100,8 +101,7 @@ class Backend(Protocol):
     @property
     def initialized(self) -> bool: ...
 
-    @property
-    def board(self) -> Board | None: ...
+    def watch(self, make: Callable[[StoreView], Board]) -> Board | None: ...
 
     def plan_pull(
         self,
@@ -394,7 +394,7 @@ class _Session:
     def _next(self, pulls: SmallPulls) -> bool:
         """Serve one request, and all small pulls before it. False: there are no more."""
         store = self._backend()
-        board = None if store is None else store.board
+        board = None if store is None else store.watch(Board)
         told, self._told = self._told, b""
         if board is not None and pulls.fd is not None:
             pulls.reply[: len(told)] = told

@@ -48,7 +48,8 @@ FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled me
 class Slow(Store):
     """Answers everything in Python."""
 
-    board = None
+    def watch(self, make):
+        return None
 
 
 class Counted(Store):
@@ -477,14 +478,16 @@ def test_version_and_rows_are_those_of_now():
 
 def test_all_connections_have_one_board():
     store, boards = filled(), []
-    asking = [threading.Thread(target=lambda: boards.append(store.board)) for _ in range(4)]
+    asking = [
+        threading.Thread(target=lambda: boards.append(store.watch(small.Board))) for _ in range(4)
+    ]
     with store._lock:  # so that all of them find none
         for thread in asking:
             thread.start()
         asking[-1].join(0.05)
     for thread in asking:
         thread.join(FAR_S)
-    assert {id(store.board)} == {id(board) for board in boards}
+    assert {id(store.watch(small.Board))} == {id(board) for board in boards}
 
 
 def test_restored_store_is_asked_again():
