@@ -334,7 +334,7 @@ def _serve(line: Line, identity: Identity, count: int) -> None:
     policy = Policy(use_async=False, grads_to_wait=count, staleness=1 << 30)
     steps = Store(index=0, slot_map=SlotMap(1), policy=policy)
     steps.init(SPEC, {("w", 0): np.zeros(DENSE, np.float32)}, True)
-    plane = Plane(lambda: steps, Metrics(0), index=0, identity=identity)
+    plane = Plane(lambda: steps, Metrics(0).calls, index=0, identity=identity)
     line.send((listeners.address, servicer.listening, plane.listening))
     line.recv()
     plane.close()

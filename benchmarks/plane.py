@@ -31,8 +31,9 @@ from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Outcome, PullPlan, Pushed, Store
 from edl.ps.books.view import StoreView
 from edl.ps.metrics import Metrics
+from edl.ps.wire.backend import Backend
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
-from edl.ps.wire.plane import Backend, Listening, Plane
+from edl.ps.wire.plane import Listening, Plane
 from edl.ps.wire.pulls import Board
 from edl.ps.wire.shard import ShardPull, ShardPush
 from edl.ps.wire.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
@@ -220,7 +221,7 @@ def _serve(line: Connection, cores: Cores) -> None:
     backends: dict[int, Backend] = {size << 20: _Nothing(size << 20) for size in MEGABYTES}
     backends[_STORE] = store
     planes = {
-        name: Plane(lambda backend=backend: backend, Metrics(0), index=0, identity=_IDENTITY)
+        name: Plane(lambda backend=backend: backend, Metrics(0).calls, index=0, identity=_IDENTITY)
         for name, backend in backends.items()
     }
     tcp = socket.create_server(("127.0.0.1", 0))

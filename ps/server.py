@@ -58,7 +58,7 @@ class Listeners:
     def __init__(self, servicer: ParameterServerServicer, identity: Identity) -> None:
         self._plane = Plane(
             lambda: servicer.store,
-            servicer.metrics,
+            servicer.metrics.calls,
             index=servicer.index,
             identity=identity,
             host=listen.own_host(),

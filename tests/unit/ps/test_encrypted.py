@@ -116,7 +116,7 @@ def test_a_client_of_another_certificate_is_refused(server):
 
 def test_a_plane_without_a_certificate_does_not_listen_off_loopback():
     with pytest.raises(EdlError, match="set EDL_IDENTITY"):
-        Plane(lambda: None, Metrics(0), index=0, identity=Identity(TOKEN), host=own.address())
+        Plane(lambda: None, Metrics(0).calls, index=0, identity=Identity(TOKEN), host=own.address())
 
 
 def test_a_server_off_loopback_without_a_certificate_ends_with_one_line():

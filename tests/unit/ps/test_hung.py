@@ -17,7 +17,7 @@ from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
 from edl.ps.rows import lock as lock_module
 from edl.ps.rows.lock import SharedLock
-from edl.ps.wire.plane import Buffers
+from edl.ps.wire.buffers import Buffers
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (), optimizers.SGD(1.0))
 STEP = Update({("w", 0): np.ones(3, np.float32)})

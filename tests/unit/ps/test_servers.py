@@ -443,7 +443,7 @@ def test_a_malformed_push_is_refused_by_name_and_changes_nothing(start_shards, r
         request_.span.CopyFrom(pb.Span(task=0, attempt=1, start=0, end=8))
 
     with pytest.raises(EdlError, match=f"INVALID_ARGUMENT.*{message}"):
-        shards.client._control("Push", {0: request_}, 1e9)
+        shards.call("Push", request_)
 
     assert (0, ()) == (shards.stores[0].version, shards.stores[0].ledger())
 
@@ -455,7 +455,7 @@ def test_rows_of_another_shard_are_refused(start_shards):
     request = pb.PushRequest(span=pb.Span(task=0, attempt=1, end=8), tables=[rows])
 
     with pytest.raises(EdlError, match="live on another server"):
-        shards.client._control("Push", {0: request}, 1e9)
+        shards.call("Push", request)
 
 
 def test_an_unknown_cut_is_refused(start_shards):
@@ -468,7 +468,7 @@ def test_an_unknown_cut_is_refused(start_shards):
 def test_another_slot_map_is_refused(start_shards):
     shards = ready(start_shards, 1)
 
-    reply = shards.client._control("Pull", {0: pb.PullRequest(slot_map_version=7)}, 1e9)[0]
+    reply = shards.call("Pull", pb.PullRequest(slot_map_version=7))
 
     assert pb.PullReply.MOVED == reply.outcome
 

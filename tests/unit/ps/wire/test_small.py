@@ -31,7 +31,8 @@ from edl.ps.wire import frames
 from edl.ps.wire import pulls as small
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
-from edl.ps.wire.plane import Plane, _Session
+from edl.ps.wire.plane import Plane
+from edl.ps.wire.session import Session
 from edl.ps.wire.shard import ShardPull, ShardPush
 from edl.ps.wire.stream import Stream
 
@@ -89,7 +90,7 @@ def step(store, position, *tensors):
 
 @contextlib.contextmanager
 def served(store, transport="unix"):
-    plane = Plane(lambda: store, Metrics(0), index=0, identity=IDENTITY)
+    plane = Plane(lambda: store, Metrics(0).calls, index=0, identity=IDENTITY)
     told = plane.listening
     endpoint = PlaneEndpoint("127.0.0.1", told.tcp_port, told.unix_name, told.host_id)
     connection = PlaneShardConnection(endpoint, IDENTITY, 1, transport=transport)
@@ -106,7 +107,7 @@ def pull(connection, **tables):
 
 def answer(store, data):
     """The bytes that a connection answers to these, after which nothing comes."""
-    plane = Plane(lambda: store, Metrics(0), index=0, identity=IDENTITY)
+    plane = Plane(lambda: store, Metrics(0).calls, index=0, identity=IDENTITY)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(data)
@@ -114,7 +115,7 @@ def answer(store, data):
         stream = Stream(theirs)
         stream.arm(None)
         with contextlib.suppress(EdlError, OSError):
-            _Session(plane, stream).run()
+            Session(plane.serving, stream).run()
         theirs.shutdown(socket.SHUT_RDWR)
         told = b"".join(iter(lambda: ours.recv(1 << 16), b""))
     plane.close()
@@ -322,13 +323,13 @@ def test_waiting_goes_on_after_signals_without_python(monkeypatch):
     monkeypatch.setattr(
         Stream, "receive_some", lambda *given: asked.append("Python") or receive_some(*given)
     )
-    plane = Plane(lambda: stores[0], Metrics(0), index=0, identity=IDENTITY)
+    plane = Plane(lambda: stores[0], Metrics(0).calls, index=0, identity=IDENTITY)
     ours, theirs = socket.socketpair()
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     with ours, theirs:
         stream = Stream(theirs)
         stream.arm(None)
-        thread = threading.Thread(target=_Session(plane, stream).run)
+        thread = threading.Thread(target=Session(plane.serving, stream).run)
         thread.start()
         stat = Path(f"/proc/self/task/{thread.native_id}/stat")
         for _ in range(3):
@@ -349,14 +350,14 @@ def test_waiting_goes_on_after_signals_without_python(monkeypatch):
 def test_sending_goes_on_after_signals():
     stores, got = (of_dense(LARGE), of_dense(LARGE, Slow)), b""
     expected = answer(stores[1], request([], 1))
-    plane = Plane(lambda: stores[0], Metrics(0), index=0, identity=IDENTITY)
+    plane = Plane(lambda: stores[0], Metrics(0).calls, index=0, identity=IDENTITY)
     ours, theirs = socket.socketpair()
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     with ours, theirs:
         stream = Stream(theirs)
         stream.arm(None)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-        thread = threading.Thread(target=_Session(plane, stream).run)
+        thread = threading.Thread(target=Session(plane.serving, stream).run)
         thread.start()
         stat = Path(f"/proc/self/task/{thread.native_id}/stat")
         ours.sendall(request([], 1))
