@@ -25,10 +25,11 @@ from edl.kernels.malloc import keep_freed_memory
 from edl.nn.model_spec import ModelSpec, TableSpec
 from edl.nn.optimizers import SGD
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome, PullPlan, Pushed
 from edl.ps.books.dense import Chunk
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, PullPlan, Pushed, Store
+from edl.ps.books.store import Store
 from edl.ps.books.view import StoreView
 from edl.ps.metrics import Metrics
 from edl.ps.wire.backend import Backend

@@ -13,7 +13,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from .books.store import Outcome, Pushed, Store
+from .books.answers import Outcome, Pushed
+from .books.store import Store
 from .wire.pulls import NANOSECONDS, NBYTES
 
 _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)

@@ -277,7 +277,7 @@ class Server:
             on_version=self._watch(settings),
             trace=self._trace,
         )
-        store.expect_tasks(self._wake.set)
+        store.leased.expect(self._wake.set)
         return store
 
     def beat_until_end(self, store: Store, patience_s: float) -> int:
@@ -298,7 +298,7 @@ class Server:
                 )
                 return 1
             self._servicer.metrics.observe(store)
-            asks = store.asks
+            asks = store.leased.asks
             try:
                 reply = self._beat(store)
             except Unreachable as error:
@@ -317,7 +317,7 @@ class Server:
                 return 1
             if reply.drain:
                 self._draining = True
-            store.tell_tasks(reply.tasks_below if reply.HasField("tasks_below") else None, asks)
+            store.leased.tell(reply.tasks_below if reply.HasField("tasks_below") else None, asks)
             if reply.low_water:
                 store.retire(reply.low_water)
         self._hand_over(store)

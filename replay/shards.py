@@ -19,10 +19,11 @@ from ..common.settings import JobSettings
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
 from ..ps.books.aggregation import Policy, Update
+from ..ps.books.answers import Outcome
 from ..ps.books.dense import ChunkKey
 from ..ps.books.ledger import Span
 from ..ps.books.slots import SlotMap
-from ..ps.books.store import Outcome, Store
+from ..ps.books.store import Store
 from ..ps.client import Shard as Server
 from ..ps.rows.optimizers import Floats
 from ..ps.snapshots import cut as snapshot
@@ -67,7 +68,7 @@ class Shard:
         with tempfile.TemporaryDirectory() as folder:
             pin(parent.store, "snapshot")
             files, version = snapshot.write(parent.store, "snapshot", folder)
-            parent.store.unpin("snapshot")
+            parent.store.pins.unpin("snapshot")
             manifest = storage.write_manifest(
                 folder, version=version, num_shards=1, num_slots=0, files=files
             )
@@ -128,7 +129,7 @@ class Shard:
         self.reads[version] -= 1
         if not self.reads[version] and version in self._pinned:
             self._pinned.remove(version)
-            self.store.unpin(cut_of(version))
+            self.store.pins.unpin(cut_of(version))
 
 
 def cut_of(version: int) -> str:
@@ -137,8 +138,8 @@ def cut_of(version: int) -> str:
 
 def pin(store: Store, cut: str) -> None:
     """The state now, under that name."""
-    store.freeze(cut, _NOW_S)
-    pinned, _ = store.pin(cut, {}, _NOW_S)
+    store.pins.freeze(cut, _NOW_S)
+    pinned, _ = store.pins.pin(cut, {}, _NOW_S)
     assert pinned, "the model is not known yet"
 
 

@@ -29,7 +29,9 @@ from ...common.errors import CheckpointError, EdlError
 from ...common.storage import FileRecord
 from ..books.dense import Chunk, ChunkKey
 from ..books.ledger import Entry
-from ..books.store import Books, Moment, Store
+from ..books.pins import Moment
+from ..books.state import ShardBooks
+from ..books.store import Store
 from ..rows.optimizers import Ints
 from ..rows.table import RowBlock
 from . import cut as snapshot
@@ -73,7 +75,7 @@ class Recorder:
         self._chain: list[Link] = []
         self._oldest: list[int] = []  # of each chain of this incarnation: its base
         self._ancestors = restored.ancestors if restored else ()
-        self._books: Books | None = None  # of the last snapshot
+        self._books: ShardBooks | None = None  # of the last snapshot
         self._life = 0
         self._sizes: dict[str, int] = {}  # rows that it has
         self._owed: dict[str, Ints] = {}  # rows that have changed since
@@ -91,7 +93,7 @@ class Recorder:
         """
         number, store = self._next, self._store
         faults.point("ps.snapshot.begin", number=number)
-        moment = store.pin_moment(_PIN, self._books)
+        moment = store.pins.pin_moment(_PIN, self._books)
         if moment is None:
             return None
         self._next += 1  # also where it fails: no number is ever used twice
@@ -104,7 +106,7 @@ class Recorder:
             pieces = self._pieces(moment, is_base)
             if not is_base:
                 pieces = iter(list(pieces))
-                store.unpin_moment(moment)
+                store.pins.unpin_moment(moment)
             for name, tensors, about in pieces:
                 parts = snapshot.encode(tensors, about)
                 name = f"{number:012d}.{name}.safetensors"
@@ -112,7 +114,7 @@ class Recorder:
                 records[-1] = self._folder.write(self._incarnation, name, *parts)
                 if len(records) == 1:
                     faults.point("ps.snapshot.mid", number=number)
-            if not store.is_of_this_life(moment):  # the model was replaced beneath the pin
+            if not store.pins.is_of_this_life(moment):  # the model was replaced beneath the pin
                 self._clear_away(number, records)
                 return None
             link = self._link(number, moment, is_base, records)
@@ -122,7 +124,7 @@ class Recorder:
             self._clear_away(number, records)
             raise
         finally:
-            store.unpin_moment(moment)
+            store.pins.unpin_moment(moment)
         self._is_written(moment, link, sizes)
         return link
 
@@ -377,8 +379,8 @@ def _load_newest(
                 break
             else:
                 break
-        books = Books(here.version, here.low_water, here.ledger, here.pushes, parts.sums())
-        store.restore_books(books)
+        books = ShardBooks(here.version, here.low_water, here.ledger, here.pushes, parts.sums())
+        store.restorer.set_books(books)
         break
     numbers = {link.number for link in links}
     for link in links:
@@ -391,11 +393,13 @@ def _load_newest(
 def _load_base(store: Store, folder: Folder, incarnation: str, link: Link) -> snapshot.Parts:
     spec = snapshot.spec_of(link.model, f"{folder.path}/{incarnation}/{link_name(link.number)}")
     parts = snapshot.Parts(store.index, store.slot_map, spec)
-    store.restore(spec, Books(link.version), new_job=False)
+    store.restorer.begin(spec, ShardBooks(link.version), new_job=False)
     faults.point("ps.recover", number=link.number)
     for record in link.files:
         where = f"{folder.path}/{incarnation}/{record.name}"
-        parts.load(store, folder.read_checked(incarnation, record), store.insert_rows, where)
+        parts.load(
+            store, folder.read_checked(incarnation, record), store.restorer.insert_rows, where
+        )
     return parts
 
 
@@ -405,7 +409,9 @@ def _load_delta(store: Store, folder: Folder, incarnation: str, link: Link) -> s
     assert store.spec is not None
     parts = snapshot.Parts(store.index, store.slot_map, store.spec)
     for data, record in zip(files, link.files, strict=True):
-        parts.load(store, data, store.put_rows, f"{folder.path}/{incarnation}/{record.name}")
+        parts.load(
+            store, data, store.restorer.put_rows, f"{folder.path}/{incarnation}/{record.name}"
+        )
     return parts
 
 

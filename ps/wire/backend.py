@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ...nn.model_spec import ModelSpec
 from ..books.aggregation import Update
+from ..books.answers import PullPlan, Pushed
 from ..books.ledger import Span
 from ..books.slots import SlotMap
-from ..books.store import PullPlan, Pushed
 from ..books.view import StoreView
 from .buffers import Buffers
 from .pulls import Board

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..books.store import PullPlan, RowPlan
+from ..books.answers import PullPlan
+from ..books.parameters import RowPlan
 from ..rows.work import Work
 from . import frames
 from .buffers import Buffers

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from ...common.errors import Unreachable
 from ..books.aggregation import Update
+from ..books.answers import span_of
 from ..books.ledger import Span
-from ..books.store import Invalid, span_of
+from ..books.parameters import Invalid
 from . import frames
 from .backend import Serving
 from .frames import Array, Bytes, Head

@@ -17,7 +17,8 @@ import numpy as np
 from ...common import faults
 from ...common.errors import EdlError, NotPinned, Unreachable
 from ...proto import ps_pb2 as pb
-from ..books.store import Invalid, NotYet, Outcome, PullPlan, Pushed
+from ..books.answers import NotYet, Outcome, PullPlan, Pushed
+from ..books.parameters import Invalid
 from ..rows.memory import fresh
 from . import frames, quantize
 from .backend import Backend, Serving

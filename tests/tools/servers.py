@@ -75,6 +75,6 @@ def dense(checkpoint: str | Path, name: str) -> np.ndarray:
     """A dense tensor of a checkpoint, flat."""
     store = restored(checkpoint)
     chunks = sorted(
-        (number, chunk.value) for (tensor, number), chunk in store.cut_chunks("") if tensor == name
+        (number, chunk.value) for (tensor, number), chunk in store.pins.chunks("") if tensor == name
     )
     return np.concatenate([weight.reshape(-1) for _, weight in chunks])

@@ -36,7 +36,7 @@ def hung(monkeypatch):
     store = Store(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
     store.init(SPEC, {("w", 0): np.zeros(3, np.float32)}, True)
     begun, end = threading.Event(), threading.Event()
-    monkeypatch.setattr(store._parameters, "apply", lambda *_: (begun.set(), end.wait(60)))
+    monkeypatch.setattr(store._state.parameters, "apply", lambda *_: (begun.set(), end.wait(60)))
     pushing = threading.Thread(target=store.push, args=(Span(1, 1, 0, 1), 0, STEP), daemon=True)
     pushing.start()
     assert begun.wait(60)
@@ -51,7 +51,7 @@ def hung(monkeypatch):
         lambda store: store.push(Span(1, 1, 1, 2), 0, STEP),
         lambda store: store.fence({1: 2}, 0),
         lambda store: store.flush(),
-        lambda store: store.pin_moment("m"),
+        lambda store: store.pins.pin_moment("m"),
     ],
     ids=["push", "fence", "flush", "snapshot"],
 )

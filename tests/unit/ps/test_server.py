@@ -289,8 +289,8 @@ def test_a_torn_server_ends_with_1_and_one_line(in_process, caplog, monkeypatch)
     def fail(*_):
         raise MemoryError
 
-    store.tell_tasks(1, 0)
-    monkeypatch.setattr(store._parameters, "apply", fail)
+    store.leased.tell(1, 0)
+    monkeypatch.setattr(store._state.parameters, "apply", fail)
     with pytest.raises(MemoryError):
         store.push(Span(0, 1, 0, 1), 0, Update({("w", 0): np.zeros(3, np.float32)}))
 

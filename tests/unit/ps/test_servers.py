@@ -528,7 +528,7 @@ def test_a_shard_that_fails_in_the_midst_of_a_step_applies_and_keeps_nothing_mor
     shards = ready(start_shards, 1)
     store = shards.stores[0]
     monkeypatch.setattr(
-        type(store._parameters.tables["users"]),
+        type(store._state.parameters.tables["users"]),
         "apply",
         lambda *_: (_ for _ in ()).throw(MemoryError),
     )

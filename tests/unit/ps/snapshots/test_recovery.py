@@ -21,9 +21,11 @@ from edl.common.errors import CheckpointError, EdlError, UsageError
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, Store
+from edl.ps.books.state import ShardBooks
+from edl.ps.books.store import Store
 from edl.ps.snapshots import cut as snapshot
 from edl.ps.snapshots import recovery
 from edl.ps.snapshots.chain import Folder, Parent, job_id, link_name
@@ -75,16 +77,16 @@ def push(store, spec, number):
 
 def everything(store):
     """All that the next step depends on, by name."""
-    store.freeze("look", 9.0)
-    assert store.pin("look", {}, 9.0)[0]
-    spec, books = store.cut_books("look")
+    store.pins.freeze("look", 9.0)
+    assert store.pins.pin("look", {}, 9.0)[0]
+    spec, books = store.pins.books("look")
     found = {"version": books.version, "ledger": books.ledger, "low_water": books.low_water}
     found["pushes"] = books.pushes
-    for (tensor, k), chunk in store.cut_chunks("look"):
+    for (tensor, k), chunk in store.pins.chunks("look"):
         parts = [chunk.value, *chunk.state, chunk.steps]
         found[tensor, k] = [part.tobytes() for part in parts], chunk.changed
     for table in spec.tables:
-        for block in store.cut_rows("look", table.name, 1 << 20):
+        for block in store.pins.rows("look", table.name, 1 << 20):
             order = np.argsort(block.ids)
             parts = [block.ids, block.weight, *block.state, block.steps]
             found[table.name] = [np.ascontiguousarray(part[order]).tobytes() for part in parts]
@@ -93,7 +95,7 @@ def everything(store):
     for name, (ids, total) in books.sums.rows.items():
         order = np.argsort(ids)
         found["sum", name] = ids[order].tobytes(), total[order].tobytes()
-    store.unpin("look")
+    store.pins.unpin("look")
     return found
 
 
@@ -205,9 +207,11 @@ def test_a_model_that_a_new_job_replaces_begins_a_new_chain(folder):
     store = empty()
     parts = snapshot.Parts(0, store.slot_map, ADAM)
     links, _ = folder.links("old", None)
-    store.restore(ADAM, recovery.Books(links[0].version), new_job=True)
+    store.restorer.begin(ADAM, ShardBooks(links[0].version), new_job=True)
     for record in links[0].files:
-        parts.load(store, folder.read_checked("old", record), store.insert_rows, record.name)
+        parts.load(
+            store, folder.read_checked("old", record), store.restorer.insert_rows, record.name
+        )
     recorder = Recorder(store, folder, "a")
     recorder.take()
     other = dataclasses.replace(ADAM, optimizer=optimizers.SGD(0.1, momentum=0.9))
@@ -227,7 +231,7 @@ def test_a_torn_store_is_not_written(folder, monkeypatch):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(store._parameters, "apply", fail)
+    monkeypatch.setattr(store._state.parameters, "apply", fail)
     with pytest.raises(MemoryError):
         push(store, ADAM, 1)
 

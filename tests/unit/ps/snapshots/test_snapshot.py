@@ -230,11 +230,11 @@ def test_a_checkpoint_of_another_model_is_refused(start_shards, tmp_path):
 
 def test_shards_of_different_cuts_are_refused(start_shards, tmp_path):
     shards = run(start_shards, 2, ADAM, 4)
-    shards.stores[0].freeze("a", 5.0)
-    shards.stores[0].pin("a", {}, 5.0)
+    shards.stores[0].pins.freeze("a", 5.0)
+    shards.stores[0].pins.pin("a", {}, 5.0)
     push(shards, ADAM, 4)
-    shards.stores[1].freeze("a", 5.0)
-    shards.stores[1].pin("a", {}, 5.0)
+    shards.stores[1].pins.freeze("a", 5.0)
+    shards.stores[1].pins.pin("a", {}, 5.0)
     files, _ = shards.control.snapshot("a", str(tmp_path), **WAIT)
     records = [storage.FileRecord(*file) for file in files]
     manifest = storage.write_manifest(

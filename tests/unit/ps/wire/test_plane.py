@@ -21,9 +21,11 @@ from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import ps_pb2 as pb
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
 from edl.ps.books.ledger import Span
+from edl.ps.books.parameters import Invalid
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Invalid, Outcome, Store
+from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
 from edl.ps.wire import frames, handshake, stream
 from edl.ps.wire.buffers import Buffers
@@ -744,7 +746,7 @@ def test_push_that_a_pin_waits_for_needs_no_budget(start):
     shard = start(budget_nbytes=2 << 20)
     store, ids = shard.store, np.arange(20_000)  # 1.4 MB
     assert store.push(Span(1, 1, 0, 8), 0, Update()).outcome is Outcome.APPLIED
-    store.freeze("c", FAR_S)
+    store.pins.freeze("c", FAR_S)
     connection = shard.connect()
     replies = []
 
@@ -759,7 +761,7 @@ def test_push_that_a_pin_waits_for_needs_no_budget(start):
     threads[1].start()
     until(lambda: shard.plane.buffers.waiting)
 
-    assert store.pin("c", {1: 16}, FAR_S) == (True, 2)
+    assert store.pins.pin("c", {1: 16}, FAR_S) == (True, 2)
 
     for thread in threads:
         thread.join(FAR_S)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from edl.common.errors import EdlError
 from edl.common.identity import Identity
@@ -24,7 +24,8 @@ from edl.ps.books.aggregation import Policy, Update
 from edl.ps.books.dense import Chunk
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Books, Store
+from edl.ps.books.state import ShardBooks
+from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
 from edl.ps.rows.lock import SharedLock
 from edl.ps.wire import frames
@@ -151,7 +152,9 @@ def test_known_rows_are_answered_without_python(monkeypatch, transport):
         assert (pulled.outcome, pulled.version) == (pb.PullReply.OK, 1)
     # once a connection has ended it has counted its last call
     assert until(lambda: not plane.connections)
-    metrics = generate_latest(plane.metrics.registry).decode()
+    registry = CollectorRegistry()
+    registry.register(plane.serving.calls)
+    metrics = generate_latest(registry).decode()
     assert 'edl_ps_rpc_duration_seconds_count{code="OK",method="Pull"} 4.0' in metrics
     assert "edl_ps_bytes_received_total 976.0" in metrics
 
@@ -180,7 +183,7 @@ def test_unknown_rows_are_answered_without_python(transport, table):
             pulled = pull(connection, **{table.name: ids}).tables[table.name]
             np.testing.assert_array_equal(expected, pulled)
     assert 1 == store.asked  # by this test
-    assert 2 == len(store._parameters.tables[table.name])
+    assert 2 == len(store._state.parameters.tables[table.name])
 
 
 def test_unknown_rows_of_a_normal_distribution_are_answered_by_python():
@@ -385,14 +388,14 @@ def test_chunks_are_those_of_now_behind_a_pin_and_a_restore(use_async):
         assert [0.0, 1.0, 2.0] == pulled(None)[1]["bias"]
         step(store, 0, "bias", "count")
         assert (1, {"bias": [-1.0, 0.0, 1.0], "count": [1.0]}) == pulled(0)
-        moment = store.pin_moment("cut")
+        moment = store.pins.pin_moment("cut")
         step(store, 1, "bias")
         assert (2, {"bias": [-2.0, -1.0, 0.0]}) == pulled(1)
-        store.unpin_moment(moment)
+        store.pins.unpin_moment(moment)
         step(store, 2, "count")
         assert (3, {"count": [2.0]}) == pulled(2)
         chunk = Chunk(np.full(3, 7.0, np.float32), [], np.zeros(1, np.int64), 3)
-        store.insert_chunk(("bias", 0), chunk)
+        store.restorer.insert_chunk(("bias", 0), chunk)
         assert (3, {"bias": [7.0, 7.0, 7.0], "count": [2.0]}) == pulled(2)
 
 
@@ -421,10 +424,10 @@ def test_no_chunk_is_missed_beside_pushes_and_pins():
         for reader in readers:
             reader.start()
         for position in range(steps):
-            moment = store.pin_moment("cut") if position % 50 == 0 else None
+            moment = store.pins.pin_moment("cut") if position % 50 == 0 else None
             step(store, position, *(("w", "bias") if position % 2 else ("w",)))
             if moment is not None:
-                store.unpin_moment(moment)
+                store.pins.unpin_moment(moment)
         ended.set()
         for reader in readers:
             reader.join(FAR_S)
@@ -482,7 +485,7 @@ def test_all_connections_have_one_board():
     asking = [
         threading.Thread(target=lambda: boards.append(store.watch(small.Board))) for _ in range(4)
     ]
-    with store._lock:  # so that all of them find none
+    with store._state.lock:  # so that all of them find none
         for thread in asking:
             thread.start()
         asking[-1].join(0.05)
@@ -495,9 +498,9 @@ def test_restored_store_is_asked_again():
     store = filled()
     with served(store) as (connection, _):
         before = pull(connection, t=KNOWN[:2])
-        store.restore(SPEC, Books(9, 0, (), 0, Update({}, {})), new_job=False)
+        store.restorer.begin(SPEC, ShardBooks(9, 0, (), 0, Update({}, {})), new_job=False)
         for key, value in first_values(SPEC.dense).items():
-            store.insert_chunk(key, Chunk(value, [], np.zeros(1, np.int64), 0))
+            store.restorer.insert_chunk(key, Chunk(value, [], np.zeros(1, np.int64), 0))
         after = pull(connection, t=KNOWN[:2])
         assert (1, 9) == (before.version, after.version)
         first = filled(Slow)
@@ -508,7 +511,7 @@ def test_torn_store_answers_no_more(monkeypatch):
     store = filled()
     with served(store) as (connection, _):
         pull(connection, t=KNOWN[:2])
-        monkeypatch.setattr(store._parameters, "apply", None)
+        monkeypatch.setattr(store._state.parameters, "apply", None)
         with pytest.raises(TypeError):
             store.push(Span(0, 1, 1, 2), 0, Update({}, {"t": (KNOWN[:1], np.ones((1, 16), "f"))}))
         with pytest.raises(EdlError, match="no longer exact"):

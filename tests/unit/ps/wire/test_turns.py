@@ -341,7 +341,7 @@ def test_large_pushes_are_applied_at_the_same_time(start, transport, monkeypatch
 @pytest.mark.parametrize("rows", [SHORT, MIDDLE, LONG])
 def test_pushes_that_a_freeze_holds_back_have_no_turn(start, transport, rows):
     shard = start()
-    shard.store.freeze("cut", FAR_S)
+    shard.store.pins.freeze("cut", FAR_S)
     held = [
         shard.connect(transport).start_push(push(task=task, rows=rows), FAR_S) for task in (1, 2)
     ]
@@ -349,7 +349,7 @@ def test_pushes_that_a_freeze_holds_back_have_no_turn(start, transport, rows):
     unknown = ShardPull(False, tables={"t": np.array([10**6])})  # which Python answers
 
     assert connection.start_pull(unknown, SOON_S)().outcome == pb.PullReply.OK
-    shard.store.unpin("cut")
+    shard.store.pins.unpin("cut")
     assert [waiter().outcome for waiter in held] == [pb.PushReply.APPLIED] * 2
 
 
