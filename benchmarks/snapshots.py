@@ -25,7 +25,7 @@ from edl.ps.books.store import Store
 from edl.ps.rows.table import RowBlock
 from edl.ps.snapshots import recovery
 from edl.ps.snapshots.chain import Folder
-from edl.ps.snapshots.recovery import Recorder
+from edl.ps.snapshots.recorder import Recorder
 
 ROWS = 2_600_000
 PUSH = 2000

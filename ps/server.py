@@ -18,7 +18,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ from .books.trace import ShardTrace
 from .servicer import ParameterServerServicer
 from .snapshots import cut as snapshot
 from .snapshots.chain import Folder, job_id
-from .snapshots.recovery import Coverage, Recorder, Restored, Snapshots, restore
+from .snapshots.recorder import Coverage, Recorder, Snapshots
+from .snapshots.recovery import Restored, restore
 from .wire.plane import Plane
 
 log = logging.getLogger(__name__)
@@ -242,7 +243,7 @@ class Server:
         return store
 
     def _tell(self, note: str, coverage: Coverage | None) -> None:
-        """With the next beat, which is now."""
+        """Tell the master with the next beat, which is now."""
         with self._telling:
             if note:
                 self._notes.append(note)
@@ -281,7 +282,7 @@ class Server:
         return store
 
     def beat_until_end(self, store: Store, patience_s: float) -> int:
-        """Heartbeats until the end; the exit code."""
+        """Beat until the end; return the exit code."""
         heard = time.monotonic()
         while not self._draining:
             self._wake.wait(_BEAT_S)
@@ -325,8 +326,10 @@ class Server:
         return 0
 
     def _hand_over(self, store: Store) -> None:
-        """Who is told to go while the job goes on leaves a last snapshot, for its replacement to begin
-        there: only what comes meanwhile is computed again."""
+        """Write a last snapshot where the job goes on, for a replacement to begin there.
+
+        Only what comes meanwhile is then computed again.
+        """
         if self._snapshots is None:
             return
         try:
@@ -337,7 +340,7 @@ class Server:
         self._snapshots.stop()
         self._snapshots.once()
 
-    def _beat(self, store: Store | None) -> Any:
+    def _beat(self, store: Store | None) -> pb.HeartbeatReply:
         state = "starting" if store is None else "serving" if store.initialized else "waiting"
         with self._telling:
             notes, coverage = list(self._notes), self._coverage
@@ -348,15 +351,15 @@ class Server:
             coverage=_message(coverage) if coverage else None,
             notes=notes,
         )
-        reply = self._master.call("Heartbeat", request)
+        reply: pb.HeartbeatReply = self._master.call("Heartbeat", request)
         with self._telling:
             del self._notes[: len(notes)]
             if self._coverage is coverage:
                 self._coverage = None
         return reply
 
-    def _watch(self, settings: JobSettings) -> Any:
-        """What the store calls at each version."""
+    def _watch(self, settings: JobSettings) -> Callable[[int], None]:
+        """Return what the store calls at each version."""
         marks = [n for n in (settings.checkpoint_steps, settings.evaluation_steps) if n > 0]
         if settings.max_steps > 0:
             marks.append(settings.max_steps)

@@ -23,7 +23,7 @@ covers all targets the state is pinned (copy on write) and pushes go on at once.
 itself at its deadline, and a pin that has not reached its targets by its own pins nothing: a
 master that dies never stops training. A master of a higher epoch ends what an older one has begun.
 
-A recovery snapshot (recovery.py) needs no cut: `Pins.pin_moment` lets the steps under way end, pins, and
+A recovery snapshot (snapshots/recorder.py) needs no cut: `Pins.pin_moment` lets the steps under way end, pins, and
 lets pushes go on at once.
 
 A step that fails half way (out of memory) leaves the shard torn for good: a repetition of the push

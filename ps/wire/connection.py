@@ -10,12 +10,13 @@ A socket that is dropped takes its shared regions (regions.py) along: the server
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...common.errors import EdlError, Unreachable
 from ...common.identity import Identity
@@ -26,6 +27,7 @@ from .shard import ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
 from .stream import SILENT_S, Stream, host_id
 
 TRANSPORTS = ("auto", "shm", "unix", "tcp", "tls")
+Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
@@ -88,9 +90,9 @@ class PlaneShardConnection:
 
     def _start(
         self,
-        send: Callable[[Link, Any, float], None],
-        gather: Callable[[Link, Any, float], Result],
-        request: Any,
+        send: Callable[[Link, Request, float], None],
+        gather: Callable[[Link, Request, float], Result],
+        request: Request,
         timeout_s: float,
     ) -> Waiter[Result]:
         deadline = time.monotonic() + timeout_s
@@ -99,16 +101,17 @@ class PlaneShardConnection:
             link = self._link(deadline)
             link.stream.arm(deadline)
             send(link, request, deadline)
-        except BaseException as error:
+        except (EdlError, OSError) as error:
             self._end(link)
-            if not isinstance(error, EdlError | OSError):
-                raise
             failure = self._told(error)
 
             def fail() -> Result:
                 raise failure
 
             return fail
+        except BaseException:  # an array of the caller's, say: the socket may be half written
+            self._end(link)
+            raise
 
         def wait() -> Result:
             try:
@@ -187,11 +190,11 @@ class PlaneShardConnection:
         return self._greeted(sock, None, tls, deadline)
 
     def _greeted(self, sock: socket.socket, name: str | None, tls: bool, deadline: float) -> Stream:
-        try:
+        with contextlib.ExitStack() as failed:
+            failed.callback(sock.close)
             if name is not None:
                 sock.connect(name)
             shard = self._endpoint.shard
-            return greet(sock, self._identity, tls, deadline, self._stall_s, shard)
-        except BaseException:
-            sock.close()
-            raise
+            stream = greet(sock, self._identity, tls, deadline, self._stall_s, shard)
+            failed.pop_all()
+        return stream

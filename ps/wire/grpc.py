@@ -83,8 +83,9 @@ class GrpcShardConnection:
         """The channel belongs to the client."""
 
 
+# `Any`: the generated stubs tie neither a method to its messages nor a future to its reply.
 def start(method: Any, request: Any, timeout_s: float) -> Waiter[Any]:
-    """Send an RPC now; the waiter gathers its reply."""
+    """Send an RPC now; the waiter gathers its reply. It raises as `rpc.call`."""
     future = method.future(request, timeout=timeout_s)
 
     def wait() -> Any:
@@ -101,5 +102,6 @@ def start(method: Any, request: Any, timeout_s: float) -> Waiter[Any]:
 
 
 def chunk_message(chunk: Chunk) -> pb.DenseChunk:
+    """The message of a chunk, with a copy of its values."""
     tensor, number, values = chunk
     return pb.DenseChunk(tensor=tensor, chunk=number, data=values.tobytes())

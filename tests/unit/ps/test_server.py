@@ -28,7 +28,7 @@ from edl.ps import server as server_module
 from edl.ps.books.aggregation import Update
 from edl.ps.books.ledger import Span
 from edl.ps.control import PsControl
-from edl.ps.snapshots.recovery import Coverage
+from edl.ps.snapshots.recorder import Coverage
 from edl.ps.worker_client import PsClient
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(1.0))

@@ -27,9 +27,11 @@ from edl.ps.books.slots import SlotMap
 from edl.ps.books.state import ShardBooks
 from edl.ps.books.store import Store
 from edl.ps.snapshots import cut as snapshot
+from edl.ps.snapshots import recorder as recorder_module
 from edl.ps.snapshots import recovery
 from edl.ps.snapshots.chain import Folder, Parent, job_id, link_name
-from edl.ps.snapshots.recovery import Coverage, Recorder, Snapshots, restore
+from edl.ps.snapshots.recorder import Coverage, Recorder, Snapshots
+from edl.ps.snapshots.recovery import restore
 
 IDS = np.arange(0, 900, 3, dtype=np.int64) * 1_000_003 - 5
 ASYNC = Policy(use_async=True)
@@ -266,8 +268,8 @@ class Lives(RuleBasedStateMachine):
 
     @initialize(most_deltas=st.integers(0, 6))
     def begin(self, most_deltas):
-        self.limits = recovery._MOST_DELTAS, recovery._MOST_DELTA_PART
-        recovery._MOST_DELTAS, recovery._MOST_DELTA_PART = most_deltas, 1e9
+        self.limits = recorder_module._MOST_DELTAS, recorder_module._MOST_DELTA_PART
+        recorder_module._MOST_DELTAS, recorder_module._MOST_DELTA_PART = most_deltas, 1e9
         fsspec.filesystem("memory").store.clear()
         self.folder = FailingFolder("memory://snapshots", "job", 0)
         self.names = (f"i{n}" for n in itertools.count())
@@ -323,7 +325,7 @@ class Lives(RuleBasedStateMachine):
         assert [] == found.notes
 
     def teardown(self):
-        recovery._MOST_DELTAS, recovery._MOST_DELTA_PART = self.limits
+        recorder_module._MOST_DELTAS, recorder_module._MOST_DELTA_PART = self.limits
 
     @invariant()
     def everything_is_there(self):
@@ -399,8 +401,8 @@ def test_snapshots_beside_pushes_hold_what_their_ledgers_say():
 @pytest.fixture
 def two_chains(folder, monkeypatch):
     """Chains 1-3 and 4-6 of incarnation a; the state at each snapshot."""
-    monkeypatch.setattr(recovery, "_MOST_DELTAS", 2)
-    monkeypatch.setattr(recovery, "_MOST_DELTA_PART", 1e9)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTAS", 2)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTA_PART", 1e9)
     store = begun(COUNTS)
     recorder, states = Recorder(store, folder, "a"), {}
     for number in range(1, 7):
@@ -613,7 +615,7 @@ def test_old_chains_go_when_two_newer_are_there_and_ancestors_with_them(two_chai
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_a_failure_is_told_once_and_the_next_snapshot_has_everything(tmp_path, error, monkeypatch):
-    monkeypatch.setattr(recovery, "_MOST_DELTA_PART", 1e9)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTA_PART", 1e9)
     folder = FailingFolder(str(tmp_path), "job", 0)
     folder.error = error
     store, told = begun(COUNTS), []
@@ -673,8 +675,8 @@ def test_a_replacement_can_be_read_from_a_folder_that_cannot_be_written(two_chai
 
 
 def test_coverage_is_told_when_a_chain_has_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(recovery, "_MOST_DELTAS", 1)
-    monkeypatch.setattr(recovery, "_MOST_DELTA_PART", 1e9)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTAS", 1)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTA_PART", 1e9)
     store, told = begun(COUNTS), []
     folder = Folder(str(tmp_path), "job", 0)
     snapshots = Snapshots(Recorder(store, folder, "a"), 10.0, lambda *what: told.append(what))
