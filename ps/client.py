@@ -1,4 +1,4 @@
-"""All shards of a job: asked at once, asked again while one does not answer, followed when one moves.
+"""Asks all shards of a job at once, and again while one does not answer; follows those that move.
 
 Every call of a shard is idempotent (a push by the ledger), so an unreachable shard is asked again
 until the caller's deadline, and only that shard. Workers call by worker_client.py, the master by

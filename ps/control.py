@@ -14,7 +14,7 @@ from .cuts import Cuts
 
 
 class PsControl:
-    """All shards of a job, as the master asks them. Calls may run in threads and be repeated."""
+    """The master's client of all shards of a job. Calls may run in threads and be repeated."""
 
     def __init__(
         self,

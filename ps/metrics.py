@@ -1,4 +1,4 @@
-"""What a server tells Prometheus: its own registry, names of the `edl_ps_` family."""
+"""A server's figures for Prometheus: its own registry, names of the `edl_ps_` family."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Calls(Collector):
     became of them, and the versions that they lagged.
 
     Plain integers, because a push waits for its count: those of prometheus_client took a sixth of
-    what a server's Python does for it. What compiled code counts (small.py) is read where it stands.
+    what a server's Python does for it. What compiled code counts (wire/pulls.py) is read where it
+    stands.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ _THREADS = 256  # a frozen shard holds one for each push; they are made as neede
 
 
 class Listeners:
-    """Where a shard listens: its gRPC service at `address`, and its tensor plane."""
+    """The listeners of a shard: its gRPC service at `address`, and its tensor plane."""
 
     def __init__(self, servicer: ParameterServerServicer, identity: Identity) -> None:
         self._plane = Plane(
@@ -294,8 +294,8 @@ class Server:
                 return 1
             if self._servicer.exhausted:
                 log.error(
-                    "out of memory as it wrote a checkpoint: ending, to be replaced. Where that comes "
-                    "again, give servers more memory or use more of them (--num_ps)"
+                    "out of memory as it wrote a checkpoint: ending, to be replaced. Where that "
+                    "comes again, give servers more memory or use more of them (--num_ps)"
                 )
                 return 1
             self._servicer.metrics.observe(store)

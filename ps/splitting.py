@@ -1,4 +1,4 @@
-"""Splits what is pushed or pulled by shard, as the slot map says, and joins what comes back (pure)."""
+"""Splits pushes and pulls by shard, as the slot map says, and joins what comes back (pure)."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Splitter:
 
 
 def placing(dense: Mapping[str, Floats]) -> Callable[[str, int], Floats]:
-    """Where a chunk's values are in these arrays, by tensor and number."""
+    """Return the function that finds a chunk's values in these arrays, by tensor and number."""
     flat = {tensor: _flat(tensor, values) for tensor, values in dense.items()}
 
     def place(tensor: str, number: int) -> Floats:

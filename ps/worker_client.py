@@ -91,7 +91,7 @@ class _Shard(Shard):
 
 
 class PsClient:
-    """All shards of a job, as one.
+    """A worker's client of all shards of a job.
 
     Calls may run in threads, but only one dense `pull` of the present at a time: it remembers
     which versions of the chunks its caller's arrays hold.
@@ -255,8 +255,8 @@ class PsClient:
 
         `versions` are those of the pull that the gradients were computed on; `tables` maps a table
         to (unique ids[n], gradients[n, dim]). Buffers' changes travel in `dense`. `wire`: how
-        gradients travel (ps/wire/quantize.py). Raises Unreachable at the deadline: push the same span
-        again, later or under a new attempt.
+        gradients travel (ps/wire/quantize.py). Raises Unreachable at the deadline: push the same
+        span again, later or under a new attempt.
 
         `dense_into`: the arrays of the dense `pull`. Where all shards applied the span they get
         the values of the version that it is part of (or a later one) in the same round trip: see

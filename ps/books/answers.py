@@ -1,4 +1,4 @@
-"""What a shard answers to pushes and pulls (pure)."""
+"""The answers of a shard to pushes and pulls (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NotYet(EdlError):
 
 
 class Outcome(enum.Enum):
-    """What became of a push; the names are those of PushReply.Outcome."""
+    """The outcomes of a push; the names are those of PushReply.Outcome."""
 
     APPLIED = enum.auto()
     DUPLICATE = enum.auto()
@@ -61,7 +61,7 @@ class Pushed(NamedTuple):
 
 @dataclass(slots=True)
 class PullPlan:
-    """What a pull answers, to be read after the call, without the store's lock.
+    """The answer to a pull, to be read after the call, without the store's lock.
 
     `chunks` are the live arrays, flat float32, to be sent as they are. A step that runs meanwhile
     may be half in them, and in rows that are gathered. It is newer than `version`, so what is

@@ -1,4 +1,4 @@
-"""Whether the master has made a task and leased an attempt of it, which it is asked where it matters."""
+"""The master's word of its tasks, which it is asked for where a push names one not heard of."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ class LeasedTasks:
         while self._told < mine:
             if not self._state.changed.wait(max(0.0, until - time.monotonic())):
                 raise NotYet(
-                    f"server {self._state.index} has not heard from the master yet whether there is a task "
-                    f"{task}: push again"
+                    f"server {self._state.index} has not heard from the master yet "
+                    f"whether there is a task {task}: push again"
                 )

@@ -62,9 +62,8 @@ class Pins:
             freeze = Freeze(cut, deadline)
             if cut not in self.pinned:
                 self.frozen = freeze
-            while (
-                self.frozen is freeze and self._state.applying
-            ):  # the ledger must not rise any more
+            # The ledger must not rise any more.
+            while self.frozen is freeze and self._state.applying:
                 self.wait_or_thaw(freeze, self._state.changed)
             return self._state.ledger.entries(), self._state.version
 
@@ -173,7 +172,7 @@ class Pins:
             moment.parameters.unpin(moment.name)
 
     def is_of_this_life(self, moment: Moment) -> bool:
-        """Whether the parameters are still those that were pinned, so that the pin has kept them."""
+        """Whether the parameters are still those that were pinned: the pin has kept them."""
         return self._state.life == moment.life
 
     def books(self, cut: str) -> tuple[ModelSpec, ShardBooks]:

@@ -61,6 +61,6 @@ class Restorer:
             self._state.held().tables[table].insert(block)
 
     def put_rows(self, table: str, block: RowBlock) -> None:
-        """As `insert_rows`, but in place of rows that are there."""
+        """Make rows, in place of those that are there."""
         with self._state.lock:
             self._state.held().tables[table].put(block)

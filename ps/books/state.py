@@ -20,7 +20,7 @@ from .view import Observer
 
 @dataclass(frozen=True)
 class ShardBooks:
-    """All of a shard's state but the parameters themselves."""
+    """A shard's state but the parameters themselves."""
 
     version: int = 0
     low_water: int = 0

@@ -9,7 +9,8 @@ Pushes of an async job are applied at the same time, each a step:
   rate and staleness are those that it would have if all steps begun so far had ended, so a run is
   what some order of its pushes, one by one, gives.
 - Outside it the gradients are applied. Rows and chunks have locks of their own.
-- Under the lock again the ledger advances, the version rises, the chunks written are marked with it.
+- Under the lock again the ledger advances, the version rises, the chunks written are marked with
+  it.
 Whoever needs the books and the values to agree waits for the reservation to end: another push of
 the task and its fence for that of the task; freeze, pin and flush for all. Nothing of a step shows
 in the version or in the ledger before all of it is there.
@@ -17,14 +18,14 @@ in the version or in the ledger before all of it is there.
 The pushes of a sync job are one critical section each: their order is their meaning. So are empty
 ones (rule 1), since there is nothing to apply.
 
-A cut (pins.py). `freeze` holds back pushes that would be applied; answers that apply nothing are still given.
-`pin` lets through exactly the pushes that end at or before their task's target; when the ledger
-covers all targets the state is pinned (copy on write) and pushes go on at once. A freeze ends by
-itself at its deadline, and a pin that has not reached its targets by its own pins nothing: a
+A cut (pins.py). `freeze` holds back pushes that would be applied; answers that apply nothing are
+still given. `pin` lets through exactly the pushes that end at or before their task's target; when
+the ledger covers all targets the state is pinned (copy on write) and pushes go on at once. A freeze
+ends by itself at its deadline, and a pin that has not reached its targets by its own pins nothing: a
 master that dies never stops training. A master of a higher epoch ends what an older one has begun.
 
-A recovery snapshot (snapshots/recorder.py) needs no cut: `Pins.pin_moment` lets the steps under way end, pins, and
-lets pushes go on at once.
+A recovery snapshot (snapshots/recorder.py) needs no cut: `Pins.pin_moment` lets the steps under way
+end, pins, and lets pushes go on at once.
 
 A step that fails half way (out of memory) leaves the shard torn for good: a repetition of the push
 would apply its first half twice, and a cut would keep a half. Steps that run beside it still end.
@@ -345,8 +346,9 @@ class Store:
         dense.mark(update.dense, state.version)
         for observer in state.observers.values():
             observer.step_made(update.dense, state.version)
-        # One after the other: if a thousand woke at once they would all ask for the GIL. Each who sees
-        # another version wakes the next, once, whether it is his or not, and if his time is over.
+        # One after the other: if a thousand woke at once they would all ask for the GIL. Each who
+        # sees another version wakes the next, once, whether it is his or not, and if his time is
+        # over.
         state.stepped.notify()
         self._on_version(state.version)
 
@@ -374,7 +376,7 @@ class Store:
         self._master_epoch = epoch
 
     def fence(self, attempts: Mapping[int, int], master_epoch: int) -> dict[int, int]:
-        """Raise attempts; return the positions applied. Retired tasks are missing from the answer."""
+        """Raise attempts; return the positions applied, without those of retired tasks."""
         state = self._state
         with state.lock:
             self._meet(master_epoch)

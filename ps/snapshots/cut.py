@@ -87,7 +87,7 @@ def pieces(
     chunks: Iterable[tuple[ChunkKey, Chunk]],
     rows: Callable[[str, int], Iterable[RowBlock]],
 ) -> Iterator[Piece]:
-    """What there is, in pieces. `rows`: those of a table, in blocks of at most so many."""
+    """Split a shard's state into pieces. `rows(table, n)`: a table's rows, in blocks of `n`."""
     states = list(make_rule(spec.optimizer).state)
     for number, run in enumerate(_runs(chunks)):
         yield f"dense-{number:05d}", *_chunk_tensors(run, states)
@@ -151,7 +151,8 @@ def _chunk_tensors(
 def restore(store: Store, manifest: Manifest, *, new_job: bool, dense: bool = True) -> None:
     """Load what is this shard's of a checkpoint of any number of shards.
 
-    new_job: without the ledger and the pushes that wait (see Store.restore). not dense: tables only.
+    new_job: without the ledger and the pushes that wait (see Restorer.begin). not dense: tables
+    only.
     Raises CheckpointError where a file is damaged or the parts are not of one cut.
     """
     spec = spec_of(manifest.model, manifest.directory)
@@ -278,7 +279,7 @@ class Parts:
             yield (tensor, chunk), Chunk(value, state, np.full(1, steps, np.int64), changed)
 
     def _chunk_shape(self, tensor: str, chunk: int) -> tuple[bool, tuple[int]]:
-        """Whether it is one of a buffer, and its shape. Raises ValueError."""
+        """Return whether the chunk is a buffer's, and its shape. Raises ValueError."""
         spec = next((each for each in self.spec.dense if each.name == tensor), None)
         if spec is None or chunk >= spec.num_chunks:
             raise ValueError(f"the model has no chunk {chunk} of {tensor!r}")
@@ -328,7 +329,7 @@ class Parts:
 def _array(
     tensors: Tensors, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> NDArray[Any]:
-    """That one, of this type and shape: kernels work on it. Raises ValueError, KeyError."""
+    """Return a tensor of this type and shape: kernels work on it. Raises ValueError, KeyError."""
     found = tensors[name]
     if found.dtype != dtype or found.shape != shape:
         raise ValueError(f"{name} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}")

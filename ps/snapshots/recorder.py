@@ -49,7 +49,7 @@ _END_S = 5.0  # a snapshot under way may take so long when the server ends
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a restore is sure to have: of each task so much, all of those below the mark."""
+    """The positions that a restore is sure to have, and all tasks below the mark."""
 
     number: int
     low_water: int

@@ -1,4 +1,4 @@
-"""Restores a shard from its own snapshots: the newest chain whose base is whole, as far as it is whole.
+"""Restores a shard from its own snapshots: the newest chain with a whole base, while it is whole.
 
 recorder.py writes them.
 """
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Restored:
-    """Where a replacement begins. `link` None: no snapshot was whole, the store is as good as lost.
+    """The snapshot at which a replacement begins. `link` None: none was whole, all of it is lost.
 
     `ancestors`: incarnations whose files are not needed once there are two chains of one's own.
     """
@@ -142,7 +142,7 @@ def _load_base(store: Store, folder: Folder, incarnation: str, link: Link) -> sn
 
 
 def _load_delta(store: Store, folder: Folder, incarnation: str, link: Link) -> snapshot.Parts:
-    """All of it is read before any of it is used."""
+    """Load a delta, all of which is read before any of it is used."""
     files = [folder.read_checked(incarnation, record) for record in link.files]
     assert store.spec is not None
     parts = snapshot.Parts(store.index, store.slot_map, store.spec)

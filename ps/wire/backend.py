@@ -1,4 +1,4 @@
-"""What a connection of the tensor plane needs of its server: a store, counters, memory, turns."""
+"""The interfaces between a connection of the tensor plane and its server: store, counters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .turns import Turns
 
 
 class Backend(Protocol):
-    """What the plane asks of a store."""
+    """A store, as the plane asks it."""
 
     @property
     def slot_map(self) -> SlotMap: ...
@@ -76,7 +76,7 @@ class Calls(Protocol):
 
 @dataclass(frozen=True)
 class Serving:
-    """What all connections of one server share.
+    """The things that all connections of one server share.
 
     `backend()` None: the server is starting. `buffers` are those of pushes, `parts` of replies.
     """

@@ -5,7 +5,8 @@ at the same time and each socket has one request: nothing needs to be told apart
 fails, or ends before its reply is complete, drops its socket, and the next one connects anew;
 repeating it is harmless (a push by the ledger).
 
-A socket that is dropped takes its shared regions (regions.py) along: the server may still be at them.
+A socket that is dropped takes its shared regions (regions.py) along: the server may still be at
+them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class PlaneEndpoint:
-    """Where a plane listens (`Plane.listening`), at `host`. `shard` None: whosever it is."""
+    """The ports of a plane at `host` (`Plane.listening`). `shard` None: whosever it is."""
 
     host: str
     tcp_port: int

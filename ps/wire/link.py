@@ -1,4 +1,4 @@
-"""One socket of a client: writes a request, reads its reply, arrays straight to and from their place."""
+"""One socket of a client: writes a request, and reads its reply straight to where it is wanted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DONE = frozenset((frames.DONE, frames.ERROR))
 
 
 class Sizes:
-    """The sizes of replies so far, so that the next one is offered a region that is large enough."""
+    """The sizes of replies so far, so that the next is offered a region that is large enough."""
 
     def __init__(self) -> None:
         self.row_nbytes: dict[str, int] = {}

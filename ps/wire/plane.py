@@ -1,12 +1,12 @@
-"""The server's end of the tensor plane: listens, admits peers of the job, gives each a thread while busy.
+"""The server's end of the tensor plane: listens, and serves the peers that are of the job.
 
-One thread per connection that is busy, which has one request at a time (session.py); one thread waits
-for all that are idle (idle.py). Nothing is read from a peer before it has proved that it is of the
-job. The oldest of those who have not makes room for a newcomer, so nobody is kept out by them.
+One thread per connection that is busy, which has one request at a time (session.py); one thread
+waits for all that are idle (idle.py). Nothing is read from a peer before it has proved that it is
+of the job. The oldest of those who have not makes room for a newcomer: nobody is kept out by them.
 
 The memory for pushes of all connections shares a budget; where it is used up a connection waits and
-so does its peer (TCP's flow control), unless a pin waits for this very push while a freeze holds back
-those that have the budget.
+so does its peer (TCP's flow control), unless a pin waits for this very push while a freeze holds
+back those that have the budget.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ BUDGET_NBYTES = 2 << 30  # of all pushes on their way; a freeze may hold one of 
 STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long is given up
 MAX_CONNECTIONS = 8192  # a worker has one for each request that it has under way
 BACKLOG = 4096  # that wait to be accepted: all workers of a server that was replaced come at once
-# Without a request, until a connection gives its thread and its buffers back. To get them again takes
-# 0.2 ms of CPU time: nothing beside so long a step, also where a thousand workers make such.
+# Without a request, until a connection gives its thread and its buffers back. To get them again
+# takes 0.2 ms of CPU time: nothing beside so long a step, also where a thousand workers make such.
 REST_S = 30.0
 KEPT_PARTS_NBYTES = 256 << 20  # of replies; beyond that many at a time, memory is not kept
-# That have not proved to be of the job: a thread each, for 10 s, or for a moment where more come. The
-# proof takes 0.3 ms, and with TLS 1.3: so most of a thousand workers that come at once wait to be
-# accepted.
+# That have not proved to be of the job: a thread each, for 10 s, or for a moment where more come.
+# The proof takes 0.3 ms, and with TLS 1.3: so most of a thousand workers that come at once wait to
+# be accepted.
 MOST_STRANGERS, STRANGERS_S = 256, 0.5
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where a plane listens. `unix_name`: of an abstract socket, without the leading zero."""
+    """The ports of a plane. `unix_name`: of an abstract socket, without the leading zero."""
 
     tcp_port: int
     unix_name: str
@@ -108,7 +108,7 @@ class Plane:
 
     @property
     def connections(self) -> int:
-        """Those of strangers included."""
+        """The number of connections, those of strangers included."""
         return len(self._peers) + len(self._strangers)
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Plane:
                 sock.close()
 
     def _begun(self, target: Callable[[One], None], one: One) -> bool:
-        """Whether a thread does it: the system may have none to give."""
+        """Start a thread; return whether the system had one to give."""
         try:
             threading.Thread(target=target, args=(one,), name="plane", daemon=True).start()
             return True
@@ -147,7 +147,7 @@ class Plane:
             return False
 
     def _meet(self, sock: socket.socket) -> None:
-        """A new connection, from the handshake on."""
+        """Serve a new connection, from the handshake on."""
         stream: Stream | None = None
         session: Session | None = None
         try:
@@ -175,7 +175,7 @@ class Plane:
             self._serve(session)
 
     def _serve(self, session: Session) -> None:
-        """Until it is idle, or has ended."""
+        """Serve a connection until it is idle, or has ended."""
         held = False
         try:
             held = session.run() and self._idle.hold(session)

@@ -1,7 +1,7 @@
 """Writes replies with rows and chunks: gathered and sent in parts, or into a shared region.
 
-The next parts are gathered by a core that is free (rows/work.py), so that store and wire work at the
-same time; chunks are sent from where they live.
+The next parts are gathered by a core that is free (rows/work.py), so that store and wire work at
+the same time; chunks are sent from where they live.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class ReplyWriter:
         self.lent: Bytes | None = None  # the memory of a reply's parts: to be given back
 
     def give_back(self) -> None:
+        """Give the memory of the reply's parts back."""
         if self.lent is not None:
             self._parts.give(self.lent)
             self.lent = None
@@ -52,7 +53,7 @@ class ReplyWriter:
         plan: PullPlan,
         region: int,
     ) -> None:
-        """A reply with the plan's rows and chunks, in the caller's region where they fit."""
+        """Send a reply with the plan's rows and chunks, in the caller's region where they fit."""
         for (tensor, number), values in plan.chunks:
             told.append((frames.CHUNK, frames.FLOAT32, tensor, number, len(values)))
         arrays, descriptors, nbytes = frames.describe(tuple(told))
@@ -118,7 +119,7 @@ class ReplyWriter:
     def _send_chunks(
         self, begins: bytes | memoryview, arrays: Sequence[Array], plan: PullPlan
     ) -> None:
-        """What stands before them, and the chunks from where they live."""
+        """Send what stands before the chunks, and these from where they live."""
         buffers: list[Any] = [begins]
         nbytes = len(begins)
         for array, (_, values) in zip(arrays[len(plan.tables) :], plan.chunks, strict=True):
@@ -130,7 +131,7 @@ class ReplyWriter:
         self._stream.send(buffers, nbytes, None)
 
     def _flush(self, part: Any) -> None:
-        """A part of a reply."""
+        """Send a part of a reply."""
         self.begun = True
         self._stream.write(part, None)
 

@@ -146,7 +146,7 @@ class Receiver:
         return self.lent[:nbytes]
 
     def _needed(self, head: Head) -> bool:
-        """Whether a pin waits for this push, while those that its freeze holds back have the budget."""
+        """Whether a pin waits for this push, while those that it holds back have the budget."""
         self._turns.end()  # there is a wait ahead
         store = self._backend()
         try:

@@ -119,7 +119,7 @@ class Session:
         return got if got >= 0 else IDLE
 
     def _first_encrypted(self, pulls: SmallPulls, board: Board) -> int:
-        """Like `_received_some`, but a small pull is _ANSWERED, and anything else awaits its turn."""
+        """Receive as `_received_some`; a small pull is _ANSWERED, anything else awaits its turn."""
         self._received.window = self._received.view
         got = self._received_some()
         if got <= 0:
@@ -250,8 +250,8 @@ class Session:
             received.give_back()  # others may need it before the version is made
             plan = self._then(store, head, pushed)
         if plan is None:
-            # Sent by the code that waits for the next request: each call that lets go of the GIL may
-            # lose it to another connection.
+            # Sent by the code that waits for the next request: each call that lets go of the GIL
+            # may lose it to another connection.
             self._told = frames.pack_reply(
                 frames.PUSHED, code, pushed.version, applied=pushed.applied
             )

@@ -40,8 +40,8 @@ class ShardPull:
 class ShardPush:
     """The part of a push that is one shard's.
 
-    `wire`: how the gradients travel (ps/wire/quantize.py). `then`: a pull of dense chunks whose answer
-    comes with the reply, once the version is made that this push is part of.
+    `wire`: how the gradients travel (ps/wire/quantize.py). `then`: a pull of dense chunks whose
+    answer comes with the reply, once the version is made that this push is part of.
     """
 
     span: Span

@@ -75,15 +75,17 @@ class Stream:
 
     @property
     def plain_fd(self) -> int | None:
-        """For compiled code to receive and send with; None where bytes are encrypted."""
+        """The descriptor for compiled code to use; None where bytes are encrypted."""
         return self._sock.fileno()
 
     def rest(self) -> None:
         """Give buffers back. What follows works as before."""
 
     def look(self, every_s: float) -> None:
-        """Let a wait for some bytes end so often with none; one for many goes on, for `stall_s`. Once
-        it is armed for good."""
+        """Let a wait for some bytes end so often with none; one for many goes on, for `stall_s`.
+
+        For a stream that is armed for good.
+        """
         self._look_s = min(every_s, self._stall_s)
         value = struct.pack("ll", int(self._look_s), int(self._look_s % 1 * 1e6))
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
@@ -109,7 +111,7 @@ class Stream:
         self.arm(deadline)
 
     def write(self, data: bytes | memoryview, deadline: float | None) -> None:
-        """All of the bytes: cheaper than `send` of a single buffer."""
+        """Send all of the bytes: cheaper than `send` of a single buffer."""
         try:
             sent = self._sock.send(data)
         except BlockingIOError:
@@ -118,7 +120,7 @@ class Stream:
             self.send([memoryview(data)[sent:]], len(data) - sent, deadline)
 
     def send(self, buffers: Sequence[Any], nbytes: int, deadline: float | None) -> None:
-        """All of the C-contiguous buffers, `nbytes` in all."""
+        """Send all of the C-contiguous buffers, `nbytes` in all."""
         sent = self._sendmsg(buffers, deadline) if len(buffers) <= _IOV else 0
         if sent == nbytes:
             return
@@ -141,7 +143,7 @@ class Stream:
             return 0
 
     def receive_some(self, view: memoryview) -> int:
-        """What is there, at most the view: waits for a byte. 0: closed. -1: nothing in time."""
+        """Receive what is there: a byte at least. 0: closed. -1: nothing in time."""
         try:
             return self._sock.recv_into(view)
         except BlockingIOError:
@@ -162,7 +164,7 @@ class Stream:
                 self.arm(deadline)
 
     def _silent(self, silent_s: float, deadline: float | None) -> float:
-        """For how long nothing has come. Raises Unreachable where that is too long."""
+        """Return for how long nothing has come. Raises Unreachable where that is too long."""
         silent_s += self._look_s
         if self._to_deadline or silent_s >= self._stall_s:
             self.stalled(deadline)

@@ -63,9 +63,9 @@ def test_whoever_waits_for_a_step_that_hangs_is_told_and_the_server_ends(hung, c
 
 
 def test_a_freeze_ends_at_its_deadline_though_a_step_hangs(hung):
-    entries, _ = hung.freeze("c", 0.05)
+    entries, _ = hung.pins.freeze("c", 0.05)
 
-    assert (False, 0) == hung.pin("c", {}, 0.05)
+    assert (False, 0) == hung.pins.pin("c", {}, 0.05)
     assert [1] == [entry.task for entry in entries]
 
 
