@@ -70,7 +70,8 @@ class Shards(Generic[One]):
         """
         self._connect = connect
         self._find = find
-        self._servers_version = servers_version
+        # Of the map of servers: a call that begins now asks those of this version or newer ones.
+        self.servers_version = servers_version
         self._updating = threading.Lock()
         self._shards = {index: connect(index, address) for index, address in addresses.items()}
         self._closed = threading.Event()
@@ -82,11 +83,6 @@ class Shards(Generic[One]):
     def addresses(self) -> tuple[str, ...]:
         return tuple(shard.address for shard in self._shards.values())
 
-    @property
-    def servers_version(self) -> int:
-        """The version of the map of servers; a call that begins now asks those or newer ones."""
-        return self._servers_version
-
     def update(self, addresses: Sequence[str], version: int) -> None:
         """Follow servers that were replaced to their addresses by this version of their map.
 
@@ -96,14 +92,14 @@ class Shards(Generic[One]):
         if len(addresses) != len(self):
             raise ValueError(f"{len(addresses)} addresses for {len(self)} shards")
         with self._updating:
-            if version <= self._servers_version:
+            if version <= self.servers_version:
                 return
             for index, address in enumerate(addresses):
                 replaced = self._shards[index]
                 if replaced.address != address:
                     self._shards[index] = self._connect(index, address)
                     replaced.close()
-            self._servers_version = version  # last: a push that begins before may ask an old one
+            self.servers_version = version  # last: a push that begins before may ask an old one
 
     def close(self) -> None:
         """Give up all calls that run: they raise Unreachable."""
@@ -165,7 +161,7 @@ class Shards(Generic[One]):
         """Wait until an unreachable server may be asked again, or has moved. True: closed."""
         until = time.monotonic() + seconds
         if self._find is not None and not self._closed.is_set():
-            known = self._servers_version
+            known = self.servers_version
             addresses, version = self._find(known, seconds)
             if version > known:
                 self.update(addresses, version)

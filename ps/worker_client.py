@@ -263,7 +263,7 @@ class PsClient:
         PushResult.pulled.
         """
         deadline = time.monotonic() + timeout_s
-        servers_version = self.servers_version
+        servers_version = self._shards.servers_version
         pushes = self.splitter.split_push(span, versions, dense or {}, tables or {}, wire)
         into = placing(dense_into) if dense_into is not None else None
 

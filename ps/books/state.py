@@ -52,11 +52,6 @@ class ShardState:
         self.life = 0  # of the parameters: how often they were replaced
         self.observers: dict[object, Observer] = {}  # by who made them
 
-    @property
-    def complete(self) -> bool:
-        """The model is known and every chunk of this shard has its first value."""
-        return self.parameters is not None and self.parameters.complete
-
     def held(self) -> Parameters:
         """The parameters of a shard that has been told the model."""
         assert self.parameters is not None, "the model is not known yet"

@@ -102,7 +102,8 @@ class Store:
     @property
     def initialized(self) -> bool:
         """The model is known and every chunk of this shard has its first value."""
-        return self._state.complete
+        parameters = self._state.parameters
+        return parameters is not None and parameters.complete
 
     def watch(self, make: Callable[[StoreView], _Observer]) -> _Observer | None:
         """Return the observer that `make` made of what the store shows now, and make it where there
