@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from ..rows.work import Work
 from . import frames
 from .buffers import Buffers
 from .frames import Array, Bytes
-from .stream import Stream
+from .stream import AnyBuffer, Stream
 
 _PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
 _PARTS = 8  # gathered by two threads while the first ones are sent: 4 MiB of a connection
@@ -120,7 +119,7 @@ class ReplyWriter:
         self, begins: bytes | memoryview, arrays: Sequence[Array], plan: PullPlan
     ) -> None:
         """Send what stands before the chunks, and these from where they live."""
-        buffers: list[Any] = [begins]
+        buffers: list[AnyBuffer] = [begins]
         nbytes = len(begins)
         for array, (_, values) in zip(arrays[len(plan.tables) :], plan.chunks, strict=True):
             buffers.append(values)
@@ -130,7 +129,7 @@ class ReplyWriter:
         self.begun = True
         self._stream.send(buffers, nbytes, None)
 
-    def _flush(self, part: Any) -> None:
+    def _flush(self, part: AnyBuffer) -> None:
         """Send a part of a reply."""
         self.begun = True
         self._stream.write(part, None)

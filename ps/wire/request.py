@@ -95,7 +95,7 @@ class Receiver:
             if head.op == frames.PUSH:
                 self._take(0, head, arrays)
             return arrays, self.first[begins : self._got]
-        descriptors: Any
+        descriptors: memoryview
         if begins <= FIRST_NBYTES:
             if self._got < begins:
                 self.receive(self.view[self._got : begins])

@@ -31,6 +31,7 @@ LOOPBACK_CONGESTION = b"reno"  # every kernel has it; one that paces (BBR) has n
 # What the send buffer holds more is sent by the receiver's core, beside the sender's: out of order.
 LOOPBACK_UNSENT_NBYTES = 1 << 16
 _IOV = 512  # buffers of one sendmsg; the kernel takes 1,024
+AnyBuffer = Any  # collections.abc.Buffer, once Python 3.12 is the oldest that is supported
 _TICK_S = 0.05  # a kernel timeout that is longer than what is left by no more is left alone
 
 
@@ -119,7 +120,7 @@ class Stream:
         if sent < len(data):
             self.send([memoryview(data)[sent:]], len(data) - sent, deadline)
 
-    def send(self, buffers: Sequence[Any], nbytes: int, deadline: float | None) -> None:
+    def send(self, buffers: Sequence[AnyBuffer], nbytes: int, deadline: float | None) -> None:
         """Send all of the C-contiguous buffers, `nbytes` in all."""
         sent = self._sendmsg(buffers, deadline) if len(buffers) <= _IOV else 0
         if sent == nbytes:
@@ -135,7 +136,7 @@ class Stream:
             views[first] = views[first][sent:]
             sent = self._sendmsg(views[first : first + _IOV], deadline)
 
-    def _sendmsg(self, buffers: Sequence[Any], deadline: float | None) -> int:
+    def _sendmsg(self, buffers: Sequence[AnyBuffer], deadline: float | None) -> int:
         try:
             return self._sock.sendmsg(buffers)
         except BlockingIOError:
@@ -199,6 +200,6 @@ class Stream:
         self._sock.close()
 
 
-def flat(buffer: Any) -> memoryview:
+def flat(buffer: AnyBuffer) -> memoryview:
     """The bytes of a C-contiguous buffer that is not empty."""
     return memoryview(buffer).cast("B")

@@ -8,13 +8,12 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...common.errors import Unauthenticated, Unreachable
 from ...common.identity import Identity
 from ..rows.memory import fresh
 from .frames import Bytes
-from .stream import Stream, flat
+from .stream import AnyBuffer, Stream, flat
 
 _RECORD_NBYTES = 1 << 14  # of TLS: smaller buffers are joined
 _TLS_NBYTES = 1 << 18  # encrypted or received at once: both ends work at the same time, in L2
@@ -67,8 +66,8 @@ class TlsStream(Stream):
         self._tls.write(data)
         self._flush(deadline)
 
-    def send(self, buffers: Sequence[Any], nbytes: int, deadline: float | None) -> None:
-        small: list[Any] = []
+    def send(self, buffers: Sequence[AnyBuffer], nbytes: int, deadline: float | None) -> None:
+        small: list[AnyBuffer] = []
         for buffer in buffers:
             if memoryview(buffer).nbytes < _RECORD_NBYTES:
                 small.append(buffer)
