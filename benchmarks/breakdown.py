@@ -41,10 +41,10 @@ from edl.nn.optimizers import Adagrad
 from edl.ps.books import parameters as held
 from edl.ps.books import store
 from edl.ps.books.slots import SlotMap
-from edl.ps.client import PsClient, PushOutcome
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.wire import connection, plane, stream
+from edl.ps.wire import link, request, session, stream
+from edl.ps.worker_client import PsClient, PushOutcome
 from edl.worker.servers import rows as table_rows
 from edl.worker.servers import trainer as ps_trainer
 
@@ -119,17 +119,17 @@ def watch_worker(clocks: Clocks) -> None:
     clocks.watch(ps_trainer, "finite", "finite")
     clocks.watch(PsClient, "pull", "pull: cut, join")
     clocks.watch(PsClient, "push", "push: cut, join")
-    clocks.watch(connection._Link, "send_pull", "pull: send")
-    clocks.watch(connection._Link, "pulled", "pull: receive")
-    clocks.watch(connection._Link, "send_push", "push: send")
-    clocks.watch(connection._Link, "pushed", "push: receive")
-    clocks.watch(connection._Link, "_replied", "wait")
+    clocks.watch(link.Link, "send_pull", "pull: send")
+    clocks.watch(link.Link, "pulled", "pull: receive")
+    clocks.watch(link.Link, "send_push", "push: send")
+    clocks.watch(link.Link, "pushed", "push: receive")
+    clocks.watch(link.Link, "_replied", "wait")
 
 
 def watch_server(clocks: Clocks) -> None:
-    clocks.watch(plane._Session, "_answered", "frames")
-    clocks.watch(plane._Session, "_receive", "receive")
-    clocks.watch(plane._Session, "_take", "buffers")
+    clocks.watch(session.Session, "_answered", "frames")
+    clocks.watch(request.Receiver, "receive", "receive")
+    clocks.watch(request.Receiver, "_take", "buffers")
     clocks.watch(store.Store, "check_rows", "check")
     clocks.watch(store.Store, "plan_pull", "books")
     clocks.watch(store.Store, "push", "books")

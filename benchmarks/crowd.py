@@ -43,13 +43,13 @@ from edl.ps.books.aggregation import Policy
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
-from edl.ps.client import PsClient
 from edl.ps.metrics import Metrics
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.plane import Plane
 from edl.ps.wire.shard import ShardPull, ShardPush
+from edl.ps.worker_client import PsClient
 
 CONNECTIONS = (10, 100, 1_000)
 CARRIERS = ("auto", "unix", "tcp", "tls")
@@ -334,7 +334,7 @@ def _serve(line: Line, identity: Identity, count: int) -> None:
     policy = Policy(use_async=False, grads_to_wait=count, staleness=1 << 30)
     steps = Store(index=0, slot_map=SlotMap(1), policy=policy)
     steps.init(SPEC, {("w", 0): np.zeros(DENSE, np.float32)}, True)
-    plane = Plane(lambda: steps, Metrics(0), index=0, identity=identity)
+    plane = Plane(lambda: steps, Metrics(0).calls, index=0, identity=identity)
     line.send((listeners.address, servicer.listening, plane.listening))
     line.recv()
     plane.close()

@@ -35,7 +35,8 @@ from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
 from edl.ps.wire import frames
 from edl.ps.wire.frames import Head
-from edl.ps.wire.plane import Plane, _Session
+from edl.ps.wire.plane import Plane
+from edl.ps.wire.session import Session
 from edl.ps.wire.stream import Stream
 
 BUDGET_NBYTES = 64 << 20
@@ -129,7 +130,7 @@ class Live:
         store.push(Span(1, 1, 0, 1), 0, Update({}, rows))
         self.plane = Plane(
             lambda: store,
-            Metrics(0),
+            Metrics(0).calls,
             index=0,
             identity=Identity("fuzz"),
             budget_nbytes=BUDGET_NBYTES,
@@ -144,7 +145,7 @@ class Live:
             stream = Stream(theirs)
             stream.arm(None)
             with contextlib.suppress(*_ENDS):
-                _Session(self.plane, stream).run()
+                Session(self.plane.serving, stream).run()
             theirs.shutdown(socket.SHUT_RDWR)
             told = ours.recv(1 << 16)
         buffers = self.plane.buffers

@@ -46,7 +46,7 @@ def ledger() -> str:
     updates = [Update({("w", 0): dense}, {"t": (some, grads[: len(some)])}) for some in chosen]
 
     def pushes(books: Ledger) -> Sample:
-        store._ledger = books
+        store._state.ledger = books
         return sample(PUSHES, lambda: _push(store, updates))
 
     found = alternate({"none": lambda: pushes(_None()), "ledger": lambda: pushes(Ledger())}, ROUNDS)

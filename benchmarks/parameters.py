@@ -25,11 +25,13 @@ from edl.kernels.malloc import keep_freed_memory
 from edl.nn.model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import SGD, Adagrad
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
+from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, Store
-from edl.ps.client import PsClient, PushOutcome, Span
+from edl.ps.books.store import Store
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
+from edl.ps.worker_client import PsClient, PushOutcome
 
 TOKEN = "benchmark"
 DEADLINE_S = 120.0

@@ -25,13 +25,16 @@ from edl.kernels.malloc import keep_freed_memory
 from edl.nn.model_spec import ModelSpec, TableSpec
 from edl.nn.optimizers import SGD
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome, PullPlan, Pushed
 from edl.ps.books.dense import Chunk
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, PullPlan, Pushed, Store
+from edl.ps.books.store import Store
+from edl.ps.books.view import StoreView
 from edl.ps.metrics import Metrics
+from edl.ps.wire.backend import Backend
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
-from edl.ps.wire.plane import Backend, Listening, Plane
+from edl.ps.wire.plane import Listening, Plane
 from edl.ps.wire.pulls import Board
 from edl.ps.wire.shard import ShardPull, ShardPush
 from edl.ps.wire.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
@@ -180,7 +183,10 @@ class _Nothing:
     def __init__(self, nbytes: int) -> None:
         self._values = np.ones(nbytes >> 2, np.float32)
         chunk = Chunk(self._values, [], np.zeros(1, np.int64), 1)
-        self.board = Board({}, {("w", 0): chunk}, 1, 1)
+        self._board = Board(StoreView(1, 1, {}, {("w", 0): chunk}))
+
+    def watch(self, make: Any) -> Board:
+        return self._board
 
     def plan_pull(self, *, dense: bool, known_version: Any, tables: Any, cut: str) -> PullPlan:
         return PullPlan(1, [(("w", 0), self._values)], [])
@@ -216,7 +222,7 @@ def _serve(line: Connection, cores: Cores) -> None:
     backends: dict[int, Backend] = {size << 20: _Nothing(size << 20) for size in MEGABYTES}
     backends[_STORE] = store
     planes = {
-        name: Plane(lambda backend=backend: backend, Metrics(0), index=0, identity=_IDENTITY)
+        name: Plane(lambda backend=backend: backend, Metrics(0).calls, index=0, identity=_IDENTITY)
         for name, backend in backends.items()
     }
     tcp = socket.create_server(("127.0.0.1", 0))

@@ -43,9 +43,9 @@ from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import Adagrad
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
-from edl.ps.client import PsClient
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
+from edl.ps.worker_client import PsClient
 
 CARRIERS = {"TCP": "tcp", "shared memory": "shm"}
 ACROSS_HOSTS = {"TCP with TLS": "tls"}

@@ -25,7 +25,7 @@ from edl.ps.books.store import Store
 from edl.ps.rows.table import RowBlock
 from edl.ps.snapshots import recovery
 from edl.ps.snapshots.chain import Folder
-from edl.ps.snapshots.recovery import Recorder
+from edl.ps.snapshots.recorder import Recorder
 
 ROWS = 2_600_000
 PUSH = 2000
@@ -73,7 +73,9 @@ def filled(rows: int) -> tuple[Store, np.ndarray]:
     for start in range(0, rows, 100_000):
         some = ids[start : start + 100_000]
         zeros = np.full((len(some), DIM), 0.01, np.float32)
-        store.insert_rows("t", RowBlock(some, zeros, (zeros,), np.zeros(len(some), np.int64)))
+        store.restorer.insert_rows(
+            "t", RowBlock(some, zeros, (zeros,), np.zeros(len(some), np.int64))
+        )
     return store, ids
 
 

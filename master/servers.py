@@ -10,20 +10,16 @@ from typing import Any, Protocol
 
 from ..common.errors import PeerError
 from ..common.storage import MANIFEST, FileRecord, write_manifest
-from ..ps.client import PsClient, SlotMap
+from ..ps.books.slots import SlotMap
+from ..ps.control import PsControl
+from ..ps.cuts import Cut
+
+# The only door to ps: others of this folder take `Cut` from here.
+__all__ = ["NUM_SLOTS", "Cut", "RemoteServers", "Servers", "Snapshot"]
 
 NUM_SLOTS = SlotMap(1).num_slots
 _RPC_TIMEOUT_S = 10.0  # of small calls
 _SNAPSHOT_TIMEOUT_S = 1800.0  # a shard writes all it holds
-
-
-@dataclass(frozen=True)
-class Cut:
-    """One state of all shards, pinned. `applied`: position by task of the ledgers."""
-
-    name: str
-    version: int
-    applied: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -102,14 +98,10 @@ class RemoteServers:
     """Servers over gRPC."""
 
     def __init__(self, addresses: Sequence[str], token: str, master_epoch: int = 1) -> None:
-        self._client = PsClient(addresses, token=token, master_epoch=master_epoch)
-        self._token = token
-        self._master_epoch = master_epoch
+        self._client = PsControl(addresses, token=token, master_epoch=master_epoch)
 
     def fence(self, attempts: Mapping[int, int]) -> Mapping[int, Sequence[int]]:
-        answers = self._client.fence(
-            attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch
-        )
+        answers = self._client.fence(attempts, timeout_s=_RPC_TIMEOUT_S)
         for shard, applied in answers.items():
             if missing := sorted(attempts.keys() - applied.keys()):
                 raise PeerError(f"server {shard} has retired tasks {missing}, which are not done")
@@ -117,31 +109,20 @@ class RemoteServers:
         return {task: [answers[shard][task] for shard in shards] for task in attempts}
 
     def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
-        client = PsClient(
-            [address], token=self._token, master_epoch=self._master_epoch, first_shard=shard
-        )
-        try:
-            return client.fence(
-                attempts, timeout_s=_RPC_TIMEOUT_S, master_epoch=self._master_epoch
-            )[0]
-        finally:
-            client.close()
+        return self._client.fence_at(shard, address, attempts, timeout_s=_RPC_TIMEOUT_S)
 
     def replace(self, addresses: Sequence[str], version: int) -> None:
         self._client.update(addresses, version)
 
     def cut(self, name: str, hold_s: float) -> Cut | None:
-        taken = self._client.take_cut(name, hold_s=hold_s, timeout_s=hold_s + _RPC_TIMEOUT_S)
-        if taken is None:
-            return None
-        return Cut(name, taken.version, {entry.task: entry.applied for entry in taken.ledger})
+        return self._client.cuts.take(name, hold_s=hold_s, timeout_s=hold_s + _RPC_TIMEOUT_S)
 
     @property
     def uneven(self) -> Mapping[int, Sequence[int]]:
-        return self._client.uneven
+        return self._client.cuts.uneven
 
     def unpin(self, name: str) -> None:
-        self._client.unpin(name, timeout_s=_RPC_TIMEOUT_S)
+        self._client.cuts.unpin(name, timeout_s=_RPC_TIMEOUT_S)
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
         (directory / MANIFEST).unlink(missing_ok=True)  # an older job's: no half of it may survive

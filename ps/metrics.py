@@ -1,4 +1,4 @@
-"""What a server tells Prometheus: its own registry, names of the `edl_ps_` family."""
+"""A server's figures for Prometheus: its own registry, names of the `edl_ps_` family."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from .books.store import Outcome, Pushed, Store
+from .books.answers import Outcome, Pushed
+from .books.store import Store
 from .wire.pulls import NANOSECONDS, NBYTES
 
 _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
@@ -28,7 +29,8 @@ class Calls(Collector):
     became of them, and the versions that they lagged.
 
     Plain integers, because a push waits for its count: those of prometheus_client took a sixth of
-    what a server's Python does for it. What compiled code counts (small.py) is read where it stands.
+    what a server's Python does for it. What compiled code counts (wire/pulls.py) is read where it
+    stands.
     """
 
     def __init__(self) -> None:

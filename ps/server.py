@@ -18,10 +18,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,8 @@ from .books.trace import ShardTrace
 from .servicer import ParameterServerServicer
 from .snapshots import cut as snapshot
 from .snapshots.chain import Folder, job_id
-from .snapshots.recovery import Coverage, Recorder, Restored, Snapshots, restore
+from .snapshots.recorder import Coverage, Recorder, Snapshots
+from .snapshots.recovery import Restored, restore
 from .wire.plane import Plane
 
 log = logging.getLogger(__name__)
@@ -54,12 +54,12 @@ _THREADS = 256  # a frozen shard holds one for each push; they are made as neede
 
 
 class Listeners:
-    """Where a shard listens: its gRPC service at `address`, and its tensor plane."""
+    """The listeners of a shard: its gRPC service at `address`, and its tensor plane."""
 
     def __init__(self, servicer: ParameterServerServicer, identity: Identity) -> None:
         self._plane = Plane(
             lambda: servicer.store,
-            servicer.metrics,
+            servicer.metrics.calls,
             index=servicer.index,
             identity=identity,
             host=listen.own_host(),
@@ -209,7 +209,7 @@ class Server:
         return store
 
     def _tell(self, note: str, coverage: Coverage | None) -> None:
-        """With the next beat, which is now."""
+        """Tell the master with the next beat, which is now."""
         with self._telling:
             if note:
                 self._notes.append(note)
@@ -244,11 +244,11 @@ class Server:
             on_version=self._watch(settings),
             trace=self._trace,
         )
-        store.expect_tasks(self._wake.set)
+        store.leased.expect(self._wake.set)
         return store
 
     def beat_until_end(self, store: Store, patience_s: float) -> int:
-        """Heartbeats until the end; the exit code."""
+        """Beat until the end; return the exit code."""
         heard = time.monotonic()
         while not self._draining:
             self._wake.wait(_BEAT_S)
@@ -260,12 +260,12 @@ class Server:
                 return 1
             if self._servicer.exhausted:
                 log.error(
-                    "out of memory as it wrote a checkpoint: ending, to be replaced. Where that comes "
-                    "again, give servers more memory or use more of them (--num_ps)"
+                    "out of memory as it wrote a checkpoint: ending, to be replaced. Where that "
+                    "comes again, give servers more memory or use more of them (--num_ps)"
                 )
                 return 1
             self._servicer.metrics.observe(store)
-            asks = store.asks
+            asks = store.leased.asks
             try:
                 reply = self._beat(store)
             except Unreachable as error:
@@ -284,7 +284,7 @@ class Server:
                 return 1
             if reply.drain:
                 self._draining = True
-            store.tell_tasks(reply.tasks_below if reply.HasField("tasks_below") else None, asks)
+            store.leased.tell(reply.tasks_below if reply.HasField("tasks_below") else None, asks)
             if reply.low_water:
                 store.retire(reply.low_water)
         self._hand_over(store)
@@ -292,8 +292,10 @@ class Server:
         return 0
 
     def _hand_over(self, store: Store) -> None:
-        """Who is told to go while the job goes on leaves a last snapshot, for its replacement to begin
-        there: only what comes meanwhile is computed again."""
+        """Write a last snapshot where the job goes on, for a replacement to begin there.
+
+        Only what comes meanwhile is then computed again.
+        """
         if self._snapshots is None:
             return
         try:
@@ -304,7 +306,7 @@ class Server:
         self._snapshots.stop()
         self._snapshots.once()
 
-    def _beat(self, store: Store | None) -> Any:
+    def _beat(self, store: Store | None) -> pb.HeartbeatReply:
         state = "starting" if store is None else "serving" if store.initialized else "waiting"
         with self._telling:
             notes, coverage = list(self._notes), self._coverage
@@ -315,15 +317,15 @@ class Server:
             coverage=_message(coverage) if coverage else None,
             notes=notes,
         )
-        reply = self._master.call_once("Heartbeat", request)
+        reply: pb.HeartbeatReply = self._master.call_once("Heartbeat", request)
         with self._telling:
             del self._notes[: len(notes)]
             if self._coverage is coverage:
                 self._coverage = None
         return reply
 
-    def _watch(self, settings: JobSettings) -> Any:
-        """What the store calls at each version."""
+    def _watch(self, settings: JobSettings) -> Callable[[int], None]:
+        """Return what the store calls at each version."""
         marks = [n for n in (settings.checkpoint_steps, settings.evaluation_steps) if n > 0]
         if settings.max_steps > 0:
             marks.append(settings.max_steps)

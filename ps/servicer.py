@@ -23,8 +23,10 @@ from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
 from ..proto import ps_pb2_grpc
 from .books.aggregation import Update
+from .books.answers import NotYet, Outcome, span_of
 from .books.dense import ChunkKey
-from .books.store import Invalid, NotYet, Outcome, Store, span_of
+from .books.parameters import Invalid
+from .books.store import Store
 from .metrics import Metrics
 from .rows.optimizers import Floats
 from .snapshots import cut as snapshot
@@ -177,7 +179,9 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
 
     @_served
     def Freeze(self, request: pb.FreezeRequest, context: grpc.ServicerContext) -> pb.FreezeReply:
-        entries, version = self._of_master(context).freeze(_cut(request.cut), request.timeout_s)
+        entries, version = self._of_master(context).pins.freeze(
+            _cut(request.cut), request.timeout_s
+        )
         return pb.FreezeReply(
             ledger=[
                 pb.LedgerEntry(task=e.task, attempt=e.attempt, applied=e.applied) for e in entries
@@ -189,12 +193,12 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     def Pin(self, request: pb.PinRequest, context: grpc.ServicerContext) -> pb.PinReply:
         targets = {entry.task: entry.applied for entry in request.targets}
         store = self._of_master(context)
-        reached, version = store.pin(_cut(request.cut), targets, request.timeout_s)
+        reached, version = store.pins.pin(_cut(request.cut), targets, request.timeout_s)
         return pb.PinReply(reached=reached, version=version)
 
     @_served
     def Unpin(self, request: pb.UnpinRequest, context: grpc.ServicerContext) -> pb.UnpinReply:
-        self._of_master(context).unpin(request.cut)
+        self._of_master(context).pins.unpin(request.cut)
         return pb.UnpinReply()
 
     @_served

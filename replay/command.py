@@ -106,13 +106,13 @@ def _compare(run: Replay, checkpoint: Checkpoint | None, say: Say) -> int:
 
 def _show(moment: Moment, output: str, say: Say) -> int:
     stores = [moment.stores[index] for index in sorted(moment.stores)]
-    versions = ", ".join(str(store.cut_books(_UNTIL)[1].version) for store in stores)
+    versions = ", ".join(str(store.pins.books(_UNTIL)[1].version) for store in stores)
     say(f"versions of the servers: {versions}")
     tensors: dict[str, np.ndarray[Any, Any]] = {}
     for name, values in dense_of(stores, _UNTIL):
         tensors[name] = values
         say(f"{name}  {list(values.shape)}  norm {float(np.linalg.norm(values)):.9g}")
-    for table in stores[0].cut_books(_UNTIL)[0].tables:
+    for table in stores[0].pins.books(_UNTIL)[0].tables:
         parts = [rows_of(store, table.name, _UNTIL) for store in stores]
         parts = [part for part in parts if len(part["ids"])]
         count = sum(len(part["ids"]) for part in parts)

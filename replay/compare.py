@@ -84,7 +84,7 @@ class Checkpoint:
     ) -> tuple[Compared, set[str]]:
         found = Compared()
         names = set[str]()
-        spec, replayed = mine.cut_books(CUT)
+        spec, replayed = mine.pins.books(CUT)
         applied = {entry.task: entry.applied for entry in replayed.ledger}
         for task, _, position in books["ledger"]:
             if applied.get(task, 0) != position:
@@ -92,8 +92,8 @@ class Checkpoint:
                     f"task {task} is applied up to {applied.get(task, 0)}, not {position}"
                 )
                 return found, names
-        chunks = dict(mine.cut_chunks(CUT))
-        for key, chunk in theirs.cut_chunks(CUT):
+        chunks = dict(mine.pins.chunks(CUT))
+        for key, chunk in theirs.pins.chunks(CUT):
             names.add(key[0])
             pairs: list[tuple[str, Any, Any]] = [("value", chunks[key].value, chunk.value)]
             pairs += [("optimizer state", *p) for p in zip(chunks[key].state, chunk.state)]  # noqa: B905
@@ -137,7 +137,7 @@ def first_difference(here: np.ndarray[Any, Any], there: np.ndarray[Any, Any]) ->
 
 def rows_of(store: Store, table: str, cut: str) -> dict[str, np.ndarray[Any, Any]]:
     """ids, weight, steps and optimizer state, by id."""
-    blocks = list(store.cut_rows(cut, table, _BLOCK_ROWS))
+    blocks = list(store.pins.rows(cut, table, _BLOCK_ROWS))
     if not blocks:
         return {"ids": np.zeros(0, np.int64)}
     ids = np.concatenate([block.ids for block in blocks])
@@ -156,8 +156,8 @@ def _rows(store: Store, table: str) -> dict[str, np.ndarray[Any, Any]]:
 
 def dense_of(stores: list[Store], cut: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """The dense tensors of all shards together, whole."""
-    spec, _ = stores[0].cut_books(cut)
-    chunks = {key: chunk.value for store in stores for key, chunk in store.cut_chunks(cut)}
+    spec, _ = stores[0].pins.books(cut)
+    chunks = {key: chunk.value for store in stores for key, chunk in store.pins.chunks(cut)}
     for tensor in spec.dense:
         parts = [chunks[tensor.name, number] for number in range(tensor.num_chunks)]
         yield tensor.name, np.concatenate(parts).reshape(tensor.shape)

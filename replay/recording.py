@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import UsageError
-from ..ps.client import Span
+from ..ps.books.ledger import Span
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from ..nn.fitness import least_records
 from ..nn.model_spec import ModelSpec
 from ..proto import master_pb2 as pb
 from ..ps.books.aggregation import Update
+from ..ps.books.ledger import Span
 from ..ps.books.trace import digest
-from ..ps.client import Span
 from ..worker.__main__ import choose_device
 from ..worker.describe import be_deterministic, load, model_maker, open_readers
 from ..worker.servers.trainer import PsTrainer, dense_tensors, model_spec

@@ -19,13 +19,16 @@ from ..common.settings import JobSettings
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
 from ..ps.books.aggregation import Policy, Update
+from ..ps.books.answers import Outcome
 from ..ps.books.dense import ChunkKey
+from ..ps.books.ledger import Span
 from ..ps.books.slots import SlotMap
-from ..ps.books.store import Outcome, Store
-from ..ps.client import PsClient, Pulled, PushOutcome, PushResult, Span
+from ..ps.books.store import Store
+from ..ps.client import Shard as Server
 from ..ps.rows.optimizers import Floats
 from ..ps.snapshots import cut as snapshot
 from ..ps.wire.shard import ShardPull, ShardPulled, ShardPush
+from ..ps.worker_client import PsClient, Pulled, PushOutcome, PushResult
 from .recording import Step, Timeline
 
 _NOW_S = 1.0  # nobody else holds anything here, so no wait is one
@@ -65,7 +68,7 @@ class Shard:
         with tempfile.TemporaryDirectory() as folder:
             pin(parent.store, "snapshot")
             files, version = snapshot.write(parent.store, "snapshot", folder)
-            parent.store.unpin("snapshot")
+            parent.store.pins.unpin("snapshot")
             manifest = storage.write_manifest(
                 folder, version=version, num_shards=1, num_slots=0, files=files
             )
@@ -126,7 +129,7 @@ class Shard:
         self.reads[version] -= 1
         if not self.reads[version] and version in self._pinned:
             self._pinned.remove(version)
-            self.store.unpin(cut_of(version))
+            self.store.pins.unpin(cut_of(version))
 
 
 def cut_of(version: int) -> str:
@@ -135,8 +138,8 @@ def cut_of(version: int) -> str:
 
 def pin(store: Store, cut: str) -> None:
     """The state now, under that name."""
-    store.freeze(cut, _NOW_S)
-    pinned, _ = store.pin(cut, {}, _NOW_S)
+    store.pins.freeze(cut, _NOW_S)
+    pinned, _ = store.pins.pin(cut, {}, _NOW_S)
     assert pinned, "the model is not known yet"
 
 
@@ -175,7 +178,7 @@ class LocalPs(PsClient):
 
     def __init__(self, num_shards: int, spec: ModelSpec) -> None:
         self._connections: list[Connection] = []
-        super().__init__([""] * num_shards, token="replay", spec=spec)
+        super().__init__([""] * num_shards, spec, token="replay")
         self._pulls: deque[list[tuple[Shard, int]]] = deque()
         self.updates: list[Update] = []
 
@@ -194,7 +197,7 @@ class LocalPs(PsClient):
         return super().pull(tables, **how)
 
     def push(self, span: Span, versions: Sequence[int], **what: Any) -> PushResult:
-        pushes = self._cut_push(span, versions, what["dense"], what["tables"], "float32")
+        pushes = self.splitter.split_push(span, versions, what["dense"], what["tables"], "float32")
         self.updates = [
             Update({(t, n): v for t, n, v in push.dense}, dict(push.tables)) for push in pushes
         ]
@@ -202,13 +205,11 @@ class LocalPs(PsClient):
 
     def first_chunks(self, values: Mapping[str, Floats]) -> list[dict[ChunkKey, Floats]]:
         """By shard: its chunks of the model's first values."""
-        return [{(t, n): v for t, n, v in chunks} for chunks in self._cut_dense(values)]
+        return [{(t, n): v for t, n, v in chunks} for chunks in self.splitter.split_dense(values)]
 
-    def _open(self, index: int, address: str) -> Any:
-        shard = super()._open(index, address)
-        shard.connection = Connection(len(self._connections))
-        self._connections.append(shard.connection)
-        return shard
+    def connection_to(self, shard: Server, index: int, address: str) -> Connection:
+        self._connections.append(Connection(index))
+        return self._connections[-1]
 
 
 def by_address(shards: Iterable[Shard]) -> dict[str, Shard]:

@@ -42,7 +42,7 @@ from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
 from ..proto import worker_pb2_grpc
-from ..ps.client import PsClient
+from ..ps.worker_client import PsClient
 from . import keeper, nursery, pulse
 from .describe import be_deterministic, describe, load, model_maker, open_readers
 from .group.allreduce import AllReduceTrainer, GroupTrainer

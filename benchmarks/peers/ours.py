@@ -45,9 +45,11 @@ from edl.nn.optimizers import Adagrad
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
+from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, Store
-from edl.ps.client import PsClient, Pulled, PushOutcome, PushResult, Span
+from edl.ps.books.store import Store
+from edl.ps.worker_client import PsClient, Pulled, PushOutcome, PushResult
 from edl.worker.servers.trainer import PsTrainer, model_spec
 
 SETTINGS = JobSettings(num_ps=1, use_async=True, log_level="warning")

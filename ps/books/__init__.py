@@ -1,1 +1,1 @@
-"""The books of one parameter server: the ledger, the parameters, and the pushes that change both."""
+"""The books of a parameter server: the ledger, the parameters, the pushes that change both."""

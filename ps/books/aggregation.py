@@ -56,7 +56,7 @@ class Policy:
         return self.staleness is not None and push_version < version - self.staleness
 
     def lr_scale(self, push_version: int, version: int) -> float:
-        """What the learning rate of an async push is multiplied by."""
+        """Return what the learning rate of an async push is multiplied by."""
         if not (self.use_async and self.lr_staleness_modulation):
             return 1.0
         return 1.0 / max(1, version - push_version)
@@ -104,7 +104,7 @@ class Aggregation:
         return [(table, len(ids)) for table, parts in self._rows.items() for ids, _ in parts]
 
     def sums(self) -> Update:
-        """What has been summed; the next push does not change it in place."""
+        """Return what has been summed; the next push does not change it in place."""
         for table, parts in self._rows.items():
             self._rows[table] = [sum_by_id(parts)]
         return Update(

@@ -49,10 +49,10 @@ class Verdict(enum.Enum):
 
 
 class Ledger:
-    """What has been applied. Positions and attempts only rise.
+    """The record of what has been applied. Positions and attempts only rise.
 
-    `tasks_below`: the master has made tasks up to this number, and leases no attempt beyond the first
-    that it has not fenced here before. None: nobody has said so, and any attempt is taken.
+    `tasks_below`: the master has made tasks up to this number, and leases no attempt beyond the
+    first that it has not fenced here before. None: nobody has said so, and any attempt is taken.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Ledger:
         return entry.applied if entry else 0
 
     def offer(self, span: Span) -> Verdict:
-        """May this span be applied now? Raises the attempt, never the position."""
+        """Say whether this span may be applied now. Raises the attempt, never the position."""
         if span.task < self.low_water:
             return Verdict.FENCED
         entry = self._entries.get(span.task) or Entry(span.task, 0, 0)
@@ -114,5 +114,5 @@ class Ledger:
             self._entries = {t: e for t, e in self._entries.items() if t >= low_water}
 
     def entries(self) -> tuple[Entry, ...]:
-        """All lines, by task."""
+        """Return all lines, by task."""
         return tuple(self._entries[task] for task in sorted(self._entries))

@@ -1,4 +1,4 @@
-"""What one shard holds: its chunks and tables under one model, and the checks of what is sent.
+"""The parameters of one shard: chunks and tables under one model, and the checks of pushes.
 
 Steps and reads may run at the same time, of any number of threads. What must see a whole state
 (`pin`, `again`) is called by the store while no step is under way.
@@ -57,7 +57,7 @@ class RowPlan:
             raise NotPinned(f"cut {self._cut!r} was let go while it was read") from error
 
     def values(self) -> Floats:
-        """All rows, float32[n, dim]. Raises as `gather`."""
+        """Return all rows, float32[n, dim]. Raises as `gather`."""
         try:
             return self._table.pull(self._ids, self._cut)
         except KeyError as error:
@@ -133,7 +133,7 @@ class Parameters:
             self.tables[table].apply(ids, grads, lr)
 
     def plan_rows(self, name: str, ids: Ints, cut: str) -> RowPlan:
-        """To read the rows of `ids` as they are, or were at `cut`. Raises Invalid: no such table."""
+        """Plan to read the rows of `ids` as they are, or were at `cut`. Raises Invalid."""
         table = self._table(name)
         return RowPlan(table.spec.dim, table.wire_dtype, table, ids, cut)
 
@@ -227,9 +227,9 @@ def check_spec(spec: ModelSpec) -> None:
 
 
 def difference(mine: ModelSpec, theirs: ModelSpec) -> str:
-    """What a worker is told whose model is not the servers'."""
+    """Return what a worker is told whose model is not the servers'."""
     return (
         "the servers hold another model than this worker's definition makes: "
-        f"{model_spec.difference(theirs, mine)} (here: the definition, there: the servers); make it as "
-        "it was, or start a new job"
+        f"{model_spec.difference(theirs, mine)} (here: the definition, there: the servers); "
+        "make it as it was, or start a new job"
     )

@@ -1,4 +1,4 @@
-"""Which shard owns what: the key space is cut into slots, and a slot map gives slots to shards.
+"""Which shard owns what: the key space is split into slots, and a slot map gives slots to shards.
 
 A dense chunk's slot starts at a hash of its tensor's name and moves by the golden ratio from chunk
 to chunk, so that the chunks of one tensor spread evenly over any number of shards (the three-gap
@@ -33,8 +33,8 @@ def _name_hash(kind: str, name: str) -> int:
 
 def chunk_slot(tensor: str, chunk: int, num_slots: int = NUM_SLOTS) -> int:
     """The slot of chunk number `chunk` of a dense tensor."""
-    turn = _name_hash("dense", tensor) / 2.0**64 + chunk * _GOLDEN
-    return int((turn % 1.0) * num_slots) % num_slots
+    place = _name_hash("dense", tensor) / 2.0**64 + chunk * _GOLDEN
+    return int((place % 1.0) * num_slots) % num_slots
 
 
 def row_slots(table: str, ids: Ints, num_slots: int = NUM_SLOTS) -> Ints:

@@ -1,8 +1,8 @@
-"""What a shard of a --deterministic job did, in order: the servers' half of `edl replay`.
+"""The trace of a shard of a --deterministic job: the servers' half of `edl replay`.
 
-<job>/trace/server-INDEX-INCARNATION.jsonl: how the incarnation began, then a line for each push that
-is applied and each flush, written before the step is made, so before its push is acknowledged. What
-changes nothing (duplicate, fenced, gap, stale) is not written. The file goes through the kernel and
+<job>/trace/server-INDEX-INCARNATION.jsonl: how the incarnation began, then a line for each push
+that is applied and each flush, written before the step is made, so before its push is acknowledged.
+What changes nothing (duplicate, fenced, gap, stale) is not written. The file goes through the kernel and
 not to the disk: processes die here, not machines.
 
 In such a job pushes are applied one at a time, and a pull is answered with copies that are made
@@ -27,7 +27,7 @@ from .parameters import RowPlan
 
 
 class Lines:
-    """A file of JSON lines that belongs to one process; a line is in the kernel when `add` returns."""
+    """A file of JSON lines of one process; a line is in the kernel when `add` returns."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class ShardTrace:
         self._lines = Lines(folder / f"server-{index}-{incarnation}.jsonl")
 
     def begin(self, **start: Any) -> None:
-        """Where workers find this incarnation, and what it began from."""
+        """Write where workers find this incarnation, and what it began from."""
         self._lines.add({**self._about, **start})
 
     def __call__(self, span: Span | None, on: int, update: Update | None, version: int) -> None:

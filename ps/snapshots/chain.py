@@ -59,7 +59,7 @@ _LINK_VALUES = {
 
 @dataclass(frozen=True)
 class Parent:
-    """Where an incarnation began: at this snapshot of that one's; 0: at none."""
+    """The snapshot, and whose it is, at which an incarnation began; 0: at none."""
 
     incarnation: str
     number: int | None = None  # not known yet
@@ -86,12 +86,12 @@ class Link:
 
 
 def job_id(token: str) -> str:
-    """What a job's snapshots are found by."""
+    """Return the name of the folder of a job's snapshots."""
     return hashlib.sha256(token.encode()).hexdigest()[:12]
 
 
 class Folder:
-    """The folder of a shard. What goes wrong below is an OSError, or what fsspec's backend raises."""
+    """The folder of a shard. Raises OSError, or what fsspec's backend raises, where it fails."""
 
     def __init__(self, snapshot_dir: str, job: str, index: int) -> None:
         """Raises UsageError where there is no such kind of folder."""
@@ -109,7 +109,7 @@ class Folder:
     # -- Files
 
     def write(self, incarnation: str, name: str, *parts: Part) -> FileRecord:
-        """A file, there whole or not at all."""
+        """Write a file that is there whole or not at all."""
         path = f"{self.path}/{incarnation}/{name}"
         if self._is_local:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ class Folder:
         return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
 
     def remove(self, incarnation: str, names: Sequence[str]) -> None:
-        """These files; links first, so that none is ever without its pieces."""
+        """Remove these files; links first, so that none is ever without its pieces."""
         for name in sorted(names, key=lambda name: not name.endswith(_LINK)):
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(f"{self.path}/{incarnation}/{name}")
@@ -161,11 +161,11 @@ class Folder:
     # -- Links
 
     def commit(self, incarnation: str, link: Link) -> FileRecord:
-        """The last write of a snapshot."""
+        """Write a snapshot's link, which is its last write."""
         return self.write(incarnation, link_name(link.number), _sealed(dataclasses.asdict(link)))
 
     def links(self, incarnation: str, most: int | None) -> tuple[list[Link], list[str]]:
-        """Those with numbers up to `most`, ascending; what is wrong with others."""
+        """Return the links with numbers up to `most`, ascending, and what is wrong with others."""
         links, faults = [], []
         for name in self.names(incarnation):
             if name.endswith(_LINK):
@@ -193,11 +193,12 @@ class Folder:
     # -- Parents
 
     def set_parent(self, incarnation: str, parent: Parent) -> None:
+        """Write where this incarnation begins."""
         for name in _PARENTS:
             self.write(incarnation, name, _sealed(dataclasses.asdict(parent)))
 
     def parent(self, incarnation: str) -> tuple[Parent | None, list[str]]:
-        """None: it began at none. And what was wrong on the way."""
+        """Return the parent, None where it began at none, and what was wrong on the way."""
         faults: list[str] = []
         names = self.names(incarnation)
         for name in _PARENTS:
@@ -210,7 +211,7 @@ class Folder:
         return (links[-1].parent if links else None), faults
 
     def has_child(self, incarnation: str) -> bool:
-        """Another incarnation has been restored from this one, or is about to be."""
+        """Return whether another incarnation has been restored from this one, or is about to be."""
         for other in self.names():
             parent, _ = self.parent(other) if other != incarnation else (None, [])
             if parent is not None and parent.incarnation == incarnation:

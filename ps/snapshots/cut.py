@@ -34,7 +34,8 @@ from ..books.dense import Chunk, ChunkKey
 from ..books.ledger import Entry
 from ..books.parameters import Invalid, check_ids, check_spec
 from ..books.slots import SlotMap
-from ..books.store import Books, Store
+from ..books.state import ShardBooks
+from ..books.store import Store
 from ..rows.optimizers import Floats, Ints, Rule, make_rule
 from ..rows.table import RowBlock
 
@@ -50,13 +51,13 @@ _KINDS = {"float32": "F32", "uint16": "U16", "int64": "I64"}  # as safetensors n
 
 def write(store: Store, cut: str, directory: str | Path) -> tuple[list[FileRecord], int]:
     """Write this shard's part of a pinned cut. The files; the cut's version."""
-    spec, books = store.cut_books(cut)
+    spec, books = store.pins.books(cut)
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     shard = f"shard-{store.index:05d}-of-{store.slot_map.num_shards:05d}"
     records = []
     found = pieces(
-        spec, books, store.cut_chunks(cut), lambda table, most: store.cut_rows(cut, table, most)
+        spec, books, store.pins.chunks(cut), lambda table, most: store.pins.rows(cut, table, most)
     )
     for name, tensors, about in found:
         records.append(write_file(path / f"{shard}.{name}.safetensors", *encode(tensors, about)))
@@ -64,7 +65,7 @@ def write(store: Store, cut: str, directory: str | Path) -> tuple[list[FileRecor
     return records, books.version
 
 
-def _books_json(spec: ModelSpec, books: Books) -> bytes:
+def _books_json(spec: ModelSpec, books: ShardBooks) -> bytes:
     return json.dumps(
         {
             "model": json.loads(spec.to_json()),
@@ -82,11 +83,11 @@ Piece = tuple[str, Tensors, dict[str, Any]]  # name, tensors, what they are
 
 def pieces(
     spec: ModelSpec,
-    books: Books,
+    books: ShardBooks,
     chunks: Iterable[tuple[ChunkKey, Chunk]],
     rows: Callable[[str, int], Iterable[RowBlock]],
 ) -> Iterator[Piece]:
-    """What there is, in pieces. `rows`: those of a table, in blocks of at most so many."""
+    """Split a shard's state into pieces. `rows(table, n)`: a table's rows, in blocks of `n`."""
     states = list(make_rule(spec.optimizer).state)
     for number, run in enumerate(_runs(chunks)):
         yield f"dense-{number:05d}", *_chunk_tensors(run, states)
@@ -150,20 +151,21 @@ def _chunk_tensors(
 def restore(store: Store, manifest: Manifest, *, new_job: bool, dense: bool = True) -> None:
     """Load what is this shard's of a checkpoint of any number of shards.
 
-    new_job: without the ledger and the pushes that wait (see Store.restore). not dense: tables only.
+    new_job: without the ledger and the pushes that wait (see Restorer.begin). not dense: tables
+    only.
     Raises CheckpointError where a file is damaged or the parts are not of one cut.
     """
     spec = spec_of(manifest.model, manifest.directory)
     if not dense:
         spec = spec.of_servers
     parts = Parts(store.index, store.slot_map, spec)
-    store.restore(spec, _merged_books(manifest), new_job=new_job)
+    store.restorer.begin(spec, _merged_books(manifest), new_job=new_job)
     for record in manifest.files:
         if record.name.endswith(".safetensors") and (dense or "dense-" not in record.name):
             data = read_checked(manifest, record)
-            parts.load(store, data, store.insert_rows, manifest.directory / record.name)
+            parts.load(store, data, store.restorer.insert_rows, manifest.directory / record.name)
     if not new_job:
-        store.restore_sums(parts.sums())
+        store.restorer.set_sums(parts.sums())
 
 
 def spec_of(model: dict[str, Any], where: Path | str) -> ModelSpec:
@@ -185,7 +187,7 @@ def _decode(data: bytes) -> tuple[Tensors, dict[str, Any]]:
     return safetensors.numpy.load(data), about
 
 
-def _merged_books(manifest: Manifest) -> Books:
+def _merged_books(manifest: Manifest) -> ShardBooks:
     """The books of all shards as one; they must be of one cut."""
     version = pushes = low_water = 0
     ledgers: list[dict[int, Entry]] = []
@@ -216,7 +218,7 @@ def _merged_books(manifest: Manifest) -> Books:
                 f"{sorted(positions)} of task {task}"
             )
         merged.append(Entry(task, max(e.attempt for e in entries), positions.pop()))
-    return Books(version, low_water, tuple(merged), pushes)
+    return ShardBooks(version, low_water, tuple(merged), pushes)
 
 
 @dataclass
@@ -256,7 +258,7 @@ class Parts:
         tensors, about = _decode(data)
         if "chunks" in about:
             for key, chunk in self.chunks(tensors, about["chunks"]):
-                store.insert_chunk(key, chunk)
+                store.restorer.insert_chunk(key, chunk)
         elif "rows" in about:
             insert_rows(about["rows"], self.rows(tensors, about["rows"]))
         else:
@@ -277,7 +279,7 @@ class Parts:
             yield (tensor, chunk), Chunk(value, state, np.full(1, steps, np.int64), changed)
 
     def _chunk_shape(self, tensor: str, chunk: int) -> tuple[bool, tuple[int]]:
-        """Whether it is one of a buffer, and its shape. Raises ValueError."""
+        """Return whether the chunk is a buffer's, and its shape. Raises ValueError."""
         spec = next((each for each in self.spec.dense if each.name == tensor), None)
         if spec is None or chunk >= spec.num_chunks:
             raise ValueError(f"the model has no chunk {chunk} of {tensor!r}")
@@ -327,7 +329,7 @@ class Parts:
 def _array(
     tensors: Tensors, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> NDArray[Any]:
-    """That one, of this type and shape: kernels work on it. Raises ValueError, KeyError."""
+    """Return a tensor of this type and shape: kernels work on it. Raises ValueError, KeyError."""
     found = tensors[name]
     if found.dtype != dtype or found.shape != shape:
         raise ValueError(f"{name} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}")

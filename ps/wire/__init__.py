@@ -1,1 +1,1 @@
-"""What carries pulls and pushes between workers and servers: frames, connections, compiled pulls."""
+"""Carriers of pulls and pushes between workers and servers: frames, connections, compiled pulls."""

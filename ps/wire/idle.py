@@ -1,8 +1,8 @@
-"""Connections by which nobody asks for anything: one thread waits for all of them (epoll).
+"""Idle connections, for all of which one thread waits (epoll).
 
 A connection has a thread and buffers of its own while it is busy. Once it has had no request for a
-while it is put here, and both are given back: what is left are a socket and some small objects. When
-its peer says something, or is gone, it is woken.
+while it is put here, and both are given back: what is left are a socket and some small objects.
+When its peer says something, or is gone, it is woken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ One = TypeVar("One", bound=_Waits)
 
 
 class Idle(Generic[One]):
-    """Those that are held until there is something to receive; then `wake` is called, and must not block."""
+    """Holds connections until there is something to receive, then calls `wake`, which never blocks."""
 
     def __init__(self, wake: Callable[[One], None]) -> None:
         self._wake = wake

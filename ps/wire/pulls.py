@@ -13,7 +13,7 @@ here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numba
@@ -37,12 +37,12 @@ from ...kernels.compile import (
 from ...kernels.lanes import copy_4
 from ...kernels.uniform import uniform_row
 from ...nn.initializers import key_of
-from ..books.dense import Chunk, ChunkKey
+from ..books.dense import ChunkKey
+from ..books.view import StoreView
 from ..rows.halves import FLOAT32, narrow
 from ..rows.index import AHEAD
 from ..rows.lock import try_share, unshare
 from ..rows.passes import KIND, STRIDE, TILE, WEIGHT_NBYTES, copy_row, gather_rows
-from ..rows.table import Table
 from . import frames
 from .frames import Bytes
 from .turns import EAGAIN, EINTR, Turns, await_turn, end_turn, last_error, of_this_process
@@ -82,17 +82,12 @@ class Board:
     these are still so. Keeps alive what it points to until each connection that was served by it
     has had its next request, or idled for its patience."""
 
-    def __init__(
-        self,
-        tables: Mapping[str, Table],
-        chunks: Mapping[ChunkKey, Chunk],
-        slot_map_version: int,
-        version: int,
-    ) -> None:
+    def __init__(self, view: StoreView) -> None:
         """At most 63 tables; all chunks, or where they are more than 256 or 64 MiB none."""
+        tables, chunks = view.tables, view.chunks
         nbytes = sum(chunk.value.nbytes for chunk in chunks.values())
         whole = len(chunks) <= _MOST_CHUNKS and nbytes <= _MOST_NBYTES
-        self.words: Ints = np.array([1, version, slot_map_version, whole], np.int64)
+        self.words: Ints = np.array([1, view.version, view.slot_map_version, whole], np.int64)
         names, lines = b"", []
         self._held: list[Any] = []
         for name, table in list(tables.items())[:_MOST_TABLES]:
@@ -134,20 +129,24 @@ class Board:
         self.names: Ints = np.frombuffer(names + bytes(8), np.int64).copy()
         self._made = compiled(_made, INTS_1D, INTS_1D, INTS_1D, INTEGER)
 
-    def made(self, keys: Collection[ChunkKey], version: int) -> None:
-        """A step to `version` has been made, of these chunks among others."""
-        if keys and self._line_of:
-            changed = np.array([self._line_of[key] for key in keys], np.int64)
-            self._made(self.words, self.chunks, changed, version)
+    def step_made(self, changed: Collection[ChunkKey], version: int) -> None:
+        """Show `version`, and that these chunks have changed since the one before."""
+        if changed and self._line_of:
+            lines = np.array([self._line_of[key] for key in changed], np.int64)
+            self._made(self.words, self.chunks, lines, version)
         else:
             self.words[VERSION] = version
+
+    def set_valid(self, valid: bool) -> None:
+        """Whether pulls may be answered of it."""
+        self.words[VALID] = valid
 
 
 def prepare(encrypted: bool) -> None:
     """Compile what connections need, and those that are encrypted: seconds, where it is not kept
     yet, that no peer should wait."""
     of_this_process()
-    Board({}, {}, 0, 0)
+    Board(StoreView(0, 0, {}, {}))
     _serving()
     if encrypted:
         _answering()

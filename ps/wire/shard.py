@@ -1,6 +1,6 @@
-"""The seam of pull and push: one shard, in plain arrays. Every carrier speaks it.
+"""The interface of pull and push of one shard, in plain arrays, which every carrier implements.
 
-The carriers are the tensor plane (connection.py) and plain gRPC (`GrpcShardConnection` in client.py).
+The carriers are the tensor plane (connection.py) and plain gRPC (grpc.py).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ShardPull:
 class ShardPush:
     """The part of a push that is one shard's.
 
-    `wire`: how the gradients travel (ps/wire/quantize.py). `then`: a pull of dense chunks whose answer
-    comes with the reply, once the version is made that this push is part of.
+    `wire`: how the gradients travel (ps/wire/quantize.py). `then`: a pull of dense chunks whose
+    answer comes with the reply, once the version is made that this push is part of.
     """
 
     span: Span

@@ -16,9 +16,12 @@ from tools.stage import Stage, counts, each, edl, owner, predictions, result
 from edl.common import storage
 from edl.master.client import MasterClient
 from edl.nn.initializers import initial_rows
-from edl.nn.model_spec import TableSpec
+from edl.nn.model_spec import ModelSpec, TableSpec
+from edl.nn.optimizers import SGD
 from edl.proto import master_pb2 as pb
-from edl.ps.client import PsClient, PushOutcome, Span
+from edl.ps.books.ledger import Span
+from edl.ps.control import PsControl
+from edl.ps.worker_client import PsClient, PushOutcome
 
 MINIBATCH = 16
 
@@ -193,10 +196,13 @@ def test_a8_what_a_zombie_says_after_its_lease_is_refused(tmp_path):
         stage.open(10)
         status = job.watch(lambda s: stage.reached(25))
 
-        shards = PsClient([s["address"] for s in status["servers"]], token=job.token)
+        addresses = [s["address"] for s in status["servers"]]
+        shards = PsClient(addresses, ModelSpec((), (), SGD(1.0)), token=job.token)
         pushed = shards.push(Span(1, 1, 16, 32), [1, 1], timeout_s=10)
-        refused = {i: d.pushes_fenced > 0 for i, d in shards.describe(timeout_s=10).items()}
         shards.close()
+        control = PsControl(addresses, token=job.token)
+        refused = {i: d.pushes_fenced > 0 for i, d in control.describe(timeout_s=10).items()}
+        control.close()
         zombie = MasterClient(
             job.client().address,
             token=job.token,

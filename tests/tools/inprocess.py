@@ -4,9 +4,10 @@ import numpy as np
 
 from edl.nn.model_spec import CHUNK_ELEMENTS
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, Store
-from edl.ps.client import Pulled, PushOutcome, PushResult
+from edl.ps.books.store import Store
+from edl.ps.worker_client import Pulled, PushOutcome, PushResult
 
 
 class InProcess:

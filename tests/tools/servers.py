@@ -14,18 +14,16 @@ from edl.nn.model_spec import ModelSpec
 from edl.ps.books.aggregation import Policy
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
-from edl.ps.client import PsClient
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.snapshots import cut as snapshot
+from edl.ps.worker_client import PsClient
 
 TOKEN = "a token"
 
 
 @contextmanager
-def serving(
-    num_servers: int, spec: ModelSpec | None = None, policy: Policy | None = None
-) -> Iterator[PsClient]:
+def serving(num_servers: int, spec: ModelSpec, policy: Policy | None = None) -> Iterator[PsClient]:
     """A client of `num_servers` empty servers."""
     servers = []
     for index in range(num_servers):
@@ -33,7 +31,7 @@ def serving(
             index=index, slot_map=SlotMap(num_servers), policy=policy or Policy(staleness=0)
         )
         servers.append(Listeners(ParameterServerServicer(index, store), Identity(TOKEN)))
-    client = PsClient([server.address for server in servers], token=TOKEN, spec=spec)
+    client = PsClient([server.address for server in servers], spec, token=TOKEN)
     try:
         yield client
     finally:
@@ -77,6 +75,6 @@ def dense(checkpoint: str | Path, name: str) -> np.ndarray:
     """A dense tensor of a checkpoint, flat."""
     store = restored(checkpoint)
     chunks = sorted(
-        (number, chunk.value) for (tensor, number), chunk in store.cut_chunks("") if tensor == name
+        (number, chunk.value) for (tensor, number), chunk in store.pins.chunks("") if tensor == name
     )
     return np.concatenate([weight.reshape(-1) for _, weight in chunks])

@@ -32,7 +32,8 @@ from ...common.errors import DefinitionError
 from ...kernels.ids import finite, sum_by_id
 from ...nn.buffers import NonFinite
 from ...nn.model_spec import ModelSpec
-from ...ps.client import PsClient, Pulled, PushOutcome, Span
+from ...ps.books.ledger import Span
+from ...ps.worker_client import PsClient, Pulled, PushOutcome
 from ..device import Link, to_device
 from ..servers.ids import Unique
 from ..servers.rows import Ids, PulledRows, TableRows, Values
@@ -264,7 +265,7 @@ class HybridTrainer(AllReduceTrainer):
         cut = self._ps.take_cut(name, hold_s=_CUT_HOLD_S, timeout_s=self._patience_s)
         if cut is None:
             return None
-        there = {entry.task: entry.applied for entry in cut.ledger if entry.applied}
+        there = {task: at for task, at in cut.applied.items() if at}
         ours = {task: at for task, at in self.state.applied.items() if at}
         both = there.keys() & ours.keys()  # a side may have retired a task that the other has not
         if any(there[task] != ours[task] for task in both):

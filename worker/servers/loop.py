@@ -39,7 +39,7 @@ from ...common.clock import Clock
 from ...common.errors import EdlError, Fenced, NotPinned
 from ...master.client import MasterClient
 from ...proto import master_pb2 as pb
-from ...ps.client import PushOutcome, PushResult
+from ...ps.worker_client import PushOutcome, PushResult
 from .. import pulse
 from ..batches import SpanError
 from ..task_stream import BadSpan, Batch, EndOfTask, Lease, TaskStream

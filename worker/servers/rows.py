@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from ...kernels.ids import add_by_place, sum_by_id
 from ...nn.embedding import Embedding, attach
-from ...ps.client import PsClient
+from ...ps.worker_client import PsClient
 from ..device import Link
 from .ids import Lookup, Unique, unique
 

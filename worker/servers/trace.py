@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ps.books.trace import Lines
-from ...ps.client import PsClient, Pulled
+from ...ps.worker_client import PsClient, Pulled
 from ..task_stream import Batch
 
 

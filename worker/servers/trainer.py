@@ -35,8 +35,9 @@ from ...nn.embedding import Embedding, tables
 from ...nn.fitness import Weights, check_loss
 from ...nn.model_spec import DenseSpec, ModelSpec
 from ...nn.optimizers import Optimizer
-from ...ps.client import PsClient, Pulled, PushResult, Span
+from ...ps.books.ledger import Span
 from ...ps.wire import quantize
+from ...ps.worker_client import PsClient, Pulled, PushResult
 from ..device import Link, seed_step, to_device
 from .ids import Unique
 from .rows import Ids, TableRows, Values

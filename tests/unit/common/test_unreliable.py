@@ -131,7 +131,7 @@ def test_calls_over_grpc_meet_it_as_an_unreachable_peer():
 from edl.common import rpc
 from edl.common.errors import Unreachable
 from edl.proto import ps_pb2 as pb, ps_pb2_grpc
-from edl.ps.client import start
+from edl.ps.wire.grpc import start
 
 class Servicer(ps_pb2_grpc.ParameterServerServicer):
     calls = 0

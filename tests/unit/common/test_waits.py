@@ -6,7 +6,7 @@ from pathlib import Path
 import edl
 
 ROOT = Path(edl.__file__).parent
-FOLDERS = ("master", "worker", "runtime", "adaptive", "launch", "durable")
+FOLDERS = ("master", "worker", "runtime", "adaptive", "launch", "durable", "ps")
 # What waits for ever where it is called so; with how many arguments it does not.
 WAITS = {"wait": 1, "wait_for": 2, "join": 1, "result": 1, "get": 1, "acquire": 1, "recv": 9}
 COLLECTIVE = "an operation of torch's group, which has a timeout of its own"
@@ -19,6 +19,16 @@ REASONS = {
     "durable/supervisor.py": {
         "self._start(after).wait()": "its whole work: the master is its child, and says what it does"
     },
+    "ps/rows/memory.py": {"asked.get()": "a daemon thread's next work"},
+    "ps/rows/work.py": {
+        "self.submit(threading.get_native_id).result()": "a new thread's first word",
+        "self._help.result()": "it is done",
+    },
+    "ps/wire/grpc.py": {"future.result()": "a call that was begun with a deadline"},
+    "ps/wire/handshake.py": {
+        "sock.recv(1, socket.MSG_PEEK)": "the socket has a timeout: see the line above"
+    },
+    "ps/wire/plane.py": {"listener.accept()": "a thread's whole work: `close` ends it"},
     "worker/servers/loop.py": {
         "ahead.result()": "a pull, which ends within --server_wait_s",
         "push.result.result()": "a push, likewise",

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
+from edl.common import rpc
 from edl.common.identity import Identity
+from edl.nn import optimizers
 from edl.nn.model_spec import ModelSpec
 from edl.ps.books.aggregation import Policy
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
-from edl.ps.client import PsClient
+from edl.ps.client import open_shard
+from edl.ps.control import PsControl
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
+from edl.ps.worker_client import PsClient
 
 TOKEN = "secret"
 
 
 class Shards:
-    """Stores, their servers and a client."""
+    """Stores, their servers, a worker's client and a master's."""
 
     def __init__(self, stores: list[Store], spec: ModelSpec | None, transport: str) -> None:
         self.stores = stores
@@ -29,10 +34,21 @@ class Shards:
             for store in stores
         ]
         self.addresses = [server.address for server in self.servers]
-        self.client = PsClient(self.addresses, token=TOKEN, spec=spec, transport=transport)
+        spec = spec or ModelSpec((), (), optimizers.SGD(1.0))
+        self.client = PsClient(self.addresses, spec, token=TOKEN, transport=transport)
+        self.control = PsControl(self.addresses, token=TOKEN)
+
+    def call(self, method: str, request: Any) -> Any:
+        """An RPC of the first shard, as any other client makes it."""
+        shard = open_shard(0, self.addresses[0], TOKEN, Identity(TOKEN))
+        try:
+            return rpc.call(getattr(shard.stub, method), request, 300.0)
+        finally:
+            shard.close()
 
     def stop(self) -> None:
         self.client.close()
+        self.control.close()
         for server in self.servers:
             server.close(0)
 

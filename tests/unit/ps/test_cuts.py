@@ -12,11 +12,13 @@ import pytest
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
+from edl.ps.books.ledger import Entry, Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, Store
-from edl.ps.client import Entry, PushOutcome, Span
+from edl.ps.books.store import Store
 from edl.ps.rows.optimizers import make_rule
 from edl.ps.rows.table import Table
+from edl.ps.worker_client import PushOutcome
 
 SPEC = ModelSpec(
     (DenseSpec("w", (4,)), DenseSpec("v", (4,))),
@@ -79,7 +81,7 @@ def test_a_cut_under_a_storm_of_pushes_is_one_state_of_all_shards(start_shards, 
     with ThreadPoolExecutor(3) as pool:
         workers = [pool.submit(worker, task) for task in range(3)]
         for number in range(6):
-            cut = shards.client.take_cut(f"c{number}", hold_s=10.0, **WAIT)
+            cut = shards.control.cuts.take(f"c{number}", hold_s=10.0, **WAIT)
             cuts.append(cut)
             shards.stores[0].wait_version(cut.version, 20.0)
         first = [read(shards, cut.name) for cut in cuts]
@@ -88,7 +90,7 @@ def test_a_cut_under_a_storm_of_pushes_is_one_state_of_all_shards(start_shards, 
             done.result()
 
     for cut, then in zip(cuts, first, strict=True):
-        total = sum(entry.applied for entry in cut.ledger)
+        total = sum(cut.applied.values())
         assert total == cut.version
         for versions, dense, rows in (then, read(shards, cut.name)):
             assert (total,) * count == versions
@@ -107,8 +109,8 @@ def test_all_pushes_of_a_storm_are_applied_once_despite_cuts(start_shards):
     with ThreadPoolExecutor(3) as pool:
         workers = [pool.submit(worker, task) for task in range(3)]
         for number in range(4):
-            assert shards.client.take_cut(f"c{number}", hold_s=10.0, **WAIT)
-            shards.client.unpin(f"c{number}", **WAIT)
+            assert shards.control.cuts.take(f"c{number}", hold_s=10.0, **WAIT)
+            shards.control.cuts.unpin(f"c{number}", **WAIT)
         for done in workers:
             done.result()
 
@@ -122,60 +124,60 @@ def test_a_pin_waits_for_what_another_shard_has_and_holds_back_the_rest(start_sh
     shards = ready(start_shards)
     ahead, behind = shards.stores
     ahead.push(Span(0, 1, 0, 1), 0, Update())
-    frozen = shards.client.freeze("c", hold_s=10.0, **WAIT)
+    frozen = shards.control.cuts.freeze("c", hold_s=10.0, **WAIT)
     late = threading.Thread(target=lambda: behind.push(Span(0, 1, 0, 1), 0, Update()))
     other = threading.Thread(target=lambda: behind.push(Span(7, 1, 0, 1), 0, Update()))
     other.start()
     late.start()
 
-    reached = shards.client.pin("c", {0: 1}, hold_s=10.0, **WAIT)
+    reached = shards.control.cuts.pin("c", {0: 1}, hold_s=10.0, **WAIT)
 
     late.join(300)
     other.join(300)
     assert {0: ((Entry(0, 1, 1),), 1), 1: ((), 0)} == frozen
     assert {0: (True, 1), 1: (True, 1)} == reached
     assert (Entry(0, 1, 1), Entry(7, 1, 1)) == behind.ledger()
-    assert 1 == behind.cut_books("c")[1].version
+    assert 1 == behind.pins.books("c")[1].version
 
 
 def test_a_cut_that_lacks_a_lost_workers_push_is_given_up_and_pushes_go_on(start_shards):
     shards = ready(start_shards)
     shards.stores[0].push(Span(0, 1, 0, 1), 0, Update())  # the worker died before shard 1
 
-    cut = shards.client.take_cut("c", hold_s=0.2, **WAIT)
+    cut = shards.control.cuts.take("c", hold_s=0.2, **WAIT)
 
     assert cut is None
     assert PushOutcome.APPLIED == push(shards, 1, 0).outcome
-    assert {} == shards.stores[0]._cuts
+    assert {} == shards.stores[0].pins.pinned
 
 
 def test_a_fenced_push_is_not_let_through_by_a_pin():
     store = one_store()
-    store.freeze("c", 10.0)
+    store.pins.freeze("c", 10.0)
     store.fence({0: 2}, 0)
 
     zombie = store.push(Span(0, 1, 0, 1), 0, Update())
-    reached, _ = store.pin("c", {0: 1}, 0.05)
+    reached, _ = store.pins.pin("c", {0: 1}, 0.05)
 
     assert (Outcome.FENCED, False) == (zombie.outcome, reached)
 
 
 def test_a_freeze_whose_master_died_thaws_by_itself():
     store = one_store()
-    store.freeze("c", 0.2)
+    store.pins.freeze("c", 0.2)
     began = time.monotonic()
 
     pushed = store.push(Span(0, 1, 0, 1), 0, Update())
 
     assert Outcome.APPLIED == pushed.outcome
     assert 0.1 < time.monotonic() - began < 5
-    assert (False, 1) == store.pin("c", {}, 1.0)  # too late: the state has moved on
+    assert (False, 1) == store.pins.pin("c", {}, 1.0)  # too late: the state has moved on
 
 
 def test_a_duplicate_is_answered_while_frozen():
     store = one_store()
     store.push(Span(0, 1, 0, 1), 0, Update())
-    store.freeze("c", 10.0)
+    store.pins.freeze("c", 10.0)
 
     assert Outcome.DUPLICATE == store.push(Span(0, 1, 0, 1), 0, Update()).outcome
 
@@ -183,40 +185,40 @@ def test_a_duplicate_is_answered_while_frozen():
 def test_freeze_and_pin_may_be_repeated_after_a_lost_reply():
     store = one_store()
     store.push(Span(0, 1, 0, 1), 0, update())
-    store.freeze("c", 10.0)
-    store.freeze("c", 10.0)
-    first = store.pin("c", {0: 1}, 1.0)
+    store.pins.freeze("c", 10.0)
+    store.pins.freeze("c", 10.0)
+    first = store.pins.pin("c", {0: 1}, 1.0)
     store.push(Span(0, 1, 1, 2), 0, update())
 
-    again = store.pin("c", {0: 1}, 1.0)
+    again = store.pins.pin("c", {0: 1}, 1.0)
 
     assert [(True, 1), (True, 1)] == [first, again]
 
 
 def test_a_second_freeze_waits_for_the_first():
     store = one_store()
-    store.freeze("a", 0.1)
+    store.pins.freeze("a", 0.1)
 
-    store.freeze("b", 5.0)
+    store.pins.freeze("b", 5.0)
 
-    assert (False, 0) == store.pin("a", {}, 1.0)
-    assert (True, 0) == store.pin("b", {}, 1.0)
+    assert (False, 0) == store.pins.pin("a", {}, 1.0)
+    assert (True, 0) == store.pins.pin("b", {}, 1.0)
 
 
 def test_a_shard_without_a_model_pins_nothing():
     store = Store(index=0, slot_map=SlotMap(1), policy=Policy())
-    store.freeze("c", 5.0)
+    store.pins.freeze("c", 5.0)
 
-    assert (False, 0) == store.pin("c", {}, 1.0)
+    assert (False, 0) == store.pins.pin("c", {}, 1.0)
 
 
 def test_several_cuts_each_keep_their_own_state():
     store = one_store()
     for number in range(4):
-        store.freeze(f"c{number}", 5.0)
-        store.pin(f"c{number}", {}, 5.0)
+        store.pins.freeze(f"c{number}", 5.0)
+        store.pins.pin(f"c{number}", {}, 5.0)
         store.push(Span(0, 1, number, number + 1), 0, update())
-    store.unpin("c2")
+    store.pins.unpin("c2")
 
     seen = {
         cut: store.pull(dense=True, known_version=None, tables=[("t", IDS)], cut=cut)

@@ -14,14 +14,16 @@ from edl.common.identity import Identity
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy
+from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
-from edl.ps.client import PsClient, Span
+from edl.ps.control import PsControl
 from edl.ps.metrics import Metrics
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.wire.connection import PlaneShardConnection
 from edl.ps.wire.plane import Plane
+from edl.ps.worker_client import PsClient
 
 TOKEN = "secret"
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(lr=1.0))
@@ -105,7 +107,7 @@ def test_in_another_network_namespace_of_this_host_shared_memory_gives_way_to_tl
 
 
 def test_a_client_of_another_certificate_is_refused(server):
-    client = PsClient([server[0]], token=TOKEN, spec=SPEC, identity=Identity.create(TOKEN))
+    client = PsControl([server[0]], token=TOKEN, identity=Identity.create(TOKEN))
 
     with pytest.raises(Unauthenticated, match="another job's certificate"):
         client.describe(**WAIT)
@@ -114,7 +116,7 @@ def test_a_client_of_another_certificate_is_refused(server):
 
 def test_a_plane_without_a_certificate_does_not_listen_off_loopback():
     with pytest.raises(EdlError, match="set EDL_IDENTITY"):
-        Plane(lambda: None, Metrics(0), index=0, identity=Identity(TOKEN), host=own.address())
+        Plane(lambda: None, Metrics(0).calls, index=0, identity=Identity(TOKEN), host=own.address())
 
 
 def test_a_server_off_loopback_without_a_certificate_ends_with_one_line():

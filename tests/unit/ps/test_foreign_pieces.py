@@ -12,7 +12,8 @@ from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Books, Store
+from edl.ps.books.state import ShardBooks
+from edl.ps.books.store import Store
 from edl.ps.snapshots import cut as snapshot
 from edl.ps.snapshots.chain import Folder, _sealed
 
@@ -47,9 +48,9 @@ def header(text):
 
 def load(parts):
     store = Store(index=0, slot_map=SlotMap(1), policy=Policy())
-    store.restore(SPEC, Books(), new_job=False)
+    store.restorer.begin(SPEC, ShardBooks(), new_job=False)
     snapshot.Parts(0, store.slot_map, SPEC).load(
-        store, b"".join(bytes(part) for part in parts), store.insert_rows, "the file"
+        store, b"".join(bytes(part) for part in parts), store.restorer.insert_rows, "the file"
     )
     return store
 

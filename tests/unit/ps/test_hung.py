@@ -17,7 +17,7 @@ from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
 from edl.ps.rows import lock as lock_module
 from edl.ps.rows.lock import SharedLock
-from edl.ps.wire.plane import Buffers
+from edl.ps.wire.buffers import Buffers
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (), optimizers.SGD(1.0))
 STEP = Update({("w", 0): np.ones(3, np.float32)})
@@ -36,7 +36,7 @@ def hung(monkeypatch):
     store = Store(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
     store.init(SPEC, {("w", 0): np.zeros(3, np.float32)}, True)
     begun, end = threading.Event(), threading.Event()
-    monkeypatch.setattr(store._parameters, "apply", lambda *_: (begun.set(), end.wait(60)))
+    monkeypatch.setattr(store._state.parameters, "apply", lambda *_: (begun.set(), end.wait(60)))
     pushing = threading.Thread(target=store.push, args=(Span(1, 1, 0, 1), 0, STEP), daemon=True)
     pushing.start()
     assert begun.wait(60)
@@ -51,7 +51,7 @@ def hung(monkeypatch):
         lambda store: store.push(Span(1, 1, 1, 2), 0, STEP),
         lambda store: store.fence({1: 2}, 0),
         lambda store: store.flush(),
-        lambda store: store.pin_moment("m"),
+        lambda store: store.pins.pin_moment("m"),
     ],
     ids=["push", "fence", "flush", "snapshot"],
 )
@@ -63,9 +63,9 @@ def test_whoever_waits_for_a_step_that_hangs_is_told_and_the_server_ends(hung, c
 
 
 def test_a_freeze_ends_at_its_deadline_though_a_step_hangs(hung):
-    entries, _ = hung.freeze("c", 0.05)
+    entries, _ = hung.pins.freeze("c", 0.05)
 
-    assert (False, 0) == hung.pin("c", {}, 0.05)
+    assert (False, 0) == hung.pins.pin("c", {}, 0.05)
     assert [1] == [entry.task for entry in entries]
 
 

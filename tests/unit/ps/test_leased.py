@@ -10,10 +10,12 @@ import pytest
 from edl.common.errors import EdlError, PeerError, Unreachable
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec
-from edl.ps.books import store as store_module
+from edl.ps.books import leased
 from edl.ps.books.aggregation import Update
+from edl.ps.books.answers import NotYet
 from edl.ps.books.ledger import Entry, Span
-from edl.ps.client import PushOutcome
+from edl.ps.books.state import ShardBooks
+from edl.ps.worker_client import PushOutcome
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (), optimizers.SGD(1.0))
 ONES = {"w": np.ones(3, np.float32)}
@@ -32,13 +34,13 @@ class Asked:
         self.store = self.shards.stores[0]
         self.times, self.silent, self.below = 0, False, below
         self.shards.client.init(SPEC, {"w": np.zeros(3, np.float32)}, timeout_s=60.0)
-        self.store.expect_tasks(self._ask)
+        self.store.leased.expect(self._ask)
 
     def _ask(self):
         self.times += 1
         if not self.silent:
-            asks = self.store.asks
-            threading.Thread(target=self.store.tell_tasks, args=(self.below, asks)).start()
+            asks = self.store.leased.asks
+            threading.Thread(target=self.store.leased.tell, args=(self.below, asks)).start()
 
     def push(self, task, attempt=1, start=0, end=1, timeout_s=60.0):
         span = Span(task, attempt, start, end)
@@ -95,9 +97,9 @@ def test_the_attempt_that_the_master_has_fenced_is_applied_and_the_next_is_not(a
 
 
 def test_while_the_master_says_nothing_a_new_task_is_asked_for_again(asked, monkeypatch):
-    monkeypatch.setattr(store_module, "_WORD_S", 0.01)
+    monkeypatch.setattr(leased, "_WORD_S", 0.01)
     asked.silent = True
-    with pytest.raises(store_module.NotYet, match="not heard from the master yet .* task 3"):
+    with pytest.raises(NotYet, match="not heard from the master yet .* task 3"):
         asked.store.push(Span(3, 1, 0, 1), 0, Update())
     with pytest.raises(Unreachable):
         asked.push(3, timeout_s=0.5)
@@ -115,9 +117,9 @@ def test_a_master_that_bounds_no_tasks_is_believed(start_shards):
 
 
 def test_what_is_restored_still_asks(asked):
-    spec, books = SPEC, store_module.Books(ledger=(Entry(3, 2, 1),))
-    asked.store.restore(spec, books, new_job=False)
+    spec, books = SPEC, ShardBooks(ledger=(Entry(3, 2, 1),))
+    asked.store.restorer.begin(spec, books, new_job=False)
 
-    assert 0 == asked.store._ledger.tasks_below
-    asked.store.restore_books(books)
-    assert 0 == asked.store._ledger.tasks_below
+    assert 0 == asked.store._state.ledger.tasks_below
+    asked.store.restorer.set_books(books)
+    assert 0 == asked.store._state.ledger.tasks_below

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from prometheus_client import generate_latest
 
-from edl.ps.books.store import Outcome, Pushed
+from edl.ps.books.answers import Outcome, Pushed
 from edl.ps.metrics import Calls, Metrics
 from edl.ps.wire.pulls import NANOSECONDS, NBYTES
 

@@ -12,9 +12,10 @@ from edl.common.errors import Fenced
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, Store
+from edl.ps.books.store import Store
 
 SPEC = ModelSpec((DenseSpec("w", (2,)),), (TableSpec("t", 1, "zeros"),), optimizers.SGD(1.0))
 ONE = Update({("w", 0): np.full(2, -1, np.float32)}, {})
@@ -33,14 +34,14 @@ class Slow:
 
     def __init__(self, store, monkeypatch):
         self.begun, self.go_on = threading.Semaphore(0), threading.Event()
-        real = store._parameters.apply
+        real = store._state.parameters.apply
 
         def apply(*arguments):
             self.begun.release()
             assert self.go_on.wait(WAIT_S)
             real(*arguments)
 
-        monkeypatch.setattr(store._parameters, "apply", apply)
+        monkeypatch.setattr(store._state.parameters, "apply", apply)
 
 
 def test_a_moment_waits_for_the_steps_under_way_and_new_pushes_for_it(store, monkeypatch):
@@ -48,8 +49,8 @@ def test_a_moment_waits_for_the_steps_under_way_and_new_pushes_for_it(store, mon
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(store.push, Span(1, 1, 0, 1), 0, ONE)
         assert slow.begun.acquire(timeout=WAIT_S)
-        pinned = pool.submit(store.pin_moment, "m")
-        while not store._pinning:
+        pinned = pool.submit(store.pins.pin_moment, "m")
+        while not store._state.pinning:
             pass
         second = pool.submit(store.push, Span(2, 1, 0, 1), 0, ONE)
         began_too = slow.begun.acquire(timeout=0.2)
@@ -72,12 +73,12 @@ def pulled(store):
 
 
 def test_pushes_go_on_after_a_moment_of_nothing_new(store):
-    moment = store.pin_moment("m")
-    store.unpin_moment(moment)
+    moment = store.pins.pin_moment("m")
+    store.pins.unpin_moment(moment)
 
-    assert store.pin_moment("m", moment.books) is None
+    assert store.pins.pin_moment("m", moment.books) is None
     assert Outcome.APPLIED == store.push(Span(1, 1, 0, 1), 0, ONE).outcome
-    assert 1 == store.pin_moment("m", moment.books).books.version
+    assert 1 == store.pins.pin_moment("m", moment.books).books.version
 
 
 # -- Masters after each other
@@ -85,21 +86,21 @@ def test_pushes_go_on_after_a_moment_of_nothing_new(store):
 
 def test_a_later_master_ends_the_cuts_and_the_freeze_of_an_older_one(store):
     store.meet_master(1)
-    store.freeze("kept", 9.0)
-    store.pin("kept", {}, 9.0)
-    store.freeze("frozen", 1e6)
+    store.pins.freeze("kept", 9.0)
+    store.pins.pin("kept", {}, 9.0)
+    store.pins.freeze("frozen", 1e6)
 
     store.meet_master(2)
 
     assert Outcome.APPLIED == store.push(Span(1, 1, 0, 1), 0, ONE).outcome
-    assert (False, 1) == store.pin("kept", {}, 9.0)
+    assert (False, 1) == store.pins.pin("kept", {}, 9.0)
     with pytest.raises(Fenced, match="master of epoch 2 has taken over.*epoch 1, must end"):
         store.meet_master(1)
 
 
 def test_a_moment_outlives_the_master(store):
     store.meet_master(1)
-    moment = store.pin_moment("m")
+    moment = store.pins.pin_moment("m")
 
     store.meet_master(2)
     store.push(Span(1, 1, 0, 1), 0, ONE)

@@ -23,11 +23,11 @@ from edl.ps.books.aggregation import Policy
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
-from edl.ps.client import PsClient, PushOutcome
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.shard import ShardPull, ShardPush
+from edl.ps.worker_client import PsClient, PushOutcome
 
 SPEC = ModelSpec(
     (DenseSpec("w", (300_000,)),),

@@ -27,8 +27,10 @@ from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc, ps_pb2, ps_pb2_grpc
 from edl.ps import server as server_module
 from edl.ps.books.aggregation import Update
-from edl.ps.client import PsClient, Span
-from edl.ps.snapshots.recovery import Coverage
+from edl.ps.books.ledger import Span
+from edl.ps.control import PsControl
+from edl.ps.snapshots.recorder import Coverage
+from edl.ps.worker_client import PsClient
 
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(1.0))
 WAIT = {"timeout_s": 120.0}  # a fresh checkout compiles its kernels meanwhile
@@ -94,8 +96,10 @@ def test_a_server_registers_serves_counts_and_drains_with_0(launch):
         client.push(Span(0, 1, min(p, 1), min(p, 1) + 1), (0,), tables=rows, **WAIT)
     master.await_version(2)
     master.reply = pb.HeartbeatReply(low_water=1)
-    while client.describe(**WAIT)[0].ledger_tasks:
+    control = PsControl([hello.address], token="secret")
+    while control.describe(**WAIT)[0].ledger_tasks:
         master.beats.get(timeout=300)
+    control.close()
     with urllib.request.urlopen(f"http://{hello.metrics_address}/metrics", timeout=300) as page:
         metrics = page.read().decode()
     client.close()
@@ -203,10 +207,12 @@ def test_a_killed_server_is_replaced_by_one_that_has_what_was_safe(launch, tmp_p
         "--recover", f"ps-0-1:{coverage.snapshot}", incarnation="ps-0-2", **job
     )
     client = PsClient([hello.address], token="secret", spec=SPEC)
-    first = client.describe(**WAIT)[0].version
+    control = PsControl([hello.address], token="secret")
+    first = control.describe(**WAIT)[0].version
     zeros = {"w": np.zeros(3, np.float32)}
     pulled = client.pull({"t": ids}, dense=zeros, full=True, **WAIT)
-    position = client.fence({0: 2}, **WAIT)[0][0]
+    position = control.fence({0: 2}, **WAIT)[0][0]
+    control.close()
     notes = []
     while not any("restored" in note for note in notes):
         notes += master.beats.get(timeout=300).notes
@@ -284,8 +290,8 @@ def test_a_torn_server_ends_with_1_and_one_line(in_process, caplog, monkeypatch)
     def fail(*_):
         raise MemoryError
 
-    store.tell_tasks(1, 0)
-    monkeypatch.setattr(store._parameters, "apply", fail)
+    store.leased.tell(1, 0)
+    monkeypatch.setattr(store._state.parameters, "apply", fail)
     with pytest.raises(MemoryError):
         store.push(Span(0, 1, 0, 1), 0, Update({("w", 0): np.zeros(3, np.float32)}))
 

@@ -17,7 +17,9 @@ from edl.nn.initializers import initial_rows
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import ps_pb2 as pb
 from edl.ps.books.aggregation import Policy, Update
-from edl.ps.client import PsClient, PushOutcome, Span
+from edl.ps.books.ledger import Span
+from edl.ps.control import PsControl
+from edl.ps.worker_client import PsClient, PushOutcome
 
 USERS = TableSpec("users", 4)
 SPEC = ModelSpec((DenseSpec("w", (2, 3)), DenseSpec("b", (5,))), (USERS,), optimizers.SGD(lr=1.0))
@@ -110,7 +112,7 @@ def test_a_pull_of_a_cut_does_not_count_as_a_pull_of_the_present(start_shards):
     shards.client.push(
         Span(0, 1, 0, 8), versions(shards), dense={"b": np.ones(5, np.float32)}, **WAIT
     )
-    shards.client.take_cut("c", hold_s=5.0, **WAIT)
+    shards.control.cuts.take("c", hold_s=5.0, **WAIT)
     shards.client.pull({}, dense=zeros(), cut="c", **WAIT)
 
     shards.client.pull({}, dense=dense, **WAIT)
@@ -157,14 +159,14 @@ def test_a_repeated_push_is_acknowledged_and_not_applied_again(start_shards):
     assert (PushOutcome.APPLIED, (1, 1)) == (result.outcome, result.versions)
     np.testing.assert_array_equal(dense["b"], -1)
     np.testing.assert_array_equal(pulled.rows["users"], initial_rows(0, USERS, np.array([2])) - 1)
-    assert [2, 2] == [r.pushes_duplicate for r in shards.client.describe(**WAIT).values()]
+    assert [2, 2] == [r.pushes_duplicate for r in shards.control.describe(**WAIT).values()]
 
 
 def test_a_zombie_is_fenced_and_the_fence_tells_what_was_applied(start_shards):
     shards = ready(start_shards)
     shards.client.push(Span(4, 1, 0, 8), (0, 0), **WAIT)
 
-    applied = shards.client.fence({4: 2, 9: 2}, **WAIT)
+    applied = shards.control.fence({4: 2, 9: 2}, **WAIT)
     zombie = shards.client.push(Span(4, 1, 8, 16), (1, 1), **WAIT)
     heir = shards.client.push(Span(4, 2, 8, 16), (1, 1), **WAIT)
 
@@ -194,20 +196,21 @@ def test_shards_at_different_positions_ask_for_the_least(start_shards):
 def test_a_retired_task_is_fenced_for_ever(start_shards):
     shards = ready(start_shards)
     shards.client.push(Span(4, 1, 0, 8), (0, 0), **WAIT)
-    shards.client.retire(5, **WAIT)
+    shards.control.retire(5, **WAIT)
 
     result = shards.client.push(Span(4, 9, 8, 16), (1, 1), **WAIT)
 
     assert PushOutcome.FENCED == result.outcome
-    assert {0: {5: 0}, 1: {5: 0}} == shards.client.fence({4: 10, 5: 1}, **WAIT)
+    assert {0: {5: 0}, 1: {5: 0}} == shards.control.fence({4: 10, 5: 1}, **WAIT)
 
 
 def test_an_old_master_cannot_fence(start_shards):
     shards = ready(start_shards)
-    shards.client.fence({1: 2}, master_epoch=3, **WAIT)
+    masters = [PsControl(shards.addresses, token="secret", master_epoch=e) for e in (3, 2)]
+    masters[0].fence({1: 2}, **WAIT)
 
     with pytest.raises(EdlError, match="epoch 3 has taken over"):
-        shards.client.fence({1: 3}, master_epoch=2, **WAIT)
+        masters[1].fence({1: 3}, **WAIT)
 
 
 def test_a_push_that_reached_one_shard_only_is_completed_by_its_repetition(start_shards):
@@ -217,7 +220,7 @@ def test_a_push_that_reached_one_shard_only_is_completed_by_its_repetition(start
     alone.push(Span(0, 1, 0, 8), (0,), **WAIT)
     alone.close()
 
-    applied = shards.client.fence({0: 2}, **WAIT)
+    applied = shards.control.fence({0: 2}, **WAIT)
     result = shards.client.push(Span(0, 2, 0, 8), (0, 0), **WAIT)
 
     assert {0: {0: 8}, 1: {0: 0}} == applied
@@ -231,11 +234,13 @@ def test_a_push_never_reaches_a_server_that_listens_where_another_one_did(start_
 
     with pytest.raises(Unreachable):
         strayed.push(Span(0, 1, 0, 8), (0,), timeout_s=0.3)
+    strayed.close()
+    strayed = PsControl(shards.addresses[1:], token="secret")
     with pytest.raises(Unreachable):
         strayed.fence({0: 7}, timeout_s=0.3)
     strayed.close()
 
-    assert {0: {0: 0}, 1: {0: 0}} == shards.client.fence({0: 2}, **WAIT)
+    assert {0: {0: 0}, 1: {0: 0}} == shards.control.fence({0: 2}, **WAIT)
     assert [0, 0] == [store.version for store in shards.stores]
 
 
@@ -322,7 +327,7 @@ def test_rows_of_16_bits_are_those_of_torch(start_shards, dtype):
         before = expected
         expected = (expected.float() - torch.from_numpy(grads)).to(expected.dtype)
         if start == 1:
-            shards.client.take_cut("c", hold_s=5.0, **WAIT)
+            shards.control.cuts.take("c", hold_s=5.0, **WAIT)
 
     now = shards.client.pull({"users": ids}, **WAIT).rows["users"]
     cut = shards.client.pull({"users": ids}, cut="c", **WAIT).rows["users"]
@@ -334,7 +339,7 @@ def test_a_flush_steps_with_the_pushes_that_wait(start_shards):
     shards = ready(start_shards, use_async=False, grads_to_wait=4)
     shards.client.push(Span(0, 1, 0, 8), (0, 0), dense={"b": np.full(5, 4, np.float32)}, **WAIT)
 
-    flushed = [shards.client.flush(**WAIT), shards.client.flush(**WAIT)]
+    flushed = [shards.control.flush(**WAIT), shards.control.flush(**WAIT)]
 
     dense = zeros()
     shards.client.pull({}, dense=dense, **WAIT)
@@ -438,7 +443,7 @@ def test_a_malformed_push_is_refused_by_name_and_changes_nothing(start_shards, r
         request_.span.CopyFrom(pb.Span(task=0, attempt=1, start=0, end=8))
 
     with pytest.raises(EdlError, match=f"INVALID_ARGUMENT.*{message}"):
-        shards.client._control("Push", {0: request_}, 1e9)
+        shards.call("Push", request_)
 
     assert (0, ()) == (shards.stores[0].version, shards.stores[0].ledger())
 
@@ -450,7 +455,7 @@ def test_rows_of_another_shard_are_refused(start_shards):
     request = pb.PushRequest(span=pb.Span(task=0, attempt=1, end=8), tables=[rows])
 
     with pytest.raises(EdlError, match="live on another server"):
-        shards.client._control("Push", {0: request}, 1e9)
+        shards.call("Push", request)
 
 
 def test_an_unknown_cut_is_refused(start_shards):
@@ -463,7 +468,7 @@ def test_an_unknown_cut_is_refused(start_shards):
 def test_another_slot_map_is_refused(start_shards):
     shards = ready(start_shards, 1)
 
-    reply = shards.client._control("Pull", {0: pb.PullRequest(slot_map_version=7)}, 1e9)[0]
+    reply = shards.call("Pull", pb.PullRequest(slot_map_version=7))
 
     assert pb.PullReply.MOVED == reply.outcome
 
@@ -508,10 +513,10 @@ def test_closing_the_client_ends_a_call_that_waits_for_a_dead_server(start_shard
     shards = ready(start_shards)
     shards.servers[1].close(0)
     began = time.monotonic()
-    threading.Timer(0.2, shards.client.close).start()
+    threading.Timer(0.2, shards.control.close).start()
 
     with pytest.raises(Unreachable):
-        shards.client.retire(1, timeout_s=60.0)
+        shards.control.retire(1, timeout_s=60.0)
 
     assert time.monotonic() - began < 20.0
 
@@ -523,7 +528,7 @@ def test_a_shard_that_fails_in_the_midst_of_a_step_applies_and_keeps_nothing_mor
     shards = ready(start_shards, 1)
     store = shards.stores[0]
     monkeypatch.setattr(
-        type(store._parameters.tables["users"]),
+        type(store._state.parameters.tables["users"]),
         "apply",
         lambda *_: (_ for _ in ()).throw(MemoryError),
     )
@@ -535,6 +540,6 @@ def test_a_shard_that_fails_in_the_midst_of_a_step_applies_and_keeps_nothing_mor
     with pytest.raises(EdlError, match="in the midst of a step"):
         shards.client.push(span, (0,), tables={"users": ones([1])}, **grads, **WAIT)
     with pytest.raises(EdlError, match="in the midst of a step"):
-        shards.client.take_cut("x", hold_s=1.0, **WAIT)
+        shards.control.cuts.take("x", hold_s=1.0, **WAIT)
     with pytest.raises(EdlError, match="in the midst of a step"):
         shards.client.pull({}, dense=zeros(), **WAIT)

@@ -137,13 +137,13 @@ def test_servers_go_on_with_a_checkpoint_of_all_reduce_and_back(optimizer, tmp_p
         if parameter.grad is not None
     }
     store.push(Span(9, 1, 0, 1), store.version, Update(gradients, {}))
-    there = {name: chunk.value for (name, _), chunk in store.cut_chunks("")}
+    there = {name: chunk.value for (name, _), chunk in store.pins.chunks("")}
     for name, _ in gradients:
         ours = dict(state.model.named_parameters())[name].detach().numpy().reshape(-1)
         np.testing.assert_allclose(there[name], ours, rtol=2e-5, atol=2e-6, err_msg=name)
 
-    store.freeze("d", 1.0)
-    assert store.pin("d", {}, 1.0)[0]
+    store.pins.freeze("d", 1.0)
+    assert store.pins.pin("d", {}, 1.0)[0]
     files, version = snapshot.write(store, "d", tmp_path / "d")
     storage.write_manifest(
         tmp_path / "d", version=version, num_shards=1, num_slots=1024, files=files
@@ -164,7 +164,7 @@ def test_large_tensors_are_written_in_chunks(tmp_path):
 
     assert torch.equal(state.model.hidden.weight, other.model.hidden.weight)
     store = restored(tmp_path / "c")
-    assert {0, 1} == {n for (name, n), _ in store.cut_chunks("") if name == "hidden.weight"}
+    assert {0, 1} == {n for (name, n), _ in store.pins.chunks("") if name == "hidden.weight"}
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
@@ -208,6 +208,6 @@ def test_servers_of_another_number_take_it_over_as_well(tmp_path):
     for store in stores:
         snapshot.restore(store, manifest, new_job=False)
 
-    held = [{name for (name, _), _ in store.cut_chunks("")} for store in stores]
+    held = [{name for (name, _), _ in store.pins.chunks("")} for store in stores]
     expected = {n for n in state.model.state_dict() if n != "norm.num_batches_tracked"}
     assert held[0] | held[1] == expected and not held[0] & held[1]

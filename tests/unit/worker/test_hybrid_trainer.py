@@ -10,7 +10,7 @@ from torch import nn
 
 from edl.nn import SGD, Embedding
 from edl.proto import master_pb2 as pb
-from edl.ps.client import Pulled, PushOutcome, PushResult
+from edl.ps.worker_client import Pulled, PushOutcome, PushResult
 from edl.worker.group.hybrid import HybridTrainer
 from edl.worker.group.slices import Slice
 from edl.worker.servers.trainer import model_spec

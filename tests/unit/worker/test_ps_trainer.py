@@ -12,7 +12,7 @@ from edl.common.errors import EdlError
 from edl.nn import Embedding
 from edl.nn.embedding import PADDING, attach
 from edl.nn.optimizers import SGD
-from edl.ps.client import Pulled, PushOutcome, PushResult
+from edl.ps.worker_client import Pulled, PushOutcome, PushResult
 from edl.worker.servers import trainer as ps_trainer
 from edl.worker.servers.ids import Unique
 from edl.worker.servers.trainer import NonFinite, PsTrainer, model_spec

@@ -10,7 +10,7 @@ import pytest
 from edl.common.clock import FakeClock
 from edl.common.errors import EdlError, Fenced
 from edl.proto import master_pb2 as pb
-from edl.ps.client import PushOutcome, PushResult
+from edl.ps.worker_client import PushOutcome, PushResult
 from edl.worker.servers.loop import Worker
 from edl.worker.servers.trainer import Gradients
 from edl.worker.task_stream import Lease, TaskStream

@@ -6,9 +6,10 @@ import pytest
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec
 from edl.ps.books.aggregation import Aggregation, Policy, Update
+from edl.ps.books.answers import Outcome
+from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, Store
-from edl.ps.client import Span
+from edl.ps.books.store import Store
 
 SPEC = ModelSpec((DenseSpec("w", (2,)),), (), optimizers.SGD(lr=1.0))
 

@@ -118,6 +118,6 @@ def test_ids_that_are_foreign_or_named_twice_are_found(num_shards, num_slots, as
 
 
 def test_the_master_reads_slots_without_numba():
-    code = "import sys, edl.ps.client; sys.exit('numba' in sys.modules)"
+    code = "import sys, edl.ps.control; sys.exit('numba' in sys.modules)"
 
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode

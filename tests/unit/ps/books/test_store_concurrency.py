@@ -27,10 +27,13 @@ from edl.common.errors import EdlError, NotPinned
 from edl.nn import optimizers
 from edl.nn.model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
 from edl.ps.books.dense import Chunk
 from edl.ps.books.ledger import Entry, Span
+from edl.ps.books.parameters import Invalid
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Books, Invalid, Outcome, Store
+from edl.ps.books.state import ShardBooks
+from edl.ps.books.store import Store
 
 ASYNC = Policy(use_async=True)
 TASKS, POSITIONS, SHARED = 4, 64, 5
@@ -64,7 +67,7 @@ def gradients(store, span):
     count = span.end - span.start
     grads = np.ones((len(ids), 2), np.float32)
     grads[:SHARED] = count
-    chunks = store.cut_chunks("")
+    chunks = store.pins.chunks("")
     return Update(
         {key: np.full(len(chunk.value), count, np.float32) for key, chunk in chunks},
         {"t": (ids, grads)},
@@ -140,17 +143,17 @@ def test_a_storm_of_pushes_retries_fences_and_cuts_counts_exactly(often):
             if stop.is_set():
                 return
             name = f"c{number}"
-            ledger, _ = store.freeze(name, 5.0)
-            reached, _ = store.pin(name, {entry.task: entry.applied for entry in ledger}, 5.0)
+            ledger, _ = store.pins.freeze(name, 5.0)
+            reached, _ = store.pins.pin(name, {entry.task: entry.applied for entry in ledger}, 5.0)
             assert reached
-            _, books = store.cut_books(name)
+            _, books = store.pins.books(name)
             assert [(e.task, e.applied) for e in ledger] == [
                 (e.task, e.applied) for e in books.ledger
             ]
             assert sum(entry.applied for entry in ledger) == books.version
             assert_holds(store, books.ledger, name)
             assert_holds(store, books.ledger, name)
-            store.unpin(name)
+            store.pins.unpin(name)
             cuts.append(books.version)
             store.wait_version(books.version, 0.01)
 
@@ -200,7 +203,7 @@ class Stage:
 
         class Watched(threading.Condition):
             def __init__(self):
-                super().__init__(store._lock)
+                super().__init__(store._state.lock)
                 self.calls: list[Call] = []  # that wait, in the order in which they are woken
 
             def wait(self, timeout=None):
@@ -213,8 +216,12 @@ class Stage:
                 stage._resume(self.calls, n)
                 super().notify(n)
 
-        store._changed, store._stepped, store._thawed = Watched(), Watched(), Watched()
-        dense = store._parameters.dense
+        store._state.changed, store._state.stepped, store._state.thawed = (
+            Watched(),
+            Watched(),
+            Watched(),
+        )
+        dense = store._state.parameters.dense
         apply = dense.apply
 
         def half(grads, lr):
@@ -287,11 +294,11 @@ class Stage:
 
     def end(self) -> None:
         """Let go of everybody: all calls end."""
-        while (freeze := self.store._freeze) is not None or self.held():
+        while (freeze := self.store.pins.frozen) is not None or self.held():
             for call in self.held():
                 self.open(call)
             if freeze is not None:
-                self.store.unpin(freeze.cut)
+                self.store.pins.unpin(freeze.cut)
                 self.settle()
         assert all(call.done for call in self.calls), "a call waits for ever"
         for call in self.pushes:
@@ -361,7 +368,7 @@ def test_a_freeze_answers_when_nothing_is_under_way_any_more(stage_of):
     stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
 
-    freeze = stage.call(stage.store.freeze, "c", LONG_S)
+    freeze = stage.call(stage.store.pins.freeze, "c", LONG_S)
 
     late = stage.push(1, 1, 0, 1)
     assert (False, False, [first]) == (freeze.done, late.done, stage.held())
@@ -372,11 +379,11 @@ def test_a_freeze_answers_when_nothing_is_under_way_any_more(stage_of):
 
 def test_a_pin_keeps_whole_steps_only(stage_of):
     stage = stage_of(one_store())
-    stage.store.freeze("c", LONG_S)
+    stage.store.pins.freeze("c", LONG_S)
     late = stage.push(0, 1, 0, 1)
     other = stage.push(1, 1, 0, 1)
 
-    pin = stage.call(stage.store.pin, "c", {0: 1}, LONG_S)
+    pin = stage.call(stage.store.pins.pin, "c", {0: 1}, LONG_S)
 
     assert (False, [late]) == (pin.done, stage.held())
     stage.open(late)
@@ -388,9 +395,9 @@ def test_a_pin_keeps_whole_steps_only(stage_of):
 def test_an_attempt_to_pin_that_needs_nothing_more_waits_for_what_is_under_way(stage_of):
     stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
-    freeze = stage.call(stage.store.freeze, "c", LONG_S)
+    freeze = stage.call(stage.store.pins.freeze, "c", LONG_S)
 
-    pin = stage.call(stage.store.pin, "c", {}, LONG_S)
+    pin = stage.call(stage.store.pins.pin, "c", {}, LONG_S)
 
     assert not pin.done
     stage.open(first)
@@ -412,7 +419,7 @@ def test_a_flush_waits_for_what_is_under_way(stage_of):
 def test_a_push_waits_for_a_moment_that_waits_for_what_is_under_way(stage_of):
     stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
-    moment = stage.call(stage.store.pin_moment, "m")
+    moment = stage.call(stage.store.pins.pin_moment, "m")
 
     late = stage.push(1, 1, 0, 1)
 
@@ -485,7 +492,7 @@ def test_a_step_that_fails_tears_the_shard_and_wakes_who_waits_for_it(stage_of, 
         stage.call(stage.store.flush),
         stage.call(stage.store.wait_version, 5, LONG_S),
     ]
-    table = stage.store._parameters.tables["t"]
+    table = stage.store._state.parameters.tables["t"]
     monkeypatch.setattr(type(table), "apply", lambda *_: (_ for _ in ()).throw(MemoryError))
     stage.open(failing)
     monkeypatch.undo()
@@ -503,8 +510,10 @@ def test_a_step_that_fails_tears_the_shard_and_wakes_who_waits_for_it(stage_of, 
 
 def test_a_new_jobs_model_waits_for_the_step_under_way(stage_of):
     store = Store(index=0, slot_map=SlotMap(1), policy=ASYNC)
-    store.restore(model(), Books(version=7), new_job=True)
-    store.insert_chunk(("w", 0), Chunk(np.zeros(4, np.float32), [], np.zeros(1, np.int64), 7))
+    store.restorer.begin(model(), ShardBooks(version=7), new_job=True)
+    store.restorer.insert_chunk(
+        ("w", 0), Chunk(np.zeros(4, np.float32), [], np.zeros(1, np.int64), 7)
+    )
     stage = stage_of(store)
     first = stage.push(0, 1, 0, 1, version=7)
 
@@ -554,7 +563,7 @@ class Decisions(RuleBasedStateMachine):
     @rule()
     def begin_a_cut(self):
         name = f"c{next(self.names)}"
-        self.freeze = (name, self.stage.call(self.store.freeze, name, LONG_S))
+        self.freeze = (name, self.stage.call(self.store.pins.freeze, name, LONG_S))
 
     @precondition(lambda self: self.freeze is not None and self.freeze[1].done)
     @rule(beyond=st.dictionaries(tasks, st.integers(1, 2)))
@@ -563,15 +572,17 @@ class Decisions(RuleBasedStateMachine):
         targets = {entry.task: entry.applied for entry in freeze.result[0]}
         for task, more in beyond.items():
             targets[task] = targets.get(task, 0) + more
-        self.pins.append((name, targets, self.stage.call(self.store.pin, name, targets, LONG_S)))
+        self.pins.append(
+            (name, targets, self.stage.call(self.store.pins.pin, name, targets, LONG_S))
+        )
         self.freeze = None
 
     @rule()
     def the_freeze_expires(self):
-        with self.store._lock:
-            if self.store._freeze is not None:
-                self.store._freeze.deadline = 0.0
-                self.store._wake_all()
+        with self.store._state.lock:
+            if self.store.pins.frozen is not None:
+                self.store.pins.frozen.deadline = 0.0
+                self.store._state.wake_all()
         self.stage.settle()
 
     @rule(low_water=st.integers(0, 1))
@@ -604,16 +615,16 @@ class Decisions(RuleBasedStateMachine):
     def while_frozen_nothing_is_applied(self):
         if self.freeze is not None and self.freeze[1].done:
             name, freeze = self.freeze
-            if self.store._frozen_by(name):
+            if self.store.pins.is_frozen_by(name):
                 assert [] == self.stage.held()
                 assert self.store.version == freeze.result[1]
 
     @invariant()
     def a_cut_holds_what_its_ledger_says(self):
         for name, targets, pin in self.pins:
-            if name in self.store._cuts:
+            if name in self.store.pins.pinned:
                 assert pin.done
-                _, books = self.store.cut_books(name)
+                _, books = self.store.pins.books(name)
                 applied = {entry.task: entry.applied for entry in books.ledger}
                 for task, position in targets.items():
                     assert task < books.low_water or applied.get(task, 0) == position
@@ -652,13 +663,13 @@ def test_a_plan_reads_rows_in_parts():
 
 def test_a_plan_of_the_present_has_the_live_arrays_and_a_cuts_plan_never_changes():
     store = one_store()
-    store.freeze("c", 5.0)
-    store.pin("c", {}, 5.0)
+    store.pins.freeze("c", 5.0)
+    store.pins.pin("c", {}, 5.0)
     pinned = store.plan_pull(dense=True, known_version=None, tables=[], cut="c")
     push(store, Span(0, 1, 0, 1))
     live = store.plan_pull(dense=True, known_version=None, tables=[])
 
-    store.unpin("c")
+    store.pins.unpin("c")
     push(store, Span(0, 1, 1, 2))
 
     assert (0.0, 2.0) == (pinned.chunks[0][1][0], live.chunks[0][1][0])
@@ -666,11 +677,11 @@ def test_a_plan_of_the_present_has_the_live_arrays_and_a_cuts_plan_never_changes
 
 def test_rows_of_a_cut_that_was_let_go_are_refused():
     store = one_store()
-    store.freeze("c", 5.0)
-    store.pin("c", {}, 5.0)
+    store.pins.freeze("c", 5.0)
+    store.pins.pin("c", {}, 5.0)
     plan = store.plan_pull(dense=False, known_version=None, tables=[("t", shared_ids())], cut="c")
 
-    store.unpin("c")
+    store.pins.unpin("c")
 
     with pytest.raises(NotPinned, match="cut 'c' was let go"):
         plan.tables[0].gather(0, SHARED, np.empty((SHARED, 2), np.float32))
@@ -709,9 +720,9 @@ def test_pushes_that_are_held_back_are_not_woken_by_those_that_go_on(stage_of):
     stage = stage_of(one_store())
     for task in range(3):
         stage.open(stage.push(task, 1, 0, 1))
-    stage.store.freeze("c", LONG_S)
+    stage.store.pins.freeze("c", LONG_S)
     held = [stage.push(0, 1, 1, 2), stage.push(1, 1, 1, 2)]
-    pin = stage.call(stage.store.pin, "c", {0: 1, 1: 1, 2: 3}, LONG_S)
+    pin = stage.call(stage.store.pins.pin, "c", {0: 1, 1: 1, 2: 3}, LONG_S)
     before = [call.waits for call in held]
     stage.open(stage.push(2, 1, 1, 2))
     stage.open(stage.push(2, 1, 2, 3))
@@ -750,12 +761,12 @@ def test_nothing_of_a_push_is_kept():
 def test_a_flush_leaves_the_sums_of_a_cut_alone():
     store = one_store(Policy(grads_to_wait=4))
     push(store, Span(0, 1, 0, 1))
-    store.freeze("c", 5.0)
-    store.pin("c", {}, 5.0)
+    store.pins.freeze("c", 5.0)
+    store.pins.pin("c", {}, 5.0)
 
     store.flush()
 
-    sums = store.cut_books("c")[1].sums
+    sums = store.pins.books("c")[1].sums
     assert (1.0, 1.0) == (sums.dense["w", 0].max(), sums.rows["t"][1].max())
 
 
@@ -824,7 +835,7 @@ def test_gradients_that_a_kernel_cannot_take_are_refused_before_the_step():
 
 def no_more_than(store, rows):
     """The table has room for so many."""
-    store._parameters.tables["t"]._rows.most = rows
+    store._state.parameters.tables["t"]._rows.most = rows
 
 
 @pytest.mark.parametrize("policy", [ASYNC, Policy(), Policy(grads_to_wait=2)])
@@ -871,7 +882,7 @@ def test_a_flush_whose_rows_have_no_room_changes_nothing():
 
 def test_a_step_takes_the_chunks_that_are_free_first():
     store = one_store(spec=model(3 * CHUNK_ELEMENTS))
-    dense = store._parameters.dense
+    dense = store._state.parameters.dense
     keys = [("w", number) for number in range(3)]
     grads = {key: np.ones(CHUNK_ELEMENTS, np.float32) for key in keys}
     order, last_is_next, step = [], threading.Event(), dense._step

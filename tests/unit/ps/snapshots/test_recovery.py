@@ -21,13 +21,17 @@ from edl.common.errors import CheckpointError, EdlError, UsageError
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Outcome, Store
+from edl.ps.books.state import ShardBooks
+from edl.ps.books.store import Store
 from edl.ps.snapshots import cut as snapshot
+from edl.ps.snapshots import recorder as recorder_module
 from edl.ps.snapshots import recovery
 from edl.ps.snapshots.chain import Folder, Parent, job_id, link_name
-from edl.ps.snapshots.recovery import Coverage, Recorder, Snapshots, restore
+from edl.ps.snapshots.recorder import Coverage, Recorder, Snapshots
+from edl.ps.snapshots.recovery import restore
 
 IDS = np.arange(0, 900, 3, dtype=np.int64) * 1_000_003 - 5
 ASYNC = Policy(use_async=True)
@@ -75,16 +79,16 @@ def push(store, spec, number):
 
 def everything(store):
     """All that the next step depends on, by name."""
-    store.freeze("look", 9.0)
-    assert store.pin("look", {}, 9.0)[0]
-    spec, books = store.cut_books("look")
+    store.pins.freeze("look", 9.0)
+    assert store.pins.pin("look", {}, 9.0)[0]
+    spec, books = store.pins.books("look")
     found = {"version": books.version, "ledger": books.ledger, "low_water": books.low_water}
     found["pushes"] = books.pushes
-    for (tensor, k), chunk in store.cut_chunks("look"):
+    for (tensor, k), chunk in store.pins.chunks("look"):
         parts = [chunk.value, *chunk.state, chunk.steps]
         found[tensor, k] = [part.tobytes() for part in parts], chunk.changed
     for table in spec.tables:
-        for block in store.cut_rows("look", table.name, 1 << 20):
+        for block in store.pins.rows("look", table.name, 1 << 20):
             order = np.argsort(block.ids)
             parts = [block.ids, block.weight, *block.state, block.steps]
             found[table.name] = [np.ascontiguousarray(part[order]).tobytes() for part in parts]
@@ -93,7 +97,7 @@ def everything(store):
     for name, (ids, total) in books.sums.rows.items():
         order = np.argsort(ids)
         found["sum", name] = ids[order].tobytes(), total[order].tobytes()
-    store.unpin("look")
+    store.pins.unpin("look")
     return found
 
 
@@ -205,9 +209,11 @@ def test_a_model_that_a_new_job_replaces_begins_a_new_chain(folder):
     store = empty()
     parts = snapshot.Parts(0, store.slot_map, ADAM)
     links, _ = folder.links("old", None)
-    store.restore(ADAM, recovery.Books(links[0].version), new_job=True)
+    store.restorer.begin(ADAM, ShardBooks(links[0].version), new_job=True)
     for record in links[0].files:
-        parts.load(store, folder.read_checked("old", record), store.insert_rows, record.name)
+        parts.load(
+            store, folder.read_checked("old", record), store.restorer.insert_rows, record.name
+        )
     recorder = Recorder(store, folder, "a")
     recorder.take()
     other = dataclasses.replace(ADAM, optimizer=optimizers.SGD(0.1, momentum=0.9))
@@ -227,7 +233,7 @@ def test_a_torn_store_is_not_written(folder, monkeypatch):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(store._parameters, "apply", fail)
+    monkeypatch.setattr(store._state.parameters, "apply", fail)
     with pytest.raises(MemoryError):
         push(store, ADAM, 1)
 
@@ -262,8 +268,8 @@ class Lives(RuleBasedStateMachine):
 
     @initialize(most_deltas=st.integers(0, 6))
     def begin(self, most_deltas):
-        self.limits = recovery._MOST_DELTAS, recovery._MOST_DELTA_PART
-        recovery._MOST_DELTAS, recovery._MOST_DELTA_PART = most_deltas, 1e9
+        self.limits = recorder_module._MOST_DELTAS, recorder_module._MOST_DELTA_PART
+        recorder_module._MOST_DELTAS, recorder_module._MOST_DELTA_PART = most_deltas, 1e9
         fsspec.filesystem("memory").store.clear()
         self.folder = FailingFolder("memory://snapshots", "job", 0)
         self.names = (f"i{n}" for n in itertools.count())
@@ -319,7 +325,7 @@ class Lives(RuleBasedStateMachine):
         assert [] == found.notes
 
     def teardown(self):
-        recovery._MOST_DELTAS, recovery._MOST_DELTA_PART = self.limits
+        recorder_module._MOST_DELTAS, recorder_module._MOST_DELTA_PART = self.limits
 
     @invariant()
     def everything_is_there(self):
@@ -395,8 +401,8 @@ def test_snapshots_beside_pushes_hold_what_their_ledgers_say():
 @pytest.fixture
 def two_chains(folder, monkeypatch):
     """Chains 1-3 and 4-6 of incarnation a; the state at each snapshot."""
-    monkeypatch.setattr(recovery, "_MOST_DELTAS", 2)
-    monkeypatch.setattr(recovery, "_MOST_DELTA_PART", 1e9)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTAS", 2)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTA_PART", 1e9)
     store = begun(COUNTS)
     recorder, states = Recorder(store, folder, "a"), {}
     for number in range(1, 7):
@@ -609,7 +615,7 @@ def test_old_chains_go_when_two_newer_are_there_and_ancestors_with_them(two_chai
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_a_failure_is_told_once_and_the_next_snapshot_has_everything(tmp_path, error, monkeypatch):
-    monkeypatch.setattr(recovery, "_MOST_DELTA_PART", 1e9)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTA_PART", 1e9)
     folder = FailingFolder(str(tmp_path), "job", 0)
     folder.error = error
     store, told = begun(COUNTS), []
@@ -669,8 +675,8 @@ def test_a_replacement_can_be_read_from_a_folder_that_cannot_be_written(two_chai
 
 
 def test_coverage_is_told_when_a_chain_has_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(recovery, "_MOST_DELTAS", 1)
-    monkeypatch.setattr(recovery, "_MOST_DELTA_PART", 1e9)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTAS", 1)
+    monkeypatch.setattr(recorder_module, "_MOST_DELTA_PART", 1e9)
     store, told = begun(COUNTS), []
     folder = Folder(str(tmp_path), "job", 0)
     snapshots = Snapshots(Recorder(store, folder, "a"), 10.0, lambda *what: told.append(what))

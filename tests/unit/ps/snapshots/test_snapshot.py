@@ -12,8 +12,9 @@ from edl.common.errors import CheckpointError, EdlError
 from edl.nn import optimizers
 from edl.nn.model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy
-from edl.ps.client import PushOutcome, Span
+from edl.ps.books.ledger import Span
 from edl.ps.snapshots import cut as snapshot
+from edl.ps.worker_client import PushOutcome
 
 WAIT = {"timeout_s": 120.0}  # a fresh checkout compiles its kernels meanwhile
 IDS = np.arange(0, 3000, 7, dtype=np.int64) * 1_000_003 - 5
@@ -58,10 +59,10 @@ def everything(shards, spec):
 
 
 def save(shards, spec, directory, books=None):
-    cut = shards.client.take_cut("save", hold_s=5.0, **WAIT)
+    cut = shards.control.cuts.take("save", hold_s=5.0, **WAIT)
     path = storage.version_directory(directory, cut.version)
-    files, version = shards.client.snapshot("save", str(path), **WAIT)
-    shards.client.unpin("save", **WAIT)
+    files, version = shards.control.snapshot("save", str(path), **WAIT)
+    shards.control.cuts.unpin("save", **WAIT)
     assert cut.version == version
     return storage.write_manifest(
         path,
@@ -153,10 +154,10 @@ def test_rows_of_16_bits_are_restored_to_the_bit_and_go_on(start_shards, tmp_pat
 def test_a_snapshot_shows_the_cut_and_not_what_was_pushed_since(start_shards, tmp_path):
     shards = run(start_shards, 2, ADAM, 8)
     expected = everything(shards, ADAM)
-    cut = shards.client.take_cut("c", hold_s=5.0, **WAIT)
+    cut = shards.control.cuts.take("c", hold_s=5.0, **WAIT)
     for number in range(8, 16):
         push(shards, ADAM, number)
-    files, _ = shards.client.snapshot("c", str(tmp_path / "version-000000000002"), **WAIT)
+    files, _ = shards.control.snapshot("c", str(tmp_path / "version-000000000002"), **WAIT)
 
     manifest = storage.write_manifest(
         tmp_path / "version-000000000002",
@@ -201,7 +202,7 @@ def test_a_new_job_takes_parameters_and_optimizer_state_but_no_ledger(start_shar
 
     assert_equal(everything(old, ADAM), everything(new, ADAM))
     assert [()] * 2 == [store.ledger() for store in new.stores]
-    assert {0: (3, 0), 1: (3, 0)} == new.client.flush(**WAIT)
+    assert {0: (3, 0), 1: (3, 0)} == new.control.flush(**WAIT)
     push(new, ADAM, 0)
 
 
@@ -229,12 +230,12 @@ def test_a_checkpoint_of_another_model_is_refused(start_shards, tmp_path):
 
 def test_shards_of_different_cuts_are_refused(start_shards, tmp_path):
     shards = run(start_shards, 2, ADAM, 4)
-    shards.stores[0].freeze("a", 5.0)
-    shards.stores[0].pin("a", {}, 5.0)
+    shards.stores[0].pins.freeze("a", 5.0)
+    shards.stores[0].pins.pin("a", {}, 5.0)
     push(shards, ADAM, 4)
-    shards.stores[1].freeze("a", 5.0)
-    shards.stores[1].pin("a", {}, 5.0)
-    files, _ = shards.client.snapshot("a", str(tmp_path), **WAIT)
+    shards.stores[1].pins.freeze("a", 5.0)
+    shards.stores[1].pins.pin("a", {}, 5.0)
+    files, _ = shards.control.snapshot("a", str(tmp_path), **WAIT)
     records = [storage.FileRecord(*file) for file in files]
     manifest = storage.write_manifest(
         tmp_path, version=1, num_shards=2, num_slots=1024, files=records
@@ -248,7 +249,7 @@ def test_a_snapshot_of_no_cut_is_refused(start_shards, tmp_path):
     shards = run(start_shards, 1, ADAM, 0)
 
     with pytest.raises(EdlError, match="cut 'x' is not pinned"):
-        shards.client.snapshot("x", str(tmp_path), **WAIT)
+        shards.control.snapshot("x", str(tmp_path), **WAIT)
 
 
 # -- The folder of checkpoints

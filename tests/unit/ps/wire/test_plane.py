@@ -21,14 +21,18 @@ from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.proto import ps_pb2 as pb
 from edl.ps.books.aggregation import Policy, Update
+from edl.ps.books.answers import Outcome
 from edl.ps.books.ledger import Span
+from edl.ps.books.parameters import Invalid
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Invalid, Outcome, Store
+from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
-from edl.ps.wire import frames, stream
+from edl.ps.wire import frames, handshake, stream
+from edl.ps.wire.buffers import Buffers
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
-from edl.ps.wire.plane import Buffers, Plane
+from edl.ps.wire.plane import Plane
+from edl.ps.wire.regions import make_region
 from edl.ps.wire.shard import ShardPull, ShardPush
 
 IDENTITY = Identity("secret")
@@ -57,7 +61,7 @@ class Shard:
         self._connections = []
         self.plane = Plane(
             lambda: self.store if self.attached else None,
-            Metrics(0),
+            Metrics(0).calls,
             index=0,
             identity=identity,
             **options,
@@ -83,12 +87,12 @@ class Shard:
     def peer(self, tls=False):
         """An admitted socket, to say what no client would."""
         sock = socket.create_connection(("127.0.0.1", self.plane.listening.tcp_port))
-        return sock, stream.greet(sock, self.identity, tls, time.monotonic() + FAR_S)
+        return sock, handshake.greet(sock, self.identity, tls, time.monotonic() + FAR_S)
 
     def unix_peer(self):
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(f"\0{self.plane.listening.unix_name}")
-        return sock, stream.greet(sock, self.identity, False, time.monotonic() + FAR_S)
+        return sock, handshake.greet(sock, self.identity, False, time.monotonic() + FAR_S)
 
     def close(self):
         for connection in self._connections:
@@ -295,12 +299,12 @@ def test_other_token_is_refused_by_both_ends(start, transport):
 def test_peer_without_the_proof_is_not_listened_to(start):
     shard = start()
     with socket.create_connection(("127.0.0.1", shard.plane.listening.tcp_port)) as sock:
-        sock.sendall(stream._HELLO.pack(frames.MAGIC, frames.PROTOCOL, 0, bytes(32)) + bytes(32))
+        sock.sendall(handshake.HELLO.pack(frames.MAGIC, frames.PROTOCOL, 0, bytes(32)) + bytes(32))
         sock.sendall(frame(Head(frames.PULL, frames.DENSE)))
         told = b"".join(iter(lambda: _received(sock), b""))
 
-    assert len(told) == stream._CHALLENGE.size + stream._VERDICT.size
-    assert stream._VERDICT.unpack(told[-stream._VERDICT.size :])[2] == 0
+    assert len(told) == handshake.CHALLENGE.size + handshake.VERDICT.size
+    assert handshake.VERDICT.unpack(told[-handshake.VERDICT.size :])[2] == 0
 
 
 def _received(sock):
@@ -530,7 +534,7 @@ def test_idle_peer_is_not_given_up_and_has_no_buffers(start, certified, transpor
 
         assert np.array_equal(rows, reply.tables["t"])
         assert shard.plane.connections == 1
-        assert (0, 0) == (session._first.nbytes, session._view.nbytes)
+        assert (0, 0) == (session._received.first.nbytes, session._received.view.nbytes)
         assert shard.plane.parts.kept == shard.plane.parts.nbytes
     assert shard.store.version == 3
 
@@ -642,7 +646,7 @@ def mute():
     def admit():
         with contextlib.suppress(OSError, EdlError):
             while True:
-                kept.append(stream.admit(listener.accept()[0], IDENTITY, FAR_S, 0))
+                kept.append(handshake.admit(listener.accept()[0], IDENTITY, FAR_S, 0))
 
     thread = threading.Thread(target=admit, daemon=True)
     thread.start()
@@ -742,7 +746,7 @@ def test_push_that_a_pin_waits_for_needs_no_budget(start):
     shard = start(budget_nbytes=2 << 20)
     store, ids = shard.store, np.arange(20_000)  # 1.4 MB
     assert store.push(Span(1, 1, 0, 8), 0, Update()).outcome is Outcome.APPLIED
-    store.freeze("c", FAR_S)
+    store.pins.freeze("c", FAR_S)
     connection = shard.connect()
     replies = []
 
@@ -757,7 +761,7 @@ def test_push_that_a_pin_waits_for_needs_no_budget(start):
     threads[1].start()
     until(lambda: shard.plane.buffers.waiting)
 
-    assert store.pin("c", {1: 16}, FAR_S) == (True, 2)
+    assert store.pins.pin("c", {1: 16}, FAR_S) == (True, 2)
 
     for thread in threads:
         thread.join(FAR_S)
@@ -766,7 +770,7 @@ def test_push_that_a_pin_waits_for_needs_no_budget(start):
 
 
 def test_memory_that_is_given_back_wakes_one_of_those_that_wait_for_it(monkeypatch):
-    monkeypatch.setattr("edl.ps.wire.plane._LOOK_S", FAR_S)
+    monkeypatch.setattr("edl.ps.wire.buffers._LOOK_S", FAR_S)
     buffers, looks, taken = Buffers(1 << 20), [], []
 
     def take(number):
@@ -833,19 +837,19 @@ def test_region_is_used_again_when_its_views_are_gone(start):
     held = connection.start_pull(request, FAR_S)().tables["t"]
     expected = held.copy()
     (link,) = connection._links
-    regions = dict(link._regions)
+    regions = link.regions.sizes
 
     again = connection.start_pull(request, FAR_S)().tables["t"]
 
     assert not np.shares_memory(held, again)
     np.testing.assert_array_equal(held, expected)
-    assert len(link._regions) == len(regions) + 1
+    assert len(link.regions) == len(regions) + 1
     del held, again
     gc.collect()
     for _ in range(5):
         connection.start_pull(request, FAR_S)()
-    assert len(link._regions) == len(regions) + 1
-    assert len(link._free) == len(link._regions)
+    assert len(link.regions) == len(regions) + 1
+    assert link.regions.free == len(link.regions)
 
 
 def test_rows_are_views_of_shared_memory(start):
@@ -869,7 +873,7 @@ def test_region_that_could_shrink_is_refused(start, seals):
 
 
 def test_region_that_is_too_short_is_refused(start):
-    fd, _ = stream.make_region(4096)
+    fd, _ = make_region(4096)
 
     assert "long enough" in shared(start(), fd, 8192)
 
@@ -906,7 +910,7 @@ class Later:
 
     def __init__(self, shard, ids):
         self._sock, peer = shard.unix_peer()
-        fd, self._memory = stream.make_region(1 << 20)
+        fd, self._memory = make_region(1 << 20)
         self._sock.sendall(frames.pack_head(Head(frames.MAP, body_nbytes=1 << 20, body_region=1)))
         self.reply()
         peer.send_descriptor(fd)

@@ -224,12 +224,12 @@ class Job:
             request = master_pb2.RegisterRequest(replica=replica, address=address)
             stub.Register(request, timeout=WAIT_S)
             store = self.shards.stores[index]
-            store.expect_tasks(lambda store=store: self._tell(store))
+            store.leased.expect(lambda store=store: self._tell(store))
 
     def _tell(self, store):
         """What a server's heartbeat does."""
-        below, asks = self.queue.plan.first_id_of(self.queue.opened), store.asks
-        threading.Thread(target=store.tell_tasks, args=(below, asks)).start()
+        below, asks = self.queue.plan.first_id_of(self.queue.opened), store.leased.asks
+        threading.Thread(target=store.leased.tell, args=(below, asks)).start()
 
     def end(self):
         self.thread.join(WAIT_S)

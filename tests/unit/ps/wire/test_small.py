@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from edl.common.errors import EdlError
 from edl.common.identity import Identity
@@ -24,14 +24,16 @@ from edl.ps.books.aggregation import Policy, Update
 from edl.ps.books.dense import Chunk
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Books, Store
+from edl.ps.books.state import ShardBooks
+from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
 from edl.ps.rows.lock import SharedLock
 from edl.ps.wire import frames
 from edl.ps.wire import pulls as small
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
-from edl.ps.wire.plane import Plane, _Session
+from edl.ps.wire.plane import Plane
+from edl.ps.wire.session import Session
 from edl.ps.wire.shard import ShardPull, ShardPush
 from edl.ps.wire.stream import Stream
 
@@ -48,7 +50,8 @@ FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled me
 class Slow(Store):
     """Answers everything in Python."""
 
-    board = None
+    def watch(self, make):
+        return None
 
 
 class Counted(Store):
@@ -88,7 +91,7 @@ def step(store, position, *tensors):
 
 @contextlib.contextmanager
 def served(store, transport="unix"):
-    plane = Plane(lambda: store, Metrics(0), index=0, identity=IDENTITY)
+    plane = Plane(lambda: store, Metrics(0).calls, index=0, identity=IDENTITY)
     told = plane.listening
     endpoint = PlaneEndpoint("127.0.0.1", told.tcp_port, told.unix_name, told.host_id)
     connection = PlaneShardConnection(endpoint, IDENTITY, 1, transport=transport)
@@ -105,7 +108,7 @@ def pull(connection, **tables):
 
 def answer(store, data):
     """The bytes that a connection answers to these, after which nothing comes."""
-    plane = Plane(lambda: store, Metrics(0), index=0, identity=IDENTITY)
+    plane = Plane(lambda: store, Metrics(0).calls, index=0, identity=IDENTITY)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(data)
@@ -113,7 +116,7 @@ def answer(store, data):
         stream = Stream(theirs)
         stream.arm(None)
         with contextlib.suppress(EdlError, OSError):
-            _Session(plane, stream).run()
+            Session(plane.serving, stream).run()
         theirs.shutdown(socket.SHUT_RDWR)
         told = b"".join(iter(lambda: ours.recv(1 << 16), b""))
     plane.close()
@@ -149,7 +152,9 @@ def test_known_rows_are_answered_without_python(monkeypatch, transport):
         assert (pulled.outcome, pulled.version) == (pb.PullReply.OK, 1)
     # once a connection has ended it has counted its last call
     assert until(lambda: not plane.connections)
-    metrics = generate_latest(plane.metrics.registry).decode()
+    registry = CollectorRegistry()
+    registry.register(plane.serving.calls)
+    metrics = generate_latest(registry).decode()
     assert 'edl_ps_rpc_duration_seconds_count{code="OK",method="Pull"} 4.0' in metrics
     assert "edl_ps_bytes_received_total 976.0" in metrics
 
@@ -178,7 +183,7 @@ def test_unknown_rows_are_answered_without_python(transport, table):
             pulled = pull(connection, **{table.name: ids}).tables[table.name]
             np.testing.assert_array_equal(expected, pulled)
     assert 1 == store.asked  # by this test
-    assert 2 == len(store._parameters.tables[table.name])
+    assert 2 == len(store._state.parameters.tables[table.name])
 
 
 def test_unknown_rows_of_a_normal_distribution_are_answered_by_python():
@@ -321,13 +326,13 @@ def test_waiting_goes_on_after_signals_without_python(monkeypatch):
     monkeypatch.setattr(
         Stream, "receive_some", lambda *given: asked.append("Python") or receive_some(*given)
     )
-    plane = Plane(lambda: stores[0], Metrics(0), index=0, identity=IDENTITY)
+    plane = Plane(lambda: stores[0], Metrics(0).calls, index=0, identity=IDENTITY)
     ours, theirs = socket.socketpair()
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     with ours, theirs:
         stream = Stream(theirs)
         stream.arm(None)
-        thread = threading.Thread(target=_Session(plane, stream).run)
+        thread = threading.Thread(target=Session(plane.serving, stream).run)
         thread.start()
         stat = Path(f"/proc/self/task/{thread.native_id}/stat")
         for _ in range(3):
@@ -348,14 +353,14 @@ def test_waiting_goes_on_after_signals_without_python(monkeypatch):
 def test_sending_goes_on_after_signals():
     stores, got = (of_dense(LARGE), of_dense(LARGE, Slow)), b""
     expected = answer(stores[1], request([], 1))
-    plane = Plane(lambda: stores[0], Metrics(0), index=0, identity=IDENTITY)
+    plane = Plane(lambda: stores[0], Metrics(0).calls, index=0, identity=IDENTITY)
     ours, theirs = socket.socketpair()
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     with ours, theirs:
         stream = Stream(theirs)
         stream.arm(None)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-        thread = threading.Thread(target=_Session(plane, stream).run)
+        thread = threading.Thread(target=Session(plane.serving, stream).run)
         thread.start()
         stat = Path(f"/proc/self/task/{thread.native_id}/stat")
         ours.sendall(request([], 1))
@@ -383,14 +388,14 @@ def test_chunks_are_those_of_now_behind_a_pin_and_a_restore(use_async):
         assert [0.0, 1.0, 2.0] == pulled(None)[1]["bias"]
         step(store, 0, "bias", "count")
         assert (1, {"bias": [-1.0, 0.0, 1.0], "count": [1.0]}) == pulled(0)
-        moment = store.pin_moment("cut")
+        moment = store.pins.pin_moment("cut")
         step(store, 1, "bias")
         assert (2, {"bias": [-2.0, -1.0, 0.0]}) == pulled(1)
-        store.unpin_moment(moment)
+        store.pins.unpin_moment(moment)
         step(store, 2, "count")
         assert (3, {"count": [2.0]}) == pulled(2)
         chunk = Chunk(np.full(3, 7.0, np.float32), [], np.zeros(1, np.int64), 3)
-        store.insert_chunk(("bias", 0), chunk)
+        store.restorer.insert_chunk(("bias", 0), chunk)
         assert (3, {"bias": [7.0, 7.0, 7.0], "count": [2.0]}) == pulled(2)
 
 
@@ -419,10 +424,10 @@ def test_no_chunk_is_missed_beside_pushes_and_pins():
         for reader in readers:
             reader.start()
         for position in range(steps):
-            moment = store.pin_moment("cut") if position % 50 == 0 else None
+            moment = store.pins.pin_moment("cut") if position % 50 == 0 else None
             step(store, position, *(("w", "bias") if position % 2 else ("w",)))
             if moment is not None:
-                store.unpin_moment(moment)
+                store.pins.unpin_moment(moment)
         ended.set()
         for reader in readers:
             reader.join(FAR_S)
@@ -477,23 +482,25 @@ def test_version_and_rows_are_those_of_now():
 
 def test_all_connections_have_one_board():
     store, boards = filled(), []
-    asking = [threading.Thread(target=lambda: boards.append(store.board)) for _ in range(4)]
-    with store._lock:  # so that all of them find none
+    asking = [
+        threading.Thread(target=lambda: boards.append(store.watch(small.Board))) for _ in range(4)
+    ]
+    with store._state.lock:  # so that all of them find none
         for thread in asking:
             thread.start()
         asking[-1].join(0.05)
     for thread in asking:
         thread.join(FAR_S)
-    assert {id(store.board)} == {id(board) for board in boards}
+    assert {id(store.watch(small.Board))} == {id(board) for board in boards}
 
 
 def test_restored_store_is_asked_again():
     store = filled()
     with served(store) as (connection, _):
         before = pull(connection, t=KNOWN[:2])
-        store.restore(SPEC, Books(9, 0, (), 0, Update({}, {})), new_job=False)
+        store.restorer.begin(SPEC, ShardBooks(9, 0, (), 0, Update({}, {})), new_job=False)
         for key, value in first_values(SPEC.dense).items():
-            store.insert_chunk(key, Chunk(value, [], np.zeros(1, np.int64), 0))
+            store.restorer.insert_chunk(key, Chunk(value, [], np.zeros(1, np.int64), 0))
         after = pull(connection, t=KNOWN[:2])
         assert (1, 9) == (before.version, after.version)
         first = filled(Slow)
@@ -504,7 +511,7 @@ def test_torn_store_answers_no_more(monkeypatch):
     store = filled()
     with served(store) as (connection, _):
         pull(connection, t=KNOWN[:2])
-        monkeypatch.setattr(store._parameters, "apply", None)
+        monkeypatch.setattr(store._state.parameters, "apply", None)
         with pytest.raises(TypeError):
             store.push(Span(0, 1, 1, 2), 0, Update({}, {"t": (KNOWN[:1], np.ones((1, 16), "f"))}))
         with pytest.raises(EdlError, match="no longer exact"):

@@ -26,7 +26,7 @@ from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
-from edl.ps.wire import frames, plane, stream
+from edl.ps.wire import frames, handshake, plane
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
 from edl.ps.wire.plane import Plane
@@ -215,7 +215,7 @@ class Shard:
         self.store.init(SPEC, {("w", 0): np.zeros(3, np.float32)}, True)
         self.plane = Plane(
             lambda: self.store,
-            Metrics(0),
+            Metrics(0).calls,
             index=0,
             identity=IDENTITY,
             turns=Turns(FAR_S),
@@ -238,7 +238,7 @@ class Shard:
         self._ends.callback(sock.close)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
         sock.connect(("127.0.0.1", self.plane.listening.tcp_port))
-        peer = stream.greet(sock, IDENTITY, tls, time.monotonic() + FAR_S)
+        peer = handshake.greet(sock, IDENTITY, tls, time.monotonic() + FAR_S)
         self._socks[peer] = sock
         return peer
 
@@ -341,7 +341,7 @@ def test_large_pushes_are_applied_at_the_same_time(start, transport, monkeypatch
 @pytest.mark.parametrize("rows", [SHORT, MIDDLE, LONG])
 def test_pushes_that_a_freeze_holds_back_have_no_turn(start, transport, rows):
     shard = start()
-    shard.store.freeze("cut", FAR_S)
+    shard.store.pins.freeze("cut", FAR_S)
     held = [
         shard.connect(transport).start_push(push(task=task, rows=rows), FAR_S) for task in (1, 2)
     ]
@@ -349,7 +349,7 @@ def test_pushes_that_a_freeze_holds_back_have_no_turn(start, transport, rows):
     unknown = ShardPull(False, tables={"t": np.array([10**6])})  # which Python answers
 
     assert connection.start_pull(unknown, SOON_S)().outcome == pb.PullReply.OK
-    shard.store.unpin("cut")
+    shard.store.pins.unpin("cut")
     assert [waiter().outcome for waiter in held] == [pb.PushReply.APPLIED] * 2
 
 
@@ -398,7 +398,7 @@ def test_push_that_waits_for_the_budget_has_no_turn(start):
 def test_peer_that_takes_no_reply_has_no_turn(start, tls, rows, begin, monkeypatch):
     def admit(sock, *options):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
-        return stream.admit(sock, *options)
+        return handshake.admit(sock, *options)
 
     monkeypatch.setattr(plane, "admit", admit)
     shard = start()
