@@ -27,10 +27,10 @@ from ..proto import master_pb2 as pb
 from ..ps.books.aggregation import Update
 from ..ps.books.trace import digest
 from ..ps.client import Span
-from ..worker.__main__ import choose_device
 from ..worker.describe import be_deterministic, load, model_maker, open_readers
+from ..worker.device import choose_device
 from ..worker.servers.trainer import PsTrainer, dense_tensors, model_spec
-from ..worker.task_stream import Lease, TaskStream
+from ..worker.task_reader import Lease, TaskReader
 from .recording import Computed, Recording, Step, read
 from .shards import Difference, LocalPs, Shard, by_address
 
@@ -73,8 +73,7 @@ class Replay:
             device=choose_device(settings.device),
             compile=settings.compile,
         )
-        self._stream = TaskStream(
-            _NoMaster(),
+        self._reader = TaskReader(
             open_readers(definition, settings),
             definition.feed,
             minibatch=settings.minibatch_size,
@@ -289,7 +288,7 @@ class Replay:
             epoch=computed.epoch,
             skips=computed.skips,
         )
-        return next(self._stream.read(Lease(task), span.start, boundaries=(span.end,)))
+        return next(self._reader.read(Lease(task), span.start, boundaries=(span.end,)))
 
     def _done(self, shard: Shard, step: Step) -> None:
         """The step has been made: its gradients are needed once less."""
@@ -301,14 +300,6 @@ class Replay:
             if self._updates.pop(computed, None) is None:  # another one of that span was applied
                 for read, version in chain(*self._reads(computed)):
                     read.forget(version)
-
-
-class _NoMaster:
-    def get_task(self, wait_s: float, most: int) -> pb.GetTaskReply:
-        raise NotImplementedError("nothing is leased here: the trace says what was computed")
-
-    def begins(self, task: int, attempt: int, start: int, end: int) -> None:
-        """Nobody is to be told."""
 
 
 def open_replay(job_dir: Path, **watch: Any) -> tuple[JobSettings, Replay]:

@@ -25,7 +25,7 @@ from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD, to_dict
 from ..nn.replace import prepare
 from ..proto import master_pb2 as pb
-from .group.state import another_model
+from .group.checkpoint import another_model
 from .predictions import check_output
 from .servers.trainer import model_spec
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from safetensors.torch import save_file
-from torch import Tensor, nn
 
 from ..common.errors import DefinitionError, JobError
 from ..model_zoo.spec import Definition
@@ -21,20 +20,9 @@ from ..nn import metrics as streamed
 from ..nn.outputs import arrays_of
 from ..proto import master_pb2 as pb
 from . import predictions
-from .group.state import portable
-from .task_stream import Lease
-
-
-class Trained(Protocol):
-    """The model of a trainer."""
-
-    model: nn.Module
-
-    def refresh(self) -> None:
-        """Make the values of now the model's."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]: ...
+from .group.checkpoint import portable
+from .task_reader import Lease
+from .trainer import Trainer
 
 
 class DefinitionTasks:
@@ -44,6 +32,7 @@ class DefinitionTasks:
         self, definition: Definition, *, output: str, worker: int, form: str = "npy"
     ) -> None:
         """`form`: of the predictions (predictions.py)."""
+        self.definition_file = definition.file
         self._definition = definition
         self._output = Path(output) if output else None
         self._form = form
@@ -93,7 +82,7 @@ class DefinitionTasks:
         records = np.array(numbers, np.int64)
         predictions.write(self._output, task.id, task.source, records, arrays, self._form)
 
-    def train_end(self, trainer: Trained) -> None:
+    def train_end(self, trainer: Trainer) -> None:
         """Export the dense model and call on_train_end, both with the final values."""
         trainer.refresh()
         if self._output is not None:

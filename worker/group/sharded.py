@@ -26,10 +26,10 @@ from ...nn.buffers import Buffers, NonFinite, mean_changes
 from ...nn.embedding import tables
 from ...nn.fitness import check_loss, refuse_tables
 from ...nn.model_spec import ModelSpec
-from ..device import seed_step, to_device
-from ..servers.trainer import _seed_of
-from .allreduce import GroupTrainer
-from .sharded_state import Part, Read, ShardedState, Step, fill_meta
+from ..device import outputs_of, seed_of, seed_step, to_device, values_of
+from ..trainer import GroupTrainer
+from .parts import Part, Read
+from .sharded_state import ShardedState, Step, fill_meta
 from .slices import Slice, passes_of, slice_of
 
 ShardPlan = Callable[[nn.Module], Iterable[nn.Module]]
@@ -54,7 +54,7 @@ def units(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-class ShardedTrainer(GroupTrainer):
+class ShardedTrainer(GroupTrainer[Step]):
     """One member's part of a model. `enter` before the steps of a round, `leave` after them.
 
     `model`: the whole one, before the first round and after `refresh`. `source` reads the parts of
@@ -96,7 +96,7 @@ class ShardedTrainer(GroupTrainer):
     def follow(self, factor: float | None = None) -> None:
         """The learning rate goes to so many times what the optimizer says; None: as told before."""
         self._factor = self._factor if factor is None else factor
-        self.state.follow(self._factor, self.state.warmup_steps)
+        self.state.ramp.follow(self._factor, self.state.version, self.state.warmup_steps)
 
     def enter(self, world: int) -> None:
         """Train with so many members, in torch's default process group: when all are here."""
@@ -135,7 +135,7 @@ class ShardedTrainer(GroupTrainer):
         assert self._sharded is not None, "a step needs its round"
         task = piece.lease.task
         seed_step(
-            _seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
+            seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
         )
         self._whole = None
         self._sharded.train()
@@ -170,6 +170,10 @@ class ShardedTrainer(GroupTrainer):
     def commit(self, step: Step) -> None:
         """Make a step."""
         self.state.apply(step)
+
+    def pass_over(self, piece: Slice) -> None:
+        """Count a minibatch of which no record is used."""
+        self.state.applied[piece.lease.task.id] = piece.end
 
     def _mean_changes(self, share: float) -> list[Tensor | None]:
         """What the members' forward passes changed of the buffers."""
@@ -243,13 +247,11 @@ class ShardedTrainer(GroupTrainer):
     @torch.no_grad()
     def outputs(self, features: Any) -> Any:
         """The model's outputs in evaluation mode, on the CPU."""
-        model = self._gathered()
-        model.eval()
-        return to_device(model(to_device(features, self._device)), torch.device("cpu"))
+        return outputs_of(self._gathered(), features, self._device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The whole model's values, on the CPU."""
-        return {n: t.detach().cpu().clone() for n, t in self._gathered().state_dict().items()}
+        return values_of(self._gathered())
 
     def _gathered(self) -> nn.Module:
         if self._whole is None or self._whole[0] != self.state.version:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...ps.books.trace import Lines
 from ...ps.client import PsClient, Pulled
-from ..task_stream import Batch
+from ..task_reader import Batch
 
 
 class TracedClient(PsClient):

@@ -15,7 +15,7 @@ from edl.nn.optimizers import SGD
 from edl.ps.client import Pulled, PushOutcome, PushResult
 from edl.worker.servers import trainer as ps_trainer
 from edl.worker.servers.ids import Unique
-from edl.worker.servers.trainer import NonFinite, PsTrainer, model_spec
+from edl.worker.servers.trainer import Exchange, NonFinite, PsTrainer, model_spec
 
 PREPARED = {"t": Unique(np.array([1]), ())}
 
@@ -44,7 +44,7 @@ def trainer(servers, **options):
         servers,
         model_spec(make(), SGD(), 0),
         device=torch.device("cpu"),
-        **options,
+        exchange=Exchange(**options),
     )
 
 
