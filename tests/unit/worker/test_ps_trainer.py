@@ -146,7 +146,7 @@ class TwoTowers(nn.Module):
         return (self.out(torch.tanh(x)) + wide).sum(1) + late.sum(1)
 
 
-def towers(servers, use_friends=True, **options):
+def towers(servers, use_friends=True, compile=False, **options):
     def make():
         torch.manual_seed(3)
         model = TwoTowers()
@@ -159,7 +159,8 @@ def towers(servers, use_friends=True, **options):
         servers,
         model_spec(make(), SGD(), 0),
         device=torch.device("cpu"),
-        **options,
+        compile=compile,
+        exchange=Exchange(**options),
     )
 
 
