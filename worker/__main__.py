@@ -91,7 +91,7 @@ def _line(master_address: str, index: int, incarnation: str) -> MasterClient:
 
 
 class _Process:
-    """What all incarnations share: the health server, the metrics port, the deadline."""
+    """The things that all incarnations share: the health server, the metrics port, the deadline."""
 
     def __init__(self, master_address: str, index: int) -> None:
         self._master_address = master_address
@@ -140,7 +140,7 @@ class _Process:
         leave_in_time(ask, end, self._grace_s)
 
     def live(self, incarnation: str) -> None:
-        """One incarnation, to its end. Raises Fenced where another must follow."""
+        """Live one incarnation, to its end. Raises Fenced where another must follow."""
         master = _line(self._master_address, self._index, incarnation)
         master.patience_s = self._patience_s
         try:

@@ -80,8 +80,8 @@ class user_code:
 def split(
     start: int, end: int, minibatch: int, boundaries: Sequence[int] = ()
 ) -> Iterator[tuple[int, int]]:
-    """Spans that cover [start, end) in order, each `minibatch` long or what is left of it, none across
-    a boundary; a last record is no span of its own, but makes the one before longer."""
+    """Spans that cover [start, end) in order, each `minibatch` long or what is left of it, none
+    across a boundary; a last record is no span of its own, but makes the one before longer."""
     stops = sorted(b for b in boundaries if start < b < end)
     for stop in (*stops, end):
         for left in range(minibatches(stop - start, minibatch), 0, -1):
@@ -102,9 +102,10 @@ def spans(
 ) -> Iterator[Minibatch]:
     """Read the minibatches `pieces` (as of `split`, to the task's end) of records [start, end).
 
-    `offsets` int64[end - start]: by position, the record's place behind `start`. Reads the task's records at once (a task is small: minibatch times num_minibatches_per_task) and
-    raises SpanError, naming the minibatch and the record, where one is broken. What else a reader
-    raises is about all that is left of the task.
+    `offsets` int64[end - start]: by position, the record's place behind `start`. Reads the task's
+    records at once (a task is small: minibatch times num_minibatches_per_task) and raises
+    SpanError, naming the minibatch and the record, where one is broken. What else a reader raises
+    is about all that is left of the task.
     """
     size = len(offsets)
     position = pieces[0][0] if pieces else size

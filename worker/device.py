@@ -1,8 +1,8 @@
 """The device that the model is on: its choice, its seeds, and copies from the host and back.
 
-On the CPU nothing is copied: tensors are views of arrays, and arrays of tensors. For CUDA the arrays
-stand in pinned memory and the copies run on a stream of their own, all of a batch's together, so
-that the host waits once and the device computes meanwhile.
+On the CPU nothing is copied: tensors are views of arrays, and arrays of tensors. For CUDA the
+arrays stand in pinned memory and the copies run on a stream of their own, all of a batch's
+together, so that the host waits once and the device computes meanwhile.
 """
 
 from __future__ import annotations

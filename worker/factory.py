@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What every strategy begins with."""
+    """The parts that every strategy is made of."""
 
     definition: Definition
     readers: dict[int, RecordReader]
@@ -106,7 +106,7 @@ class Factory:
             readers = open_readers(definition, settings)
         make_model = model_maker(definition, settings)
         device = choose_device(settings.device)
-        # Servers that restore a checkpoint to evaluate or predict keep its model, optimizer included.
+        # Servers that restore a checkpoint to evaluate or predict keep its model and optimizer.
         optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
         with pulse.section(pulse.MODEL):
             spec = model_spec(make_model(), optimizer, settings.seed)

@@ -1,4 +1,4 @@
-"""What both loops tell of their work: how a task ended, what failed, and how fast they are."""
+"""The reports of both loops: how a task ended, what failed, and how fast they are."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def failure(lease: Lease, error: SpanError, definition_file: str) -> pb.Failure:
 
 
 def _place(error: BaseException, definition_file: str) -> str:
-    """Where in the definition, or in a file beside it, the error was raised: " (file:line)" or ""."""
+    """Where in the definition, or in a file beside it, the error was raised: " (file:line)" or
+    ""."""
     folder = os.path.dirname(definition_file)
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if folder and f.filename.startswith(folder + os.sep)]
@@ -113,7 +114,7 @@ class Rate:
 
 
 class Status:
-    """What a member shows of itself: its state in a word, its last loss, its rate."""
+    """The state of a member in a word, its last loss and its rate, to be shown."""
 
     def __init__(
         self,

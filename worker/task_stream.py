@@ -1,11 +1,11 @@
 """Leases tasks and reads their minibatches ahead of the trainer, in one thread.
 
-The thread runs at most `depth` minibatches ahead; the next task is leased while the last minibatches
-of this one compute. A lease's `position` is what all servers have acknowledged: only the trainer
-moves it, so a task is reported by what was applied and never by what was read. A lease that is void
-(fenced, failed, drained) is passed over by both sides. Of a `careful` task, over which workers have
-ended, nothing is read ahead: each span is told to the master before it is read, once all that was
-before is done.
+The thread runs at most `depth` minibatches ahead; the next task is leased while the last
+minibatches of this one compute. A lease's `position` is what all servers have acknowledged: only
+the trainer moves it, so a task is reported by what was applied and never by what was read. A lease
+that is void (fenced, failed, drained) is passed over by both sides. Of a `careful` task, over which
+workers have ended, nothing is read ahead: each span is told to the master before it is read, once
+all that was before is done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a definition's own functions do with tasks: metrics, predictions, callbacks, the export.
+"""Calls a definition's own functions for a task: metrics, predictions, callbacks, the export.
 
 Metric states travel as opaque bytes: the master collects one per evaluation task, and whoever gets
 the EVALUATE_END task merges them (nn/metrics.py: states add, so the merge is exact).
@@ -26,7 +26,8 @@ from .trainer import Trainer
 
 
 class DefinitionTasks:
-    """The definition's metrics, `process_predictions` and `Callbacks`, called at the right moments."""
+    """The definition's metrics, `process_predictions` and `Callbacks`, called at the right
+    moments."""
 
     def __init__(
         self, definition: Definition, *, output: str, worker: int, form: str = "npy"
@@ -52,7 +53,8 @@ class DefinitionTasks:
         return states
 
     def merge(self, payload: bytes) -> dict[str, Any]:
-        """The values of the merged states; `payload` as the master packs it (DESIGN of EVALUATE_END)."""
+        """The values of the merged states; `payload` as the master packs it (DESIGN of
+        EVALUATE_END)."""
         values = streamed.merge(unpack_results(payload), self._new_metrics())
         self._call("on_evaluate_end", values)
         return values

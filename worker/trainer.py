@@ -39,7 +39,7 @@ class Trainer(Protocol):
 
 
 class Tasks(Protocol):
-    """What a definition does with tasks other than training (tasks.py)."""
+    """A definition's own functions for tasks other than training (tasks.py)."""
 
     definition_file: str
 
@@ -63,7 +63,7 @@ class Tasks(Protocol):
 
 @dataclass
 class Gradients:
-    """What one minibatch pushes, and the versions (by shard) that it was computed on.
+    """The push of one minibatch, and the versions (by shard) that it was computed on.
 
     `lost`: by dense tensor, what this push added to what its codes have lost so far.
     """
@@ -203,7 +203,7 @@ class GroupTrainer(Trainer, Protocol[StepT]):
 
 @dataclass(frozen=True)
 class Beat:
-    """What a heartbeat tells of a member. `round`: 0 where it is in none."""
+    """A heartbeat of a member. `round`: 0 where it is in none."""
 
     progress: list[pb.Progress]
     version: int
@@ -212,7 +212,7 @@ class Beat:
 
 
 class Shown(Protocol):
-    """What a member shows of itself (reports.Status): what it does, in a word."""
+    """A member's state in a word, as it is shown (reports.Status)."""
 
     state: str
 

@@ -1,15 +1,15 @@
-"""The minibatch of an all-reduce group that follows the goodput: `--batch_rule adaptive`.
+"""The minibatch of a group that follows the goodput: `--batch_rule adaptive`.
 
 While the group trains it measures how noisy its gradients are and how long its steps take, by
 edl.adaptive's estimator and edl.goodput's model. At fixed points it moves to the minibatch that
-promises the best goodput, from the initial size M0 to the largest that is allowed; the learning rate
-follows by AdaScale, or AdamScale for Adam and AdamW, and its schedule by the records.
+promises the best goodput, from the initial size M0 to the largest that is allowed; the learning
+rate follows by AdaScale, or AdamScale for Adam and AdamW, and its schedule by the records.
 
 All members have the same minibatch at the same step, whoever dies when:
 
-  AdaptiveBatch is a part of the group's state. Only a commit changes it, by numbers that all members
-  of the round have from one all-reduce (`Measured`), no member by its own arithmetic: so where the
-  versions are equal, so is this, and what a lost step has chosen is lost with it.
+  AdaptiveBatch is a part of the group's state. Only a commit changes it, by numbers that all
+  members of the round have from one all-reduce (`Measured`), no member by its own arithmetic: so
+  where the versions are equal, so is this, and what a lost step has chosen is lost with it.
   The choice is the first member's, since a fit may end elsewhere on another machine. It travels in
   that all-reduce, and the round ends with the step, for slices are read ahead.
   A round begins with the minibatch that its first member, who has the newest state, broadcasts: a
@@ -35,14 +35,15 @@ DECIDE_STEPS = 100  # between two choices; AdaptDL chooses once an epoch
 
 
 def sizes(task_records: int, least: int, most: int) -> list[int]:
-    """Return the minibatches that may be chosen: those that split a task of so many records evenly."""
+    """Return the minibatches that may be chosen: those that split a task of so many records
+    evenly."""
     even = {-(-task_records // parts) for parts in range(1, task_records // least + 1)}
     return sorted({least, *(size for size in even if least <= size <= most)})
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a step came to beside its gradients: the same numbers on all members.
+    """The measurements of a step: the same numbers on all members.
 
     `local` and `total`: L and T of the noise estimator, of `count` gradients. `times`: summed over
     the members, since the last of these. `chosen`: the minibatch from the next step on; 0: nothing
@@ -62,10 +63,11 @@ class Measured:
 
 
 class AdaptiveBatch:
-    """What the group knows of its minibatch: a part of the state of every member. See the module.
+    """All that the group knows of its minibatch: a part of the state of every member. See the
+    module.
 
-    `least`: M0. `most`: the largest minibatch. `local`: most records of a pass, 0: no bound. `adam`:
-    noise is measured in the space in which Adam steps.
+    `least`: M0. `most`: the largest minibatch. `local`: most records of a pass, 0: no bound.
+    `adam`: noise is measured in the space in which Adam steps.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class AdaptiveBatch:
         self.begin(0)
 
     def begin(self, version: int) -> None:
-        """Nothing is known, in a state of so many steps."""
+        """Begin anew, with nothing known, in a state of so many steps."""
         self.minibatch = self.least
         self.steps = float(version)  # of M0 that are worth as many records
         self.estimator = NoiseEstimator()
@@ -96,11 +98,12 @@ class AdaptiveBatch:
         return self.estimator.gains(self.scale)[0]
 
     def scalars(self) -> dict[str, float]:
-        """What is shown of it."""
+        """Return the minibatch and its gain, to be shown."""
         return {"minibatch": float(self.minibatch), "gain": self.gain}
 
     def lr_factor(self, records: int) -> float:
-        """Of the learning rate, for a step of so many records; 1 for M0 and for less."""
+        """Return the factor of the learning rate for a step of so many records; 1 for M0 and
+        less."""
         factors = adam_factors if self.adam else ada_factors
         return factors(self.estimator, max(1.0, records / self.least))[0]
 
@@ -118,7 +121,7 @@ class AdaptiveBatch:
         return version % 2 == 1 and self._is_due(version)
 
     def is_to_choose(self, version: int, members: int) -> bool:
-        """It is time to: after so many steps, or where the group is another one."""
+        """Whether it is time to choose: after so many steps, or where the group is another one."""
         at, for_members = self._decided
         due = version - at >= DECIDE_STEPS or members != for_members
         return due and self.estimator.samples >= FEW

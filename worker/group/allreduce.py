@@ -1,14 +1,15 @@
-"""Forward, backward and step of one member of an all-reduce group, by torch's DistributedDataParallel.
+"""One member's steps of an all-reduce group, by torch's DistributedDataParallel.
 
-The gradient of a minibatch is the mean over its N records: each member weighs its slice's loss by
-n / N, and DDP adds up. Beside the gradients travel a few numbers, as those of a parameter of DDP's own
-module: whether a member wants the round to end after this step, the loss of the whole minibatch,
-which buffers the forward has changed, which parameters a gradient has reached. So all members agree on
-them without another message. What a step changes of running statistics is averaged with the same weights.
+The gradient of a minibatch is the mean over its N records: each member weighs its slice's loss by n
+/ N, and DDP adds up. Beside the gradients travel a few numbers, as those of a parameter of DDP's
+own module: whether a member wants the round to end after this step, the loss of the whole
+minibatch, which buffers the forward has changed, which parameters a gradient has reached. So all
+members agree on them without another message. What a step changes of running statistics is averaged
+with the same weights.
 
-Which parameters a step uses may depend on its records. DDP waits for the gradient of each; those that
-the backward pass did not reach get one of zeros after it, together with the numbers (`_tell`). So DDP
-need not walk through the graph of each step, nor reduce a list of what it found there.
+Which parameters a step uses may depend on its records. DDP waits for the gradient of each; those
+that the backward pass did not reach get one of zeros after it, together with the numbers (`_tell`).
+So DDP need not walk through the graph of each step, nor reduce a list of what it found there.
 
 A step is applied by `commit`, once all of it is here; until then nothing of the state has changed.
 A member whose state is still on its way keeps what was reduced (`Reduced`), and applies it later.
@@ -52,7 +53,7 @@ _NO_BROADCAST: dict[str, Any] = (
 
 @dataclass
 class Reduced:
-    """What a step of the group came to: gradients by parameter, changes by buffer."""
+    """A step of the group: gradients by parameter, changes by buffer."""
 
     gradients: list[Tensor | None]
     changes: list[Tensor | None]
@@ -90,7 +91,8 @@ class _Weighted(nn.Module):
 
 
 class StepHooks:
-    """What takes part in the steps beside the dense parameters: nothing, unless somebody derives.
+    """Calls within a step, for whoever takes part beside the dense parameters. Here they do
+    nothing.
 
     `tables`: names of those whose rows it brings.
     """
@@ -119,7 +121,7 @@ class StepHooks:
 
 
 class StepMeter(Protocol):
-    """What measures the steps of a round (follower.py)."""
+    """A meter of the steps of a round (follower.py)."""
 
     @property
     def minibatch(self) -> int: ...
@@ -170,7 +172,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         self._world = 1
 
     def follow(self, factor: float) -> None:
-        """The learning rate goes to so many times what the optimizer says."""
+        """Let the learning rate go to so many times what the optimizer says."""
         self.state.follow(factor, self._warmup_steps)
 
     def enter(self, world: int) -> None:
@@ -191,7 +193,8 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
             parameter.grad = None
 
     def reduce(self, piece: Slice, wish: bool) -> Reduced:
-        """A step's gradients, of all members. Raises NonFinite, torch's errors, or the user's.
+        """Compute a step's gradients, of all members. Raises NonFinite, torch's errors, or the
+        user's.
 
         wish: the round shall end after this step.
         """

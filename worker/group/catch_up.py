@@ -1,4 +1,4 @@
-"""How a latecomer catches up: it keeps what the steps come to, and applies them once the state is here."""
+"""A latecomer keeps what the steps come to, and applies them once the state is here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The files of a group's checkpoint: those of servers (ps/snapshots/cut.py), whatever the strategy is.
+"""The files of a group's checkpoint, in the format of the servers' (ps/snapshots/cut.py).
 
-So a job may go on with another strategy. A dense tensor is stored in chunks, each with the optimizer's
-state of it; a header of JSON has what else there is.
+So a job may go on with another strategy. A dense tensor is stored in chunks, each with the
+optimizer's state of it; a header of JSON has what else there is.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def stored(
 def write_header(
     path: Path, state: Held, batch: dict[str, Any] | None = None, low_water: int = 0
 ) -> FileRecord:
-    """Write what else is in a checkpoint, of each shard. Of tasks below `low_water` a shard may know
-    what others have forgotten."""
+    """Write what else is in a checkpoint, of each shard. Of tasks below `low_water` a shard may
+    know what others have forgotten."""
     header = {
         "model": json.loads(state.spec.to_json()),
         "version": state.version,
@@ -101,14 +101,15 @@ def another_model(directory: str, mine: ModelSpec, theirs: ModelSpec) -> str:
     if any(f"{table.name}.weight" in theirs_dense for table in mine.tables):
         told += "; it was trained with --ps_embedding_threshold 0: say so here too"
     return (
-        f"{directory} is a checkpoint of another model than the definition makes: {told} (here: the "
-        "definition, there: the checkpoint); give it the model and the --model_params that it was "
+        f"{directory} is a checkpoint of another model than the definition makes: {told} (here: "
+        "the definition, there: the checkpoint); give it the model and the --model_params that it was "
         "trained with"
     )
 
 
 def portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return them as safetensors can hold them: complex numbers as pairs, none in another's memory."""
+    """Return them as safetensors can hold them: complex numbers as pairs, none in another's
+    memory."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():

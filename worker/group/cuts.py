@@ -1,4 +1,4 @@
-"""The cuts of the state that a member holds for the master, and the orders to take and write them."""
+"""The cuts of the state that a member holds for the master: orders to take and to write them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Cuts(Generic[State]):
         take_all: Callable[[str], State | None] | None = None,
     ) -> None:
         """`take()`: a copy of the state of now. `take_all(cut)`: the same with a cut of the servers
-        of that name; None: they do not stand together. It is given where there are servers. `write` may run in another thread."""
+        of that name; None: they do not stand together. It is given where there are servers. `write`
+        may run in another thread."""
         self._master = master
         self._take = take
         self._write_files = write

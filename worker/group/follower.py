@@ -79,7 +79,7 @@ class Chooser:
         self._answer: Future[int] = Future()
 
     def ask(self, batch: AdaptiveBatch, nodes: int, members: int) -> int:
-        """What `choose` finds; 0 while that is not known: then ask again."""
+        """Return what `choose` finds; 0 while that is not known: then ask again."""
         asked = (batch.minibatch, nodes, members)
         if self._asked is None:
             self._asked, self._answer = asked, Future()
@@ -134,7 +134,8 @@ class Chooser:
 
 
 class Meter:
-    """Measures the steps of a round that all members have the state of; all of them call it alike."""
+    """Measures the steps of a round that all members have the state of; all of them call it
+    alike."""
 
     def __init__(
         self,
@@ -158,11 +159,12 @@ class Meter:
 
     @property
     def minibatch(self) -> int:
-        """Of the round's steps."""
+        """The minibatch of the round's steps."""
         return self._batch.minibatch
 
     def splits(self, number: int) -> bool:
-        """Whether the round's slice of that number (from 0) wants two passes: to measure noise alone.
+        """Whether the round's slice of that number (from 0) wants two passes: to measure noise
+        alone.
 
         Asked ahead of the steps, so it may be wrong now and then; then nothing is measured.
         """
@@ -170,7 +172,8 @@ class Meter:
 
     @contextmanager
     def watch(self, piece: Slice, weight: float, last: bool) -> Iterator[None]:
-        """Around one pass forward and backward of a step, whose gradients are `weight` of the mean."""
+        """Around one pass forward and backward of a step, whose gradients are `weight` of the
+        mean."""
         version = self._state.version
         if self._batch.measures_noise(version):
             with self._lengths(weight):
@@ -182,7 +185,8 @@ class Meter:
             yield
 
     def exchange(self) -> Measured | None:
-        """When the step's mean gradients stand in `.grad`: what it came to, where it is measured."""
+        """When the step's mean gradients stand in `.grad`: what it came to, where it is
+        measured."""
         batch, version = self._batch, self._state.version
         if not batch.measures_noise(version):
             return None
@@ -238,7 +242,8 @@ class Meter:
         def add(parameter: Tensor) -> Callable[[Tensor], None]:
             return lambda gradient: parts.extend(self._product(parameter, gradient))
 
-        hooks = [p.register_hook(add(p)) for p in self._state.parameters]  # type: ignore[no-untyped-call]
+        parameters = self._state.parameters
+        hooks = [p.register_hook(add(p)) for p in parameters]  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
@@ -277,7 +282,8 @@ class Meter:
             def note(gradient: Tensor) -> None:
                 computed[:] = [mark()]  # of the last gradient, in the end
 
-            hooks = [p.register_hook(note) for p in self._state.parameters]  # type: ignore[no-untyped-call]
+            parameters = self._state.parameters
+            hooks = [p.register_hook(note) for p in parameters]  # type: ignore[no-untyped-call]
         begun = mark()
         try:
             yield

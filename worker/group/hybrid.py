@@ -1,17 +1,20 @@
 """A member of a hybrid job: dense parameters by all-reduce, rows of tables from the servers.
 
-After the backward pass each member has the gradients of its slice's rows. They are exchanged so that
-each shard's rows meet at one member, the shard's pusher in this round, which adds them up and pushes
-the span of the whole minibatch, one span after the other. So a shard sees each span once, whole and in
-order, as from a worker of its own (ps/books/ledger.py), and the dense parameters' ledger is the group's.
+After the backward pass each member has the gradients of its slice's rows. They are exchanged so
+that each shard's rows meet at one member, the shard's pusher in this round, which adds them up and
+pushes the span of the whole minibatch, one span after the other. So a shard sees each span once,
+whole and in order, as from a worker of its own (ps/books/ledger.py), and the dense parameters'
+ledger is the group's.
 
-A step's rows are those of all spans but the newest `staleness` (Ho et al. 2013, SSP; Lian et al. 2022,
-"Persia", section 3.2 for this division). With 0 all wait for the servers after each step. Else a pusher
-takes part in a step's all-reduce only when all of its pushes but the newest `staleness - 1` are
-acknowledged, and so tells the others: a push has the next forward pass for its way, and rows of the next
-step are pulled from the end of the all-reduce on, while this step's own are exchanged and applied.
+A step's rows are those of all spans but the newest `staleness` (Ho et al. 2013, SSP; Lian et al.
+2022, "Persia", section 3.2 for this division). With 0 all wait for the servers after each step.
+Else a pusher takes part in a step's all-reduce only when all of its pushes but the newest
+`staleness - 1` are acknowledged, and so tells the others: a push has the next forward pass for its
+way, and rows of the next step are pulled from the end of the all-reduce on, while this step's own
+are exchanged and applied.
 
-A span that the group has applied, but some server has not, comes again: its dense gradient is dropped.
+A span that the group has applied, but some server has not, comes again: its dense gradient is
+dropped.
 """
 
 from __future__ import annotations
@@ -110,7 +113,8 @@ class HybridTrainer(GroupTrainer[Reduced]):
     # -- a step
 
     def reduce(self, piece: Slice, wish: bool) -> Reduced:
-        """As AllReduceTrainer.reduce. Also raises RoundOver where the servers refuse a push."""
+        """Compute a step, and begin to push its rows. Also raises RoundOver where servers refuse a
+        push."""
         self._rows.begin()
         step = self._dense.reduce(piece, wish)
         self._push(piece, self._rows.exchange(), self._rows.versions)

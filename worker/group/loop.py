@@ -7,13 +7,13 @@ the master (a cut of the state) are carried out between two steps.
 What ends a round here:
   the step says so   a member wished it: somebody comes or goes. All stop after the same step.
   nothing to do      the master leases this round no more tasks: the same.
-  broken             the master says that a member is gone, or the connections do: the step under way
-                     is given up and computed again in the next round. What others have applied of it
-                     that this member has not, it gets as a latecomer does.
+  broken             the master says that a member is gone, or the connections do: the step under
+                     way is given up and computed again in the next round. What others have applied
+                     of it that this member has not, it gets as a latecomer does.
   failure            the content of this member's slice fails: reported, and as above.
 
-A latecomer has no slice of the minibatches of its first round: it takes part with the weight 0, keeps
-what the steps came to while the state is on its way, and applies them to it when it is here
+A latecomer has no slice of the minibatches of its first round: it takes part with the weight 0,
+keeps what the steps came to while the state is on its way, and applies them to it when it is here
 (catch_up.py). Nobody waits for it. Then it wishes for a round in which it counts.
 """
 
@@ -54,7 +54,7 @@ def begin_alike(reader: SliceReader, reply: pb.JoinReply, shares: int) -> None:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What rounds of this job are made of.
+    """The parts that each round of this job is made of.
 
     `make_reader(rank, shares, minibatch)` reads a member's slices. `backend`: torch's name of it.
     `on_begin(reader, reply, shares)`: the process group is there, and nothing was read yet.

@@ -1,7 +1,7 @@
-"""A part of a sharded state: the rows of one rank of all parameters, with the optimizer's state of them.
+"""A part of a sharded state: one rank's rows of all parameters, and the optimizer's state of them.
 
-torch's fully_shard splits each parameter by its first dimension: of R ranks, rank r has the rows
-[r * ceil(n / R), (r + 1) * ceil(n / R)). A `Part` is named (R, r). Parts of one version and name are
+torch's fully_shard splits each parameter by its first dimension: of R ranks, rank r has the rows [r
+* ceil(n / R), (r + 1) * ceil(n / R)). A `Part` is named (R, r). Parts of one version and name are
 equal, whoever has them. They are read by stretches: [start, stop) of one parameter, flat.
 """
 
@@ -54,20 +54,22 @@ class Stretch:
 
 
 def rows_of(count: int, world: int, rank: int) -> tuple[int, int]:
-    """The rows that fully_shard gives a rank of so many: they are split as torch.chunk does."""
+    """Return the rows that fully_shard gives a rank of so many: they are split as torch.chunk
+    does."""
     size = -(-count // world)
     return min(rank * size, count), min((rank + 1) * size, count)
 
 
 def range_of(number: int, like: Tensor, world: int, rank: int) -> Range:
-    """The same of a parameter, flat."""
+    """Return the range of a parameter that a rank of so many has, flat."""
     start, stop = rows_of(len(like), world, rank)
     width = math.prod(like.shape[1:])
     return number, start * width, stop * width
 
 
 class Part:
-    """The rows of rank `rank` of `world` of all parameters, and an optimizer that steps with them."""
+    """The rows of rank `rank` of `world` of all parameters, and an optimizer that steps with
+    them."""
 
     def __init__(
         self, spec: ModelSpec, like: Sequence[Tensor], world: int, rank: int, device: torch.device
@@ -93,7 +95,7 @@ class Part:
         return sum(weight.numel() for weight in self.weights)
 
     def stretches(self) -> list[Stretch]:
-        """All that it has, by parameter: views."""
+        """Return all that it has, by parameter: views."""
         found = []
         for (number, start, _), weight in zip(self._ranges, self.weights, strict=True):
             steps, state = optimizer_state.get_state(self.optimizer, weight)
@@ -102,7 +104,7 @@ class Part:
         return found
 
     def read(self, ranges: Sequence[Range]) -> list[Stretch]:
-        """Stretches of it: copies."""
+        """Return stretches of it: copies."""
         stretches = self.stretches()
         found = []
         for number, start, stop in ranges:
@@ -134,12 +136,12 @@ class Part:
         self.optimizer.zero_grad(set_to_none=True)
 
     def blank(self) -> list[Stretch]:
-        """Its parameters' places, to put values in; then `set_states` of the same."""
+        """Return its parameters' places, to put values in; then `set_states` of the same."""
         places = zip(self._ranges, self.weights, strict=True)
         return [Stretch(n, start, w.detach().reshape(-1)) for (n, start, _), w in places]
 
     def copy(self, device: torch.device) -> Part:
-        """The same, on a device, which the steps that follow do not touch."""
+        """Return a copy, on a device, which the steps that follow do not touch."""
         twin = Part(self._spec, self._like, *self.name, device)
         targets = twin.blank()
         for target, has in zip(targets, self.stretches(), strict=True):

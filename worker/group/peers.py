@@ -1,4 +1,4 @@
-"""How a member that lacks the state of a round gets it from one that has it, while that trains on."""
+"""Hands the state of a round to a member that lacks it, while the one that has it trains on."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""torch's process group of one round: made through the master, given up at once where a member is lost.
+"""torch's process group of a round: made through the master, given up where a member is lost.
 
-The members find each other by a store whose keys live at the master, under the job's identity, so no
-member of the group has to outlive the others. gloo's operations end only with their timeout, or with
-their connections: `abort` shuts those down, so whoever waits in an all-reduce is free in a moment. nccl
-has an abort of its own.
+The members find each other by a store whose keys live at the master, under the job's identity, so
+no member of the group has to outlive the others. gloo's operations end only with their timeout, or
+with their connections: `abort` shuts those down, so whoever waits in an all-reduce is free in a
+moment. nccl has an abort of its own.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
 
 
 class ProcessGroup:
-    """torch's default process group, for as long as a round lasts. `abort` may come from any thread."""
+    """torch's default process group, for as long as a round lasts. `abort` may come from any
+    thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +81,8 @@ class ProcessGroup:
         self._making: Future[Any] = Future()
 
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
-        """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost meanwhile."""
+        """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost
+        meanwhile."""
         _choose_interface()
         with self._lock:
             self._before = _connections()  # those that members fetched parts by are not the group's
@@ -126,8 +128,9 @@ class ProcessGroup:
 
 @contextlib.contextmanager
 def _made_aside(made: Future[Any]) -> Iterator[None]:
-    """Within, gloo's constructor runs in a thread, which is left to itself once `made` has failed: it
-    waits for the connections of members that died just then, beyond its timeout, and nothing wakes it."""
+    """Within, gloo's constructor runs in a thread, which is left to itself once `made` has failed:
+    it waits for the connections of members that died just then, beyond its timeout, and nothing
+    wakes it."""
     torchs, gloo = dist.distributed_c10d, dist.distributed_c10d.ProcessGroupGloo
 
     class Aside(type):

@@ -28,20 +28,22 @@ class Pusher:
         threading.Thread(target=self._run, name="push-rows", daemon=True).start()
 
     def push(self, span: Span, rows: Callable[[], Rows], versions: Sequence[int]) -> None:
-        """After all that were handed over before. `rows` waits for them."""
+        """Push a span after all that were handed over before. `rows()` waits for its rows."""
         with self._changed:
             self._waiting.append((span, rows, versions))
             self._changed.notify_all()
 
     def wait(self, most: int) -> None:
-        """Until so many are not acknowledged. Raises RoundOver where one was refused, Unreachable."""
+        """Wait until at most so many lack their acknowledgement. Raises RoundOver where one was
+        refused, Unreachable."""
         with self._changed:
             self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)
             if self._error is not None:
                 raise self._error
 
     def close(self) -> None:
-        """What is under way is left to its end, and refused where the round's leases are over."""
+        """Push nothing more. A push under way goes on, and is refused where the round's leases are
+        over."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

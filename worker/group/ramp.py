@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class Ramp:
-    """The factor of the learning rate. `factors`: from, to, since which step; a part of the state."""
+    """The factor of the learning rate. `factors`: from, to, since which step; a part of the
+    state."""
 
     def __init__(self) -> None:
         self.factors: tuple[float, float, int] = (1.0, 1.0, 0)

@@ -1,7 +1,7 @@
-"""The rows of tables in a group's steps: pulled for each part, exchanged once the gradients are there.
+"""The rows of tables in a group's steps: pulled for each part, their gradients exchanged after it.
 
-After the backward pass each member has the gradients of its slice's rows. They are exchanged so that
-each shard's rows meet at one member, the shard's pusher in this round.
+After the backward pass each member has the gradients of its slice's rows. They are exchanged so
+that each shard's rows meet at one member, the shard's pusher in this round.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Bytes = NDArray[np.uint8]
 
 
 class RowExchange(StepHooks):
-    """Of one model. `begin` before a step, `exchange` after it. `patience_s` bounds a pull.
+    """The rows of one model. `begin` before a step, `exchange` after it. `patience_s` bounds a
+    pull.
 
     `before_reduce()` is called before the backward pass that is reduced with the others.
     """
@@ -120,7 +121,8 @@ class RowExchange(StepHooks):
         return 2 * self._world**2 if self._world > 1 else 0
 
     def tell(self) -> Sequence[float]:
-        """How many bytes this member has for each, in two digits, so that float32 holds them."""
+        """Tell how many bytes this member has for each, in two digits, so that float32 holds
+        them."""
         self._mine = {
             table: sum_by_id([rows[table] for rows in self._sums if table in rows])
             for table in sorted({table for rows in self._sums for table in rows})

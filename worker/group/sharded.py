@@ -1,10 +1,11 @@
 """Forward, backward and step of one member whose group shards the model, by torch's fully_shard.
 
-In a forward pass each unit's parameters are gathered, in the backward pass its gradients are reduced
-and scattered: a member ends with the mean gradient of its own rows. It sends those to the rank that
-mirrors them, gets those that it mirrors itself, and then all add up five numbers, which is the vote:
-whoever gets the sum knows that everybody has all that the step needs, and makes it. Whoever does not
-get it keeps the step (`ShardedState.pending`), and makes it if the next round begins with it.
+In a forward pass each unit's parameters are gathered, in the backward pass its gradients are
+reduced and scattered: a member ends with the mean gradient of its own rows. It sends those to the
+rank that mirrors them, gets those that it mirrors itself, and then all add up five numbers, which
+is the vote: whoever gets the sum knows that everybody has all that the step needs, and makes it.
+Whoever does not get it keeps the step (`ShardedState.pending`), and makes it if the next round
+begins with it.
 
 A round's model is a new one: what was under way when the one before broke is forgotten with it.
 """
@@ -36,9 +37,10 @@ ShardPlan = Callable[[nn.Module], Iterable[nn.Module]]
 
 
 def units(model: nn.Module) -> list[nn.Module]:
-    """The modules that are sharded, and gathered, each as a whole: every child, of a list each entry.
+    """Return the modules that are sharded, and gathered, each as a whole.
 
-    What has no parameters is none, nor what shares one with another: those are the model's own.
+    They are the children, of a list each entry. A module without parameters is none of them, nor
+    one that shares a parameter with another: those are the model's own.
     """
     found: list[nn.Module] = []
     for child in model.children():
@@ -58,7 +60,8 @@ class ShardedTrainer(GroupTrainer[Step]):
     """One member's part of a model. `enter` before the steps of a round, `leave` after them.
 
     `model`: the whole one, before the first round and after `refresh`. `source` reads the parts of
-    the round; `takes` is how many cuts this member was told to take in it, `agreed` how many all were.
+    the round; `takes` is how many cuts this member was told to take in it, `agreed` how many all
+    were.
     """
 
     def __init__(
@@ -72,10 +75,10 @@ class ShardedTrainer(GroupTrainer[Step]):
         most: int = 0,
         warmup_steps: int = 0,
     ) -> None:
-        """`most`: records of one forward and backward pass; 0: all of the slice. `warmup_steps`: over
-        which the learning rate goes where `follow` says.
+        """`most`: records of one forward and backward pass; 0: all of the slice. `warmup_steps`:
+        over which the learning rate goes where `follow` says.
 
-        Raises DefinitionError for a model with tables, or with parameters that cannot be cut.
+        Raises DefinitionError for a model with tables, or with parameters that cannot be split.
         """
         self.state: ShardedState = ShardedState(make_model, spec, device, warmup_steps)
         if names := list(tables(self.state.skeleton)):
@@ -94,7 +97,8 @@ class ShardedTrainer(GroupTrainer[Step]):
         self._whole: tuple[int, nn.Module] | None = None
 
     def follow(self, factor: float | None = None) -> None:
-        """The learning rate goes to so many times what the optimizer says; None: as told before."""
+        """Let the learning rate go to so many times what the optimizer says; None: as told
+        before."""
         self._factor = self._factor if factor is None else factor
         self.state.ramp.follow(self._factor, self.state.version, self.state.warmup_steps)
 
@@ -128,7 +132,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         self._sharded, self._weights, self._whole, self.source = None, [], None, None
 
     def reduce(self, piece: Slice, wish: bool) -> Step:
-        """A step that all can make. Raises NonFinite, torch's errors, or the user's.
+        """Compute a step that all can make. Raises NonFinite, torch's errors, or the user's.
 
         wish: the round shall end after this step.
         """
@@ -164,7 +168,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         return step
 
     def takes_told(self, total: float, mine: float) -> int:
-        """Cuts that all of the members were told to take."""
+        """Return how many cuts all of the members were told to take."""
         return round(mine) if total == mine * self._world else self.agreed
 
     def commit(self, step: Step) -> None:
@@ -176,7 +180,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         self.state.applied[piece.lease.task.id] = piece.end
 
     def _mean_changes(self, share: float) -> list[Tensor | None]:
-        """What the members' forward passes changed of the buffers."""
+        """Return the mean of what the members' forward passes changed of the buffers."""
         if not self._buffers.names:
             return []
         changed = torch.tensor(self._buffers.changed(), dtype=torch.uint8, device=self._device)
@@ -229,8 +233,8 @@ class ShardedTrainer(GroupTrainer[Step]):
         ]
 
     def _sum(self, told: list[float]) -> list[float]:
-        """Of all members, each of which says 1 first. Raises DistError where some are missing: an
-        operation that was given up may end without an error."""
+        """Add up the numbers of all members, each of which says 1 first. Raises DistError where
+        some are missing: an operation that was given up may end without an error."""
         said = torch.tensor(told, dtype=torch.float64, device=self._device)
         dist.all_reduce(said)
         found: list[float] = said.tolist()

@@ -1,16 +1,16 @@
 """How a member keeps the state of a group that shards the model: its part, and a mirror of another.
 
-A round begins when all of its members have their parts (sharded_state.py), which they put together out
-of those of the round before, from whoever has them. Until all have, each keeps what it held; so
+A round begins when all of its members have their parts (sharded_state.py), which they put together
+out of those of the round before, from whoever has them. Until all have, each keeps what it held; so
 whenever a member dies, the others have a whole state between them, of the step before or after.
 Nobody trains meanwhile.
 
 A cut is taken by all after the same step: how many orders to take one a member has had travels with
-the vote of each step, and where all have had as many, they are carried out. Who has nothing to train
-takes it at once; should another one have made a step more, the master asks again.
+the vote of each step, and where all have had as many, they are carried out. Who has nothing to
+train takes it at once; should another one have made a step more, the master asks again.
 
-Whoever leaves hands its parts out until the master says that nobody needs them. Where all leave, one
-of them writes the state.
+Whoever leaves hands its parts out until the master says that nobody needs them. Where all leave,
+one of them writes the state.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Addresses = Mapping[int, Sequence[str]]  # by rank: where its part can be had
 
 
 class ShardedKeeper:
-    """Keeps the parts of a ShardedTrainer's state. A StateKeeper; `over()`: nobody waits any more."""
+    """Keeps the parts of a ShardedTrainer's state. A StateKeeper."""
 
     def __init__(
         self, master: MasterClient, trainer: ShardedTrainer, door: Door, *, first_values: str
@@ -118,7 +118,7 @@ class ShardedKeeper:
         self._trainer.source = self._of_round(reply, over)
 
     def fetch(self, round_: Round) -> Fetch | None:
-        """What is needed is here: nobody trains before all have it."""
+        """Nothing is to be fetched: nobody trains before all have their parts."""
         return None
 
     def _of_round(self, reply: pb.JoinReply, over: Callable[[], bool]) -> Read:
@@ -221,7 +221,7 @@ class ShardedKeeper:
         self._cuts.carry_out(order)
 
     def _write(self, cut: ShardedState, order: pb.Order) -> list[FileRecord]:
-        """This member's share of a cut, with what it needs of the others."""
+        """Write this member's share of a cut, with what it needs of the others."""
         there = {rank: [address] for rank, address in enumerate(order.addresses)}
         read = self._reader(cut, there, self._fenced.is_set, cut=order.cut)
         members = len(order.addresses)

@@ -1,12 +1,12 @@
-"""The state of a member of a group in which no member has all of it: two parts, and what is shared.
+"""The state of a member where no member has all of it: two parts, and what is shared.
 
-A member holds its own part and a mirror of the rank's before it (parts.py); both make every step, so
-whichever member dies, the next one has what it had. What is not sharded (buffers, frozen parameters)
-and the account (steps, positions by task) every member has.
+A member holds its own part and a mirror of the rank's before it (parts.py); both make every step,
+so whichever member dies, the next one has what it had. What is not sharded (buffers, frozen
+parameters) and the account (steps, positions by task) every member has.
 
-A state is put together by stretches. So a new round's parts are made of those of the round before, in
-whatever number they were; and so are the chunks of a checkpoint (checkpoint.py), of which each member
-writes its share.
+A state is put together by stretches. So a new round's parts are made of those of the round before,
+in whatever number they were; and so are the chunks of a checkpoint (checkpoint.py), of which each
+member writes its share.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Chunk:
 
 @dataclass
 class Step:
-    """What a step of the group came to: by part, gradients by parameter; changes by buffer."""
+    """A step of the group: by part, gradients by parameter; changes by buffer."""
 
     gradients: list[list[Tensor | None]]
     changes: list[Tensor | None]
@@ -63,8 +63,8 @@ class Step:
 
 
 class ShardedState:
-    """See the module. `current` are this member's parts in its round, its own first; `parts` are all
-    that it holds: while a round begins, those of the one before as well.
+    """See the module. `current` are this member's parts in its round, its own first; `parts` are
+    all that it holds: while a round begins, those of the one before as well.
 
     `pending`: the step that it can make, and does not know yet whether all can. `first`: the whole
     model with its first values, until there is a state.
@@ -77,7 +77,7 @@ class ShardedState:
         device: torch.device,
         warmup_steps: int = 0,
     ) -> None:
-        """Raises DefinitionError for parameters that have no dimension to be cut by."""
+        """Raises DefinitionError for parameters that have no dimension to be split by."""
         self.spec = spec
         self.version = -1  # there is none yet
         self.applied: dict[int, int] = {}  # by task
@@ -95,8 +95,8 @@ class ShardedState:
         named = {n: p for n, p in self.skeleton.named_parameters() if p.requires_grad}
         if scalars := [name for name, p in named.items() if not p.dim()]:
             raise DefinitionError(
-                f"{', '.join(scalars)}: a parameter without a dimension cannot be cut: give it the "
-                "shape (1,), or leave --fully_shard out"
+                f"{', '.join(scalars)}: a parameter without a dimension cannot be split: give it "
+                "the shape (1,), or leave --fully_shard out"
             )
         self.like = list(named.values())
         self._numbers = {name: number for number, name in enumerate(named)}
@@ -112,7 +112,7 @@ class ShardedState:
         return [part.name for part in self.parts]
 
     def shared_of(self, model: nn.Module) -> list[Tensor]:
-        """What every member has, of a model that is like this one: frozen parameters, buffers."""
+        """Return what every member has of a model like this one: frozen parameters, buffers."""
         frozen = [p for p in model.parameters() if not p.requires_grad]
         return [*frozen, *plain_buffers(model)]
 
@@ -137,7 +137,8 @@ class ShardedState:
             self.parts = [*self.current]
 
     def assemble(self, world: int, read: Read) -> None:
-        """Have the parts of `layout`, made of those of a state in `world` parts. What `read` raises."""
+        """Have the parts of `layout`, made of those of a state in `world` parts. What `read`
+        raises."""
         self.first = None
         there = {part.name: part for part in self.parts}
         current = []
@@ -162,7 +163,8 @@ class ShardedState:
             self.parts = [*self.current]
 
     def meet(self, version: int) -> None:
-        """Be as the others are: make the step that was pending, or drop it; -1 where that is not enough."""
+        """Be as the others are: make the step that was pending, or drop it; -1 where that is not
+        enough."""
         with self.lock:
             if self.pending is not None and self.version + 1 == version:
                 self.apply(self.pending)
@@ -212,7 +214,8 @@ class ShardedState:
         return model
 
     def new_model(self, device: torch.device | None = None) -> nn.Module:
-        """One like the definition's, but for the parameters' values: on `device`, or none ("meta")."""
+        """One like the definition's, but for the parameters' values: on `device`, or none
+        ("meta")."""
         model = copy.deepcopy(self.skeleton)
         if device is not None:
             tied = _places(model)
@@ -244,7 +247,8 @@ class ShardedState:
     # -- cuts and checkpoints
 
     def copy(self) -> ShardedState:
-        """The state of now with this member's own part alone, on the CPU: training does not touch it."""
+        """The state of now with this member's own part alone, on the CPU: training does not touch
+        it."""
         twin = copy.copy(self)
         cpu = torch.device("cpu")
         twin.current = twin.parts = [self.own.copy(cpu)]
@@ -257,7 +261,8 @@ class ShardedState:
     def write_share(
         self, directory: Path, rank: int, members: int, world: int, read: Read
     ) -> list[FileRecord]:
-        """Write every `members`-th chunk of a state in `world` parts, from the `rank`-th on. The files."""
+        """Write every `members`-th chunk of a state in `world` parts, from the `rank`-th on. The
+        files."""
         directory.mkdir(parents=True, exist_ok=True)
         shard = f"shard-{rank:05d}-of-{members:05d}"
         mine = self._chunks()[rank::members]

@@ -1,11 +1,11 @@
 """A member's slices of its round's minibatches.
 
 All members of a round are given the same tasks, and split them into the same minibatches; of the N
-records of a minibatch that are used, rank r of R takes the positions [r * N // R, (r + 1) * N // R),
-with R as small as it takes for each slice to have two. So the minibatch is the same whoever trains, and
-each record is in one slice. A member whose slice is empty computes on the first records with the weight
-0, since it must take part in the step; so do those of the ranks from R on, and those whose state is not
-there yet.
+records of a minibatch that are used, rank r of R takes the positions [r * N // R, (r + 1) * N //
+R), with R as small as it takes for each slice to have two. So the minibatch is the same whoever
+trains, and each record is in one slice. A member whose slice is empty computes on the first records
+with the weight 0, since it must take part in the step; so do those of the ranks from R on, and
+those whose state is not there yet.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def slice_of(records: int, rank: int, shares: int) -> range:
 
 
 def passes_of(records: int, most: int) -> int:
-    """Forward and backward passes over a slice, each of at most `most` records (0: of all), or of one
-    more where that leaves none alone."""
+    """Forward and backward passes over a slice, each of at most `most` records (0: of all), or of
+    one more where that leaves none alone."""
     passes = -(-records // most) if most else 1
     return min(passes, max(1, records // _LEAST)) if most > 1 else passes
 
@@ -44,8 +44,8 @@ def passes_of(records: int, most: int) -> int:
 class Slice(Batch):
     """A member's part of a minibatch: `used` records of the `total` that are used in all.
 
-    `parts`: features, labels, how many records count, and what `prepare` made of the features, of one
-    forward and backward pass each.
+    `parts`: features, labels, how many records count, and what `prepare` made of the features, of
+    one forward and backward pass each.
     """
 
     total: int = 0

@@ -1,8 +1,8 @@
-"""The state of an all-reduce group, that each member has: parameters, optimizer, ledger, steps, batch.
+"""The state that each member of a group has: parameters, optimizer, ledger, steps, batch.
 
-It is the group's one shard (ps/books/ledger.py has the same account on a server): `applied` says how far
-it has applied each task, and moves with the parameters. `pack` makes one blob of it, for a member that
-lacks it; `write` and `read` are checkpoints (checkpoint.py).
+It is the group's one shard (ps/books/ledger.py has the same account on a server): `applied` says
+how far it has applied each task, and moves with the parameters. `pack` makes one blob of it, for a
+member that lacks it; `write` and `read` are checkpoints (checkpoint.py).
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class GroupState:
         return safetensors.torch.save(tensors, {"edl": json.dumps(header)})
 
     def unpack(self, blob: bytes) -> None:
-        """Become what `pack` made a blob of. Raises CheckpointError where it is of another model."""
+        """Become what `pack` made a blob of. Raises CheckpointError where it is of another
+        model."""
         try:
             header, tensors = loaded(blob)
             names = [name for name in tensors if name.startswith("model.")]

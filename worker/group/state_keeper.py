@@ -1,6 +1,6 @@
-"""How a member keeps the state of its group: the seam (`StateKeeper`), and the one that keeps it whole.
+"""Keeps the state of a member's group: the seam (`StateKeeper`), and the keeper of a whole state.
 
-sharded_keeper.py has the one that keeps a part of it.
+sharded_keeper.py has the keeper of a part.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Door:
 
 
 class StateKeeper(Protocol):
-    """What a group's loop asks of whoever keeps the state, in this order in each round."""
+    """Keeps a member's state. The group's loop calls these in this order in each round."""
 
     @property
     def orders(self) -> OrderSink: ...
@@ -55,7 +55,8 @@ class StateKeeper(Protocol):
         """A round begins; tasks below its low water are asked for no more."""
 
     def begin(self, restore: str) -> None:
-        """Be the first state of a job: that of a checkpoint, where there is one ("": there is none)."""
+        """Be the first state of a job: that of a checkpoint, where there is one ("": there is
+        none)."""
 
     def share(self, reply: pb.JoinReply, over: Callable[[], bool]) -> None:
         """See to it that all members get what they lack. `over`: the round is."""
@@ -84,7 +85,8 @@ class StateKeeper(Protocol):
 
 
 class WholeKeeper:
-    """Keeps the whole state, as every member does; a latecomer fetches it while the others train."""
+    """Keeps the whole state, as every member does; a latecomer fetches it while the others
+    train."""
 
     def __init__(
         self,
@@ -161,7 +163,7 @@ class WholeKeeper:
         self._door.states.offer(round_ + 1, None)
 
     def fence(self) -> None:
-        """It waits for nobody."""
+        """Nothing here waits for others."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -96,8 +96,9 @@ class Steps(Generic[StepT]):
         self._settled = False
         ends = False
         if piece.total:
+            wish = self._round.is_to_change or self._round.draining.is_set()
             faults.point("worker.compute", task=task.id, start=piece.start)
-            step = self._reduce(piece)
+            step = self._reduce(piece, wish)
             self._trainer.look_ahead(self._stream.peek())
             faults.point("worker.commit", task=task.id, start=piece.start)
             self._catch_up.apply(step)
@@ -110,10 +111,9 @@ class Steps(Generic[StepT]):
         lease.used += piece.total
         return not ends
 
-    def _reduce(self, piece: Slice) -> StepT:
+    def _reduce(self, piece: Slice, wish: bool) -> StepT:
         """Compute the step. What fails is the content, unless it is the group."""
         lease, task = piece.lease, piece.lease.task
-        wish = self._round.is_to_change or self._round.draining.is_set()
         try:
             with (
                 pulse.section(pulse.STEP, task.id, task.attempt, piece.start, piece.end),

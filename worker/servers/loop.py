@@ -1,14 +1,14 @@
 """The loop of a worker whose model is on servers: take a minibatch, compute, push, report.
 
-One incarnation of a worker is one `Worker`. Its books are the leases' positions: a position moves
+One incarnation of a worker is one `Worker`. Its account is the leases' positions: a position moves
 only when all servers have acknowledged the span, and reports carry nothing else. Pipeline: the
 stream reads ahead in its thread, the next pull and the last pushes run in others while this thread
 computes. At most `push_window` pushes are sent and not yet acknowledged; acknowledgements are taken
 in the order of the spans, and each is followed to its end before the next is looked at.
 
 What ends a lease early, or sends it back:
-  fenced      a server or the master knows a newer attempt: drop the lease, say nothing. What was sent
-              behind it is of no account: no server applies it.
+  fenced      a server or the master knows a newer attempt: drop the lease, say nothing. What was
+              sent behind it is of no account: no server applies it.
   gap         a server lacks earlier spans, or has a part of this one (it was replaced, and stands
               where its snapshot does): compute again from where it stands, then go on. The
               exception is a push that was sent while others were under way: it may only have met
@@ -372,8 +372,8 @@ class Worker:
 
     def _hand_back(self) -> None:
         self.status.state = "draining"
-        # The master may have leased what no reply has brought yet: that this end is in order it must
-        # know before it sees the process end.
+        # The master may have leased what no reply has brought yet: that this end is in order it
+        # must know before it sees the process end.
         self._master.heartbeat(state=self.status.state)
         for lease in self._stream.held():
             self._give_back(lease)

@@ -67,7 +67,7 @@ class Exchange:
 
 
 def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
-    """The tensors that live on the servers: name -> (tensor, "parameter" or "buffer").
+    """Return the tensors that live on the servers: name -> (tensor, "parameter" or "buffer").
 
     Integer buffers (BatchNorm's num_batches_tracked) stay with the worker: no value that `forward`
     uses depends on them unless momentum is None. So do frozen parameters that are no floats.
@@ -84,7 +84,7 @@ def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
 
 
 def model_spec(model: nn.Module, optimizer: Optimizer, seed: int) -> ModelSpec:
-    """What the servers must know of the model."""
+    """Return what the servers must know of the model."""
     dense = tuple(
         DenseSpec(name, tuple(tensor.shape), kind)
         for name, (tensor, kind) in dense_tensors(model).items()
@@ -96,7 +96,8 @@ class PsTrainer:
     """One model on the servers. Not thread-safe, but for `prepare` and the pulls it starts itself.
 
     `make_model` gives the same first values whenever it is called: servers that have not been told
-    the model are told those. `compile`: the training forward is compiled by torch, all but the tables.
+    the model are told those. `compile`: the training forward is compiled by torch, all but the
+    tables.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class PsTrainer:
             host = self._host[name] = _float32(tensor)
             if kind == "parameter" and device.type == "cpu" and tensor.dtype == torch.float32:
                 tensor.data = torch.from_numpy(host)
-        # A buffer of another type than float32 is not touched while the servers' value stays the same.
+        # A buffer of another type than float32 is touched only when the servers' value changes.
         held = [name for name, (_, kind) in self._tensors.items() if kind == "buffer"]
         self._buffers = Buffers(self.model, held)
         self._buffers.begin()
@@ -170,7 +171,8 @@ class PsTrainer:
         return pool.submit(pull)
 
     def begin(self, prepared: Mapping[str, Unique], ahead: Pull | None) -> Pull:
-        """Make the newest parameters (or those pulled ahead) the model's; returns the pulled rows."""
+        """Make the newest parameters (or those pulled ahead) the model's; returns the pulled
+        rows."""
         if ahead is None or self._cut:
             ahead = self._pull(prepared, "", self._dense_due())
         self._install(ahead)
@@ -184,7 +186,7 @@ class PsTrainer:
         pull: Pull,
         stream: tuple[int, ...],
     ) -> Gradients:
-        """Gradients of one minibatch on the parameters that `begin` made the model's.
+        """Return the gradients of one minibatch on the parameters that `begin` made the model's.
 
         `stream` seeds torch's generator: dropout masks are a function of the span, so that a span
         computed again, by anybody, is the same one. Raises NonFinite.
@@ -217,7 +219,8 @@ class PsTrainer:
         return result
 
     def _dense_gradients(self) -> dict[str, Values]:
-        """Gradients of parameters and changes of buffers, by name; where there are none, nothing."""
+        """Gradients of parameters and changes of buffers, by name; where there are none,
+        nothing."""
         found = {
             name: tensor.grad
             for name, (tensor, kind) in self._tensors.items()
@@ -243,7 +246,7 @@ class PsTrainer:
             quantize.round_rows(sums_UD, ids_U, seed, self._exchange.wire)
 
     def withdraw(self, gradients: Gradients) -> None:
-        """They were not applied, and will not be: their codes have lost nothing.
+        """Take back gradients that will not be applied: their codes have lost nothing.
 
         Where some of the shards did apply them, those are off by one step of the code for good.
         """
@@ -252,7 +255,7 @@ class PsTrainer:
         gradients.lost = {}
 
     def empty(self) -> Gradients:
-        """What a span pushes of which no record is used; `begin` comes first here too."""
+        """Return what a span pushes of which no record is used; `begin` comes first here too."""
         self._steps_since_pull += 1
         return Gradients(list(self._known or []))
 
@@ -357,7 +360,7 @@ class PsTrainer:
             self._steps_since_pull = 0
 
     def _reset_buffers(self) -> None:
-        """Have them as the servers do."""
+        """Set the buffers to the servers' values."""
         for name, value in zip(self._buffers.names, self._buffers.before, strict=True):
             host, told = self._host[name], self._told[name]
             if not np.array_equal(host.view(np.int32), told.view(np.int32)):
