@@ -29,7 +29,8 @@ from ..ps.books.trace import digest
 from ..ps.client import Span
 from ..worker.describe import be_deterministic, load, model_maker, open_readers
 from ..worker.device import choose_device
-from ..worker.servers.trainer import PsTrainer, dense_tensors, model_spec
+from ..worker.model import dense_tensors, model_spec
+from ..worker.servers.trainer import PsTrainer
 from ..worker.task_reader import Lease, TaskReader
 from .recording import Computed, Recording, Step, read
 from .shards import Difference, LocalPs, Shard, by_address

@@ -26,8 +26,8 @@ from ..nn.optimizers import SGD, to_dict
 from ..nn.replace import prepare
 from ..proto import master_pb2 as pb
 from .group.checkpoint import another_model
+from .model import model_spec
 from .predictions import check_output
-from .servers.trainer import model_spec
 
 
 def load(settings: JobSettings) -> Definition:

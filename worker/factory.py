@@ -32,10 +32,11 @@ from .group.hybrid import HybridTrainer
 from .group.loop import GroupWorker, OnBegin, RoundPlan, begin_alike
 from .group.slices import SliceReader
 from .group.state_keeper import Door, StateKeeper, WholeKeeper
+from .model import model_spec
 from .reports import Status
 from .servers.loop import Worker
 from .servers.trace import TracedClient, WorkerTrace, ignore
-from .servers.trainer import Exchange, PsTrainer, model_spec
+from .servers.trainer import Exchange, PsTrainer
 from .task_reader import TaskReader
 from .task_stream import TaskStream
 from .tasks import DefinitionTasks

@@ -48,7 +48,8 @@ from edl.ps.books.aggregation import Policy, Update
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Outcome, Store
 from edl.ps.client import PsClient, Pulled, PushOutcome, PushResult, Span
-from edl.worker.servers.trainer import Exchange, PsTrainer, model_spec
+from edl.worker.model import model_spec
+from edl.worker.servers.trainer import Exchange, PsTrainer
 
 SETTINGS = JobSettings(num_ps=1, use_async=True, log_level="warning")
 START_S = 60.0

@@ -25,7 +25,8 @@ from edl.nn import (
 )
 from edl.nn.optimizers import learning_rate
 from edl.worker.device import seed_of
-from edl.worker.servers.trainer import Exchange, PsTrainer, model_spec
+from edl.worker.model import model_spec
+from edl.worker.servers.trainer import Exchange, PsTrainer
 
 torch.set_num_threads(1)
 STEPS = 200

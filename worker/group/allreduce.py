@@ -34,7 +34,7 @@ from ...nn.embedding import tables
 from ...nn.fitness import Weights, check_loss, refuse_tables
 from ...nn.model_spec import ModelSpec
 from ..device import outputs_of, seed_of, seed_step, to_device, values_of
-from ..servers.trainer import compiled
+from ..model import compiled
 from ..trainer import GroupTrainer
 from .slices import Slice
 from .state import GroupState

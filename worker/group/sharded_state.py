@@ -28,7 +28,7 @@ from ...common.storage import FileRecord
 from ...nn.buffers import Buffers, add_changes, plain_buffers
 from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from ...nn.optimizers import learning_rate
-from ..servers.trainer import dense_tensors
+from ..model import dense_tensors
 from . import optimizer_state
 from .checkpoint import STATE, fresh_state, loaded, portable, stored, write_chunks, write_header
 from .parts import Part, Range, Read, Stretch, range_of

@@ -22,7 +22,7 @@ from ...common.storage import FileRecord
 from ...nn.local import torch_optimizer
 from ...nn.model_spec import ModelSpec
 from ...nn.optimizers import learning_rate
-from ..servers.trainer import dense_tensors
+from ..model import dense_tensors
 from . import optimizer_state
 from .checkpoint import (
     STATE,

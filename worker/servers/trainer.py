@@ -15,9 +15,6 @@ Shape suffixes: N records, U unique ids, D row dimension.
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future, wait
@@ -30,18 +27,15 @@ from torch import Tensor, nn
 
 from ...kernels.ids import finite
 from ...nn.buffers import Buffers, NonFinite
-from ...nn.embedding import Embedding, tables
 from ...nn.fitness import Weights, check_loss
-from ...nn.model_spec import DenseSpec, ModelSpec
-from ...nn.optimizers import Optimizer
+from ...nn.model_spec import ModelSpec
 from ...ps.client import PsClient, Pulled, PushResult, Span
 from ...ps.wire import quantize
 from ..device import Link, outputs_of, seed_of, seed_step, to_device, values_of
+from ..model import compiled, dense_tensors
 from ..trainer import Gradients, Pull
 from .ids import Unique
 from .rows import Ids, TableRows, Values
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,32 +58,6 @@ class Exchange:
     def __post_init__(self) -> None:
         if self.push_pull and (self.ahead or self.get_model_steps > 1):
             raise ValueError("push_pull writes to the model's values, which `ahead` still uses")
-
-
-def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
-    """Return the tensors that live on the servers: name -> (tensor, "parameter" or "buffer").
-
-    Integer buffers (BatchNorm's num_batches_tracked) stay with the worker: no value that `forward`
-    uses depends on them unless momentum is None. So do frozen parameters that are no floats.
-    """
-    found: dict[str, tuple[Tensor, str]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point():
-            found[name] = (parameter, "parameter")
-    persistent = set(model.state_dict(keep_vars=True))
-    for name, buffer in model.named_buffers():
-        if name in persistent and buffer.is_floating_point():
-            found[name] = (buffer, "buffer")
-    return found
-
-
-def model_spec(model: nn.Module, optimizer: Optimizer, seed: int) -> ModelSpec:
-    """Return what the servers must know of the model."""
-    dense = tuple(
-        DenseSpec(name, tuple(tensor.shape), kind)
-        for name, (tensor, kind) in dense_tensors(model).items()
-    )
-    return ModelSpec(dense, tuple(tables(model).values()), optimizer, seed)
 
 
 class PsTrainer:
@@ -367,23 +335,6 @@ class PsTrainer:
                 value.copy_(torch.from_numpy(host))
                 np.copyto(told, host)
         self._buffers.restore()
-
-
-def compiled(model: nn.Module) -> Callable[..., Any]:
-    """The model's forward compiled by torch, its tables called between the compiled parts.
-
-    The model itself where the machine has no C++ compiler, with a warning: it computes the same.
-    """
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        log.warning("--compile -> ignored reason='no C++ compiler %s on this machine'", compiler)
-        return model
-    for module in model.modules():
-        if isinstance(module, Embedding):
-            apart = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]
-            module.forward = apart  # type: ignore[method-assign]
-    # Random numbers as without compiling, so that dropout masks stay a function of the span alone.
-    return torch.compile(model, options={"fallback_random": True})
 
 
 def _float32(tensor: Tensor) -> Values:

@@ -15,7 +15,7 @@ from edl.proto import master_pb2 as pb
 from edl.worker.group.parts import pack, unpack
 from edl.worker.group.sharded import ShardedTrainer
 from edl.worker.group.slices import Slice
-from edl.worker.servers.trainer import model_spec
+from edl.worker.model import model_spec
 from edl.worker.task_reader import Lease
 
 CPU = torch.device("cpu")

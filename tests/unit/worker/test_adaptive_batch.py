@@ -29,7 +29,7 @@ from edl.worker.group.allreduce import AllReduceTrainer
 from edl.worker.group.follower import Chooser, Meter, best
 from edl.worker.group.slices import Slice
 from edl.worker.group.state import GroupState
-from edl.worker.servers.trainer import model_spec
+from edl.worker.model import model_spec
 from edl.worker.task_reader import Lease
 
 PERF = PerfParams(0.1, 0.001, 0.05, 0.01, 0.02, 0.003, 1.5)

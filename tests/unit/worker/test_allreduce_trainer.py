@@ -14,7 +14,8 @@ from edl.proto import master_pb2 as pb
 from edl.worker.device import seed_of
 from edl.worker.group.allreduce import AllReduceTrainer
 from edl.worker.group.slices import Slice
-from edl.worker.servers.trainer import NonFinite, model_spec
+from edl.worker.model import model_spec
+from edl.worker.servers.trainer import NonFinite
 from edl.worker.task_reader import Lease
 
 

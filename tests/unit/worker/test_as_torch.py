@@ -22,7 +22,8 @@ from edl.worker.batches import split
 from edl.worker.group.allreduce import AllReduceTrainer
 from edl.worker.group.sharded import ShardedTrainer
 from edl.worker.group.slices import Slice
-from edl.worker.servers.trainer import PsTrainer, model_spec
+from edl.worker.model import model_spec
+from edl.worker.servers.trainer import PsTrainer
 from edl.worker.task_reader import Lease
 
 NO_SHRINK = [Phase.explicit, Phase.generate]

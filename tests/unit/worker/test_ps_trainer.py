@@ -13,9 +13,9 @@ from edl.nn import Embedding
 from edl.nn.embedding import PADDING, attach
 from edl.nn.optimizers import SGD
 from edl.ps.client import Pulled, PushOutcome, PushResult
-from edl.worker.servers import trainer as ps_trainer
+from edl.worker.model import compiled, model_spec
 from edl.worker.servers.ids import Unique
-from edl.worker.servers.trainer import Exchange, NonFinite, PsTrainer, model_spec
+from edl.worker.servers.trainer import Exchange, NonFinite, PsTrainer
 
 PREPARED = {"t": Unique(np.array([1]), ())}
 
@@ -330,7 +330,7 @@ def test_compiling_without_a_compiler_is_said_and_left_out(monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler")
     model = nn.Linear(1, 1)
 
-    assert ps_trainer.compiled(model) is model
+    assert compiled(model) is model
     assert "no C++ compiler no-such-compiler" in caplog.text
 
 

@@ -14,7 +14,7 @@ from edl.worker.group.orders import AgreedOrders
 from edl.worker.group.parts import pack, range_of, unpack
 from edl.worker.group.sharded_state import ShardedState, Step
 from edl.worker.group.state import GroupState
-from edl.worker.servers.trainer import model_spec
+from edl.worker.model import model_spec
 
 CPU = torch.device("cpu")
 OPTIMIZERS = {
