@@ -165,8 +165,9 @@ def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
 
 
 def _metrics(definition: Definition, settings: JobSettings) -> dict[str, str]:
-    """What is best of each, as far as it says: min or max. Raises UsageError where it must, and
-    does not."""
+    """Return what is best of each metric that says so: min or max.
+
+    Raises UsageError where one must say it and does not."""
     asked = {
         name: criterion(text, f"--{name}", patience)
         for name, text, patience in (

@@ -40,7 +40,7 @@ from .. import pulse, reports
 from ..batches import SpanError, user_code
 from ..reports import Status
 from ..task_reader import Batch, Lease
-from ..task_stream import BadSpan, EndOfTask, TaskStream
+from ..task_stream import BadSpan, EndOfTask, Item, TaskStream
 from ..trainer import Beat, Gradients, ServerTrainer, Tasks
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class Worker:
             return None
         return self._fenced.is_set() or bool(reply.fenced)
 
-    def _next(self) -> Any:
+    def _next(self) -> Item | None:
         item = self._stream.next(timeout_s=0.0)
         if item is None and not self._stream.ended:
             # Nothing is ready: settle all pushes now, so that their task can be reported and the
