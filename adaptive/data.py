@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sized
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..common.order import order
-from . import collective
+from . import collective, newest
 from .epoch import epochs
 from .loop import (
     AdaptiveDataLoaderHelper,
@@ -32,9 +32,6 @@ from .loop import (
     current_dataloader,
 )
 from .positions import Step, steps
-
-if TYPE_CHECKING:
-    from .parallel import AdaptiveDataParallel
 
 __all__ = [
     "AdaptiveDataLoader",
@@ -205,14 +202,12 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
         progress = self._size * (epoch + 1) / elastic.batch_size - model.progress
         return math.ceil(progress / (elastic.max_batch_size / elastic.batch_size))
 
-    def _model(self) -> AdaptiveDataParallel | None:
+    def _model(self) -> newest.Trained | None:
         """Whose progress ends the epoch: of a loop that trains, within an epoch, and autoscales."""
         elastic = self._elastic
         if epochs().current is None or elastic.max_batch_size is None or not elastic.training:
             return None
-        from . import parallel  # which imports this module
-
-        return parallel.current_model()
+        return newest.current_model()
 
 
 class _Shares(Sampler[list[int]]):

@@ -46,6 +46,7 @@ from ..common.clock import MonotonicClock
 from ..common.errors import CheckpointError, UsageError
 from . import checkpoint, collective, data, profile
 from .gradient_noise_scale import EVERY, AdamGradientNoiseScale, GradientNoiseScale
+from .newest import Newest
 from .scaling_rules import AdamScale, AdaScale, ScalingRuleBase
 from .session import only
 from .stopwatch import Moment, Stopwatch
@@ -126,7 +127,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 _replace(mp_scaler, method, self._if_averaged)
         self._state = _ModelState(name, self)
         checkpoint.load_state(self._state)
-        only(_Newest).model = weakref.ref(self)
+        only(Newest).model = weakref.ref(self)
 
     @property
     def gain(self) -> float:
@@ -421,17 +422,6 @@ class _ModelState(checkpoint.State):
                 f"the state of {type(scheduler).__name__} cannot be kept in a checkpoint, which holds "
                 "tensors and plain values only: leave the rest out of its state_dict()"
             ) from error
-
-
-class _Newest:
-    """The model that was made last."""
-
-    model: Callable[[], AdaptiveDataParallel | None] = staticmethod(lambda: None)
-
-
-def current_model() -> AdaptiveDataParallel | None:
-    """The model that was made last, if there is one; its progress is the job's."""
-    return only(_Newest).model()
 
 
 def _replace(owner: object, name: str, replacement: Callable[..., Any]) -> None:

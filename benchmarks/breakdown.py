@@ -45,6 +45,7 @@ from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
 from edl.ps.wire import link, request, session, stream
 from edl.ps.worker_client import PsClient, PushOutcome
+from edl.worker.model import model_spec
 from edl.worker.servers import rows as table_rows
 from edl.worker.servers import trainer as ps_trainer
 
@@ -216,7 +217,7 @@ def deepfm(transport: str, steps: int) -> Found:
         work = w.load(str(w.make(Path(folder) / "work.npz", WARM_UP + steps)))
     torch.set_num_threads(1)
     optimizer = Adagrad(lr=w.LR, initial_accumulator_value=w.ACCUMULATOR)
-    spec = ps_trainer.model_spec(ours.Model(work), optimizer, seed=0)
+    spec = model_spec(ours.Model(work), optimizer, seed=0)
     with watching() as clocks, serving(spec, transport) as (client, line, pid):
         trainer = ps_trainer.PsTrainer(
             lambda: ours.Model(work),

@@ -41,7 +41,7 @@ from edl.data.files import DataFile
 from edl.data.kernels import masked_crc32c
 from edl.data.open import open_reader
 from edl.model_zoo.deepfm import COLUMNS
-from edl.worker.batches import spans
+from edl.worker.batches import spans, split
 
 ROWS = {5: 400_000, 14: 200_000, 40: 100_000}
 GROUPS = {"1,048,576": 1 << 20, "65,536": 1 << 16, "5,000": 5000}
@@ -122,7 +122,8 @@ def ours(path: Path, minibatch: int, reader: Any = None) -> Sample:
         for task, start in enumerate(starts, 1):
             end = min(start + size, source.records)
             offsets = order(1, 0, task, end - start, shuffle=True)
-            for _ in spans(reader, source.name, start, end, offsets=offsets, minibatch=minibatch):
+            pieces = list(split(0, end - start, minibatch))
+            for _ in spans(reader, source.name, start, end, offsets=offsets, pieces=pieces):
                 pass
 
     return sample(source.records, read)

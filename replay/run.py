@@ -1,7 +1,7 @@
 """Replay a recorded job in one process: compute again what was applied, on what it was computed on.
 
-Each shard moves along its recorded steps as far as it can. A step needs its gradients; gradients are
-computed once all shards have reached the versions that they were computed on, wherever the shards
+Each shard moves along its recorded steps as far as it can. A step needs its gradients; gradients
+are computed once all shards have reached the versions that they were computed on, wherever the shards
 are by then (shards.py keeps those states). What was computed and never applied is left out. The run
 itself was such a course of things, so there always is a next step; where there is none, or where
 gradients are not those that a server has applied (their digest is in the trace), the replay ends
@@ -27,17 +27,18 @@ from ..proto import master_pb2 as pb
 from ..ps.books.aggregation import Update
 from ..ps.books.ledger import Span
 from ..ps.books.trace import digest
-from ..worker.__main__ import choose_device
 from ..worker.describe import be_deterministic, load, model_maker, open_readers
-from ..worker.servers.trainer import PsTrainer, dense_tensors, model_spec
-from ..worker.task_stream import Lease, TaskStream
+from ..worker.device import choose_device
+from ..worker.model import dense_tensors, model_spec
+from ..worker.servers.trainer import PsTrainer
+from ..worker.task_reader import Lease, TaskReader
 from .recording import Computed, Recording, Step, read
 from .shards import Difference, LocalPs, Shard, by_address
 
 
 @dataclass
 class Epoch:
-    """What was applied of an epoch, on the timeline that counts."""
+    """The records that were applied of an epoch, on the timeline that counts, and their losses."""
 
     records: int = 0
     losses: list[float] = field(default_factory=list)
@@ -73,8 +74,7 @@ class Replay:
             device=choose_device(settings.device),
             compile=settings.compile,
         )
-        self._stream = TaskStream(
-            _NoMaster(),
+        self._reader = TaskReader(
             open_readers(definition, settings),
             definition.feed,
             minibatch=settings.minibatch_size,
@@ -96,7 +96,7 @@ class Replay:
         self._ps.close()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """All that was recorded, or until that holds; once. Raises Difference."""
+        """Replay all that was recorded, or until that holds; once. Raises Difference."""
         self._want()
         moved = True
         while moved and not until():
@@ -155,7 +155,7 @@ class Replay:
         raise Difference(f"{shard.timeline.name} began from {name!r}, which left no trace")
 
     def _candidates(self, index: int, step: Step) -> list[Computed]:
-        """What the step may have applied; more than one where a span was computed again."""
+        """Return what the step may have applied; more than one where a span was computed again."""
         assert step.span is not None
         computed = self._recording.computed.get(step.span, ())
         return [c for c in computed if c.pulls[0].versions[index] == step.on]
@@ -208,7 +208,7 @@ class Replay:
         return begun
 
     def _advance(self, shard: Shard) -> bool:
-        """As far as it can go by itself. Whether it moved."""
+        """Move a shard as far as it can go by itself. Returns whether it moved."""
         moved = False
         while (step := shard.next) is not None and not self._is_awaited(shard):
             update = None
@@ -245,12 +245,12 @@ class Replay:
         if not complete:
             return None
         raise Difference(
-            f"{step.line}: the gradients of {step.span} that {shard.timeline.name} applied, computed "
-            f"on its version {step.on}, are not those that are computed here"
+            f"{step.line}: the gradients of {step.span} that {shard.timeline.name} applied, "
+            f"computed on its version {step.on}, are not those that are computed here"
         )
 
     def _compute(self, computed: Computed) -> bool:
-        """Its gradients, if all that it read is there. Raises Difference."""
+        """Compute its gradients. False: not all that it read is there. Raises Difference."""
         reads = self._reads(computed)
         if not all(shard.has(version) for shard, version in chain(*reads)):
             return False
@@ -289,7 +289,7 @@ class Replay:
             epoch=computed.epoch,
             skips=computed.skips,
         )
-        return next(self._stream.read(Lease(task), span.start, boundaries=(span.end,)))
+        return next(self._reader.read(Lease(task), span.start, boundaries=(span.end,)))
 
     def _done(self, shard: Shard, step: Step) -> None:
         """The step has been made: its gradients are needed once less."""
@@ -301,14 +301,6 @@ class Replay:
             if self._updates.pop(computed, None) is None:  # another one of that span was applied
                 for read, version in chain(*self._reads(computed)):
                     read.forget(version)
-
-
-class _NoMaster:
-    def get_task(self, wait_s: float, most: int) -> pb.GetTaskReply:
-        raise NotImplementedError("nothing is leased here: the trace says what was computed")
-
-    def begins(self, task: int, attempt: int, start: int, end: int) -> None:
-        """Nobody is to be told."""
 
 
 def open_replay(job_dir: Path, **watch: Any) -> tuple[JobSettings, Replay]:

@@ -56,7 +56,7 @@ class Shard:
         self.begun = False
 
     def begin(self, spec: ModelSpec, first_values: Mapping[ChunkKey, Floats]) -> None:
-        """As the incarnation began, where that was not from a snapshot."""
+        """Begin as the incarnation did, where that was not from a snapshot."""
         timeline = self.timeline
         if timeline.checkpoint:
             manifest = storage.load(timeline.checkpoint)
@@ -64,7 +64,7 @@ class Shard:
         self._begin(spec, first_values)
 
     def begin_from(self, parent: Shard, spec: ModelSpec) -> None:
-        """As the parent is now: at the state of the snapshot."""
+        """Begin as the parent is now: at the state of the snapshot."""
         with tempfile.TemporaryDirectory() as folder:
             pin(parent.store, "snapshot")
             files, version = snapshot.write(parent.store, "snapshot", folder)
@@ -174,7 +174,7 @@ class Connection:
 
 
 class LocalPs(PsClient):
-    """What a trainer pulls from and pushes to: recorded versions, and `updates` by shard."""
+    """The servers of a trainer that replays: recorded versions, and `updates` by shard."""
 
     def __init__(self, num_shards: int, spec: ModelSpec) -> None:
         self._connections: list[Connection] = []

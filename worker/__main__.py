@@ -19,44 +19,27 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-import torch
 from prometheus_client import Counter, Gauge
 
 from ..common import faults, listen, notice, rpc
 from ..common import log as logs
-from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
-from ..common.identity import job_identity
 from ..common.settings import JobSettings
-from ..data.reader import RecordReader
 from ..kernels.malloc import keep_freed_memory
 from ..master.client import MasterClient
-from ..model_zoo.spec import Definition
-from ..nn.fitness import least_records
-from ..nn.model_spec import ModelSpec
-from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
 from ..proto import worker_pb2_grpc
 from ..ps.worker_client import PsClient
 from . import keeper, nursery, pulse
-from .describe import be_deterministic, describe, load, model_maker, open_readers
-from .group.allreduce import AllReduceTrainer, GroupTrainer
-from .group.batch_rule import make_rule
-from .group.hybrid import HybridTrainer
-from .group.loop import GroupWorker
+from .describe import describe
+from .factory import Factory, Place
 from .group.peers import StateServicer
-from .group.slices import RoundLeases, SliceStream
+from .group.state_keeper import Door
 from .leaving import leave_in_time
-from .servers.loop import Worker
-from .servers.trace import TracedClient, WorkerTrace, ignore
-from .servers.trainer import PsTrainer, model_spec
-from .task_stream import TaskStream
-from .tasks import DefinitionTasks
+from .trainer import Beat, Member
 
 log = logging.getLogger("edl.worker")
 
@@ -108,30 +91,30 @@ def _line(master_address: str, index: int, incarnation: str) -> MasterClient:
 
 
 class _Process:
-    """What all incarnations share: the health server, the metrics port, the deadline."""
+    """The things that all incarnations share: the health server, the metrics port, the deadline."""
 
     def __init__(self, master_address: str, index: int) -> None:
         self._master_address = master_address
         self._index = index
         self._health = rpc.serve_health()
-        self._states = StateServicer()
+        states, token = StateServicer(), rpc.job_token()
         self._server = rpc.Server(
-            lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(self._states, server),
-            token=rpc.job_token(),
+            lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(states, server),
+            token=token,
             threads=2,
         )
+        self._door = Door(self._server.address, states, token)
         _, self._metrics_address = listen.serve_metrics()
         self._records = Counter("edl_records_processed", "Records used.", ["role"])
         self._loss = Gauge("edl_train_loss", "Loss of the last minibatch.")
         self._notice: threading.Thread | None = None
-        self._worker: Worker | GroupWorker | None = None
-        self._ps: PsClient | None = None
+        self._member: Member | None = None
         self._patience_s = 120.0
         self._master: MasterClient | None = None
         self._grace_s = JobSettings().drain_grace_s
 
     def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        if self._worker is None:  # it holds nothing yet, or nothing any more
+        if self._member is None:  # it holds nothing yet, or nothing any more
             signal.signal(signum, signal.SIG_DFL)
             os.kill(
                 os.getpid(), signum
@@ -139,11 +122,11 @@ class _Process:
             os._exit(128 + signum)
         else:
             # Not from the handler itself: it may have interrupted the holder of the stream's lock.
-            threading.Thread(target=self._leave, args=(self._worker,), daemon=True).start()
+            threading.Thread(target=self._leave, args=(self._member,), daemon=True).start()
 
-    def _leave(self, worker: Worker | GroupWorker) -> None:
-        """In order; at once where that cannot be."""
-        worker.drain()
+    def _leave(self, member: Member) -> None:
+        """End in order; at once where that cannot be."""
+        member.drain()
         master = self._master
         assert master is not None
 
@@ -152,19 +135,12 @@ class _Process:
             leave(0)
 
         def ask(patience_s: float) -> None:
-            master.heartbeat(
-                progress=worker.progress(),
-                version=worker.version,
-                scalars=worker.scalars(),
-                state="draining",
-                round_=worker.number,
-                patience_s=patience_s,
-            )
+            _say(master, member.beat(), "draining", patience_s)
 
         leave_in_time(ask, end, self._grace_s)
 
     def live(self, incarnation: str) -> None:
-        """One incarnation, to its end. Raises Fenced where another must follow."""
+        """Live one incarnation, to its end. Raises Fenced where another must follow."""
         master = _line(self._master_address, self._index, incarnation)
         master.patience_s = self._patience_s
         try:
@@ -190,229 +166,24 @@ class _Process:
             master.close()
 
     def _run(self, master: MasterClient, settings: JobSettings, incarnation: str) -> None:
+        place = Place(self._index, incarnation, self._door)
+        factory = Factory(master, settings, place, self._on_step)
         beat = _Heartbeat(master, interval_s=min(1.0, settings.lease_s / 5))
         beat.start()
         try:
-            worker: Worker | GroupWorker
-            if settings.strategy == "ps":
-                worker = self._build(master, settings, incarnation)
-            else:
-                worker = self._build_member(master, settings)
-            self._worker = worker
-            beat.attach(worker, self._ps)
-            worker.run()
+            self._member = factory.make()
+            beat.attach(self._member, factory.ps)
+            self._member.run()
             faults.point("worker.shutdown")
         finally:
-            self._worker = None
+            self._member = None
             beat.stop()
-            if self._ps is not None:
-                self._ps.close()  # a push that still waits for its servers is given up
-
-    def _build(self, master: MasterClient, settings: JobSettings, incarnation: str) -> Worker:
-        """Load the definition and connect to the servers."""
-        _set_threads(settings)
-        recorded = settings.deterministic and settings.command == "train"
-        if recorded:
-            be_deterministic()
-        definition, readers = _load(settings)
-        make_model = model_maker(definition, settings)
-        # Servers that restore a checkpoint to evaluate or predict keep its model, optimizer included.
-        optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
-        with pulse.section(pulse.MODEL):
-            spec = model_spec(make_model(), optimizer, settings.seed)
-        ps = self._connect(master, settings, spec, TracedClient if recorded else PsClient)
-        trainer = PsTrainer(
-            make_model,
-            definition.loss if definition.has("loss") else None,
-            ps,
-            spec,
-            device=choose_device(settings.device),
-            get_model_steps=settings.get_model_steps,
-            ahead=bool(settings.pull_ahead),
-            push_pull=settings.push_brings_dense,
-            wire=settings.gradient_wire,
-            compile=settings.compile,
-            patience_s=settings.server_wait_s,
-        )
-        stream = TaskStream(
-            master,
-            readers,
-            definition.feed,
-            minibatch=settings.minibatch_size,
-            seed=settings.seed,
-            shuffle=settings.shuffle,
-            prepare=trainer.prepare,
-            least=least_records(trainer.model),
-            several=not settings.num_minibatches_per_task,
-        )
-        tasks = DefinitionTasks(
-            definition,
-            output=settings.output,
-            worker=self._index,
-            form=settings.prediction_format,
-        )
-        if settings.command == "train":
-            with pulse.section(pulse.BEGIN):
-                tasks.train_begin(trainer.model)
-
-        return Worker(
-            master,
-            stream,
-            trainer,
-            tasks,
-            clock=MonotonicClock(),
-            pull_ahead=settings.pull_ahead,
-            push_window=settings.push_window,
-            log_loss_steps=settings.log_loss_steps,
-            on_step=self._on_step,
-            on_gradients=self._trace(incarnation) if recorded else ignore,
-            definition_file=definition.file,
-        )
-
-    def _connect(
-        self, master: MasterClient, settings: JobSettings, spec: ModelSpec, client: type[PsClient]
-    ) -> PsClient:
-        """To the servers, once all of them are there."""
-        servers = master.get_servers(0, 10.0)
-        while not servers.slot_map_version:
-            servers = master.get_servers(0, 10.0)
-        token = rpc.job_token()
-        self._ps = client(
-            list(servers.addresses),
-            token=token,
-            spec=spec,
-            transport=settings.transport,
-            identity=job_identity(token),
-            servers_version=servers.slot_map_version,
-            find=self._finder(master),
-        )
-        return self._ps
-
-    def _build_member(self, master: MasterClient, settings: JobSettings) -> GroupWorker:
-        """Load the definition; the state comes with the first round."""
-        _set_threads(settings)
-        definition, readers = _load(settings)
-        make_model = model_maker(definition, settings)
-        device = choose_device(settings.device)
-        with pulse.section(pulse.MODEL):
-            spec = model_spec(make_model(), definition.optimizer(), settings.seed)
-        clock, follower = MonotonicClock(), None
-        if settings.batch_rule == "adaptive":
-            from .group import adaptive_batch  # what others need not import
-
-            follower = adaptive_batch.Follower(adaptive_batch.make(settings, spec.optimizer), clock)
-        prepare: Callable[[Any], Any] = lambda features: None
-        trainer: GroupTrainer
-        member: type[GroupWorker] = GroupWorker
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        if settings.strategy == "hybrid":
-            trainer = hybrid = HybridTrainer(
-                make_model,
-                definition.loss,
-                self._connect(master, settings, spec.of_servers, PsClient),
-                spec,
-                staleness=settings.resolved_staleness or 0,
-                patience_s=settings.server_wait_s,
-                device=device,
-                compile=settings.compile,
-            )
-            prepare = hybrid.prepare
-            if device.type == "cuda":
-                backend = "cpu:gloo,cuda:nccl"  # rows are the CPU's
-        elif settings.fully_shard:
-            # What others need not import: 1.5 s.
-            from .group.sharded import ShardedTrainer, units
-            from .group.sharded_worker import ShardedWorker
-
-            member = ShardedWorker
-            trainer = ShardedTrainer(
-                make_model,
-                definition.loss,
-                spec,
-                device=device,
-                plan=definition.shard_plan or units,
-                most=settings.local_batch_size,
-                warmup_steps=settings.lr_warmup_steps,
-            )
-        else:
-            trainer = AllReduceTrainer(
-                make_model,
-                definition.loss,
-                spec,
-                device=device,
-                compile=settings.compile,
-                warmup_steps=settings.lr_warmup_steps,
-                batch=follower.batch if follower is not None else None,
-            )
-        tasks = DefinitionTasks(definition, output=settings.output, worker=self._index)
-        with pulse.section(pulse.BEGIN):
-            tasks.train_begin(trainer.model)
-        least = least_records(trainer.model)
-
-        def make_stream(leases: RoundLeases, rank: int, shares: int, minibatch: int) -> SliceStream:
-            return SliceStream(
-                leases,
-                readers,
-                definition.feed,
-                rank=rank,
-                shares=shares,
-                most=settings.local_batch_size,
-                minibatch=minibatch,
-                seed=settings.seed,
-                shuffle=settings.shuffle,
-                prepare=prepare,
-                least=least,
-            )
-
-        return member(
-            master,
-            trainer,
-            tasks,
-            make_stream,
-            make_rule(definition, settings),
-            first_values=settings.checkpoint_dir_for_init,
-            address=self._server.address,
-            states=self._states,
-            token=rpc.job_token(),
-            backend=backend,
-            clock=clock,
-            log_loss_steps=settings.log_loss_steps,
-            on_step=self._on_step,
-            follower=follower,
-        )
+            if factory.ps is not None:
+                factory.ps.close()  # a push that still waits for its servers is given up
 
     def _on_step(self, loss: float, records: int) -> None:
         self._loss.set(loss)
         self._records.labels("worker").inc(records)
-
-    def _trace(self, incarnation: str) -> WorkerTrace:
-        assert isinstance(self._ps, TracedClient)
-        folder = Path(os.environ["EDL_JOB_DIR"]) / "trace"
-        return WorkerTrace(folder, self._index, incarnation, self._ps)
-
-    def _finder(self, master: MasterClient) -> Callable[[int, float], tuple[Sequence[str], int]]:
-        """For PsClient, while a server does not answer."""
-
-        def find(known: int, wait_s: float) -> tuple[Sequence[str], int]:
-            worker = self._worker
-            pulse.excuse()
-            if worker is not None:
-                worker.state = "waiting for servers"
-            try:
-                reply = master.get_servers(known, wait_s, patience_s=1.0)
-            except Unreachable as error:
-                log.info("servers -> nobody tells where they are error=%r", str(error))
-                return (), known
-            return reply.addresses, reply.slot_map_version
-
-        return find
-
-
-def _load(settings: JobSettings) -> tuple[Definition, dict[int, RecordReader]]:
-    with pulse.section(pulse.IMPORT):
-        definition = load(settings)
-    with pulse.section(pulse.OPEN):
-        return definition, open_readers(definition, settings)
 
 
 class _Heartbeat(threading.Thread):
@@ -423,11 +194,12 @@ class _Heartbeat(threading.Thread):
         self._master = master
         self._interval_s = interval_s
         self._ended = threading.Event()  # not _stop: that name is the Thread's own
-        self._worker: Worker | GroupWorker | None = None
+        self._member: Member | None = None
         self._ps: PsClient | None = None
 
-    def attach(self, worker: Worker | GroupWorker, ps: PsClient | None) -> None:
-        self._worker, self._ps = worker, ps
+    def attach(self, member: Member, ps: PsClient | None) -> None:
+        """From now on tell of this member. `ps`: its servers, if it has some."""
+        self._member, self._ps = member, ps
 
     def _follow(self, servers_version: int) -> None:
         """A server was replaced: calls that still wait for the old one are made at the new one."""
@@ -440,16 +212,10 @@ class _Heartbeat(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.is_set():
-            worker = self._worker
+            member = self._member
             try:
-                if worker is not None:
-                    reply = self._master.heartbeat(
-                        progress=worker.progress(),
-                        version=worker.version,
-                        scalars=worker.scalars(),
-                        state=worker.state,
-                        round_=worker.number,
-                    )
+                if member is not None:
+                    reply = _say(self._master, member.beat(), member.status.state)
                 else:
                     reply = self._master.heartbeat(state="starting")
             except Unreachable as error:
@@ -457,27 +223,27 @@ class _Heartbeat(threading.Thread):
                 log.warning("heartbeat -> unanswered error=%r", str(error))
                 return
             pulse.beat()
-            if worker is not None:
+            if member is not None:
                 if reply.fenced:
-                    worker.fence()
+                    member.fence()
                     return
                 if reply.drain:
-                    worker.drain()
+                    member.drain()
                 self._follow(reply.slot_map_version)
             self._ended.wait(reply.interval_s or self._interval_s)
 
 
-def choose_device(wanted: str) -> torch.device:
-    """The torch device for --device. Raises UsageError for cuda where there is none."""
-    there = torch.cuda.is_available()
-    if wanted == "cuda" and not there:
-        raise UsageError("--device cuda, but torch sees no CUDA device here: use --device auto")
-    return torch.device("cuda" if there and wanted != "cpu" else "cpu")
-
-
-def _set_threads(settings: JobSettings) -> None:
-    workers = max(1, settings.num_workers)
-    torch.set_num_threads(settings.worker_threads or max(1, (os.cpu_count() or 1) // workers))
+def _say(
+    master: MasterClient, beat: Beat, state: str, patience_s: float | None = None
+) -> pb.HeartbeatReply:
+    return master.heartbeat(
+        progress=beat.progress,
+        version=beat.version,
+        scalars=beat.scalars,
+        state=state,
+        round_=beat.round,
+        patience_s=patience_s,
+    )
 
 
 if __name__ == "__main__":

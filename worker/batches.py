@@ -1,4 +1,4 @@
-"""The order of the records of a task, and its cutting into minibatches. Pure.
+"""The order of the records of a task, and how it is split into minibatches. Pure.
 
 A task is records [start, end) of a source. Position p of it is record `start + order[p]`, where the
 order is a pure function of (seed, epoch, task): whoever leases the task again sees the same one, so
@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import DataError, RecordError
+from ..common.errors import DataError, EdlError, RecordError
 from ..common.order import minibatches
 from ..data.reader import RecordReader, Records, take
 
 
 @dataclass(frozen=True)
-class Span:
+class Minibatch:
     """Positions [start, end) of a task, and the raw records that are to be used."""
 
     start: int
@@ -35,7 +36,7 @@ class Span:
 
 
 class SpanError(Exception):
-    """The content of a span failed. `record` is the record to blame, where one is."""
+    """The content of a span failed. `record` is the record to blame, where there is one."""
 
     def __init__(
         self, start: int, end: int, source: str, error: BaseException, record: int | None = None
@@ -48,11 +49,39 @@ class SpanError(Exception):
         self.record = record
 
 
-def cuts(
-    start: int, end: int, minibatch: int, boundaries: Sequence[int]
+class user_code:
+    """`with user_code(start, end, source):` what the user's code raises is about these positions.
+
+    It becomes a SpanError, SystemExit too: the master decides what a record that fails is worth.
+    Our own errors (`ours`) pass, and so does what is no Exception.
+    """
+
+    __slots__ = ("_ours", "_where")
+
+    def __init__(
+        self, start: int, end: int, source: str, *, ours: type[Exception] = EdlError
+    ) -> None:
+        self._where = start, end, source
+        self._ours = ours
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, self._ours):
+            raise SpanError(*self._where, error) from error
+
+
+def split(
+    start: int, end: int, minibatch: int, boundaries: Sequence[int] = ()
 ) -> Iterator[tuple[int, int]]:
-    """Spans that cover [start, end) in order, each `minibatch` long or what is left of it, none across
-    a boundary; a last record is no span of its own, but makes the one before longer."""
+    """Spans that cover [start, end) in order, each `minibatch` long or what is left of it, none
+    across a boundary; a last record is no span of its own, but makes the one before longer."""
     stops = sorted(b for b in boundaries if start < b < end)
     for stop in (*stops, end):
         for left in range(minibatches(stop - start, minibatch), 0, -1):
@@ -68,26 +97,27 @@ def spans(
     end: int,
     *,
     offsets: NDArray[np.int64],
-    minibatch: int,
-    position: int = 0,
-    boundaries: Sequence[int] = (),
+    pieces: Sequence[tuple[int, int]],
     skips: Sequence[int] | NDArray[np.int64] = (),
-) -> Iterator[Span]:
-    """The minibatches of records [start, end) of `source` from `position` on.
+) -> Iterator[Minibatch]:
+    """Read the minibatches `pieces` (as of `split`, to the task's end) of records [start, end).
 
-    Reads the task's records at once (a task is small: minibatch times num_minibatches_per_task) and
-    raises SpanError, naming the minibatch and the record, where one is broken. What else a reader
-    raises is about all that is left of the task.
+    `offsets` int64[end - start]: by position, the record's place behind `start`. Reads the task's
+    records at once (a task is small: minibatch times num_minibatches_per_task) and raises
+    SpanError, naming the minibatch and the record, where one is broken. What else a reader raises
+    is about all that is left of the task.
     """
     size = len(offsets)
+    position = pieces[0][0] if pieces else size
     kept = np.ones(size, dtype=bool)  # by offset
     kept[offsets[np.asarray(skips, dtype=np.int64)]] = False
-    pieces = list(cuts(position, size, minibatch, boundaries))
     records: Records = []
     if kept[offsets[position:]].any():
         skipped = set((start + np.flatnonzero(~kept)).tolist())
         try:
-            records = reader.read(source, start, end, skip=skipped)
+            # Of an error of the source as a whole no record is to blame: the worker cannot go on.
+            with user_code(position, size, source, ours=DataError):
+                records = reader.read(source, start, end, skip=skipped)
         except RecordError as error:
             if not start <= error.record < end:
                 raise SpanError(position, size, source, error) from error
@@ -95,10 +125,6 @@ def spans(
             # A record before `position` was read by somebody before: the source changed under us.
             a, b = next(((a, b) for a, b in pieces if a <= broken < b), (broken, broken + 1))
             raise SpanError(a, b, error.source, error, error.record) from error
-        except DataError:
-            raise  # the source as a whole: no record is to blame, the worker cannot go on
-        except (Exception, SystemExit) as error:  # a user's reader may raise anything
-            raise SpanError(position, size, source, error) from error
         if len(records) != kept.sum():
             wrong = DataError(f"the reader gave {len(records)} records instead of {kept.sum()}")
             raise SpanError(position, size, source, wrong)
@@ -109,5 +135,5 @@ def spans(
     place = 0
     for a, b in pieces:
         used = int(np.count_nonzero(wanted[a:b]))
-        yield Span(a, b, take(records, slice(place, place + used)) if used else [])
+        yield Minibatch(a, b, take(records, slice(place, place + used)) if used else [])
         place += used

@@ -25,9 +25,9 @@ from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD, to_dict
 from ..nn.replace import prepare
 from ..proto import master_pb2 as pb
-from .group.state import another_model
+from .group.checkpoint import another_model
+from .model import model_spec
 from .predictions import check_output
-from .servers.trainer import model_spec
 
 
 def load(settings: JobSettings) -> Definition:
@@ -77,7 +77,8 @@ def model_maker(definition: Definition, settings: JobSettings) -> Callable[[], t
 
 
 def be_deterministic() -> None:
-    """The same numbers each time: one thread, and no operation that is known to vary."""
+    """Have torch compute the same numbers each time: one thread, and no operation that is known to
+    vary."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA's matrices ask for
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -94,8 +95,8 @@ def describe(settings: JobSettings, job_dir: Path) -> None:
     definition = load(settings)
     if settings.batch_rule == "adaptive" and definition.has("batch_rule"):
         raise UsageError(
-            f"{definition.name} has a batch_rule of its own, which goes before --batch_rule adaptive: "
-            "leave out one of them"
+            f"{definition.name} has a batch_rule of its own, which goes before --batch_rule "
+            "adaptive: leave out one of them"
         )
     _begin(job_dir, f"making the model of {settings.model_def}")
     result: dict[str, object] = {"notes": _check(definition, settings)}
@@ -156,16 +157,17 @@ def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
             raise CheckpointError(another_model(str(manifest.directory), mine, theirs))
         if settings.resume and mine.optimizer != theirs.optimizer:
             raise CheckpointError(
-                f"--resume goes on with the optimizer of {manifest.directory}, {theirs.optimizer}, and "
-                f"the definition says {mine.optimizer}: make it as it was, or start a new job from the "
-                "checkpoint's parameters with --checkpoint_dir_for_init"
+                f"--resume goes on with the optimizer of {manifest.directory}, {theirs.optimizer}, "
+                f"and the definition says {mine.optimizer}: make it as it was, or start a new job "
+                "from the checkpoint's parameters with --checkpoint_dir_for_init"
             )
     return to_dict(optimizer)
 
 
 def _metrics(definition: Definition, settings: JobSettings) -> dict[str, str]:
-    """What is best of each, as far as it says: min or max. Raises UsageError where it must, and
-    does not."""
+    """Return what is best of each metric that says so: min or max.
+
+    Raises UsageError where one must say it and does not."""
     asked = {
         name: criterion(text, f"--{name}", patience)
         for name, text, patience in (

@@ -1,19 +1,22 @@
-"""Copies between arrays of the host and tensors of the device that the model is on.
+"""The device that the model is on: its choice, its seeds, and copies from the host and back.
 
-On the CPU nothing is copied: tensors are views of arrays, and arrays of tensors. For CUDA the arrays
-stand in pinned memory and the copies run on a stream of their own, all of a batch's together, so
-that the host waits once and the device computes meanwhile.
+On the CPU nothing is copied: tensors are views of arrays, and arrays of tensors. For CUDA the
+arrays stand in pinned memory and the copies run on a stream of their own, all of a batch's
+together, so that the host waits once and the device computes meanwhile.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+
+from ..common.errors import UsageError
 
 Values = NDArray[np.float32]
 
@@ -56,6 +59,20 @@ class Link:
         return fetched
 
 
+def choose_device(wanted: str) -> torch.device:
+    """The torch device for --device. Raises UsageError for cuda where there is none."""
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise UsageError("--device cuda, but torch sees no CUDA device here: use --device auto")
+    return torch.device("cuda" if there and wanted != "cpu" else "cpu")
+
+
+def seed_of(*parts: int | str) -> int:
+    """Return a seed that is a function of the parts alone, on every machine."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "little")
+
+
 def seed_step(number: int, device: torch.device) -> None:
     """Seed what a step on this device draws from, to what torch.manual_seed would.
 
@@ -87,3 +104,15 @@ def to_device(values: Any, device: torch.device) -> Any:
         named = isinstance(values, tuple) and hasattr(values, "_fields")
         return type(values)(*parts) if named else type(values)(parts)
     return values
+
+
+@torch.no_grad()
+def outputs_of(model: nn.Module, features: Any, device: torch.device) -> Any:
+    """The outputs in evaluation mode, on the CPU, of a model on `device`."""
+    model.eval()
+    return to_device(model(to_device(features, device)), torch.device("cpu"))
+
+
+def values_of(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the model's parameters and buffers by name, on the CPU."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}

@@ -1,11 +1,11 @@
 """A small process beside each worker: it says that the worker lives while user code keeps the GIL.
 
 The worker's own heartbeat is a Python thread, which does not run while a regular expression or a
-careless extension holds the interpreter. The keeper is forked before any user code and shares a page
-with the worker (pulse.py). It speaks to the master only when the worker has not been heard for half
-a lease and is not stopped, so in most jobs it never opens a connection. It also notices who hangs:
-it has the worker's stack written to its log, by a signal whose handler needs no GIL, and tells the
-master, which decides. It ends with the worker.
+careless extension holds the interpreter. The keeper is forked before any user code and shares a
+page with the worker (pulse.py). It speaks to the master only when the worker has not been heard for
+half a lease and is not stopped, so in most jobs it never opens a connection. It also notices who
+hangs: it has the worker's stack written to its log, by a signal whose handler needs no GIL, and
+tells the master, which decides. It ends with the worker.
 """
 
 from __future__ import annotations

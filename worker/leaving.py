@@ -1,9 +1,9 @@
 """The end of a worker that was told to go, where it cannot hand its leases back.
 
-It finishes its minibatch and hands back to the master, by patient calls that survive a master's or a
-server's replacement. But where the job itself is being taken away (suspended, deleted), nobody will ever
-answer, and the room that this worker holds is wanted now. What is not handed back costs nothing but time:
-the books fence it, and it is computed again.
+It finishes its minibatch and hands back to the master, by patient calls that survive a master's or
+a server's replacement. But where the job itself is being taken away (suspended, deleted), nobody
+will ever answer, and the room that this worker holds is wanted now. What is not handed back costs
+nothing but time: its lease is fenced, and it is computed again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def leave_in_time(
 ) -> None:
     """`end` this process (which says why) when its grace is over or its master has gone.
 
-    `ask(patience_s)` raises EdlError where the master does not answer for so long. Whoever leaves in
-    order does so meanwhile, and this with it.
+    `ask(patience_s)` raises EdlError where the master does not answer for so long. Whoever leaves
+    in order does so meanwhile, and this with it.
     """
     until = now() + grace_s
     while (left_s := until - now()) > 0:

@@ -1,8 +1,9 @@
 """A process that has imported torch and all our code, and forks workers and servers from there.
 
 A fresh interpreter needs seconds to import torch; a fork of this one is a worker at once, so that a
-job's processes share one import, and a preempted worker or server is replaced in a fraction of a second. The nursery itself
-computes nothing, opens no socket and starts no thread: what is forked is a clean interpreter.
+job's processes share one import, and a preempted worker or server is replaced in a fraction of a
+second. The nursery itself computes nothing, opens no socket and starts no thread: what is forked is
+a clean interpreter.
 
 It speaks JSON lines. In: {"id", "argv", "env", "log"}. Out: {"ready": true} once, then
 {"id", "pid"} for each process started and {"pid", "status"} (as of os.waitpid) for each that ended.

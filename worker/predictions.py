@@ -1,7 +1,7 @@
-"""What `edl predict` writes: the outputs of a task's records, and which records they are.
+"""The files that `edl predict` writes: the outputs of a task's records, and which records they are.
 
-Outputs are arrays by name (nn/outputs.py). A task's files are its own and are put in place whole, so
-writing them again changes nothing.
+Outputs are arrays by name (nn/outputs.py). A task's files are its own and are put in place whole,
+so writing them again changes nothing.
 
     npy        part-TASK.npy of a tensor, else part-TASK.NAME.npy; records-TASK.npy: source, record
     csv        part-TASK.csv: source, record, and a column for each number of a row
@@ -39,15 +39,15 @@ def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
         for name, array in part.items():
             if array.shape[1:] != parts[0][name].shape[1:]:
                 raise DefinitionError(
-                    f"model: rows of the output {name!r} have the shape {list(array.shape[1:])} in one "
-                    f"minibatch and {list(parts[0][name].shape[1:])} in another: pad them to one"
+                    f"model: rows of the output {name!r} have the shape {list(array.shape[1:])} in "
+                    f"one minibatch and {list(parts[0][name].shape[1:])} in another: pad them to one"
                 )
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def check_output(folder: Path, form: str) -> None:
-    """Before the job begins. Raises UsageError where it could not write, or would write among another
-    job's predictions."""
+    """Before the job begins. Raises UsageError where it could not write, or would write among
+    another job's predictions."""
     there = folder / FOLDER
     if there.is_dir() and any(there.glob("part-*")):
         raise UsageError(
@@ -126,8 +126,8 @@ def _save_parquet(
     for name, array in arrays.items():
         if array.dtype.kind == "c":
             raise DefinitionError(
-                f"model: the output {name!r} is complex, which Parquet has not: return its real and "
-                "imaginary parts (torch.view_as_real), or say --prediction_format npy"
+                f"model: the output {name!r} is complex, which Parquet has not: return its real "
+                "and imaginary parts (torch.view_as_real), or say --prediction_format npy"
             )
         values = pa.array(np.ascontiguousarray(array).reshape(-1))
         for size in reversed(array.shape[1:]):

@@ -1,4 +1,4 @@
-"""What the threads of a worker are doing now, in a page of memory that needs no lock and no GIL to read.
+"""A page of memory that says what the threads of a worker do now; to read it needs no lock, no GIL.
 
 A thread that enters the user's code writes since when, and at which records; the keeper
 (keeper.py), a process of its own, reads it however long that code keeps the GIL. Two threads run
@@ -53,7 +53,7 @@ def live(incarnation: str, *, lease_s: float = 0.0, hang_s: float = 0.0) -> None
 
 
 def in_round(number: int) -> None:
-    """Its leases are those of this round."""
+    """The worker's leases are those of this round."""
     name, lease_s, hang_s, _ = _LIFE.unpack_from(_page)
     _LIFE.pack_into(_page, 0, name, lease_s, hang_s, number)
 
@@ -64,7 +64,7 @@ def beat() -> None:
 
 
 def excuse() -> None:
-    """What goes on is no hang: it waits for others, and they are known to be late."""
+    """Count from now again: no thread hangs, it waits for others that are known to be late."""
     for at in _PLACES_AT:
         since, *rest = _PLACE.unpack_from(_page, at)
         if since:

@@ -1,65 +1,33 @@
 """Leases tasks and reads their minibatches ahead of the trainer, in one thread.
 
-The thread runs at most `depth` minibatches ahead; the next task is leased while the last minibatches
-of this one compute. A lease's `position` is what all servers have acknowledged: only the trainer
-moves it, so a task is reported by what was applied and never by what was read. A lease that is void
-(fenced, failed, drained) is passed over by both sides. Of a `careful` task, over which workers have
-ended, nothing is read ahead: each span is told to the master before it is read, once all that was
-before is done.
+The thread runs at most `depth` minibatches ahead; the next task is leased while the last
+minibatches of this one compute. A lease's `position` is what all servers have acknowledged: only
+the trainer moves it, so a task is reported by what was applied and never by what was read. A lease
+that is void (fenced, failed, drained) is passed over by both sides. Of a `careful` task, over which
+workers have ended, nothing is read ahead: each span is told to the master before it is read, once
+all that was before is done.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from ..common.clock import Clock, MonotonicClock
-from ..common.errors import EdlError, Fenced
-from ..common.order import order
-from ..data.reader import RecordReader, Records, take
+from ..common.errors import Fenced
 from ..proto import master_pb2 as pb
 from . import batches, pulse
 from .batches import SpanError
+from .task_reader import Batch, Lease
 
 _GET_TASK_WAIT_S = 10.0  # how long the master may hold a request for a task
 _LEASE_S = (
     2.0  # tasks that are leased at once last about so long: less is all calls, more is all waste
 )
 _MOST_AT_ONCE = 32
-
-
-@dataclass
-class Lease:
-    """A task that this worker holds. `position`: applied on all servers up to here."""
-
-    task: pb.Task
-    position: int = 0
-    void: bool = False
-    used: int = 0  # records used under this lease
-    servers_version: int = 0  # of the servers that have acknowledged the last span
-
-    @property
-    def size(self) -> int:
-        return int(self.task.end - self.task.start)
-
-
-@dataclass
-class Batch:
-    """A minibatch, ready for the model."""
-
-    lease: Lease
-    start: int
-    end: int
-    used: int
-    features: Any = None
-    labels: Any = None
-    prepared: Any = None  # what the trainer's `prepare` made of the features, off the critical path
-    pulled: Any = None  # a pull that the trainer started ahead
 
 
 @dataclass
@@ -92,38 +60,39 @@ class LeaseSource(Protocol):
     def begins(self, task: int, attempt: int, start: int, end: int) -> None: ...
 
 
+class MinibatchReader(Protocol):
+    """How the minibatches of a task are read: whole (task_reader.py) or in slices."""
+
+    def minibatch_of(self, lease: Lease) -> int: ...
+
+    def read(
+        self,
+        lease: Lease,
+        position: int,
+        boundaries: Sequence[int] = (),
+        until: int | None = None,
+    ) -> Iterator[Batch]: ...
+
+
 class TaskStream:
     """Iterates over minibatches and ends of tasks until the master says that all is done.
 
-    `readers` by task kind; `feed(records, mode)` and `prepare(features)` run in the stream's thread.
-    `least`: records that a forward pass of training needs; a minibatch of one has it so many times.
-    `several`: lease as many tasks at once as last for two seconds, by the rate of the last ones.
+    `reader` runs in the stream's thread. `several`: lease as many tasks at once as last for two
+    seconds, by the rate of the last ones.
     """
 
     def __init__(
         self,
         master: LeaseSource,
-        readers: Mapping[int, RecordReader],
-        feed: Callable[[Any, str], tuple[Any, Any]],
+        reader: MinibatchReader,
         *,
-        minibatch: int,
-        seed: int,
-        shuffle: bool,
-        prepare: Callable[[Any], Any] = lambda features: None,
         depth: int = 2,
-        least: int = 1,
         several: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        self.reader = reader
         self._master = master
-        self._readers = readers
-        self._feed = feed
-        self._prepare = prepare
-        self._minibatch = minibatch
-        self._seed = seed
-        self._shuffle = shuffle
         self._depth = depth
-        self._least = least
         self._several = several
         self._clock = clock or MonotonicClock()
         self._items: deque[Item] = deque()
@@ -196,56 +165,6 @@ class TaskStream:
         with self._changed:
             return self._ended and not self._items
 
-    def read(
-        self,
-        lease: Lease,
-        position: int,
-        boundaries: Sequence[int] = (),
-        until: int | None = None,
-    ) -> Iterator[Batch]:
-        """The minibatches of a lease from `position` on. Raises SpanError.
-
-        until: no record from this position on is touched; what comes is empty.
-        """
-        task = lease.task
-        offsets = order(
-            self._seed,
-            task.epoch,
-            task.id,
-            lease.size,
-            self._shuffle and task.kind == pb.TRAIN,
-        )
-        mode = {pb.TRAIN: "train", pb.EVALUATE: "evaluate", pb.PREDICT: "predict"}[task.kind]
-        for span in batches.spans(
-            self._readers[task.kind],
-            task.source,
-            task.start,
-            task.end,
-            offsets=offsets,
-            minibatch=self._minibatch,
-            position=position,
-            boundaries=(*task.boundaries, *boundaries),
-            skips=skipped(lease, until),
-        ):
-            batch = Batch(lease, span.start, span.end, span.used)
-            if span.used:
-                try:
-                    records = self._enough(span.records) if mode == "train" else span.records
-                    batch.features, batch.labels = self._feed(records, mode)
-                    batch.prepared = self._prepare(batch.features)
-                except EdlError:
-                    raise
-                except (Exception, SystemExit) as error:  # the user's code: about this span
-                    raise SpanError(span.start, span.end, task.source, error) from error
-            yield batch
-
-    def _enough(self, records: Records) -> Records:
-        """A single record twice, for a mean over one that batch normalisation can compute: where it is
-        all that a source or a quarantine has left."""
-        if len(records) == 1 < self._least:
-            return take(records, np.zeros(self._least, np.int64))
-        return records
-
     def _run(self) -> None:
         most = 1
         try:
@@ -292,24 +211,21 @@ class TaskStream:
     def _watched(self, lease: Lease) -> Iterator[Batch]:
         """The minibatches of a lease, the reading of each under the eye of the keeper."""
         task, position = lease.task, lease.position
-        reading = None if task.careful else self.read(lease, position)
+        reading = None if task.careful else self.reader.read(lease, position)
         while position < lease.size:
             end = self._end_of_span(lease, position)
             if task.careful:
                 if not self._begin(lease, position, end):
                     return
-                reading = self.read(lease, position, until=end)
+                reading = self.reader.read(lease, position, until=end)
             with pulse.section(pulse.FEED, task.id, task.attempt, position, end):
                 batch = next(reading)  # type: ignore[arg-type]
             position = batch.end
             yield batch
 
     def _end_of_span(self, lease: Lease, position: int) -> int:
-        size = self._minibatch_of(lease)
-        return next(batches.cuts(position, lease.size, size, lease.task.boundaries))[1]
-
-    def _minibatch_of(self, lease: Lease) -> int:
-        return self._minibatch
+        size = self.reader.minibatch_of(lease)
+        return next(batches.split(position, lease.size, size, lease.task.boundaries))[1]
 
     def _begin(self, lease: Lease, start: int, end: int) -> bool:
         """Once nothing else is under way here, tell the master what comes; False: it need not."""
@@ -332,9 +248,3 @@ class TaskStream:
             self._hungry = False  # it may not have woken yet
             self._changed.notify_all()
             return True
-
-
-def skipped(lease: Lease, until: int | None) -> Sequence[int]:
-    """Positions that are not read."""
-    beyond = range(lease.size if until is None else until, lease.size)
-    return [*lease.task.skips, *beyond]

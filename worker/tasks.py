@@ -1,4 +1,4 @@
-"""What a definition's own functions do with tasks: metrics, predictions, callbacks, the export.
+"""Calls a definition's own functions for a task: metrics, predictions, callbacks, the export.
 
 Metric states travel as opaque bytes: the master collects one per evaluation task, and whoever gets
 the EVALUATE_END task merges them (nn/metrics.py: states add, so the merge is exact).
@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from safetensors.torch import save_file
-from torch import Tensor, nn
 
 from ..common.errors import DefinitionError, JobError
 from ..model_zoo.spec import Definition
@@ -21,29 +20,20 @@ from ..nn import metrics as streamed
 from ..nn.outputs import arrays_of
 from ..proto import master_pb2 as pb
 from . import predictions
-from .group.state import portable
-from .task_stream import Lease
-
-
-class Trained(Protocol):
-    """The model of a trainer."""
-
-    model: nn.Module
-
-    def refresh(self) -> None:
-        """Make the values of now the model's."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]: ...
+from .group.checkpoint import portable
+from .task_reader import Lease
+from .trainer import Trainer
 
 
 class DefinitionTasks:
-    """The definition's metrics, `process_predictions` and `Callbacks`, called at the right moments."""
+    """The definition's metrics, `process_predictions` and `Callbacks`, called at the right
+    moments."""
 
     def __init__(
         self, definition: Definition, *, output: str, worker: int, form: str = "npy"
     ) -> None:
         """`form`: of the predictions (predictions.py)."""
+        self.definition_file = definition.file
         self._definition = definition
         self._output = Path(output) if output else None
         self._form = form
@@ -63,7 +53,8 @@ class DefinitionTasks:
         return states
 
     def merge(self, payload: bytes) -> dict[str, Any]:
-        """The values of the merged states; `payload` as the master packs it (DESIGN of EVALUATE_END)."""
+        """The values of the merged states; `payload` as the master packs it (DESIGN of
+        EVALUATE_END)."""
         values = streamed.merge(unpack_results(payload), self._new_metrics())
         self._call("on_evaluate_end", values)
         return values
@@ -93,7 +84,7 @@ class DefinitionTasks:
         records = np.array(numbers, np.int64)
         predictions.write(self._output, task.id, task.source, records, arrays, self._form)
 
-    def train_end(self, trainer: Trained) -> None:
+    def train_end(self, trainer: Trainer) -> None:
         """Export the dense model and call on_train_end, both with the final values."""
         trainer.refresh()
         if self._output is not None:

@@ -50,7 +50,8 @@ from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
 from edl.ps.worker_client import PsClient, Pulled, PushOutcome, PushResult
-from edl.worker.servers.trainer import PsTrainer, model_spec
+from edl.worker.model import model_spec
+from edl.worker.servers.trainer import Exchange, PsTrainer
 
 SETTINGS = JobSettings(num_ps=1, use_async=True, log_level="warning")
 START_S = 60.0
@@ -96,10 +97,12 @@ def train(work: w.Work, ps: Any, spec: ModelSpec, settings: JobSettings, growing
         ps,
         spec,
         device=torch.device("cpu"),
-        ahead=pull_ahead,
-        push_pull=settings.push_brings_dense,
-        wire=settings.gradient_wire,
         compile=settings.compile,
+        exchange=Exchange(
+            ahead=pull_ahead,
+            push_pull=settings.push_brings_dense,
+            wire=settings.gradient_wire,
+        ),
     )
     if not growing:
         trainer.refresh()

@@ -24,7 +24,9 @@ from edl.nn import (
     torch_optimizer,
 )
 from edl.nn.optimizers import learning_rate
-from edl.worker.servers.trainer import PsTrainer, _seed_of, model_spec
+from edl.worker.device import seed_of
+from edl.worker.model import model_spec
+from edl.worker.servers.trainer import Exchange, PsTrainer
 
 torch.set_num_threads(1)
 STEPS = 200
@@ -82,7 +84,7 @@ def plain_torch(spec):
     optimizer = torch_optimizer(spec, model.parameters())
     for step in range(STEPS):
         features, labels = batch(step)
-        torch.manual_seed(_seed_of(SEED, 0, 1, step))
+        torch.manual_seed(seed_of(SEED, 0, 1, step))
         model.train()
         loss = loss_of(model(features), labels)
         optimizer.param_groups[0]["params"].extend(rows.new_parameters())
@@ -147,7 +149,12 @@ def test_gradients_in_fewer_bytes_learn_nearly_the_same(wire):
     for coded in ("float32", wire):
         with serving(2, spec) as client:
             trainer = PsTrainer(
-                make_model, loss_of, client, spec, device=torch.device("cpu"), wire=coded
+                make_model,
+                loss_of,
+                client,
+                spec,
+                device=torch.device("cpu"),
+                exchange=Exchange(wire=coded),
             )
             found[coded] = np.mean(run(trainer, 100)[50:])
 
@@ -184,7 +191,12 @@ def test_values_that_a_push_brings_back_are_those_of_a_pull(oracle, monkeypatch)
 
         monkeypatch.setattr(client, "pull", counted)
         trainer = PsTrainer(
-            make_model, loss_of, client, spec, device=torch.device("cpu"), push_pull=True
+            make_model,
+            loss_of,
+            client,
+            spec,
+            device=torch.device("cpu"),
+            exchange=Exchange(push_pull=True),
         )
         found = run(trainer, 40)
 
@@ -202,7 +214,8 @@ def trained(device, steps=50):
 
     spec = model_spec(without_dropout(), Adagrad(lr=0.05), SEED)
     with serving(2, spec) as client:
-        trainer = PsTrainer(without_dropout, loss_of, client, spec, device=device, ahead=True)
+        ahead = Exchange(ahead=True)
+        trainer = PsTrainer(without_dropout, loss_of, client, spec, device=device, exchange=ahead)
         losses = run(trainer, steps)
     return trainer.state_dict(), losses
 

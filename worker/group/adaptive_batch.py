@@ -1,110 +1,49 @@
-"""The minibatch of an all-reduce group that follows the goodput: `--batch_rule adaptive`.
+"""The minibatch of a group that follows the goodput: `--batch_rule adaptive`.
 
 While the group trains it measures how noisy its gradients are and how long its steps take, by
 edl.adaptive's estimator and edl.goodput's model. At fixed points it moves to the minibatch that
-promises the best goodput, from the initial size M0 to the largest that is allowed; the learning rate
-follows by AdaScale, or AdamScale for Adam and AdamW, and its schedule by the records.
+promises the best goodput, from the initial size M0 to the largest that is allowed; the learning
+rate follows by AdaScale, or AdamScale for Adam and AdamW, and its schedule by the records.
 
 All members have the same minibatch at the same step, whoever dies when:
 
-  AdaptiveBatch is a part of the group's state. Only a commit changes it, by numbers that all members
-  of the round have from one all-reduce (`Measured`), no member by its own arithmetic: so where the
-  versions are equal, so is this, and what a lost step has chosen is lost with it.
+  AdaptiveBatch is a part of the group's state. Only a commit changes it, by numbers that all
+  members of the round have from one all-reduce (`Measured`), no member by its own arithmetic: so
+  where the versions are equal, so is this, and what a lost step has chosen is lost with it.
   The choice is the first member's, since a fit may end elsewhere on another machine. It travels in
-  that all-reduce, and the round ends with the step, for slices are cut ahead.
+  that all-reduce, and the round ends with the step, for slices are read ahead.
   A round begins with the minibatch that its first member, who has the newest state, broadcasts: a
-  latecomer cuts slices before it has the state. The master need know nothing of it.
+  latecomer reads slices before it has the state. The master need know nothing of it.
 
-Of every two steps the first measures noise and the second times, so that neither is in the way of
-the other; edl.adaptive's `is_due` says which pairs. All else costs nothing, nor does a round with
-latecomers, who cannot know what is due: it measures nothing.
+follower.py measures and chooses.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import logging
-import math
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import torch
-import torch.distributed as dist
-from torch import Tensor
-
-from ...adaptive.gradient_noise_scale import (
-    EVERY,
-    FEW,
-    WARM,
-    NoiseEstimator,
-    adam_product,
-    inner_product,
-    is_due,
-)
+from ...adaptive.gradient_noise_scale import EVERY, FEW, WARM, NoiseEstimator, is_due
 from ...adaptive.scaling_rules import ada_factors, adam_factors
-from ...adaptive.step_times import Key, Times, fit, rows_of, times_of
-from ...adaptive.stopwatch import Moment, Stopwatch
-from ...common.clock import Clock
-from ...common.listen import host_of
+from ...adaptive.step_times import Key, Times, rows_of, times_of
 from ...common.settings import JobSettings
-from ...goodput.model import MIN_GAIN, GoodputFunction, GradParams, PerfParams
+from ...goodput.model import GoodputFunction, GradParams, PerfParams
 from ...nn import optimizers
-from ...proto import master_pb2 as pb
-
-if TYPE_CHECKING:
-    from .allreduce import AllReduceTrainer
-    from .slices import Slice, SliceStream
-    from .state import GroupState
-
-log = logging.getLogger(__name__)
 
 DECIDE_STEPS = 100  # between two choices; AdaptDL chooses once an epoch
-_MOST_GROWTH = 2  # at once: the model of the times knows sizes near those that were measured
-_REFIT_S = 30.0  # Pollux's interval of reports (section 4.1)
-_WARM_STEPS = 2  # of a round, not timed: DDP makes its buckets anew after the first
 
 
 def sizes(task_records: int, least: int, most: int) -> list[int]:
-    """The minibatches that may be chosen: those that cut a task of so many records evenly."""
-    even = {-(-task_records // cuts) for cuts in range(1, task_records // least + 1)}
+    """Return the minibatches that may be chosen: those that split a task of so many records
+    evenly."""
+    even = {-(-task_records // parts) for parts in range(1, task_records // least + 1)}
     return sorted({least, *(size for size in even if least <= size <= most)})
-
-
-def best(
-    goodput: GoodputFunction,
-    among: Sequence[int],
-    *,
-    nodes: int,
-    members: int,
-    present: int,
-    local: int,
-) -> tuple[int, float]:
-    """The minibatch of the best goodput, and how many times the present one's that is.
-
-    Of `among`, not above twice the present one, which stays (with 1.0) unless another promises
-    more than MIN_GAIN. `local`: most records of one forward and backward pass; 0: no bound.
-    Pollux (OSDI '21), section 4.1, eqn 13.
-    """
-    totals = np.array([present, *(s for s in among if s <= _MOST_GROWTH * present)])
-    shares = np.ceil(totals / members)
-    passes = np.ceil(shares / local) if local else np.ones_like(shares)
-    found = goodput.evaluate(nodes, members, np.ceil(shares / passes), passes - 1)
-    gains = found / found[0]
-    winner = int(gains.argmax())
-    if gains[winner] <= MIN_GAIN:
-        return present, 1.0
-    return int(totals[winner]), float(gains[winner])
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a step came to beside its gradients: the same numbers on all members.
+    """The measurements of a step: the same numbers on all members.
 
     `local` and `total`: L and T of the noise estimator, of `count` gradients. `times`: summed over
     the members, since the last of these. `chosen`: the minibatch from the next step on; 0: nothing
@@ -124,10 +63,11 @@ class Measured:
 
 
 class AdaptiveBatch:
-    """What the group knows of its minibatch: a part of the state of every member. See the module.
+    """All that the group knows of its minibatch: a part of the state of every member. See the
+    module.
 
-    `least`: M0. `most`: the largest minibatch. `local`: most records of a pass, 0: no bound. `adam`:
-    noise is measured in the space in which Adam steps.
+    `least`: M0. `most`: the largest minibatch. `local`: most records of a pass, 0: no bound.
+    `adam`: noise is measured in the space in which Adam steps.
     """
 
     def __init__(
@@ -138,7 +78,7 @@ class AdaptiveBatch:
         self.begin(0)
 
     def begin(self, version: int) -> None:
-        """Nothing is known, in a state of so many steps."""
+        """Begin anew, with nothing known, in a state of so many steps."""
         self.minibatch = self.least
         self.steps = float(version)  # of M0 that are worth as many records
         self.estimator = NoiseEstimator()
@@ -158,11 +98,12 @@ class AdaptiveBatch:
         return self.estimator.gains(self.scale)[0]
 
     def scalars(self) -> dict[str, float]:
-        """What is shown of it."""
+        """Return the minibatch and its gain, to be shown."""
         return {"minibatch": float(self.minibatch), "gain": self.gain}
 
     def lr_factor(self, records: int) -> float:
-        """Of the learning rate, for a step of so many records; 1 for M0 and for less."""
+        """Return the factor of the learning rate for a step of so many records; 1 for M0 and
+        less."""
         factors = adam_factors if self.adam else ada_factors
         return factors(self.estimator, max(1.0, records / self.least))[0]
 
@@ -180,7 +121,7 @@ class AdaptiveBatch:
         return version % 2 == 1 and self._is_due(version)
 
     def is_to_choose(self, version: int, members: int) -> bool:
-        """It is time to: after so many steps, or where the group is another one."""
+        """Whether it is time to choose: after so many steps, or where the group is another one."""
         at, for_members = self._decided
         due = version - at >= DECIDE_STEPS or members != for_members
         return due and self.estimator.samples >= FEW
@@ -248,255 +189,3 @@ def make(settings: JobSettings, optimizer: optimizers.Optimizer) -> AdaptiveBatc
         local=settings.local_batch_size,
         adam=isinstance(optimizer, optimizers.Adam | optimizers.AdamW),
     )
-
-
-class Chooser:
-    """Chooses in the background, with a model of the times that is fitted now and then.
-
-    The first fit of a process takes a second, for scipy is imported; nobody waits for it.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._fitted: tuple[float, frozenset[Key], PerfParams] | None = None
-        self._asked: tuple[int, int, int] | None = None
-        self._answer: Future[int] = Future()
-
-    def ask(self, batch: AdaptiveBatch, nodes: int, members: int) -> int:
-        """What `choose` finds; 0 while that is not known: then ask again."""
-        asked = (batch.minibatch, nodes, members)
-        if self._asked is None:
-            self._asked, self._answer = asked, Future()
-            # it goes on changing while this thinks
-            work = (self._answer, copy.deepcopy(batch), nodes, members)
-            threading.Thread(target=self._think, args=work, name="minibatch", daemon=True).start()
-        if not self._answer.done():
-            return 0
-        was, self._asked = self._asked, None
-        return self._answer.result() if was == asked else 0
-
-    def choose(self, batch: AdaptiveBatch, nodes: int, members: int) -> int:
-        """The minibatch, as `best`; 0 while nothing was timed."""
-        perf = self._perf(batch.times)
-        if perf is None:
-            return 0
-        chosen, gain = best(
-            batch.goodput(perf),
-            batch.sizes,
-            nodes=nodes,
-            members=members,
-            present=batch.minibatch,
-            local=batch.local,
-        )
-        if chosen != batch.minibatch:
-            log.info("minibatch=%d -> %d goodput=x%.2f", batch.minibatch, chosen, gain)
-        return chosen
-
-    def _think(
-        self,
-        answer: Future[int],
-        batch: AdaptiveBatch,
-        nodes: int,
-        members: int,
-    ) -> None:
-        try:
-            answer.set_result(self.choose(batch, nodes, members))
-        except Exception as error:  # noqa: BLE001 - raised where the answer is asked for
-            answer.set_exception(error)
-
-    def _perf(self, times: Mapping[Key, Times]) -> PerfParams | None:
-        """Fits anew where the group has run otherwise than before, or after a while."""
-        now, keys = self._clock.now(), frozenset(times)
-        if self._fitted is not None:
-            at, known, perf = self._fitted
-            if known == keys and now < at + _REFIT_S:
-                return perf
-        fitted = fit(times)
-        if fitted is not None:
-            self._fitted = now, keys, fitted
-        return fitted
-
-
-class Meter:
-    """Measures the steps of a round that all members have the state of; all of them call it alike."""
-
-    def __init__(
-        self,
-        state: GroupState,
-        chooser: Chooser,
-        clock: Clock,
-        *,
-        rank: int,
-        members: int,
-        nodes: int,
-    ) -> None:
-        assert state.batch is not None, "nothing is to be measured"
-        self._state, self._batch, self._chooser = state, state.batch, chooser
-        self._rank, self._members, self._nodes = rank, members, nodes
-        self._first = state.version
-        self._stopwatch = Stopwatch(clock)
-        self._times = Times()  # since the last exchange, on this member
-        self._local: list[Tensor] = []  # parts of L, on this member
-        self._count = 0  # its gradients of the step
-        self._begun: Moment | None = None  # the last pass of a step that is timed
-
-    @property
-    def minibatch(self) -> int:
-        """Of the round's steps."""
-        return self._batch.minibatch
-
-    def splits(self, number: int) -> bool:
-        """Whether the round's slice of that number (from 0) wants two passes: to measure noise alone.
-
-        Asked ahead of the steps, so it may be wrong now and then; then nothing is measured.
-        """
-        return self._members == 1 and self._batch.measures_noise(self._first + number)
-
-    @contextmanager
-    def watch(self, piece: Slice, weight: float, last: bool) -> Iterator[None]:
-        """Around one pass forward and backward of a step, whose gradients are `weight` of the mean."""
-        version = self._state.version
-        if self._batch.measures_noise(version):
-            with self._lengths(weight):
-                yield
-        elif self._is_timed(version, piece):
-            with self._timed(last):
-                yield
-        else:
-            yield
-
-    def exchange(self) -> Measured | None:
-        """When the step's mean gradients stand in `.grad`: what it came to, where it is measured."""
-        batch, version = self._batch, self._state.version
-        if not batch.measures_noise(version):
-            return None
-        self._stopwatch.collect()
-        times = torch.tensor(dataclasses.astuple(self._times), dtype=torch.float64)
-        words = torch.zeros(4 + len(times), dtype=torch.float64, device=self._device)
-        words[0] = sum(self._local, words[0])
-        words[1] = self._count
-        words[2] = self._total()
-        if self._rank == 0 and batch.is_to_choose(version, self._members):
-            words[3] = self._chooser.ask(batch, self._nodes, self._members)
-        words[4:] = times
-        self._local, self._count, self._times = [], 0, Times()
-        dist.all_reduce(words)
-        local, count, total, chosen, *sums = words.tolist()
-        shares = math.ceil(batch.minibatch / self._members)
-        passes = math.ceil(shares / batch.local) if batch.local else 1
-        return Measured(
-            local,
-            total,
-            round(count),
-            round(chosen),
-            Times(*sums),
-            (self._nodes, self._members, math.ceil(shares / passes)),
-        )
-
-    def committed(self) -> None:
-        """The step was applied."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            self._stopwatch.measure(
-                begun, self._stopwatch.mark(), lambda seconds: self._times.add_optim(seconds)
-            )
-
-    @property
-    def _device(self) -> torch.device:
-        return self._state.parameters[0].device
-
-    def _is_timed(self, version: int, piece: Slice) -> bool:
-        warm = version - self._first >= _WARM_STEPS
-        return warm and piece.total == self._batch.minibatch and self._batch.times_step(version)
-
-    @contextmanager
-    def _lengths(self, weight: float) -> Iterator[None]:
-        """The squared length of this pass's gradient.
-
-        The loss was multiplied by weight x members. With each squared length weighted by the
-        gradient's share of the records, E[L] = |G|^2 + n tr(cov) / N holds for n gradients of N
-        records in all however uneven they are: just what the estimator takes for granted.
-        """
-        parts: list[Tensor] = []
-
-        def add(parameter: Tensor) -> Callable[[Tensor], None]:
-            return lambda gradient: parts.extend(self._product(parameter, gradient))
-
-        hooks = [p.register_hook(add(p)) for p in self._state.parameters]  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if weight and parts:
-            length = torch.stack(parts).double().sum()
-            self._local.append(length / (weight * self._members**2))
-            self._count += 1
-
-    def _total(self) -> Tensor:
-        """T, of the mean gradient: this member's share, for all hold it."""
-        parts: list[Tensor] = []
-        for parameter in self._state.parameters:
-            if parameter.grad is not None:
-                parts += self._product(parameter, parameter.grad, (self._rank, self._members))
-        return torch.stack(parts).double().sum()
-
-    def _product(
-        self, parameter: Tensor, gradient: Tensor, share: tuple[int, int] = (0, 1)
-    ) -> list[Tensor]:
-        if not self._batch.adam:
-            return inner_product(gradient, gradient, share=share)
-        optimizer = self._state.optimizer
-        (group,) = optimizer.param_groups
-        state = optimizer.state.get(parameter, {})
-        return adam_product(state, group, gradient, gradient, share)
-
-    @contextmanager
-    def _timed(self, last: bool) -> Iterator[None]:
-        mark, measure = self._stopwatch.mark, self._stopwatch.measure
-        computed: list[Moment] = []
-        hooks = []
-        if last and self._members > 1:
-
-            def note(gradient: Tensor) -> None:
-                computed[:] = [mark()]  # of the last gradient, in the end
-
-            hooks = [p.register_hook(note) for p in self._state.parameters]  # type: ignore[no-untyped-call]
-        begun = mark()
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if not last:
-            measure(begun, mark(), lambda seconds: self._times.add_accum(seconds))
-            return
-        self._begun = begun  # until it is committed
-        if computed:
-            measure(computed[0], mark(), lambda seconds: self._times.add_sync(seconds))
-
-
-class Follower:
-    """Brings a member's rounds their minibatch, and what measures their steps."""
-
-    def __init__(self, batch: AdaptiveBatch, clock: Clock) -> None:
-        self.batch = batch  # that of the member's state
-        self._clock = clock
-        self._chooser = Chooser(clock)
-
-    def enter(
-        self, trainer: AllReduceTrainer, stream: SliceStream, reply: pb.JoinReply, shares: int
-    ) -> None:
-        """A round begins, in torch's default process group. The stream is not started yet."""
-        state = trainer.state
-        word = torch.tensor([self.batch.minibatch], device=state.parameters[0].device)
-        dist.broadcast(word, 0)
-        stream.train_minibatch = int(word)
-        log.info("round=%d -> minibatch=%d", reply.round, stream.train_minibatch)
-        if shares < len(reply.peers):
-            return
-        nodes = len({host_of(peer.address) for peer in reply.peers})
-        trainer.meter = meter = Meter(
-            state, self._chooser, self._clock, rank=reply.rank, members=shares, nodes=nodes
-        )
-        stream.splits = meter.splits

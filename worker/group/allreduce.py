@@ -1,14 +1,15 @@
-"""Forward, backward and step of one member of an all-reduce group, by torch's DistributedDataParallel.
+"""One member's steps of an all-reduce group, by torch's DistributedDataParallel.
 
-The gradient of a minibatch is the mean over its N records: each member weighs its slice's loss by
-n / N, and DDP adds up. Beside the gradients travel a few numbers, as those of a parameter of DDP's own
-module: whether a member wants the round to end after this step, the loss of the whole minibatch,
-which buffers the forward has changed, which parameters a gradient has reached. So all members agree on
-them without another message. What a step changes of running statistics is averaged with the same weights.
+The gradient of a minibatch is the mean over its N records: each member weighs its slice's loss by n
+/ N, and DDP adds up. Beside the gradients travel a few numbers, as those of a parameter of DDP's
+own module: whether a member wants the round to end after this step, the loss of the whole
+minibatch, which buffers the forward has changed, which parameters a gradient has reached. So all
+members agree on them without another message. What a step changes of running statistics is averaged
+with the same weights.
 
-Which parameters a step uses may depend on its records. DDP waits for the gradient of each; those that
-the backward pass did not reach get one of zeros after it, together with the numbers (`_tell`). So DDP
-need not walk through the graph of each step, nor reduce a list of what it found there.
+Which parameters a step uses may depend on its records. DDP waits for the gradient of each; those
+that the backward pass did not reach get one of zeros after it, together with the numbers (`_tell`).
+So DDP need not walk through the graph of each step, nor reduce a list of what it found there.
 
 A step is applied by `commit`, once all of it is here; until then nothing of the state has changed.
 A member whose state is still on its way keeps what was reduced (`Reduced`), and applies it later.
@@ -19,9 +20,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,14 +33,14 @@ from ...nn.buffers import Buffers, NonFinite, add_changes, mean_changes
 from ...nn.embedding import tables
 from ...nn.fitness import Weights, check_loss, refuse_tables
 from ...nn.model_spec import ModelSpec
-from ..device import seed_step, to_device
-from ..servers.trainer import _seed_of, compiled
-from ..task_stream import Item
+from ..device import outputs_of, seed_of, seed_step, to_device, values_of
+from ..model import compiled
+from ..trainer import GroupTrainer
 from .slices import Slice
 from .state import GroupState
 
 if TYPE_CHECKING:
-    from .adaptive_batch import AdaptiveBatch, Measured, Meter
+    from .adaptive_batch import AdaptiveBatch, Measured  # which not every job imports
 
 # Buffers are averaged here; torch calls that option by another name from 2.12 on.
 _SYNCS = inspect.signature(DistributedDataParallel).parameters
@@ -52,7 +53,7 @@ _NO_BROADCAST: dict[str, Any] = (
 
 @dataclass
 class Reduced:
-    """What a step of the group came to: gradients by parameter, changes by buffer."""
+    """A step of the group: gradients by parameter, changes by buffer."""
 
     gradients: list[Tensor | None]
     changes: list[Tensor | None]
@@ -89,33 +90,52 @@ class _Weighted(nn.Module):
         return loss * weight, value
 
 
-class GroupTrainer:
-    """What a group does beside its steps, which is nothing where it has no servers."""
+class StepHooks:
+    """Calls within a step, for whoever takes part beside the dense parameters. Here they do
+    nothing.
 
-    model: nn.Module
-    state: GroupState
+    `tables`: names of those whose rows it brings.
+    """
 
-    def look_ahead(self, item: Item | None) -> None:
-        """After `reduce`: the stream has this next, or nothing yet."""
+    tables: Collection[str] = ()
 
-    def pass_over(self, piece: Slice) -> None:
-        """A minibatch of which no record is used."""
-        self.state.applied[piece.lease.task.id] = piece.end
-
-    def finish(self) -> None:
-        """Wait for what this member has under way beside the group."""
-
-    def settle(self) -> int:
-        """All members have finished: all call this after the same step. The version of the servers
-        that have what was pushed; 0: there are none."""
+    def words(self) -> int:
+        """Return how many numbers `tell` gives, in this round."""
         return 0
 
-    def cut(self, name: str) -> GroupState | None:
-        """Of all sides, which are settled: the group's part. None: they do not stand together."""
-        raise NotImplementedError("there are no servers")
+    def begin_part(self, prepared: Any) -> None:
+        """Before a forward pass, with what `prepare` made of its features."""
+
+    def before_all_reduce(self) -> None:
+        """Before the backward pass that this member's part of the step is reduced in."""
+
+    def end_part(self) -> None:
+        """After the backward pass of a part."""
+
+    def tell(self) -> Sequence[float]:
+        """Return what else all members are told, once the last backward pass is over."""
+        return ()
+
+    def hear(self, words: Sequence[float]) -> None:
+        """The sums of what all members told."""
 
 
-class AllReduceTrainer(GroupTrainer):
+class StepMeter(Protocol):
+    """A meter of the steps of a round (follower.py)."""
+
+    @property
+    def minibatch(self) -> int: ...
+
+    def watch(
+        self, piece: Slice, weight: float, last: bool
+    ) -> contextlib.AbstractContextManager[None]: ...
+
+    def exchange(self) -> Measured | None: ...
+
+    def committed(self) -> None: ...
+
+
+class AllReduceTrainer(GroupTrainer[Reduced]):
     """One member's model. `enter` before the steps of a round, `leave` after them."""
 
     def __init__(
@@ -128,16 +148,19 @@ class AllReduceTrainer(GroupTrainer):
         compile: bool = False,
         warmup_steps: int = 0,
         batch: AdaptiveBatch | None = None,
+        hooks: StepHooks | None = None,
     ) -> None:
         """`warmup_steps`: over which the learning rate goes where `follow` says. `batch`: the
         minibatch, where it follows the goodput.
 
-        Raises DefinitionError for a model with tables, which only servers hold.
+        Raises DefinitionError for a model with tables that `hooks` do not bring: servers hold them.
         """
         self.model = make_model().to(device)
-        self._check(list(tables(self.model)))
+        self._hooks = hooks or StepHooks()
+        if names := [name for name in tables(self.model) if name not in self._hooks.tables]:
+            raise DefinitionError(refuse_tables(names))
         self.state = GroupState(self.model, spec, batch)
-        self.meter: Meter | None = None  # of a round whose steps are measured
+        self.meter: StepMeter | None = None  # of a round whose steps are measured
         self._spec = spec
         self._device = device
         self._forward = compiled(self.model) if compile else self.model
@@ -148,18 +171,14 @@ class AllReduceTrainer(GroupTrainer):
         self._ddp: DistributedDataParallel | None = None
         self._world = 1
 
-    def _check(self, names: Sequence[str]) -> None:
-        if names:
-            raise DefinitionError(refuse_tables(list(names)))
-
     def follow(self, factor: float) -> None:
-        """The learning rate goes to so many times what the optimizer says."""
+        """Let the learning rate go to so many times what the optimizer says."""
         self.state.follow(factor, self._warmup_steps)
 
     def enter(self, world: int) -> None:
         """Train with so many members, in torch's default process group."""
         self._world = world
-        words = 2 + len(self._buffers.names) + len(self.state.parameters) + self._more_words()
+        words = 2 + len(self._buffers.names) + len(self.state.parameters) + self._hooks.words()
         self._ddp = DistributedDataParallel(
             _Weighted(self.model, self._forward, self._loss, self._weights, words),
             **_NO_BROADCAST,
@@ -174,14 +193,15 @@ class AllReduceTrainer(GroupTrainer):
             parameter.grad = None
 
     def reduce(self, piece: Slice, wish: bool) -> Reduced:
-        """A step's gradients, of all members. Raises NonFinite, torch's errors, or the user's.
+        """Compute a step's gradients, of all members. Raises NonFinite, torch's errors, or the
+        user's.
 
         wish: the round shall end after this step.
         """
         assert self._ddp is not None, "a step needs its round"
         task = piece.lease.task
         seed_step(
-            _seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
+            seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
         )
         if not self.model.training:
             self.model.train()
@@ -196,17 +216,17 @@ class AllReduceTrainer(GroupTrainer):
                 last = number + 1 == len(piece.parts)
                 if self._ddp.require_backward_grad_sync is not last:  # Module.__setattr__ is slow
                     self._ddp.require_backward_grad_sync = last
-                self._begin_part(prepared)
+                self._hooks.begin_part(prepared)
                 inputs = to_device(features, self._device), to_device(labels, self._device)
                 with self._watch(piece, weight, last):
                     loss, value = self._ddp(*inputs, weight * self._world)
                     mean += value * weight
                     if last:
-                        self._before_all_reduce()
+                        self._hooks.before_all_reduce()
                         earlier = [parameter.grad for parameter in self.state.parameters]
                     loss.backward()
                     if count:  # a stand-in has no gradient
-                        self._end_part()
+                        self._hooks.end_part()
                     if last:
                         words = [wish, mean, *self._buffers.changed()]
                         wishes, mean, *flags = self._tell(words, earlier)
@@ -236,7 +256,7 @@ class AllReduceTrainer(GroupTrainer):
         parameters, said = self.state.parameters, self._ddp.module.said
         missing = [p for p, was in zip(parameters, earlier, strict=True) if p.grad is was]
         frozen = [p for p in missing if not p.requires_grad]  # since the round began
-        told = [*words, *(p.grad is not None for p in parameters), *self._words()]
+        told = [*words, *(p.grad is not None for p in parameters), *self._hooks.tell()]
         sent = torch.tensor(told, dtype=said.dtype, device=said.device)
         said.grad = None
         for parameter in frozen:
@@ -249,19 +269,8 @@ class AllReduceTrainer(GroupTrainer):
         for parameter, members in zip(parameters, used, strict=True):
             if not members:
                 parameter.grad = None
-        self._hear(heard[len(words) + len(parameters) :])
+        self._hooks.hear(heard[len(words) + len(parameters) :])
         return heard[: len(words)]
-
-    def _more_words(self) -> int:
-        """How many numbers `_words` says, in this round."""
-        return 0
-
-    def _words(self) -> Sequence[float]:
-        """What else this member tells all others, once its last backward pass is over."""
-        return ()
-
-    def _hear(self, words: Sequence[float]) -> None:
-        """The sums of those."""
 
     def _watch(
         self, piece: Slice, weight: float, last: bool
@@ -270,15 +279,6 @@ class AllReduceTrainer(GroupTrainer):
         if self.meter is None:
             return contextlib.nullcontext()
         return self.meter.watch(piece, weight, last)
-
-    def _begin_part(self, prepared: Any) -> None:
-        """Before a forward pass."""
-
-    def _before_all_reduce(self) -> None:
-        """Before the backward pass that this member's part of the step is reduced in."""
-
-    def _end_part(self) -> None:
-        """After its backward pass."""
 
     @torch.no_grad()
     def commit(self, step: Reduced) -> None:
@@ -298,22 +298,24 @@ class AllReduceTrainer(GroupTrainer):
         if self.meter is not None:
             self.meter.committed()
 
+    def pass_over(self, piece: Slice) -> None:
+        """Count a minibatch of which no record is used."""
+        self.state.applied[piece.lease.task.id] = piece.end
+
     def keep(self, step: Reduced) -> Reduced:
-        """The same, untouched by the steps that follow."""
+        """Return the same, untouched by the steps that follow."""
         step.gradients = [None if g is None else g.clone() for g in step.gradients]
         return step
 
     # -- what is done alone
 
-    @torch.no_grad()
     def outputs(self, features: Any) -> Any:
         """The model's outputs in evaluation mode, on the CPU."""
-        self.model.eval()
-        return to_device(self.model(to_device(features, self._device)), torch.device("cpu"))
+        return outputs_of(self.model, features, self._device)
 
     def refresh(self) -> None:
         """The values are those of now already."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """The model's values, on the CPU."""
-        return {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
+        return values_of(self.model)

@@ -1,13 +1,13 @@
-"""How large a minibatch is, and what becomes of the learning rate, when the number of workers changes.
+"""Rules for the minibatch and the learning rate when the number of workers changes.
 
     constant   the minibatch stays as it is
-    linear     it grows and shrinks with the workers, and the learning rate with it (Goyal et al. 2017,
-               "Accurate, Large Minibatch SGD", section 2.1: "When the minibatch size is multiplied by
-               k, multiply the learning rate by k")
+    linear     it grows and shrinks with the workers, and the learning rate with it (Goyal et al.
+               2017, "Accurate, Large Minibatch SGD", section 2.1: "When the minibatch size is
+               multiplied by k, multiply the learning rate by k")
     a definition's own batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)
 
-`wanted` is the number of workers that the job began with: there the minibatch is `minibatch_size` and
-the factor of the learning rate 1.
+`wanted` is the number of workers that the job began with: there the minibatch is `minibatch_size`
+and the factor of the learning rate 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The state of torch's optimizers, weight by weight, by the servers' names of it (ps/rows/optimizers.py)."""
+"""The state of torch's optimizers, weight by weight, by the servers' names
+(ps/rows/optimizers.py)."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def get_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> tuple[int, di
 def set_state(
     optimizer: torch.optim.Optimizer, weight: Tensor, steps: int, state: dict[str, Tensor]
 ) -> None:
-    """As `get_state` told it."""
+    """Give the weight the state that `get_state` returned."""
     optimizer.state[weight].clear()
     if steps:
         counts = isinstance(optimizer, torch.optim.Adagrad | torch.optim.Adam)  # AdamW is one

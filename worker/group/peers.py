@@ -1,4 +1,4 @@
-"""How a member that lacks the state of a round gets it from one that has it, while that trains on."""
+"""Hands the state of a round to a member that lacks it, while the one that has it trains on."""
 
 from __future__ import annotations
 
@@ -89,12 +89,15 @@ class PartClient:
 
 
 class Fetch(threading.Thread):
-    """Fetches the state of a round in the background; `blob` when it is here."""
+    """Fetches the state of a round in the background; `unpack` makes it this member's."""
 
-    def __init__(self, address: str, token: str, round_: int) -> None:
+    def __init__(
+        self, address: str, token: str, round_: int, unpack: Callable[[bytes], None]
+    ) -> None:
         super().__init__(name="fetch-state", daemon=True)
-        self.blob: bytes | None = None
+        self.blob: bytes | None = None  # when it is here
         self.error: Exception | None = None
+        self.unpack = unpack
         self._address, self._token, self._round = address, token, round_
         self._over = threading.Event()
 

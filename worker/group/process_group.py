@@ -1,9 +1,9 @@
-"""torch's process group of one round: made through the master, given up at once where a member is lost.
+"""torch's process group of a round: made through the master, given up where a member is lost.
 
-The members find each other by a store whose keys live at the master, under the job's identity, so no
-member of the group has to outlive the others. gloo's operations end only with their timeout, or with
-their connections: `cut` shuts those down, so whoever waits in an all-reduce is free in a moment. nccl
-has an abort of its own.
+The members find each other by a store whose keys live at the master, under the job's identity, so
+no member of the group has to outlive the others. gloo's operations end only with their timeout, or
+with their connections: `abort` shuts those down, so whoever waits in an all-reduce is free in a
+moment. nccl has an abort of its own.
 """
 
 from __future__ import annotations
@@ -70,17 +70,19 @@ class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
 
 
 class ProcessGroup:
-    """torch's default process group, for as long as a round lasts. `cut` may come from any thread."""
+    """torch's default process group, for as long as a round lasts. `abort` may come from any
+    thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._before = _connections()
         self._made: dict[str, int] | None = None
-        self._is_cut = False
+        self._is_aborted = False
         self._making: Future[Any] = Future()
 
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
-        """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost meanwhile."""
+        """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost
+        meanwhile."""
         _choose_interface()
         with self._lock:
             self._before = _connections()  # those that members fetched parts by are not the group's
@@ -96,15 +98,15 @@ class ProcessGroup:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_OPERATION_S))
         with self._lock:
             self._made = _new(self._before)
-            if self._is_cut:  # meanwhile: not all of its connections were there yet
+            if self._is_aborted:  # meanwhile: not all of its connections were there yet
                 raise RoundOver(f"round {round_} is over")
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Whoever waits in an operation of the group gets an error now."""
         with self._lock:
-            if self._is_cut:
+            if self._is_aborted:
                 return
-            self._is_cut = True
+            self._is_aborted = True
             _settle(self._making, error=RoundOver("the round is over before its group is made"))
             for name, fd in (_new(self._before) if self._made is None else self._made).items():
                 _shut_down(name, fd)
@@ -115,9 +117,9 @@ class ProcessGroup:
         """Forget it. Whoever still waits for this member gets an error, also while something here
         refers to the group yet: gloo's connections would be open for as long."""
         if dist.is_initialized() and dist.get_backend() == "gloo":
-            self.cut()
+            self.abort()
         with self._lock:
-            self._is_cut = True
+            self._is_aborted = True
         if dist.is_initialized():
             dist.destroy_process_group()
         else:  # its making failed: the next one is called as those of the others are
@@ -126,8 +128,9 @@ class ProcessGroup:
 
 @contextlib.contextmanager
 def _made_aside(made: Future[Any]) -> Iterator[None]:
-    """Within, gloo's constructor runs in a thread, which is left to itself once `made` has failed: it
-    waits for the connections of members that died just then, beyond its timeout, and nothing wakes it."""
+    """Within, gloo's constructor runs in a thread, which is left to itself once `made` has failed:
+    it waits for the connections of members that died just then, beyond its timeout, and nothing
+    wakes it."""
     torchs, gloo = dist.distributed_c10d, dist.distributed_c10d.ProcessGroupGloo
 
     class Aside(type):

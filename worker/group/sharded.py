@@ -1,10 +1,11 @@
 """Forward, backward and step of one member whose group shards the model, by torch's fully_shard.
 
-In a forward pass each unit's parameters are gathered, in the backward pass its gradients are reduced
-and scattered: a member ends with the mean gradient of its own rows. It sends those to the rank that
-mirrors them, gets those that it mirrors itself, and then all add up five numbers, which is the vote:
-whoever gets the sum knows that everybody has all that the step needs, and makes it. Whoever does not
-get it keeps the step (`ShardedState.pending`), and makes it if the next round begins with it.
+In a forward pass each unit's parameters are gathered, in the backward pass its gradients are
+reduced and scattered: a member ends with the mean gradient of its own rows. It sends those to the
+rank that mirrors them, gets those that it mirrors itself, and then all add up five numbers, which
+is the vote: whoever gets the sum knows that everybody has all that the step needs, and makes it.
+Whoever does not get it keeps the step (`ShardedState.pending`), and makes it if the next round
+begins with it.
 
 A round's model is a new one: what was under way when the one before broke is forgotten with it.
 """
@@ -26,19 +27,20 @@ from ...nn.buffers import Buffers, NonFinite, mean_changes
 from ...nn.embedding import tables
 from ...nn.fitness import check_loss, refuse_tables
 from ...nn.model_spec import ModelSpec
-from ..device import seed_step, to_device
-from ..servers.trainer import _seed_of
-from .allreduce import GroupTrainer
-from .sharded_state import Part, Read, ShardedState, Step, fill_meta
+from ..device import outputs_of, seed_of, seed_step, to_device, values_of
+from ..trainer import GroupTrainer
+from .parts import Part, Read
+from .sharded_state import ShardedState, Step, fill_meta
 from .slices import Slice, passes_of, slice_of
 
 ShardPlan = Callable[[nn.Module], Iterable[nn.Module]]
 
 
 def units(model: nn.Module) -> list[nn.Module]:
-    """The modules that are sharded, and gathered, each as a whole: every child, of a list each entry.
+    """Return the modules that are sharded, and gathered, each as a whole.
 
-    What has no parameters is none, nor what shares one with another: those are the model's own.
+    They are the children, of a list each entry. A module without parameters is none of them, nor
+    one that shares a parameter with another: those are the model's own.
     """
     found: list[nn.Module] = []
     for child in model.children():
@@ -54,11 +56,12 @@ def units(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-class ShardedTrainer(GroupTrainer):
+class ShardedTrainer(GroupTrainer[Step]):
     """One member's part of a model. `enter` before the steps of a round, `leave` after them.
 
     `model`: the whole one, before the first round and after `refresh`. `source` reads the parts of
-    the round; `takes` is how many cuts this member was told to take in it, `agreed` how many all were.
+    the round; `takes` is how many cuts this member was told to take in it, `agreed` how many all
+    were.
     """
 
     def __init__(
@@ -72,10 +75,10 @@ class ShardedTrainer(GroupTrainer):
         most: int = 0,
         warmup_steps: int = 0,
     ) -> None:
-        """`most`: records of one forward and backward pass; 0: all of the slice. `warmup_steps`: over
-        which the learning rate goes where `follow` says.
+        """`most`: records of one forward and backward pass; 0: all of the slice. `warmup_steps`:
+        over which the learning rate goes where `follow` says.
 
-        Raises DefinitionError for a model with tables, or with parameters that cannot be cut.
+        Raises DefinitionError for a model with tables, or with parameters that cannot be split.
         """
         self.state: ShardedState = ShardedState(make_model, spec, device, warmup_steps)
         if names := list(tables(self.state.skeleton)):
@@ -94,9 +97,10 @@ class ShardedTrainer(GroupTrainer):
         self._whole: tuple[int, nn.Module] | None = None
 
     def follow(self, factor: float | None = None) -> None:
-        """The learning rate goes to so many times what the optimizer says; None: as told before."""
+        """Let the learning rate go to so many times what the optimizer says; None: as told
+        before."""
         self._factor = self._factor if factor is None else factor
-        self.state.follow(self._factor, self.state.warmup_steps)
+        self.state.ramp.follow(self._factor, self.state.version, self.state.warmup_steps)
 
     def enter(self, world: int) -> None:
         """Train with so many members, in torch's default process group: when all are here."""
@@ -128,14 +132,14 @@ class ShardedTrainer(GroupTrainer):
         self._sharded, self._weights, self._whole, self.source = None, [], None, None
 
     def reduce(self, piece: Slice, wish: bool) -> Step:
-        """A step that all can make. Raises NonFinite, torch's errors, or the user's.
+        """Compute a step that all can make. Raises NonFinite, torch's errors, or the user's.
 
         wish: the round shall end after this step.
         """
         assert self._sharded is not None, "a step needs its round"
         task = piece.lease.task
         seed_step(
-            _seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
+            seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
         )
         self._whole = None
         self._sharded.train()
@@ -164,15 +168,19 @@ class ShardedTrainer(GroupTrainer):
         return step
 
     def takes_told(self, total: float, mine: float) -> int:
-        """Cuts that all of the members were told to take."""
+        """Return how many cuts all of the members were told to take."""
         return round(mine) if total == mine * self._world else self.agreed
 
     def commit(self, step: Step) -> None:
         """Make a step."""
         self.state.apply(step)
 
+    def pass_over(self, piece: Slice) -> None:
+        """Count a minibatch of which no record is used."""
+        self.state.applied[piece.lease.task.id] = piece.end
+
     def _mean_changes(self, share: float) -> list[Tensor | None]:
-        """What the members' forward passes changed of the buffers."""
+        """Return the mean of what the members' forward passes changed of the buffers."""
         if not self._buffers.names:
             return []
         changed = torch.tensor(self._buffers.changed(), dtype=torch.uint8, device=self._device)
@@ -225,8 +233,8 @@ class ShardedTrainer(GroupTrainer):
         ]
 
     def _sum(self, told: list[float]) -> list[float]:
-        """Of all members, each of which says 1 first. Raises DistError where some are missing: an
-        operation that was given up may end without an error."""
+        """Add up the numbers of all members, each of which says 1 first. Raises DistError where
+        some are missing: an operation that was given up may end without an error."""
         said = torch.tensor(told, dtype=torch.float64, device=self._device)
         dist.all_reduce(said)
         found: list[float] = said.tolist()
@@ -243,13 +251,11 @@ class ShardedTrainer(GroupTrainer):
     @torch.no_grad()
     def outputs(self, features: Any) -> Any:
         """The model's outputs in evaluation mode, on the CPU."""
-        model = self._gathered()
-        model.eval()
-        return to_device(model(to_device(features, self._device)), torch.device("cpu"))
+        return outputs_of(self._gathered(), features, self._device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The whole model's values, on the CPU."""
-        return {n: t.detach().cpu().clone() for n, t in self._gathered().state_dict().items()}
+        return values_of(self._gathered())
 
     def _gathered(self) -> nn.Module:
         if self._whole is None or self._whole[0] != self.state.version:

@@ -1,29 +1,28 @@
 """A member's slices of its round's minibatches.
 
-All members of a round are given the same tasks, and cut the same minibatches out of them; of the N
-records of a minibatch that are used, rank r of R takes the positions [r * N // R, (r + 1) * N // R),
-with R as small as it takes for each slice to have two. So the minibatch is the same whoever trains, and
-each record is in one slice. A member whose slice is empty computes on the first records with the weight
-0, since it must take part in the step; so do those of the ranks from R on, and those whose state is not
-there yet.
+All members of a round are given the same tasks, and split them into the same minibatches; of the N
+records of a minibatch that are used, rank r of R takes the positions [r * N // R, (r + 1) * N //
+R), with R as small as it takes for each slice to have two. So the minibatch is the same whoever
+trains, and each record is in one slice. A member whose slice is empty computes on the first records
+with the weight 0, since it must take part in the step; so do those of the ranks from R on, and
+those whose state is not there yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...common.errors import EdlError
-from ...common.order import order, part_of
-from ...data.reader import RecordReader, take
+from ...common.order import part_of
+from ...data.reader import take
 from ...master.client import MasterClient
 from ...proto import master_pb2 as pb
 from .. import batches
-from ..batches import SpanError
-from ..task_stream import Batch, Lease, TaskStream, skipped
+from ..batches import user_code
+from ..task_reader import Batch, Lease, TaskReader, skipped
 
 _LEAST = 2  # records of a slice, or of a stand-in: batch normalisation needs two
 
@@ -35,8 +34,8 @@ def slice_of(records: int, rank: int, shares: int) -> range:
 
 
 def passes_of(records: int, most: int) -> int:
-    """Forward and backward passes over a slice, each of at most `most` records (0: of all), or of one
-    more where that leaves none alone."""
+    """Forward and backward passes over a slice, each of at most `most` records (0: of all), or of
+    one more where that leaves none alone."""
     passes = -(-records // most) if most else 1
     return min(passes, max(1, records // _LEAST)) if most > 1 else passes
 
@@ -45,8 +44,8 @@ def passes_of(records: int, most: int) -> int:
 class Slice(Batch):
     """A member's part of a minibatch: `used` records of the `total` that are used in all.
 
-    `parts`: features, labels, how many records count, and what `prepare` made of the features, of one
-    forward and backward pass each.
+    `parts`: features, labels, how many records count, and what `prepare` made of the features, of
+    one forward and backward pass each.
     """
 
     total: int = 0
@@ -71,30 +70,22 @@ class RoundLeases:
         self._master.begins(task, attempt, start, end, self._round)
 
 
-class SliceStream(TaskStream):
-    """The stream of one round: train tasks come as slices, others whole."""
+class SliceReader:
+    """Reads a member's slices of the minibatches of a round's train tasks; other tasks whole."""
 
-    def __init__(
-        self,
-        leases: RoundLeases,
-        readers: Mapping[int, RecordReader],
-        feed: Callable[[Any, str], tuple[Any, Any]],
-        *,
-        rank: int,
-        shares: int,
-        most: int,
-        **settings: Any,
-    ) -> None:
-        """`shares`: R, the ranks that have slices. `most`: records of one forward and backward pass; 0: all of the slice."""
-        super().__init__(leases, readers, feed, **settings)
+    def __init__(self, whole: TaskReader, *, rank: int, shares: int, most: int) -> None:
+        """`shares`: R, the ranks that have slices. `most`: records of one forward and backward
+        pass; 0: all of the slice."""
+        self._whole = whole
         self._rank, self._shares, self._most = rank, shares, most
-        # What an adaptive minibatch changes before the stream is started:
-        self.train_minibatch = self._minibatch
+        # What an adaptive minibatch changes before anything is read:
+        self.train_minibatch = whole.minibatch
         self.splits: Callable[[int], bool] = lambda number: False  # a slice into two passes
         self._number = 0  # of the next slice that counts
 
-    def _minibatch_of(self, lease: Lease) -> int:
-        return self.train_minibatch if lease.task.kind == pb.TRAIN else self._minibatch
+    def minibatch_of(self, lease: Lease) -> int:
+        """Return how many records a minibatch of the task has, of all members together."""
+        return self.train_minibatch if lease.task.kind == pb.TRAIN else self._whole.minibatch
 
     def read(
         self,
@@ -103,43 +94,37 @@ class SliceStream(TaskStream):
         boundaries: Sequence[int] = (),
         until: int | None = None,
     ) -> Iterator[Batch]:
+        """Read the slices of a lease from `position` on, as TaskReader.read. Raises SpanError."""
         if lease.task.kind != pb.TRAIN:
-            yield from super().read(lease, position, boundaries, until)
+            yield from self._whole.read(lease, position, boundaries, until)
             return
         task = lease.task
-        reader = self._readers[task.kind]
-        offsets = order(self._seed, task.epoch, task.id, lease.size, self._shuffle)
         stops = (*task.boundaries, *boundaries)
         unused = np.zeros(lease.size, dtype=bool)
         unused[skipped(lease, until)] = True
         kept = np.zeros(lease.size, dtype=bool)
-        pieces = []
-        for start, end in batches.cuts(position, lease.size, self.train_minibatch, stops):
+        pieces = list(batches.split(position, lease.size, self.train_minibatch, stops))
+        counts = []
+        for start, end in pieces:
             used = start + np.flatnonzero(~unused[start:end])
             mine = slice_of(len(used), self._rank, self._shares)
             # Who has none needs something to stand in.
             kept[used[mine.start : mine.stop] if mine else used[:_LEAST]] = True
-            pieces.append((start, end, len(used), len(mine)))
+            counts.append((len(used), len(mine)))
         spans = batches.spans(
-            reader,
+            self._whole.readers[task.kind],
             task.source,
             task.start,
             task.end,
-            offsets=offsets,
-            minibatch=self.train_minibatch,
-            position=position,
-            boundaries=stops,
+            offsets=self._whole.offsets(lease),
+            pieces=pieces,
             skips=np.flatnonzero(~kept),
         )
-        for span, (start, end, total, count) in zip(spans, pieces, strict=True):
-            piece = Slice(lease, start, end, count, total=total)
-            try:
+        for span, (total, count) in zip(spans, counts, strict=True):
+            piece = Slice(lease, span.start, span.end, count, total=total)
+            with user_code(span.start, span.end, task.source):
                 piece.parts = list(self._parts(span.records, bool(count)))
-                self._number += bool(total)
-            except EdlError:
-                raise
-            except (Exception, SystemExit) as error:  # the user's code: about this span
-                raise SpanError(start, end, task.source, error) from error
+            self._number += bool(total)
             yield piece
 
     def _parts(self, records: Any, counts: bool) -> Iterator[tuple[Any, Any, int, Any]]:
@@ -150,5 +135,5 @@ class SliceStream(TaskStream):
         for number in range(passes if count else 0):
             part = part_of(0, count, number, passes)
             mine = take(records, np.arange(part.start, part.stop))
-            features, labels = self._feed(self._enough(mine), "train")
-            yield features, labels, len(part) if counts else 0, self._prepare(features)
+            features, labels, prepared = self._whole.fed(mine, "train")
+            yield features, labels, len(part) if counts else 0, prepared

@@ -1,14 +1,14 @@
-"""The worker's loop: take the next minibatch, compute, push, report what was applied.
+"""The loop of a worker whose model is on servers: take a minibatch, compute, push, report.
 
-One incarnation of a worker is one `Worker`. Its books are the leases' positions: a position moves
+One incarnation of a worker is one `Worker`. Its account is the leases' positions: a position moves
 only when all servers have acknowledged the span, and reports carry nothing else. Pipeline: the
 stream reads ahead in its thread, the next pull and the last pushes run in others while this thread
 computes. At most `push_window` pushes are sent and not yet acknowledged; acknowledgements are taken
 in the order of the spans, and each is followed to its end before the next is looked at.
 
 What ends a lease early, or sends it back:
-  fenced      a server or the master knows a newer attempt: drop the lease, say nothing. What was sent
-              behind it is of no account: no server applies it.
+  fenced      a server or the master knows a newer attempt: drop the lease, say nothing. What was
+              sent behind it is of no account: no server applies it.
   gap         a server lacks earlier spans, or has a part of this one (it was replaced, and stands
               where its snapshot does): compute again from where it stands, then go on. The
               exception is a push that was sent while others were under way: it may only have met
@@ -23,28 +23,25 @@ What ends a lease early, or sends it back:
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ...common import faults
-from ...common.clock import Clock
 from ...common.errors import EdlError, Fenced, NotPinned
 from ...master.client import MasterClient
 from ...proto import master_pb2 as pb
 from ...ps.worker_client import PushOutcome, PushResult
-from .. import pulse
-from ..batches import SpanError
-from ..task_stream import BadSpan, Batch, EndOfTask, Lease, TaskStream
-from ..tasks import Trained
-from .trainer import Gradients, PsTrainer
+from .. import pulse, reports
+from ..batches import SpanError, user_code
+from ..reports import Status
+from ..task_reader import Batch, Lease
+from ..task_stream import BadSpan, EndOfTask, Item, TaskStream
+from ..trainer import Beat, Gradients, ServerTrainer, Tasks
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -52,24 +49,6 @@ Result = TypeVar("Result")
 _SECTIONS = {pb.TRAIN: pulse.STEP, pb.EVALUATE: pulse.EVALUATE, pb.PREDICT: pulse.PREDICT}
 _SOON_S = 0.02  # what is read within this is not waited for
 _ASK_S = 5.0  # for one question to the master before an error ends this worker
-
-
-class Tasks(Protocol):
-    """What a definition does with tasks other than training (worker/tasks.py)."""
-
-    def evaluate(self, lease: Lease, outputs: Any, labels: Any) -> None: ...
-
-    def evaluated(self, lease: Lease) -> bytes: ...
-
-    def merge(self, payload: bytes) -> dict[str, Any]: ...
-
-    def predict(self, lease: Lease, outputs: Any, records: int) -> None: ...
-
-    def predicted(self, lease: Lease) -> None: ...
-
-    def train_end(self, trainer: Trained) -> None: ...
-
-    def task_end(self, lease: Lease) -> None: ...
 
 
 @dataclass
@@ -86,44 +65,36 @@ class Worker:
     """One incarnation: leases, computes, pushes and reports until the master says that all is done.
 
     `run` returns when all is done or the worker was drained, and raises Fenced when the master has
-    declared it lost. `scalars` (loss, records_per_s) and `progress` are read by the heartbeat thread.
+    declared it lost. A Member (trainer.py).
     """
 
     def __init__(
         self,
         master: MasterClient,
         stream: TaskStream,
-        trainer: PsTrainer,
+        trainer: ServerTrainer,
         tasks: Tasks,
+        status: Status,
         *,
-        clock: Clock,
         pull_ahead: int,
-        log_loss_steps: int,
         push_window: int = 1,
-        on_step: Callable[[float, int], None] = lambda loss, records: None,
         on_gradients: Callable[[Batch, float | None], None] = lambda batch, loss: None,
-        definition_file: str = "",
     ) -> None:
+        """`pull_ahead`: pulls under way while a minibatch computes, 0 or 1. `push_window`: pushes
+        that may lack their acknowledgement. `on_gradients(batch, loss)` before each push."""
+        self.status = status
         self._master = master
         self._stream = stream
         self._trainer = trainer
         self._tasks = tasks
-        self._clock = clock
         self._pull_ahead = pull_ahead
-        self._log_loss_steps = log_loss_steps
-        self._on_step = on_step
         self._on_gradients = on_gradients
-        self._definition_file = definition_file
         self._push_window = push_window
         self._pool = ThreadPoolExecutor(1 + push_window, thread_name_prefix="pull-push")
         self._pending: deque[_Pending] = deque()
         self._draining = threading.Event()
         self._fenced = threading.Event()
         self._steps = 0
-        self._rate = _Rate(clock)
-        self.loss: float | None = None
-        self.state = "starting"
-        self.number = 0  # of no round: a worker of servers is in none
 
     # -- for the heartbeat thread and signal handlers
 
@@ -137,22 +108,14 @@ class Worker:
         self._fenced.set()
         self._stream.close()
 
-    def progress(self) -> list[pb.Progress]:
-        return [
+    def beat(self) -> Beat:
+        """Return what the heartbeat tells."""
+        progress = [
             pb.Progress(task=h.task.id, attempt=h.task.attempt, position=h.position)
             for h in self._stream.held()
             if h.position > h.task.position
         ]
-
-    def scalars(self) -> dict[str, float]:
-        values = {"records_per_s": self._rate.per_s()}
-        if self.loss is not None:
-            values["loss"] = self.loss
-        return values
-
-    @property
-    def version(self) -> int:
-        return self._trainer.version
+        return Beat(progress, self._trainer.version, self.status.scalars())
 
     # -- the loop
 
@@ -174,7 +137,7 @@ class Worker:
             self._settle()
             if self._draining.is_set():
                 self._hand_back()
-            self._master.send_reports(self.state)
+            self._master.send_reports(self.status.state)
         except Fenced:
             raise
         except EdlError as error:
@@ -192,12 +155,12 @@ class Worker:
     def _is_lost(self) -> bool | None:
         """None: the master does not say."""
         try:
-            reply = self._master.heartbeat(state=self.state, patience_s=_ASK_S)
+            reply = self._master.heartbeat(state=self.status.state, patience_s=_ASK_S)
         except EdlError:
             return None
         return self._fenced.is_set() or bool(reply.fenced)
 
-    def _next(self) -> Any:
+    def _next(self) -> Item | None:
         item = self._stream.next(timeout_s=0.0)
         if item is None and not self._stream.ended:
             # Nothing is ready: settle all pushes now, so that their task can be reported and the
@@ -205,8 +168,8 @@ class Worker:
             self._settle()
             item = self._stream.next(_SOON_S)
         if item is None and not self._stream.ended:
-            self.state = "waiting"
-            self._master.send_reports(self.state)
+            self.status.state = "waiting"
+            self._master.send_reports(self.status.state)
             item = self._stream.next()
         return item
 
@@ -215,10 +178,10 @@ class Worker:
         try:
             match lease.task.kind:
                 case pb.TRAIN:
-                    self.state = "training"
+                    self.status.state = "training"
                     self._train(batch)
                 case pb.EVALUATE:
-                    self.state = "evaluating"
+                    self.status.state = "evaluating"
                     self._settle()
                     if batch.used:
                         faults.point("worker.evaluate", task=lease.task.id)
@@ -226,7 +189,7 @@ class Worker:
                         self._guard(batch, lambda: tasks.evaluate(lease, outputs, batch.labels))
                     self._used(batch)
                 case pb.PREDICT:
-                    self.state = "predicting"
+                    self.status.state = "predicting"
                     self._settle()
                     if batch.used:
                         outputs = self._outputs(batch)
@@ -238,7 +201,7 @@ class Worker:
         except NotPinned as error:
             log.info("task=%d -> handed back reason=%r", lease.task.id, str(error))
             self._give_back(lease)
-            self._master.send_reports(self.state)
+            self._master.send_reports(self.status.state)
 
     def _outputs(self, batch: Batch) -> Any:
         return self._guard(
@@ -253,37 +216,16 @@ class Worker:
         self._settle()
         if lease.void:
             return
-        task = lease.task
-        result = b""
         try:
-            with pulse.section(pulse.END, task.id, task.attempt, lease.size, lease.size):
-                match task.kind:
-                    case pb.EVALUATE:
-                        result = self._tasks.evaluated(lease)
-                    case pb.PREDICT:
-                        self._tasks.predicted(lease)
-                    case pb.EVALUATE_END:
-                        result = json.dumps(self._tasks.merge(task.payload)).encode()
-                    case pb.TRAIN_END:
-                        self._tasks.train_end(self._trainer)
-                self._tasks.task_end(lease)
-        except EdlError:
-            raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code, and about no record
-            self._fail(lease, SpanError(lease.size, lease.size, task.source, error))
+            result = reports.end_task(lease, self._tasks, self._trainer)
+        except SpanError as error:
+            self._fail(lease, error)
             return
-        report = pb.ReportTaskRequest(
-            task=task.id,
-            attempt=task.attempt,
-            done=True,
-            records=lease.used,
-            result=result,
-            slot_map_version=lease.servers_version,
-        )
+        report = reports.done(lease, result, lease.servers_version)
         self._master.report_later(report, lambda accepted: _log_end(lease, accepted))
         self._stream.forget(lease)
-        if task.kind != pb.TRAIN:  # its result is waited for
-            self._master.send_reports(self.state)
+        if lease.task.kind != pb.TRAIN:  # its result is waited for
+            self._master.send_reports(self.status.state)
 
     # -- training
 
@@ -382,7 +324,7 @@ class Worker:
         start = min(position, batch.start)
         log.info("task=%d -> rewind from=%d to=%d", batch.lease.task.id, batch.start, start)
         stops = (batch.start, batch.end, position)
-        for again in self._stream.read(batch.lease, start, stops):
+        for again in self._stream.reader.read(batch.lease, start, stops):
             if again.start >= batch.end or batch.lease.void or self._fenced.is_set():
                 return
             gradients = self._gradients(again)
@@ -392,70 +334,51 @@ class Worker:
         self._used(batch)
         if gradients.loss is None:
             return
-        self.loss = gradients.loss
         self._steps += 1
-        self._on_step(gradients.loss, batch.used)
-        if self._steps % self._log_loss_steps == 0:
+        self.status.step(gradients.loss, batch.used)
+        if self.status.is_logged(self._steps):
             log.info(
                 "step=%d version=%d loss=%.5g records_per_s=%.0f",
                 self._steps,
-                self.version,
+                self._trainer.version,
                 gradients.loss,
-                self._rate.per_s(),
+                self.status.rate.per_s(),
             )
 
     def _used(self, batch: Batch) -> None:
         if batch.end > batch.lease.position:
             batch.lease.position = batch.end
             batch.lease.used += batch.used
-            self._rate.add(batch.used)
+            self.status.rate.add(batch.used)
 
     # -- ends of leases
 
     def _guard(self, batch: Batch, compute: Callable[[], Result]) -> Result:
         """Run the user's code on one minibatch; what it raises becomes a SpanError."""
-        task = batch.lease.task
-        kind = _SECTIONS[task.kind]
-        try:
-            with pulse.section(kind, task.id, task.attempt, batch.start, batch.end):
-                return compute()
-        except EdlError:
-            raise
-        except (Exception, SystemExit) as error:  # the user's model or loss: about this span
-            raise SpanError(batch.start, batch.end, batch.lease.task.source, error) from error
+        task, start, end = batch.lease.task, batch.start, batch.end
+        with (
+            pulse.section(_SECTIONS[task.kind], task.id, task.attempt, start, end),
+            user_code(start, end, task.source),
+        ):
+            return compute()
 
     def _fail(self, lease: Lease, error: SpanError) -> None:
         """Report a failed span; the master decides whether to try again or to quarantine."""
         if lease.void:
             return
-        cause = error.error
-        text = f"{type(cause).__name__}: {cause}{_place(cause, self._definition_file)}"
-        trace = "".join(traceback.format_exception(cause))
-        log.warning(
-            "task=%d source=%s positions=%d-%d -> failed error=%r",
-            lease.task.id,
-            error.source,
-            error.start,
-            error.end,
-            text,
-        )
-        failure = pb.Failure(
-            start=error.start, end=error.end, source=error.source, error=text, traceback=trace
-        )
-        if error.record is not None:
-            failure.record = error.record
+        failure = reports.failure(lease, error, self._tasks.definition_file)
         self._master.report_failed(lease.task.id, lease.task.attempt, failure, records=lease.used)
         self._stream.forget(lease)
 
     def _hand_back(self) -> None:
-        self.state = "draining"
-        # The master may have leased what no reply has brought yet: that this end is in order it must
-        # know before it sees the process end.
-        self._master.heartbeat(state=self.state)
+        self.status.state = "draining"
+        # The master may have leased what no reply has brought yet: that this end is in order it
+        # must know before it sees the process end.
+        self._master.heartbeat(state=self.status.state)
         for lease in self._stream.held():
             self._give_back(lease)
             log.info("task=%d position=%d -> handed back", lease.task.id, lease.position)
-        self._master.send_reports(self.state)
+        self._master.send_reports(self.status.state)
 
     def _give_back(self, lease: Lease) -> None:
         task = lease.task
@@ -480,35 +403,3 @@ def _log_end(lease: Lease, accepted: bool) -> None:
         lease.used,
         "done" if accepted else "refused",
     )
-
-
-def _place(error: BaseException, definition_file: str) -> str:
-    """Where in the definition, or in a file beside it, the error was raised: " (file:line)" or ""."""
-    folder = os.path.dirname(definition_file)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if folder and f.filename.startswith(folder + os.sep)]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-
-
-class _Rate:
-    """Records per second over the last few seconds."""
-
-    def __init__(self, clock: Clock, window_s: float = 5.0) -> None:
-        self._clock = clock
-        self._window_s = window_s
-        self._since = clock.now()
-        self._records = 0
-        self._last = 0.0
-
-    def add(self, records: int) -> None:
-        self._records += records
-
-    def per_s(self) -> float:
-        """Called by the heartbeat; closes the window when it is full."""
-        passed = self._clock.now() - self._since
-        if passed >= self._window_s:
-            self._last = self._records / passed
-            self._since, self._records = self._clock.now(), 0
-        elif not self._last and passed > 0.5:
-            return self._records / passed
-        return self._last

@@ -1,4 +1,4 @@
-"""What a worker of a --deterministic job computed, and on what: the workers' half of `edl replay`.
+"""The trace of a worker of a --deterministic job: what it computed, on what; for `edl replay`.
 
 <job>/trace/worker-INDEX-INCARNATION.jsonl: a line for each minibatch whose gradients were computed,
 written before they are pushed: the span and where its records are, and of each pull that it saw the
@@ -14,7 +14,7 @@ from typing import Any
 
 from ...ps.books.trace import Lines
 from ...ps.worker_client import PsClient, Pulled
-from ..task_stream import Batch
+from ..task_reader import Batch
 
 
 class TracedClient(PsClient):

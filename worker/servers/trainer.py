@@ -15,14 +15,10 @@ Shape suffixes: N records, U unique ids, D row dimension.
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
-import shutil
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,78 +27,46 @@ from torch import Tensor, nn
 
 from ...kernels.ids import finite
 from ...nn.buffers import Buffers, NonFinite
-from ...nn.embedding import Embedding, tables
 from ...nn.fitness import Weights, check_loss
-from ...nn.model_spec import DenseSpec, ModelSpec
-from ...nn.optimizers import Optimizer
+from ...nn.model_spec import ModelSpec
 from ...ps.books.ledger import Span
 from ...ps.wire import quantize
 from ...ps.worker_client import PsClient, Pulled, PushResult
-from ..device import Link, seed_step, to_device
+from ..device import Link, outputs_of, seed_of, seed_step, to_device, values_of
+from ..model import compiled, dense_tensors
+from ..trainer import Gradients, Pull
 from .ids import Unique
 from .rows import Ids, TableRows, Values
 
-log = logging.getLogger(__name__)
-
-
-@dataclass
-class Gradients:
-    """What one minibatch pushes, and the versions (by shard) that it was computed on.
-
-    `lost`: by dense tensor, what this push added to what its codes have lost so far.
-    """
-
-    versions: list[int]
-    dense: dict[str, Values] = field(default_factory=dict)
-    rows: dict[str, tuple[Ids, Values]] = field(default_factory=dict)
-    loss: float | None = None
-    lost: dict[str, Values] = field(default_factory=dict)
-
 
 @dataclass(frozen=True)
-class _Pull:
-    """A pull's rows and versions; `dense`: whether it brought the dense values too."""
+class Exchange:
+    """How a trainer and its servers exchange values.
 
-    pulled: Pulled
-    dense: bool
-
-
-def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
-    """The tensors that live on the servers: name -> (tensor, "parameter" or "buffer").
-
-    Integer buffers (BatchNorm's num_batches_tracked) stay with the worker: no value that `forward`
-    uses depends on them unless momentum is None. So do frozen parameters that are no floats.
+    `get_model_steps`: steps between two pulls of the dense values. `ahead`: pulls may run while the
+    model computes, so they land in a copy (`_landed`) and become the model's in `begin`; otherwise
+    they land in the model's own arrays. `push_pull`: a push brings the dense values of its version
+    back in the same round trip; for versions of one push each, and not together with `ahead`.
+    `wire`: how gradients travel. `patience_s` bounds every wait for the servers.
     """
-    found: dict[str, tuple[Tensor, str]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point():
-            found[name] = (parameter, "parameter")
-    persistent = set(model.state_dict(keep_vars=True))
-    for name, buffer in model.named_buffers():
-        if name in persistent and buffer.is_floating_point():
-            found[name] = (buffer, "buffer")
-    return found
 
+    get_model_steps: int = 1
+    ahead: bool = False
+    push_pull: bool = False
+    wire: str = "float32"
+    patience_s: float = 120.0
 
-def model_spec(model: nn.Module, optimizer: Optimizer, seed: int) -> ModelSpec:
-    """What the servers must know of the model."""
-    dense = tuple(
-        DenseSpec(name, tuple(tensor.shape), kind)
-        for name, (tensor, kind) in dense_tensors(model).items()
-    )
-    return ModelSpec(dense, tuple(tables(model).values()), optimizer, seed)
+    def __post_init__(self) -> None:
+        if self.push_pull and (self.ahead or self.get_model_steps > 1):
+            raise ValueError("push_pull writes to the model's values, which `ahead` still uses")
 
 
 class PsTrainer:
     """One model on the servers. Not thread-safe, but for `prepare` and the pulls it starts itself.
 
     `make_model` gives the same first values whenever it is called: servers that have not been told
-    the model are told those. `ahead`: pulls may run while the model computes, so they land in a copy
-    (`_landed`) and become the model's in `begin`; otherwise they land in the model's own arrays.
-    `push_pull`: a push brings the dense values of its version back in the same round trip; for
-    versions of one push each, and not together with `ahead`. `wire`: how gradients travel.
-    `compile`: the training forward is compiled by torch, all but the tables. `patience_s` bounds
-    every wait for the servers.
+    the model are told those. `compile`: the training forward is compiled by torch, all but the
+    tables.
     """
 
     def __init__(
@@ -113,15 +77,9 @@ class PsTrainer:
         spec: ModelSpec,
         *,
         device: torch.device,
-        get_model_steps: int = 1,
-        ahead: bool = False,
-        push_pull: bool = False,
-        wire: str = "float32",
         compile: bool = False,
-        patience_s: float = 120.0,
+        exchange: Exchange = Exchange(),
     ) -> None:
-        if push_pull and (ahead or get_model_steps > 1):
-            raise ValueError("push_pull writes to the model's values, which `ahead` still uses")
         self._make_model = make_model
         self.model = make_model().to(device)
         self._forward = compiled(self.model) if compile else self.model
@@ -131,13 +89,11 @@ class PsTrainer:
         self._spec = spec
         self._device = device
         self._link = Link(device)
-        self._get_model_steps = get_model_steps
-        self._push_pull = push_pull
-        self._wire = wire
+        self._exchange = exchange
+        self._patience_s = exchange.patience_s
         self._residual: dict[str, Values] = {}  # what the codes of dense tensors have lost so far
-        self._patience_s = patience_s
         self._steps_since_pull = 0
-        self._rows = TableRows(self.model, ps, self._link, patience_s)
+        self._rows = TableRows(self.model, ps, self._link, self._patience_s)
         self._tensors = dense_tensors(self.model)
         self._parameters = list(self.model.parameters())
         self._host: dict[str, Values] = {}
@@ -145,15 +101,17 @@ class PsTrainer:
             host = self._host[name] = _float32(tensor)
             if kind == "parameter" and device.type == "cpu" and tensor.dtype == torch.float32:
                 tensor.data = torch.from_numpy(host)
-        # A buffer of another type than float32 is not touched while the servers' value stays the same.
+        # A buffer of another type than float32 is touched only when the servers' value changes.
         held = [name for name, (_, kind) in self._tensors.items() if kind == "buffer"]
         self._buffers = Buffers(self.model, held)
         self._buffers.begin()
         self._told = {name: self._host[name].copy() for name in self._buffers.names}
-        self._landed = {n: v.copy() for n, v in self._host.items()} if ahead else self._host
+        self._landed = (
+            {n: v.copy() for n, v in self._host.items()} if exchange.ahead else self._host
+        )
         self._landing = threading.RLock()  # one dense pull at a time writes to `_landed`
         self._changed: set[str] = set()  # in `_landed`, not yet the model's
-        ps.agree(spec, timeout_s=patience_s)
+        ps.agree(spec, timeout_s=self._patience_s)
         self._cut = ""  # whose values `_landed` holds; "" is the present
         self._known: list[int] | None = None  # versions of the model's values, by shard
 
@@ -171,18 +129,19 @@ class PsTrainer:
         prepared: Mapping[str, Unique],
         pool: Executor,
         after: Collection[Future[PushResult]] = (),
-    ) -> Future[_Pull]:
+    ) -> Future[Pull]:
         """Pull what a coming batch needs while this one computes, once those pushes have ended."""
         dense = self._dense_due(computing=1)
 
-        def pull() -> _Pull:
+        def pull() -> Pull:
             wait(after)
             return self._pull(prepared, "", dense)
 
         return pool.submit(pull)
 
-    def begin(self, prepared: Mapping[str, Unique], ahead: _Pull | None) -> _Pull:
-        """Make the newest parameters (or those pulled ahead) the model's; returns the pulled rows."""
+    def begin(self, prepared: Mapping[str, Unique], ahead: Pull | None) -> Pull:
+        """Make the newest parameters (or those pulled ahead) the model's; returns the pulled
+        rows."""
         if ahead is None or self._cut:
             ahead = self._pull(prepared, "", self._dense_due())
         self._install(ahead)
@@ -193,17 +152,17 @@ class PsTrainer:
         features: Any,
         labels: Any,
         prepared: Mapping[str, Unique],
-        pull: _Pull,
+        pull: Pull,
         stream: tuple[int, ...],
     ) -> Gradients:
-        """Gradients of one minibatch on the parameters that `begin` made the model's.
+        """Return the gradients of one minibatch on the parameters that `begin` made the model's.
 
         `stream` seeds torch's generator: dropout masks are a function of the span, so that a span
         computed again, by anybody, is the same one. Raises NonFinite.
         """
         self._steps_since_pull += 1
         assert self._loss is not None, "a definition without loss leases no training task"
-        seed_step(_seed_of(self._spec.seed, *stream), self._device)
+        seed_step(seed_of(self._spec.seed, *stream), self._device)
         if not self.model.training:
             self.model.train()
         for parameter in self._parameters:
@@ -224,12 +183,13 @@ class PsTrainer:
         for name, values in [*result.dense.items(), *((n, v) for n, (_, v) in result.rows.items())]:
             if not finite(values):
                 raise NonFinite(f"the gradient of {name!r} is not finite (the loss is {value:g})")
-        if self._wire != "float32":
+        if self._exchange.wire != "float32":
             self._round(result, stream)
         return result
 
     def _dense_gradients(self) -> dict[str, Values]:
-        """Gradients of parameters and changes of buffers, by name; where there are none, nothing."""
+        """Gradients of parameters and changes of buffers, by name; where there are none,
+        nothing."""
         found = {
             name: tensor.grad
             for name, (tensor, kind) in self._tensors.items()
@@ -249,13 +209,13 @@ class PsTrainer:
             flat = values.reshape(-1)
             residual = self._residual.setdefault(name, np.zeros_like(flat))
             lost = gradients.lost[name] = np.empty_like(flat)
-            quantize.carry(flat, residual, lost, self._wire)
+            quantize.carry(flat, residual, lost, self._exchange.wire)
         for name, (ids_U, sums_UD) in gradients.rows.items():
-            seed = _seed_of(self._spec.seed, *stream, name)
-            quantize.round_rows(sums_UD, ids_U, seed, self._wire)
+            seed = seed_of(self._spec.seed, *stream, name)
+            quantize.round_rows(sums_UD, ids_U, seed, self._exchange.wire)
 
     def withdraw(self, gradients: Gradients) -> None:
-        """They were not applied, and will not be: their codes have lost nothing.
+        """Take back gradients that will not be applied: their codes have lost nothing.
 
         Where some of the shards did apply them, those are off by one step of the code for good.
         """
@@ -264,7 +224,7 @@ class PsTrainer:
         gradients.lost = {}
 
     def empty(self) -> Gradients:
-        """What a span pushes of which no record is used; `begin` comes first here too."""
+        """Return what a span pushes of which no record is used; `begin` comes first here too."""
         self._steps_since_pull += 1
         return Gradients(list(self._known or []))
 
@@ -276,7 +236,7 @@ class PsTrainer:
         With `push_pull` no other call but another `push` may run meanwhile.
         """
         span = Span(task, attempt, start, end)
-        if not self._push_pull:
+        if not self._exchange.push_pull:
             return self._send(span, gradients, None)
         with self._landing:
             result = self._send(span, gradients, None if self._cut else self._landed)
@@ -294,7 +254,7 @@ class PsTrainer:
             gradients.versions,
             dense=gradients.dense,
             tables=gradients.rows,
-            wire=self._wire,
+            wire=self._exchange.wire,
             dense_into=into,
             timeout_s=self._patience_s,
         )
@@ -307,9 +267,8 @@ class PsTrainer:
             pull = self._pull(prepared, cut, not cut or self._cut != cut)
             self._install(pull)
         self._reset_buffers()
-        self.model.eval()
         self._rows.attach(prepared, pull.pulled.rows, cut, train=False)
-        return to_device(self.model(to_device(features, self._device)), torch.device("cpu"))
+        return outputs_of(self.model, features, self._device)
 
     def refresh(self) -> None:
         """Make the dense values as they are on the servers now the model's."""
@@ -318,30 +277,28 @@ class PsTrainer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The model's values, on the CPU."""
-        return {
-            name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()
-        }
+        return values_of(self.model)
 
     def outdated(self) -> None:
         """The servers call the model's values stale: the next `begin` pulls them again."""
-        self._steps_since_pull = self._get_model_steps
+        self._steps_since_pull = self._exchange.get_model_steps
 
     def _dense_due(self, computing: int = 0) -> bool:
         """`computing`: minibatches that are begun, but not yet counted by `gradients`."""
         steps = self._steps_since_pull + computing
-        return self._known is None or steps >= self._get_model_steps
+        return self._known is None or steps >= self._exchange.get_model_steps
 
-    def _pull(self, prepared: Mapping[str, Unique], cut: str, dense: bool) -> _Pull:
+    def _pull(self, prepared: Mapping[str, Unique], cut: str, dense: bool) -> Pull:
         ids = {name: entry.ids_U for name, entry in prepared.items()}
         if not dense and cut == self._cut:
             if not ids:
-                return _Pull(Pulled(True, tuple(self._known or ()), {}, frozenset()), dense=False)
-            return _Pull(self._retry(ids, None, cut, False), dense=False)
+                return Pull(Pulled(True, tuple(self._known or ()), {}, frozenset()), dense=False)
+            return Pull(self._retry(ids, None, cut, False), dense=False)
         with self._landing:
             pulled = self._retry(ids, self._landed, cut, self._cut != cut)
             self._cut = cut
             self._changed |= pulled.changed
-            return _Pull(pulled, dense=True)
+            return Pull(pulled, dense=True)
 
     def _retry(
         self, ids: Mapping[str, Ids], dense: Mapping[str, Values] | None, cut: str, full: bool
@@ -357,7 +314,7 @@ class PsTrainer:
         tensors = dense_tensors(self._make_model())
         return {name: _float32(tensor) for name, (tensor, _) in tensors.items()}
 
-    def _install(self, pull: _Pull) -> None:
+    def _install(self, pull: Pull) -> None:
         """Make the dense values that have landed the model's."""
         with self._landing:
             for name in self._changed:
@@ -372,7 +329,7 @@ class PsTrainer:
             self._steps_since_pull = 0
 
     def _reset_buffers(self) -> None:
-        """Have them as the servers do."""
+        """Set the buffers to the servers' values."""
         for name, value in zip(self._buffers.names, self._buffers.before, strict=True):
             host, told = self._host[name], self._told[name]
             if not np.array_equal(host.view(np.int32), told.view(np.int32)):
@@ -381,28 +338,6 @@ class PsTrainer:
         self._buffers.restore()
 
 
-def compiled(model: nn.Module) -> Callable[..., Any]:
-    """The model's forward compiled by torch, its tables called between the compiled parts.
-
-    The model itself where the machine has no C++ compiler, with a warning: it computes the same.
-    """
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        log.warning("--compile -> ignored reason='no C++ compiler %s on this machine'", compiler)
-        return model
-    for module in model.modules():
-        if isinstance(module, Embedding):
-            apart = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]
-            module.forward = apart  # type: ignore[method-assign]
-    # Random numbers as without compiling, so that dropout masks stay a function of the span alone.
-    return torch.compile(model, options={"fallback_random": True})
-
-
 def _float32(tensor: Tensor) -> Values:
     """A copy, C-contiguous."""
     return np.array(tensor.detach().cpu().to(torch.float32).numpy(), order="C", copy=True)
-
-
-def _seed_of(*parts: int | str) -> int:
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "little")

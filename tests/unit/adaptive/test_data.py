@@ -1,15 +1,13 @@
 """A loader's place, its batch and its loops, in a process that comes back as another replica."""
 
 import contextlib
-import sys
-import types
 from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edl.adaptive import checkpoint, collective, data, loop, profile, session
+from edl.adaptive import checkpoint, collective, data, loop, newest, profile, session
 from edl.adaptive.checkpoint import States
 from edl.adaptive.data import (
     AdaptiveDataLoader,
@@ -337,13 +335,10 @@ class Model:
 
 @pytest.fixture
 def model(monkeypatch):
-    """What parallel.current_model() gives; its goodput is not known."""
+    """What newest.current_model() gives; its goodput is not known."""
     model = Model()
     monkeypatch.setattr(profile.Profile, "goodput", lambda self: None)
-    fake = types.ModuleType("edl.adaptive.parallel")
-    fake.current_model = lambda: model
-    monkeypatch.setitem(sys.modules, fake.__name__, fake)
-    monkeypatch.setattr("edl.adaptive.parallel", fake, raising=False)
+    monkeypatch.setattr(newest, "current_model", lambda: model)
     return model
 
 

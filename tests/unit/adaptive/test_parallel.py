@@ -23,7 +23,7 @@ from edl.adaptive import (
     profile,
     session,
 )
-from edl.adaptive.parallel import current_model
+from edl.adaptive.newest import current_model
 from edl.common.errors import CheckpointError, UsageError
 
 

@@ -11,7 +11,7 @@ from edl.common.errors import UsageError
 from edl.common.order import TaskOrder
 from edl.common.settings import JobSettings
 from edl.master.plan import Kind, Piece, Plan, check_same_plan, cut, plan_of
-from edl.worker.batches import cuts
+from edl.worker.batches import split as cuts
 
 PLAN = Plan(Kind.TRAIN, (("a", 10), ("b", 3)), 2, 2, num_epochs=3, seed=7, shuffle=True)
 

@@ -13,8 +13,8 @@ from torch.nn import functional
 from edl.proto import master_pb2 as pb
 from edl.worker.group.allreduce import AllReduceTrainer
 from edl.worker.group.slices import Slice
-from edl.worker.servers.trainer import model_spec
-from edl.worker.task_stream import Lease
+from edl.worker.model import model_spec
+from edl.worker.task_reader import Lease
 
 
 def member(rank):

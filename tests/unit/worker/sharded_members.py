@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from edl.common.order import part_of
 from edl.proto import master_pb2 as pb
+from edl.worker.group.parts import pack, unpack
 from edl.worker.group.sharded import ShardedTrainer
-from edl.worker.group.sharded_state import pack, unpack
 from edl.worker.group.slices import Slice
-from edl.worker.servers.trainer import model_spec
-from edl.worker.task_stream import Lease
+from edl.worker.model import model_spec
+from edl.worker.task_reader import Lease
 
 CPU = torch.device("cpu")
 

@@ -23,13 +23,14 @@ from edl.common.settings import JobSettings
 from edl.goodput import GoodputFunction, PerfParams
 from edl.nn import SGD, Adam, AdamW, StepDecay
 from edl.proto import master_pb2 as pb
-from edl.worker.group import adaptive_batch
-from edl.worker.group.adaptive_batch import AdaptiveBatch, Chooser, Measured, Meter, best, sizes
+from edl.worker.group import adaptive_batch, follower
+from edl.worker.group.adaptive_batch import AdaptiveBatch, Measured, sizes
 from edl.worker.group.allreduce import AllReduceTrainer
+from edl.worker.group.follower import Chooser, Meter, best
 from edl.worker.group.slices import Slice
 from edl.worker.group.state import GroupState
-from edl.worker.servers.trainer import model_spec
-from edl.worker.task_stream import Lease
+from edl.worker.model import model_spec
+from edl.worker.task_reader import Lease
 
 PERF = PerfParams(0.1, 0.001, 0.05, 0.01, 0.02, 0.003, 1.5)
 
@@ -517,7 +518,7 @@ def test_an_error_in_thinking_is_told():
 
 def test_the_model_of_the_times_is_fitted_where_the_group_has_run_otherwise(monkeypatch):
     fits = []
-    monkeypatch.setattr(adaptive_batch, "fit", lambda times: fits.append(len(times)) or PERF)
+    monkeypatch.setattr(follower, "fit", lambda times: fits.append(len(times)) or PERF)
     clock = FakeClock()
     chooser, batch = Chooser(clock), known()
     for size, seconds in ((8, 0), (8, 29), (16, 0), (16, 29), (16, 2)):

@@ -11,10 +11,12 @@ from edl.common.errors import DefinitionError
 from edl.nn import SGD, Adam, Embedding
 from edl.nn.local import torch_optimizer
 from edl.proto import master_pb2 as pb
+from edl.worker.device import seed_of
 from edl.worker.group.allreduce import AllReduceTrainer
 from edl.worker.group.slices import Slice
-from edl.worker.servers.trainer import NonFinite, _seed_of, model_spec
-from edl.worker.task_stream import Lease
+from edl.worker.model import model_spec
+from edl.worker.servers.trainer import NonFinite
+from edl.worker.task_reader import Lease
 
 
 class Model(nn.Module):
@@ -91,7 +93,7 @@ def test_steps_are_those_of_plain_torch():
     for number in range(20):
         step = ours.reduce(piece(number, 12), False)
         ours.commit(step)
-        torch.manual_seed(_seed_of(7, 0, number, 0, 12))
+        torch.manual_seed(seed_of(7, 0, number, 0, 12))
         optimizer.zero_grad()
         loss = functional.mse_loss(plain(minibatch(number)[0]), minibatch(number)[1])
         loss.backward()

@@ -18,12 +18,13 @@ from edl.nn.local import torch_optimizer
 from edl.nn.optimizers import SGD, Adagrad, Adam
 from edl.nn.replace import prepare
 from edl.proto import master_pb2 as pb
-from edl.worker.batches import cuts
+from edl.worker.batches import split
 from edl.worker.group.allreduce import AllReduceTrainer
 from edl.worker.group.sharded import ShardedTrainer
 from edl.worker.group.slices import Slice
-from edl.worker.servers.trainer import PsTrainer, model_spec
-from edl.worker.task_stream import Lease
+from edl.worker.model import model_spec
+from edl.worker.servers.trainer import PsTrainer
+from edl.worker.task_reader import Lease
 
 NO_SHRINK = [Phase.explicit, Phase.generate]
 CPU = torch.device("cpu")
@@ -218,7 +219,7 @@ def batches(recipe):
     ids = torch.randint(ROWS, (recipe.records, IDS), generator=generator)
     x = torch.randn(recipe.records, WIDTH, generator=generator)
     y = torch.randn(recipe.records, generator=generator)
-    for start, end in cuts(0, recipe.records, recipe.minibatch, ()):
+    for start, end in split(0, recipe.records, recipe.minibatch, ()):
         yield start, end, {"ids": ids[start:end], "x": x[start:end]}, y[start:end]
 
 

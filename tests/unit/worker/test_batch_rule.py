@@ -12,7 +12,7 @@ from edl.nn import SGD
 from edl.worker.describe import describe
 from edl.worker.group.batch_rule import make_rule
 from edl.worker.group.state import GroupState
-from edl.worker.servers.trainer import model_spec
+from edl.worker.model import model_spec
 
 
 def rule(settings=None, **parts):

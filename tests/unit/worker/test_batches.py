@@ -1,4 +1,4 @@
-"""The order and the cutting of a task's records."""
+"""The order of a task's records, and how they are split into minibatches."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edl.common.errors import RecordError
 from edl.common.order import minibatches, order
-from edl.worker.batches import SpanError, cuts, spans
+from edl.worker.batches import SpanError, spans, split
 
 
 class Numbers:
@@ -45,9 +45,11 @@ def test_order_without_shuffling_is_the_file_order():
     st.integers(1, 9),
     st.lists(st.integers(0, 120), max_size=6),
 )
-def test_cuts_cover_the_range_once_and_stop_at_every_boundary(start, length, minibatch, boundaries):
+def test_pieces_cover_the_range_once_and_stop_at_every_boundary(
+    start, length, minibatch, boundaries
+):
     end = start + length
-    pieces = list(cuts(start, end, minibatch, boundaries))
+    pieces = list(split(start, end, minibatch, boundaries))
     assert [p for a, b in pieces for p in range(a, b)] == list(range(start, end))
     assert all(0 < b - a <= minibatch + (minibatch > 1) for a, b in pieces)
     ends = {b for _, b in pieces}
@@ -58,11 +60,9 @@ def test_cuts_cover_the_range_once_and_stop_at_every_boundary(start, length, min
 def test_spans_from_any_position_are_those_of_the_whole_task(size, minibatch, data):
     position = minibatch * data.draw(st.integers(0, minibatches(size, minibatch) - 1))
     offsets = order(0, 0, 1, size, True)
-    whole = list(spans(Numbers(), "s", 10, 10 + size, offsets=offsets, minibatch=minibatch))
-    rest = list(
-        spans(
-            Numbers(), "s", 10, 10 + size, offsets=offsets, minibatch=minibatch, position=position
-        )
+    whole, rest = (
+        list(spans(Numbers(), "s", 10, 10 + size, offsets=offsets, pieces=pieces))
+        for pieces in (list(split(at, size, minibatch)) for at in (0, position))
     )
     assert rest == [span for span in whole if span.start >= position]
     assert sorted(r for span in whole for r in span.records) == list(range(10, 10 + size))
@@ -71,7 +71,8 @@ def test_spans_from_any_position_are_those_of_the_whole_task(size, minibatch, da
 def test_skipped_positions_are_not_read_and_the_spans_stay_the_same():
     offsets = order(0, 0, 1, 10, True)
     broken = 100 + int(offsets[4])
-    found = list(spans(Numbers([broken]), "s", 100, 110, offsets=offsets, minibatch=3, skips=[4]))
+    pieces = list(split(0, 10, 3))
+    found = list(spans(Numbers([broken]), "s", 100, 110, offsets=offsets, pieces=pieces, skips=[4]))
     assert [(s.start, s.end) for s in found] == [(0, 3), (3, 6), (6, 10)]
     assert [s.used for s in found] == [3, 2, 4]
     assert broken not in [r for s in found for r in s.records]
@@ -80,7 +81,7 @@ def test_skipped_positions_are_not_read_and_the_spans_stay_the_same():
 def test_a_broken_record_is_named_with_its_minibatch():
     offsets = np.arange(10)
     with pytest.raises(SpanError) as raised:
-        list(spans(Numbers([107]), "s", 100, 110, offsets=offsets, minibatch=3))
+        list(spans(Numbers([107]), "s", 100, 110, offsets=offsets, pieces=list(split(0, 10, 3))))
     assert (raised.value.start, raised.value.end, raised.value.record) == (6, 10, 107)
 
 
@@ -97,23 +98,23 @@ def test_what_else_a_reader_does_is_about_all_that_is_left_of_the_task(found):
             return found
 
     with pytest.raises(SpanError) as raised:
-        list(spans(Reader(), "s", 0, 10, offsets=np.arange(10), minibatch=3, position=6))
+        list(spans(Reader(), "s", 0, 10, offsets=np.arange(10), pieces=[(6, 10)]))
     assert (6, 10, None) == (raised.value.start, raised.value.end, raised.value.record)
 
 
 def test_a_task_of_which_all_is_skipped_is_not_read():
-    found = list(spans(None, "s", 0, 4, offsets=np.arange(4), minibatch=3, skips=range(4)))
+    found = list(spans(None, "s", 0, 4, offsets=np.arange(4), pieces=[(0, 4)], skips=range(4)))
     assert [(0, 4, 0)] == [(s.start, s.end, s.used) for s in found]
 
 
 @given(st.integers(1, 200), st.integers(1, 9), st.data())
 def test_no_span_has_one_record_where_it_can_have_more(size, minibatch, data):
     """From any span's end, with those ends as boundaries, as after a fence or a rewind."""
-    whole = list(cuts(0, size, minibatch, ()))
+    whole = list(split(0, size, minibatch, ()))
     ends = [start for start, _ in whole]
     position = data.draw(st.sampled_from(ends))
     boundaries = data.draw(st.lists(st.sampled_from([*ends, size]), max_size=3))
 
-    assert whole[ends.index(position) :] == list(cuts(position, size, minibatch, boundaries))
+    assert whole[ends.index(position) :] == list(split(position, size, minibatch, boundaries))
     assert minibatches(size, minibatch) == len(whole)
     assert size == 1 or minibatch == 1 or all(end - start > 1 for start, end in whole)

@@ -8,7 +8,7 @@ from edl.common import storage
 from edl.common.errors import CheckpointError, DefinitionError, UsageError
 from edl.common.settings import JobSettings
 from edl.worker.describe import describe, load, model_maker
-from edl.worker.servers.trainer import model_spec
+from edl.worker.model import model_spec
 
 DEFINITION = """
 import torch

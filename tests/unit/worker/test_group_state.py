@@ -17,7 +17,7 @@ from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
 from edl.ps.snapshots import cut as snapshot
 from edl.worker.group.state import GroupState
-from edl.worker.servers.trainer import model_spec
+from edl.worker.model import model_spec
 
 OPTIMIZERS = {
     "sgd": SGD(lr=0.1),

@@ -13,8 +13,8 @@ from edl.proto import master_pb2 as pb
 from edl.ps.worker_client import Pulled, PushOutcome, PushResult
 from edl.worker.group.hybrid import HybridTrainer
 from edl.worker.group.slices import Slice
-from edl.worker.servers.trainer import model_spec
-from edl.worker.task_stream import Lease
+from edl.worker.model import model_spec
+from edl.worker.task_reader import Lease
 
 STEPS = 6
 

@@ -13,9 +13,9 @@ from edl.nn import Embedding
 from edl.nn.embedding import PADDING, attach
 from edl.nn.optimizers import SGD
 from edl.ps.worker_client import Pulled, PushOutcome, PushResult
-from edl.worker.servers import trainer as ps_trainer
+from edl.worker.model import compiled, model_spec
 from edl.worker.servers.ids import Unique
-from edl.worker.servers.trainer import NonFinite, PsTrainer, model_spec
+from edl.worker.servers.trainer import Exchange, NonFinite, PsTrainer
 
 PREPARED = {"t": Unique(np.array([1]), ())}
 
@@ -44,7 +44,7 @@ def trainer(servers, **options):
         servers,
         model_spec(make(), SGD(), 0),
         device=torch.device("cpu"),
-        **options,
+        exchange=Exchange(**options),
     )
 
 
@@ -146,7 +146,7 @@ class TwoTowers(nn.Module):
         return (self.out(torch.tanh(x)) + wide).sum(1) + late.sum(1)
 
 
-def towers(servers, use_friends=True, **options):
+def towers(servers, use_friends=True, compile=False, **options):
     def make():
         torch.manual_seed(3)
         model = TwoTowers()
@@ -159,7 +159,8 @@ def towers(servers, use_friends=True, **options):
         servers,
         model_spec(make(), SGD(), 0),
         device=torch.device("cpu"),
-        **options,
+        compile=compile,
+        exchange=Exchange(**options),
     )
 
 
@@ -329,7 +330,7 @@ def test_compiling_without_a_compiler_is_said_and_left_out(monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler")
     model = nn.Linear(1, 1)
 
-    assert ps_trainer.compiled(model) is model
+    assert compiled(model) is model
     assert "no C++ compiler no-such-compiler" in caplog.text
 
 

@@ -10,10 +10,11 @@ from edl.common.errors import CheckpointError, DefinitionError
 from edl.nn import SGD, Adagrad, Adam
 from edl.nn.model_spec import CHUNK_ELEMENTS
 from edl.proto import master_pb2 as pb
-from edl.worker.group.sharded_state import ShardedState, Step, pack, span_of, unpack
-from edl.worker.group.sharded_worker import _Turns
+from edl.worker.group.orders import AgreedOrders
+from edl.worker.group.parts import pack, range_of, unpack
+from edl.worker.group.sharded_state import ShardedState, Step
 from edl.worker.group.state import GroupState
-from edl.worker.servers.trainer import model_spec
+from edl.worker.model import model_spec
 
 CPU = torch.device("cpu")
 OPTIMIZERS = {
@@ -55,9 +56,9 @@ def group(optimizer, world, make=make_model):
 def reader(*members):
     """Reads from whoever of these has a part; over the wire."""
 
-    def read(world, rank, spans):
+    def read(world, rank, ranges):
         parts = [p for m in members for p in m.parts if p.name == (world, rank)]
-        return unpack(pack(parts[0].read(spans)), CPU)
+        return unpack(pack(parts[0].read(ranges)), CPU)
 
     return read
 
@@ -72,12 +73,12 @@ def step_of(state, number):
     """A step's own and mirrored gradients: slices of those of the whole model."""
     found = []
     for part in state.current:
-        spans = [span_of(n, like, part.world, part.rank) for n, like in enumerate(state.like)]
+        ranges = [range_of(n, like, part.world, part.rank) for n, like in enumerate(state.like)]
         found.append(
             [
                 None if g is None else g.reshape(-1)[start:stop].view_as(weight)
                 for g, (_, start, stop), weight in zip(
-                    gradients(number), spans, part.weights, strict=True
+                    gradients(number), ranges, part.weights, strict=True
                 )
             ]
         )
@@ -109,7 +110,7 @@ def test_other_parts_are_made_of_the_old_ones_and_step_on_alike(optimizer, befor
 
     new = [member(optimizer, after, rank) for rank in range(after)]
     for each in new:
-        each.unpack_books(old[0].pack_books(), old[0].version)
+        each.unpack_shared(old[0].pack_shared(), old[0].version)
         each.assemble(before, reader(*old))
         each.settle()
     train(old, 3), train(new, 3)
@@ -246,36 +247,36 @@ def take(number, round_=1, cut="c"):
 
 
 def test_a_cut_is_taken_when_all_know_of_it_or_there_is_nothing_to_train():
-    turns = _Turns()
-    turns.begin(1)
-    turns.put(take(5))
-    turns.put(take(5))  # a repeat
+    orders = AgreedOrders()
+    orders.begin(1)
+    orders.put(take(5))
+    orders.put(take(5))  # a repeat
 
-    assert (turns.told, turns.turn(0, idle=False)) == (1, None)
-    assert turns.turn(1, idle=False) is not None
-    turns.put(take(6))
-    assert turns.turn(1, idle=False) is None
-    assert turns.turn(1, idle=True) is not None
-    assert turns.told == 2
+    assert (orders.told, orders.next_take(0, idle=False)) == (1, None)
+    assert orders.next_take(1, idle=False) is not None
+    orders.put(take(6))
+    assert orders.next_take(1, idle=False) is None
+    assert orders.next_take(1, idle=True) is not None
+    assert orders.told == 2
 
 
 def test_a_cut_of_a_round_that_is_over_is_not_taken_and_one_of_the_next_is_kept():
-    turns = _Turns()
-    turns.begin(1)
-    turns.put(take(5))
-    turns.put(take(6, round_=2))
-    assert turns.told == 1
+    orders = AgreedOrders()
+    orders.begin(1)
+    orders.put(take(5))
+    orders.put(take(6, round_=2))
+    assert orders.told == 1
 
-    turns.begin(2)
+    orders.begin(2)
 
-    assert (turns.told, turns.turn(0, idle=True).id) == (1, 6)
+    assert (orders.told, orders.next_take(0, idle=True).id) == (1, 6)
 
 
 def test_a_cut_that_is_wanted_no_more_counts_as_taken():
-    turns = _Turns()
-    turns.begin(1)
-    turns.put(take(5))
+    orders = AgreedOrders()
+    orders.begin(1)
+    orders.put(take(5))
 
-    turns.forget("c")
+    orders.forget("c")
 
-    assert (turns.told, turns.turn(1, idle=True)) == (1, None)
+    assert (orders.told, orders.next_take(1, idle=True)) == (1, None)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.proto import master_pb2 as pb
-from edl.worker.group.slices import SliceStream
-from edl.worker.task_stream import Lease
+from edl.worker.group.slices import SliceReader
+from edl.worker.task_reader import Lease, TaskReader
 
 
 class Numbers:
@@ -25,21 +25,13 @@ def feed(records, mode):
     return np.array(records), mode
 
 
-def slices(task, rank, shares, *, minibatch=8, most=0, **adapted):
+def slices(task, rank, shares, *, minibatch=8, most=0, least=1, **adapted):
     reader = Numbers()
-    stream = SliceStream(
-        None,
-        {pb.TRAIN: reader, pb.EVALUATE: reader},
-        feed,
-        rank=rank,
-        shares=shares,
-        most=most,
-        minibatch=minibatch,
-        seed=3,
-        shuffle=True,
-    )
-    vars(stream).update(adapted)
-    return list(stream.read(Lease(task, task.position), task.position)), reader
+    readers = {pb.TRAIN: reader, pb.EVALUATE: reader}
+    whole = TaskReader(readers, feed, minibatch=minibatch, seed=3, shuffle=True, least=least)
+    sliced = SliceReader(whole, rank=rank, shares=shares, most=most)
+    vars(sliced).update(adapted)
+    return list(sliced.read(Lease(task, task.position), task.position)), reader
 
 
 def task_of(size, position=0, skips=(), boundaries=()):
@@ -130,8 +122,8 @@ def test_a_minibatch_whose_records_are_all_quarantined_has_no_parts():
 
 def test_what_is_left_alone_by_a_quarantine_is_computed_on_twice_and_counts_once():
     task = task_of(8, skips=range(7))
-    (mine,), _ = slices(task, 0, 2, _least=2)
-    (other,), _ = slices(task, 1, 2, _least=2)
+    (mine,), _ = slices(task, 0, 2, least=2)
+    (other,), _ = slices(task, 1, 2, least=2)
 
     assert [(2, 1)] == [(len(part[0]), part[2]) for part in mine.parts]
     assert [(2, 0)] == [(len(part[0]), part[2]) for part in other.parts]

@@ -6,7 +6,7 @@ import numpy as np
 
 from edl.nn.metrics import Mean, merge
 from edl.proto import master_pb2 as pb
-from edl.worker.task_stream import Lease
+from edl.worker.task_reader import Lease
 from edl.worker.tasks import DefinitionTasks
 
 
@@ -15,6 +15,7 @@ def tasks(output=""):
         metrics=lambda: {"mean": Mean(lambda outputs, labels: outputs.mean())},
         process_predictions=None,
         callbacks=None,
+        file="",
     )
     return DefinitionTasks(definition, output=str(output), worker=0)
 

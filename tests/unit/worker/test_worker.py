@@ -11,9 +11,11 @@ from edl.common.clock import FakeClock
 from edl.common.errors import EdlError, Fenced
 from edl.proto import master_pb2 as pb
 from edl.ps.worker_client import PushOutcome, PushResult
+from edl.worker.reports import Status
 from edl.worker.servers.loop import Worker
-from edl.worker.servers.trainer import Gradients
-from edl.worker.task_stream import Lease, TaskStream
+from edl.worker.task_reader import Lease, TaskReader
+from edl.worker.task_stream import TaskStream
+from edl.worker.trainer import Gradients
 
 MINIBATCH = 4
 
@@ -120,6 +122,8 @@ class Servers:
 
 
 class Tasks:
+    definition_file = ""
+
     def __init__(self):
         self.seen = []
 
@@ -155,6 +159,16 @@ class ReadyStream(TaskStream):
             return super().peek()
 
 
+def reader_of(feed=None):
+    readers = dict.fromkeys((pb.TRAIN, pb.EVALUATE), Reader())
+    feed = feed or (lambda records, mode: (records, records))
+    return TaskReader(readers, feed, minibatch=MINIBATCH, seed=0, shuffle=False)
+
+
+def status(on_step=lambda *_: None, clock=None):
+    return Status(clock or FakeClock(), log_loss_steps=100, on_step=on_step)
+
+
 def run(
     master,
     servers,
@@ -165,24 +179,15 @@ def run(
     tasks=None,
     on_step=lambda *_: None,
 ):
-    stream = (ReadyStream if push_window > 1 else TaskStream)(
-        master,
-        dict.fromkeys((pb.TRAIN, pb.EVALUATE), Reader()),
-        feed or (lambda records, mode: (records, records)),
-        minibatch=MINIBATCH,
-        seed=0,
-        shuffle=False,
-    )
+    stream = (ReadyStream if push_window > 1 else TaskStream)(master, reader_of(feed))
     worker = Worker(
         master,
         stream,
         servers,
         tasks or Tasks(),
-        clock=FakeClock(),
+        status(on_step),
         pull_ahead=pull_ahead,
         push_window=push_window,
-        log_loss_steps=100,
-        on_step=on_step,
     )
     worker.run()
     return SimpleNamespace(worker=worker, stream=stream)
@@ -276,24 +281,8 @@ def test_a_draining_worker_hands_back_at_the_acknowledged_position(pull_ahead):
         if servers.applied[-1] == (1, 4, 8):
             stop[0]()
 
-    stream = TaskStream(
-        master,
-        {pb.TRAIN: Reader()},
-        lambda records, mode: (records, records),
-        minibatch=MINIBATCH,
-        seed=0,
-        shuffle=False,
-    )
-    worker = Worker(
-        master,
-        stream,
-        servers,
-        Tasks(),
-        clock=FakeClock(),
-        pull_ahead=pull_ahead,
-        log_loss_steps=100,
-        on_step=on_step,
-    )
+    stream = TaskStream(master, reader_of())
+    worker = Worker(master, stream, servers, Tasks(), status(on_step), pull_ahead=pull_ahead)
     stop.append(worker.drain)
     worker.run()
     last = max(end for number, _, end in servers.applied if number == 1)
@@ -312,17 +301,8 @@ def test_as_many_tasks_are_leased_at_once_as_last_two_seconds():
             clock.advance(next(took_s))
         return records, records
 
-    stream = TaskStream(
-        master,
-        {pb.TRAIN: Reader()},
-        feed,
-        minibatch=MINIBATCH,
-        seed=0,
-        shuffle=False,
-        several=True,
-        clock=clock,
-    )
-    worker = Worker(master, stream, servers, Tasks(), clock=clock, pull_ahead=0, log_loss_steps=100)
+    stream = TaskStream(master, reader_of(feed), several=True, clock=clock)
+    worker = Worker(master, stream, servers, Tasks(), status(clock=clock), pull_ahead=0)
     worker.run()
 
     assert [1, 8, 32, 32, 32] == master.asked
@@ -334,24 +314,13 @@ def test_of_tasks_that_were_leased_at_once_those_not_begun_are_handed_back_too()
     master, servers = Master([task(n) for n in range(1, 5)], pb.GetTaskReply.WAIT), Servers()
     get_task = master.get_task
     master.get_task = lambda wait_s, most: get_task(wait_s, 4)
-    stream = TaskStream(
-        master,
-        {pb.TRAIN: Reader()},
-        lambda records, mode: (records, records),
-        minibatch=MINIBATCH,
-        seed=0,
-        shuffle=False,
-    )
-    worker = Worker(
-        master,
-        stream,
-        servers,
-        Tasks(),
-        clock=FakeClock(),
-        pull_ahead=0,
-        log_loss_steps=100,
-        on_step=lambda loss, records: servers.applied[-1] == (2, 0, 4) and worker.drain(),
-    )
+
+    def on_step(loss, records):
+        if servers.applied[-1] == (2, 0, 4):
+            worker.drain()
+
+    stream = TaskStream(master, reader_of())
+    worker = Worker(master, stream, servers, Tasks(), status(on_step), pull_ahead=0)
     worker.run()
 
     ends = [report for report in master.reports if report[0] != "is"]
@@ -382,7 +351,7 @@ def test_the_end_of_an_evaluation_reports_the_merged_values_as_json():
 
 
 def test_forgetting_a_lease_keeps_a_newer_one_of_the_same_task():
-    stream = TaskStream(Master([]), {}, None, minibatch=1, seed=0, shuffle=False)
+    stream = TaskStream(Master([]), reader_of())
     old, new = Lease(task(1)), Lease(task(1))
     stream.leases[1] = new  # leased again before the report of the old one was answered
 

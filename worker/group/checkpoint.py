@@ -1,0 +1,141 @@
+"""The files of a group's checkpoint, in the format of the servers' (ps/snapshots/cut.py).
+
+So a job may go on with another strategy. A dense tensor is stored in chunks, each with the
+optimizer's state of it; a header of JSON has what else there is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from ...common.errors import CheckpointError
+from ...common.storage import FileRecord, load, read_checked, write_file
+from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec, difference
+from . import optimizer_state
+from .cuts import Held
+
+STATE = "state."  # before the name of a part of the optimizer's state
+# of a checkpoint: tensor, number, steps, value, optimizer state by torch's names
+StoredChunk = tuple[str, int, int, Tensor, dict[str, Tensor]]
+
+
+def stored(
+    path: str, spec: ModelSpec, on_header: Callable[[dict[str, Any]], None]
+) -> tuple[bool, Iterator[StoredChunk]]:
+    """Read the chunks of a checkpoint. `on_header` gets each shard's header on the way.
+
+    Also returns whether the optimizer's state is among them: it is of the same optimizer. Raises
+    CheckpointError where a file is damaged or it is another model's.
+    """
+    manifest = load(path)
+    try:
+        theirs = ModelSpec.from_json(json.dumps(manifest.model))
+    except ValueError as error:
+        raise CheckpointError(f"{manifest.directory} has no model: {error}") from error
+    if (theirs.dense, theirs.tables) != (spec.dense, spec.tables):
+        raise CheckpointError(another_model(str(manifest.directory), spec, theirs))
+    names = optimizer_state.state_names(spec.optimizer)
+    if not (same := names == optimizer_state.state_names(theirs.optimizer)):  # as servers do
+        names = {}
+
+    def chunks() -> Iterator[StoredChunk]:
+        for record in manifest.files:
+            if not (".dense-" in record.name or record.name.endswith(".json")):
+                continue  # rows, which servers read
+            data = read_checked(manifest, record)
+            if record.name.endswith(".json"):
+                on_header(json.loads(data))
+                continue
+            about, parts = loaded(data)
+            for number, (name, chunk, count, _) in enumerate(about.get("chunks", ())):
+                told = ((ours, f"{number}.{STATE}{each}") for each, ours in names.items())
+                state = {ours: parts[key] for ours, key in told if key in parts}
+                yield name, chunk, count, parts[f"{number}.value"], state
+
+    return same, chunks()
+
+
+def write_header(
+    path: Path, state: Held, batch: dict[str, Any] | None = None, low_water: int = 0
+) -> FileRecord:
+    """Write what else is in a checkpoint, of each shard. Of tasks below `low_water` a shard may
+    know what others have forgotten."""
+    header = {
+        "model": json.loads(state.spec.to_json()),
+        "version": state.version,
+        "low_water": low_water,
+        "ledger": [[task, 0, position] for task, position in state.applied.items()],
+        "pushes": 0,
+        "batch": batch,
+    }
+    return write_file(path, json.dumps(header).encode())
+
+
+def loaded(blob: bytes) -> tuple[Any, dict[str, Tensor]]:
+    """Return what `safetensors.torch.save(tensors, {"edl": json})` made a blob of."""
+    header_nbytes = int.from_bytes(blob[:8], "little")
+    about = json.loads(json.loads(blob[8 : 8 + header_nbytes])["__metadata__"]["edl"])
+    return about, safetensors.torch.load(blob)
+
+
+def fresh_state(spec: ModelSpec, state: str, weight: Tensor) -> Tensor:
+    """Return the state of a weight that had no gradient yet."""
+    initial = getattr(spec.optimizer, "initial_accumulator_value", 0.0)
+    return torch.full_like(weight, initial if state == "sum" else 0.0)
+
+
+def another_model(directory: str, mine: ModelSpec, theirs: ModelSpec) -> str:
+    """Tell a user whose model is not the checkpoint's; whatever the optimizer is."""
+    told = difference(
+        dataclasses.replace(mine, optimizer=theirs.optimizer, seed=theirs.seed), theirs
+    )
+    theirs_dense = {tensor.name for tensor in theirs.dense}
+    if any(f"{table.name}.weight" in theirs_dense for table in mine.tables):
+        told += "; it was trained with --ps_embedding_threshold 0: say so here too"
+    return (
+        f"{directory} is a checkpoint of another model than the definition makes: {told} (here: "
+        "the definition, there: the checkpoint); give it the model and the --model_params that it was "
+        "trained with"
+    )
+
+
+def portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return them as safetensors can hold them: complex numbers as pairs, none in another's
+    memory."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        whole = real.contiguous()
+        shared = whole.untyped_storage().data_ptr() in seen
+        seen.add(whole.untyped_storage().data_ptr())
+        found[name] = whole.clone() if shared else whole
+    return found
+
+
+def write_chunks(path: Path, tensors: dict[str, Tensor], about: list[Any]) -> FileRecord:
+    """Write a file of chunks, as the servers do: `about` tells of each its tensor's name, number,
+    steps and version; `tensors` has `<place>.value` and `<place>.state.<name>`."""
+    blob = safetensors.torch.save(tensors, {"edl": json.dumps({"chunks": about})})
+    return write_file(path, blob)
+
+
+def chunks_of(tensor: Tensor) -> list[Tensor]:
+    """Return the servers' chunks of a dense tensor: copies, float32, on the CPU."""
+    flat = tensor.detach().to("cpu", torch.float32).reshape(-1)
+    return [part.clone() for part in torch.split(flat, CHUNK_ELEMENTS)]
+
+
+@torch.no_grad()
+def put_chunk(tensor: Tensor, chunk: int, values: Tensor) -> None:
+    """Give a tensor the values of its `chunk`-th chunk."""
+    place = tensor.detach().reshape(-1)[chunk * CHUNK_ELEMENTS : (chunk + 1) * CHUNK_ELEMENTS]
+    place.copy_(values)

@@ -1,0 +1,80 @@
+"""Pushes the rows of a round's steps to the servers, in a thread, while the group goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ...ps.books.ledger import Span
+from ...ps.worker_client import PsClient, PushOutcome
+from ..servers.rows import Ids, Values
+from .process_group import RoundOver
+
+Rows = dict[str, tuple[Ids, Values]]  # by table: distinct ids[U], gradients[U, D]
+
+
+class Pusher:
+    """Pushes a round's spans to some shards, to none maybe, one after the other, in a thread."""
+
+    def __init__(self, ps: PsClient, shards: Sequence[int], patience_s: float) -> None:
+        self._ps = ps
+        self._shards = shards
+        self._patience_s = patience_s
+        self._waiting: deque[tuple[Span, Callable[[], Rows], Sequence[int]]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._error: Exception | None = None
+        self.servers_version = ps.servers_version  # of those that have acknowledged the last span
+        threading.Thread(target=self._run, name="push-rows", daemon=True).start()
+
+    def push(self, span: Span, rows: Callable[[], Rows], versions: Sequence[int]) -> None:
+        """Push a span after all that were handed over before. `rows()` waits for its rows."""
+        with self._changed:
+            self._waiting.append((span, rows, versions))
+            self._changed.notify_all()
+
+    def wait(self, most: int) -> None:
+        """Wait until at most so many lack their acknowledgement. Raises RoundOver where one was
+        refused, Unreachable."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """Push nothing more. A push under way goes on, and is refused where the round's leases are
+        over."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                span, rows, versions = self._waiting[0]
+            try:
+                servers_version = self._push(span, rows(), versions)
+            except Exception as error:  # noqa: BLE001 - raised in the thread that waits for it
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self.servers_version = servers_version
+                self._waiting.popleft()
+                self._changed.notify_all()
+
+    def _push(self, span: Span, rows: Rows, versions: Sequence[int]) -> int:
+        """The version of the servers that have it."""
+        if not self._shards:
+            return self._ps.servers_version
+        result = self._ps.push(
+            span, versions, tables=rows, shards=self._shards, timeout_s=self._patience_s
+        )
+        if result.outcome != PushOutcome.APPLIED:
+            raise RoundOver(f"{span}: {result.outcome.value} on the servers")
+        return result.servers_version
