@@ -8,15 +8,15 @@ import subprocess
 import sys
 import time
 
-import jobs
 import numpy as np
 import pytest
 from kept.folders import JOB, all_kept
-from servers import dense, table
-from stage import edl, kill_jobs
+from tools import jobs
+from tools.servers import dense, table
+from tools.stage import edl, kill_jobs
 
+from edl.cli.jobs import Job, kill
 from edl.common import storage
-from edl.watch.jobs import Job, kill
 
 WAIT_S = 300.0  # tells a hang from a busy machine
 

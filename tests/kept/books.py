@@ -15,12 +15,12 @@ from edl.common import storage
 from edl.common.clock import MonotonicClock
 from edl.common.identity import Identity
 from edl.common.settings import JobSettings
+from edl.durable.journal import Journal
 from edl.launch.coordinator import Coordinator
 from edl.launch.serve import JOURNAL as ROUNDS
 from edl.launch.settings import LaunchSettings
 from edl.master import serve
 from edl.master.core import MEMORY
-from edl.master.journal import Journal
 from edl.master.master import Master
 from edl.master.plan import cut, sources_of
 from edl.master.task_queue import State, Task, TaskQueue

@@ -16,16 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jobs
 import psutil
 from kept import decisions
 from kept.folders import HERE, JOB, ZOO, records
 from kept.gates import WAIT_S, Gates, Told
+from tools import jobs
 
+from edl.cli.jobs import Job, kill
 from edl.common.identity import Identity
 from edl.common.order import order
 from edl.master.plan import Kind, Plan
-from edl.watch.jobs import Job, kill
 
 COUNT, MINIBATCH = 128, 4  # records: 8 tasks of 4 minibatches
 OF_GROUPS = {"model_params": {"records": COUNT}, "envs": {"MINIBATCH": str(MINIBATCH)}}

@@ -20,8 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jobs
 import pytest
+from tools import jobs
 
 HERE = Path(__file__).parent
 ZOO = HERE.parent / "zoo"
