@@ -18,7 +18,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -28,8 +28,10 @@ from typing import Any
 from ..common import faults, storage
 from ..common.errors import EdlError, JobError, Unreachable
 from ..durable.loop import Script
+from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
 from .core import RETRY_S, Core
+from .decisions import Durable, Fenced, Lost, Recovered
 from .membership import WORKER
 from .plan import Kind
 from .rounds import Farewell, Peer, Rounds
@@ -74,12 +76,25 @@ class _Ordered:
 
 
 @dataclass
-class _Base:
+class Base:
     """A checkpoint or snapshot ("": the first values of the model), its steps and its ledger."""
 
     path: str
     version: int
     applied: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class CollectiveMemory:
+    """What the journal keeps of a group. `members`: of the newest round, by rank; `world`: the parts
+    of its state; `givers`: who leaves, with parts that may be needed."""
+
+    base: Base
+    afresh: bool
+    round: int
+    members: list[Peer]
+    world: int
+    givers: list[Peer]
 
 
 class Collective:
@@ -90,7 +105,7 @@ class Collective:
 
     def __init__(self, core: Core, restore: str) -> None:
         # What the group begins from where nobody has its state: a checkpoint, its steps, its ledger.
-        self._base = _Base(
+        self._base = Base(
             restore, 0, {n: core.queue.tasks[n].position for n in core.queue.unretired}
         )
         if restore:
@@ -115,28 +130,26 @@ class Collective:
         self._last = ""  # the incarnation that was asked to leave its state
         self._is_left = False  # it did, and nobody has gone on since
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Json:
         """What a successor must know."""
-        members = [_remembered(member) for member in self._rounds.members]
-        return {
-            "base": [self._base.path, self._base.version, list(self._base.applied.items())],
-            "afresh": self._afresh,
-            "round": self._rounds.number,
-            "members_of_round": members,
-            "parts_of_state": self._rounds.world,
-            "givers": [_remembered(giver) for giver in self._rounds.givers],
-        }
+        rounds = self._rounds
+        memory = CollectiveMemory(
+            base=self._base,
+            afresh=self._afresh,
+            round=rounds.number,
+            members=[member.lasting() for member in rounds.members],
+            world=rounds.world,
+            givers=[giver.lasting() for giver in rounds.givers],
+        )
+        return dump(CollectiveMemory, memory)
 
-    def remember(self, memory: dict[str, Any]) -> None:
-        """Go on where the master before ended."""
-        path, version, applied = memory["base"]
-        self._base = _Base(path, version, dict(applied))
-        self._at = self._base.applied
-        self._afresh = memory["afresh"]
-        members = tuple(_recalled(*each) for each in memory["members_of_round"])
-        givers = tuple(_recalled(*each) for each in memory["givers"])
+    def remember(self, memory: Json) -> None:
+        """Go on where the master before ended. Raises ValueError where it wrote something else."""
+        known = load(CollectiveMemory, memory)
+        self._base, self._at, self._afresh = known.base, known.base.applied, known.afresh
+        members, givers = tuple(known.members), tuple(known.givers)
         there = {member.incarnation for member in self._core.members.of(WORKER)}
-        self._rounds.remember(memory["round"], members, memory["parts_of_state"], givers)
+        self._rounds.remember(known.round, members, known.world, givers)
         for member in (*members, *givers):
             if member.incarnation not in there:
                 self.lost(member.incarnation)
@@ -365,7 +378,7 @@ class Collective:
         if self._rounds.running or report.version < self._base.version:
             return
         _written(report).write_manifest(Path(report.directory), report.version)
-        self._base = _Base(report.directory, report.version, dict(report.applied))
+        self._base = Base(report.directory, report.version, dict(report.applied))
         self._newly_durable = self._is_left = True
         self._core.tell(f"the last worker has left its state, of step {report.version}")
         self._core.save()
@@ -444,15 +457,15 @@ class Collective:
         """The queue goes on at the positions of a state."""
         core, queue = self._core, self._core.queue
         self._at = there
-        core.do("lost", worker=lessee)
-        core.do("recovered", applied={task: there.get(task, 0) for task in queue.unretired})
+        core.decide(Lost(lessee))
+        core.decide(Recovered({task: there.get(task, 0) for task in queue.unretired}))
         self._fence()
 
     def _fence(self) -> None:
         """Nobody else's books count: what a round held goes on where the next one begins."""
         for fence in self._core.queue.fencing:
             at = [self._at.get(fence.task, 0)]
-            self._core.do("fenced", task=fence.task, attempt=fence.attempt, applied=at)
+            self._core.decide(Fenced(fence.task, fence.attempt, at))
 
     # -- orders
 
@@ -518,7 +531,7 @@ class Collective:
                 core.tell(f"snapshot of step {cut.version} cannot be written: {error}")
             else:
                 kept, older = cut.version, Path(self._base.path)
-                self._base, self._newly_durable = _Base(str(written), kept, cut.applied), True
+                self._base, self._newly_durable = Base(str(written), kept, cut.applied), True
                 core.save()
                 if older.parent == self._folder:
                     shutil.rmtree(older, ignore_errors=True)
@@ -543,7 +556,7 @@ class Collective:
             self._newly_durable = False
             gone += self._durable_tasks()
         if gone:
-            self._core.do("durable", tasks=gone)
+            self._core.decide(Durable(gone))
 
     def _durable_tasks(self) -> list[int]:
         """Train tasks that the newest snapshot has."""
@@ -563,18 +576,6 @@ def _peer_of(request: pb.JoinRequest) -> Peer:
         frozenset((part.world, part.rank) for part in request.parts),
         request.pending,
     )
-
-
-def _recalled(
-    incarnation: str, index: int, address: str, version: int, parts: Sequence[Sequence[int]] = ()
-) -> Peer:
-    """What `_remembered` made a list of."""
-    held = frozenset((world, rank) for world, rank in parts)
-    return Peer(incarnation, index, address, version, parts=held)
-
-
-def _remembered(peer: Peer) -> list[Any]:
-    return [peer.incarnation, peer.index, peer.address, peer.version, sorted(peer.parts)]
 
 
 def _told(peer: Peer, world: int) -> pb.Peer:

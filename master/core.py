@@ -21,17 +21,18 @@ from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Loop, Script
+from .decisions import written
 from .evaluation import Evaluations
 from .membership import Membership
 from .replicas import Replicas
 from .status import Status
-from .task_queue import TaskQueue
+from .task_queue import Decision, TaskQueue
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, EXIT_INTERRUPTED = 0, 1, 3, 130
-MEMORY = "job"  # the name in the journal of what `save` writes
+MEMORY = "job"  # the name in the journal of what `save` writes: see memory.py
 RETRY_S = 0.5  # pause before an unreachable server is asked again
 TELL_S = 10.0  # how often the user is told what a script waits for
 
@@ -71,11 +72,15 @@ class Core:
         self._unsaved = False
         self.saves = 0  # changes with whatever a successor must know beside the queue
 
-    def do(self, kind: str, /, **arguments: Any) -> Any:
-        """One decision about tasks: made, and told to nobody before it is on disk (`commit`)."""
-        result = getattr(self.queue, kind)(**arguments)
-        self.journal.append(kind, arguments)
-        return result
+    def decide(self, decision: Decision[Answer]) -> Answer:
+        """Make a decision about tasks, which nobody is told of before it is on disk (`commit`)."""
+        answer = self.queue.decide(decision)
+        self.note(decision)
+        return answer
+
+    def note(self, decision: Decision[Any]) -> None:
+        """Have a decision journaled that the queue has made already."""
+        self.journal.append(*written(decision))
 
     def answer(self, future: Future[Any], reply: Any) -> None:
         """Give it, once what it may tell of is on disk."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..common.errors import EdlError
 from ..durable.loop import Script
+from ..durable.schema import Json
 from ..proto import master_pb2 as pb
 from .collective import Collective
 from .core import Core
@@ -37,13 +38,13 @@ class Hybrid(Collective):
         self._left_numbers = itertools.count(1)
         servers.beside = self._position
 
-    def memory(self) -> dict[str, Any]:
-        return {**self._servers.memory(), **super().memory()}
+    def memory(self) -> Json:
+        return {"servers": self._servers.memory(), "collective": super().memory()}
 
-    def remember(self, memory: dict[str, Any]) -> None:
-        self._servers.remember(memory)
+    def remember(self, memory: Json) -> None:
+        self._servers.remember(memory["servers"])
         self._known_servers = self._servers.version
-        super().remember(memory)
+        super().remember(memory["collective"])
 
     # -- as the job's course sees it
 

@@ -13,6 +13,7 @@ from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Replica
 from .collective import Collective
 from .core import Core
+from .decisions import Ended, Tries
 from .membership import DRAINING, WORKER
 from .replicas import Slot, describe_end, own_doing
 
@@ -39,9 +40,8 @@ class Losses:
         if self._core.queue.holds(worker, trying.task, trying.attempt):
             lessee = worker
         if self._core.queue.holds(lessee, trying.task, trying.attempt):
-            about = {"task": trying.task, "attempt": trying.attempt}
-            span = {"start": trying.start, "end": trying.end}
-            self._core.do("tries", worker=worker, **about, **span, lessee=lessee)
+            task, attempt, start, end = trying.task, trying.attempt, trying.start, trying.end
+            self._core.decide(Tries(worker, task, attempt, start, end, lessee))
 
     def hangs(self, request: pb.HeartbeatRequest, process: Replica | None, lessee: str) -> bool:
         """A worker tells that it is stuck; whether to kill it. Told again it changes nothing."""
@@ -106,7 +106,7 @@ class Losses:
             # Who leaves in order hands back, and says so before it ends with 0.
             quit_ = exit.code == 0 and member.state != DRAINING
             own = hung or (not exit.unknown and (own_doing(exit.code) or quit_))
-            at = core.do("ended", worker=worker, how=how, certain=own, lessee=lessee)
+            at = core.decide(Ended(worker, how, own, lessee))
             for task, start, endings in at:
                 excused = own * (2 if endings == 1 else 1)  # with the one that nobody could place
                 if endings in _NAMED_AT or endings % 10 == 0:

@@ -29,22 +29,26 @@ from ..common.identity import Identity
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Script
+from ..durable.schema import Json, dump_all, load
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Note, OnReport, Replica, Report, Runtime
 from .collective import Collective
 from .core import EXIT_FAILED, EXIT_INTERRUPTED, Core, as_told, go_on_with
 from .course import Course
+from .decisions import Done, Failed, Forgive, HandBack, Lease, LeaseSome, Lost, Prove
 from .hybrid import Hybrid
 from .judge import Judges
 from .losses import Losses
 from .membership import SERVER, WORKER, Member
+from .memory import Memory
 from .parking import Parked, Parking
 from .plan import Piece
 from .replicas import LONGEST_PAUSE_S, Start
 from .server_group import ServerGroup
 from .servers import Servers
-from .state import dump, dump_fields, load, load_fields
-from .task_queue import Task, TaskQueue
+from .state import dump_queue
+from .task import Failure, Task
+from .task_queue import TaskQueue
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -146,51 +150,51 @@ class Master:
         assert self.status.exit_code is not None
         return self.status.exit_code
 
-    def resume(self, after: str, memory: dict[str, Any], failed: str | None = None) -> None:
-        """Go on where the master before ended (`after`: how). Before `run`.
+    def resume(self, after: str, told: Json, failed: str | None = None) -> None:
+        """Go on where the master before ended (`after`: how; `told`: what it has journaled as MEMORY).
 
+        Before `run`. Raises ValueError where no master of this format has written that.
         `failed`: so the job had ended. Nothing runs any more, and what counted against its
         processes and its tasks is forgiven.
         """
+        memory = load(Memory, told)
         now = self.core.clock.now()
         self._resumed = True
-        self.status.remember(memory["status"], now, self.core.journal.epoch)
+        self.status.remember(memory.status, now, self.core.journal.epoch)
         if failed is not None or not after:  # it did not run meanwhile, for who knows how long
             self.status.begin_run(now, self.queue.records_done)
-        members = [dataclasses.replace(m, last_heard=now) for m in load(memory["members"])]
+        members = [dataclasses.replace(m, last_heard=now) for m in memory.members]
         if failed is not None:
             self.core.tell(f"goes on; it had failed: {failed}")
-            self.status.go_on("running" if memory["connected"] else "starting")
-            self.members.restore([], [*memory["gone"], *(m.incarnation for m in members)])
-            self.core.do("forgive")
+            self.status.go_on("running" if memory.connected else "starting")
+            self.members.restore([], [*memory.gone, *(m.incarnation for m in members)])
+            self.core.decide(Forgive())
             members = []
         else:
             self._remember_processes(memory, members, now)
-        load_fields(self.core.evaluations, memory["evaluations"])
-        self.core.version = memory["version"]
-        self.group.remember(memory)
-        self.course.remember(memory)
+        self.core.evaluations.restore(memory.evaluations)
+        self.core.version = memory.version
+        self.group.remember(memory.group)
+        self.course.remember(memory.course)
         there = {m.incarnation for m in members}
         if self.collective is not None:
             there.add(self.collective.lessee)
         for worker in {t.worker for t in self.queue.leased_tasks} - there:
-            self.core.do("lost", worker=worker)  # its loss was half told when the master was killed
+            self.core.decide(Lost(worker))  # its loss was half told when the master was killed
         self.core.tell(
             f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})"
         )
         self.core.save()
 
-    def _remember_processes(
-        self, memory: dict[str, Any], members: Sequence[Member], now: float
-    ) -> None:
+    def _remember_processes(self, memory: Memory, members: Sequence[Member], now: float) -> None:
         """Who was there when the master before ended; `run` finds out who still is."""
-        self.members.restore(members, memory["gone"])
-        load_fields(self.replicas, memory["replicas"])
+        self.members.restore(members, memory.gone)
+        self.replicas.restore(memory.replicas)
         for slot in self.replicas.slots.values():  # later where the machine was booted since
             slot.started = min(slot.started, now)
             slot.not_before = min(slot.not_before, now + LONGEST_PAUSE_S)
-        self._stop_reason = memory["stop_reason"]
-        started = {fields[2]: Replica(*fields) for fields in memory["processes"]}
+        self._stop_reason = memory.stop_reason
+        started = {process.incarnation: process for process in memory.processes}
         for slot in (*self.replicas.running(WORKER), *self.replicas.running(SERVER)):
             # One whose start was not finished is not known by its pid: it is given up, and refused
             # where it exists.
@@ -202,21 +206,22 @@ class Master:
         for member in members:
             self._silent.pop((member.role, member.index), None)
 
-    def _memory(self) -> dict[str, Any]:
+    def _memory(self) -> dict[str, Json]:
         """All that a successor must know, and that is not the queue's."""
-        return {
-            "status": self.status.memory(),
-            "members": dump([m.lasting() for m in self.members.all]),
-            "gone": self.members.gone,
-            "replicas": dump_fields(self.replicas),
-            "processes": [dataclasses.astuple(r) for r in self._processes.values()],
-            "evaluations": dump_fields(self.core.evaluations),
-            "version": self.core.version,
-            "connected": self.group.connected,
-            "stop_reason": self._stop_reason,
-            **self.group.memory(),
-            **self.course.memory(),
-        }
+        memory = Memory(
+            status=self.status.memory(),
+            members=[member.lasting() for member in self.members.all],
+            gone=self.members.gone,
+            replicas=self.replicas.state(),
+            processes=list(self._processes.values()),
+            evaluations=self.core.evaluations.state(),
+            version=self.core.version,
+            connected=self.group.connected,
+            stop_reason=self._stop_reason,
+            group=self.group.memory(),
+            course=self.course.memory(),
+        )
+        return dump_all(memory)
 
     def _begin(self) -> None:
         self.core.save()
@@ -505,7 +510,7 @@ class Master:
         for told in request.progress:
             self.queue.progress(lessee, told.task, told.attempt, told.position)
         for kind in self.queue.proven - proven:
-            self.core.journal.append("prove", {"kind": int(kind)})
+            self.core.note(Prove(kind))
         return pb.HeartbeatReply(
             drain=self._must_leave(_ROLES[replica.role], replica.index),
             low_water=self.queue.low_water,
@@ -545,10 +550,9 @@ class Master:
         # Near the end of an epoch everybody gets a share of what is left.
         share = self.queue.todo // (2 * max(1, workers))
         most = max(1, min(request.most, _MOST_TASKS, share))
-        about: dict[str, Any] = {"worker": replica.incarnation, "request": request.request_id}
-        about["most"] = most
-        tasks = self.queue.lease_some(**about)
-        return self._leased(request, "lease_some", about, tasks) if tasks else None
+        terms = LeaseSome(replica.incarnation, request.request_id, most)
+        tasks = self.queue.decide(terms)
+        return self._leased(request, terms, tasks) if tasks else None
 
     def _get_task_of_round(
         self, group: Collective, request: pb.GetTaskRequest
@@ -558,29 +562,29 @@ class Master:
         if not group.is_member(request.replica.incarnation, request.round):
             return pb.GetTaskReply(outcome=pb.GetTaskReply.ROUND_OVER)
         group.begun()
-        together = {"worker": group.lessee, "request": str(request.number)}
-        if self.queue.knows(**together):
+        together = Lease(group.lessee, str(request.number))
+        if self.queue.knows(together.worker, together.request):
             return self._lease(request, together)
         if group.changing or self._must_leave(WORKER, request.replica.index):
             # The others get the same answer: none of them has this one.
             return pb.GetTaskReply(outcome=pb.GetTaskReply.ROUND_OVER)
-        alone = {"worker": request.replica.incarnation, "request": request.request_id}
-        reply = self._lease(request, {**alone, "planned": False})
+        alone = Lease(request.replica.incarnation, request.request_id, planned=False)
+        reply = self._lease(request, alone)
         # What servers still fence comes first once they have: the order of tasks is then that of one
         # worker, however long they take.
         if reply is None and not self.course.evaluating and not self.queue.fencing:
-            reply = self._lease(request, {**together, "planned": True})
+            reply = self._lease(request, dataclasses.replace(together, planned=True))
         return reply
 
-    def _lease(self, request: pb.GetTaskRequest, terms: dict[str, Any]) -> pb.GetTaskReply | None:
-        task = self.queue.lease(**terms)
-        return self._leased(request, "lease", terms, [task]) if task is not None else None
+    def _lease(self, request: pb.GetTaskRequest, terms: Lease) -> pb.GetTaskReply | None:
+        task = self.queue.decide(terms)
+        return self._leased(request, terms, [task]) if task is not None else None
 
     def _leased(
-        self, request: pb.GetTaskRequest, kind: str, terms: dict[str, Any], tasks: list[Task]
+        self, request: pb.GetTaskRequest, terms: Lease | LeaseSome, tasks: list[Task]
     ) -> pb.GetTaskReply:
         replica = request.replica
-        self.core.journal.append(kind, terms)
+        self.core.note(terms)  # only now: to ask in vain decides nothing
         self.replicas.works(WORKER, replica.index, self._process_of(replica))
         for task in tasks:
             faults.point("master.lease", task=task.id)
@@ -600,30 +604,24 @@ class Master:
             self.core.version = max(self.core.version, request.version)
             if request.WhichOneof("outcome") == "failed":
                 group.failed()
-        about = {"worker": worker, "task": request.task, "attempt": request.attempt}
+        about = worker, request.task, request.attempt
         outcome = request.WhichOneof("outcome")
         if outcome == "done":
             servers = self.servers.version if self.servers is not None else 0
             doubtful = request.slot_map_version < servers
-            return bool(self.core.do("done", **about, result=request.result, doubtful=doubtful))
+            return self.core.decide(Done(*about, request.result, doubtful))
         if outcome == "handed_back":
-            return bool(self.core.do("hand_back", **about))
+            return self.core.decide(HandBack(*about))
         told = request.failed
-        failure = {
-            "start": told.start,
-            "end": told.end,
-            "error": told.error,
-            "source": told.source,
-            "record": told.record if told.HasField("record") else None,
-            "traceback": told.traceback,
-        }
+        record = told.record if told.HasField("record") else None
+        failure = Failure(told.start, told.end, told.error, told.source, record, told.traceback)
         over = self.queue.broken is not None  # what else fails until the workers hear is no news
-        accepted = self.core.do("failed", **about, failure=failure)
+        accepted = self.core.decide(Failed(*about, failure))
         if accepted and not over:
             where = f"positions {told.start}-{told.end} of task {request.task}"
             self.core.tell(f"worker {replica.index} failed at {where}: {told.error}")
             log.warning("%s\n%s", told.error, told.traceback)
-        return bool(accepted)
+        return accepted
 
     def _reported(self, report: Report) -> None:
         if isinstance(report, Exit):
@@ -665,7 +663,7 @@ class Master:
         """Only a worker holds leases: the loss of server i moves no task of worker i."""
         if member.role != WORKER or self.core.ended:
             return
-        fences = self.core.do("lost", worker=member.incarnation)
+        fences = self.core.decide(Lost(member.incarnation))
         if self.collective is not None:
             self.collective.lost(member.incarnation)
         log.info("worker=%d -> lost reason=%r tasks=%d", member.index, why, len(fences))
@@ -709,7 +707,7 @@ class Master:
                 self._leaving = True
                 self.loop.spawn(self._leave())
             if self.core.journal.length >= max(_COMPACT_AT, 2 * len(self.queue.tasks)):
-                self.core.journal.compact({"queue": dump_fields(self.queue)})
+                self.core.journal.compact({"queue": dump_queue(self.queue)})
         self._answer_parked(now)
         self.core.commit()
         self._show(now)

@@ -46,7 +46,7 @@ from .replicas import describe_end
 from .scalars import Scalars
 from .servers import RemoteServers
 from .servicer import MasterServicer
-from .state import dump_fields, load_queue
+from .state import FORMAT, dump_queue, restore
 from .task_queue import TaskQueue
 
 if TYPE_CHECKING:
@@ -284,42 +284,39 @@ def _resume(settings: JobSettings, job_dir: Path) -> _Begun | None:
     if not paths.can_go_on(job_dir):
         return None
     paths.put_aside_failure(job_dir)
-    journal = Journal(job_dir / paths.JOURNAL)
-    state, decisions = journal.replay()
-    if state is None:  # it was killed before it had written anything
+    journal = Journal(job_dir / paths.JOURNAL, FORMAT)
+    if journal.is_blank:  # its master was killed before it had begun
         journal.close()
         return None
+    decisions = journal.length
     try:
         described = parse(read_plain(job_dir / "describe.json"))
         queue = TaskQueue(plan_of(settings, described), tolerance=_tolerance(settings))
-        load_queue(queue, state["queue"])
-        for kind, arguments in decisions:
-            if kind.startswith("_"):
-                raise ValueError(f"{kind!r} is no decision")
-            getattr(queue, kind)(**arguments)
+        restore(queue, journal)
     except (OSError, *_UNREADABLE) as error:
         raise _not_of_this_version(job_dir, error) from error
-    log.info("resuming epoch=%d decisions=%d", journal.epoch, len(decisions))
+    log.info("resuming epoch=%d decisions=%d", journal.epoch, decisions)
     return journal, queue, "", described
 
 
 def _not_of_this_version(job_dir: Path, error: Exception) -> JobError:
     log.debug("the journal cannot be replayed", exc_info=error)
+    why = error if isinstance(error, ValueError) else repr(error)
     return JobError(
         f"the job in {job_dir} cannot be gone on with: what its journal says is not what a master of "
-        f"this version writes ({error!r}). Start it again, with --checkpoint_dir_for_init and its last "
-        "checkpoint where it has one."
+        f"this version writes: {why}. Go on with it by the version that wrote it, or start it again, "
+        "with --checkpoint_dir_for_init and its last checkpoint where it has one."
     )
 
 
 def _begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> _Begun:
-    queue, restore = open_queue(settings, described)
+    queue, checkpoint = open_queue(settings, described)
     for suffix in ("", "-wal", "-shm"):  # all of an older one: its log would be replayed
         (job_dir / f"{paths.JOURNAL}{suffix}").unlink(missing_ok=True)
     (job_dir / "result.json").unlink(missing_ok=True)
-    journal = Journal(job_dir / paths.JOURNAL)
-    journal.compact({"queue": dump_fields(queue)})
-    return journal, queue, restore, described
+    journal = Journal(job_dir / paths.JOURNAL, FORMAT)
+    journal.compact({"queue": dump_queue(queue)})
+    return journal, queue, checkpoint, described
 
 
 def _listen(servicer: MasterServicer, token: str, port: int, job_dir: Path) -> rpc.AsyncServer:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..common import faults
 from ..common.errors import JobError, PeerError, Unreachable
 from ..durable.loop import Script
+from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
 from .core import RETRY_S, Core
+from .decisions import Doubt, Durable, Fenced, Recovered
 from .membership import SERVER, WORKER, Member
 from .plan import Kind
 from .servers import NUM_SLOTS, Cut, Servers
-from .state import dump, load
-from .task_queue import Fence, State, Task
+from .task import Fence, State, Task
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,16 @@ _NAMED = 5  # tasks in a message
 _TRIES = 2  # after so many what nobody works on is fenced,
 _TRIES_OF_A_LEASE = 4  # what somebody has leased, after half a minute, and
 _MOST_TRIES = 12  # this is the end, after three minutes
+
+
+@dataclass(frozen=True)
+class ServersMemory:
+    """What the journal keeps of the servers. `version`: of the map; `snapshots`: by shard."""
+
+    restore: str
+    version: int
+    serving: list[Member]
+    snapshots: dict[int, int]
 
 
 class ServerGroup:
@@ -53,22 +65,23 @@ class ServerGroup:
         # Who keeps books of the same tasks beside the servers: its position of a task, at least.
         self.beside: Callable[[int], int] | None = None
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Json:
         """What a successor must know of them."""
-        return {
-            "restore": self._restore,
-            "servers_version": self.version,
-            "serving": dump([m.lasting() for m in self._serving.values()]),
-            "snapshots": [[index, c.snapshot] for index, c in self._coverage.items()],
-        }
+        memory = ServersMemory(
+            restore=self._restore,
+            version=self.version,
+            serving=[member.lasting() for member in self._serving.values()],
+            snapshots={index: c.snapshot for index, c in self._coverage.items()},
+        )
+        return dump(ServersMemory, memory)
 
-    def remember(self, memory: dict[str, Any]) -> None:
-        """Go on where the master before ended."""
-        self._restore = memory["restore"]
-        self.version = memory["servers_version"]
-        self._serving = {member.index: member for member in load(memory["serving"])}
+    def remember(self, memory: Json) -> None:
+        """Go on where the master before ended. Raises ValueError where it wrote something else."""
+        known = load(ServersMemory, memory)
+        self._restore, self.version = known.restore, known.version
+        self._serving = {member.index: member for member in known.serving}
         self._coverage = {
-            index: pb.Coverage(snapshot=number) for index, number in memory["snapshots"]
+            index: pb.Coverage(snapshot=number) for index, number in known.snapshots.items()
         }
         if self._serving:
             self._servers = self._connect(self._addresses())
@@ -151,7 +164,7 @@ class ServerGroup:
             return  # one of the answers may be that of a server which is gone: asked again
         for task, attempt in attempts.items():
             applied = [*answer[task], *([self.beside(task)] if self.beside else [])]
-            self._core.do("fenced", task=task, attempt=attempt, applied=applied)
+            self._core.decide(Fenced(task, attempt, applied))
             log.info("task=%d attempt=%d -> requeued applied=%s", task, attempt, applied)
 
     # -- a lost server is replaced
@@ -185,7 +198,7 @@ class ServerGroup:
         if missing := sorted(there.keys() - applied.keys()):
             raise PeerError(f"server {member.index} has retired tasks {missing}, which are not")
         before = core.queue.records_done
-        core.do("recovered", applied={t: p for t, p in applied.items() if t in there})
+        core.decide(Recovered({t: p for t, p in applied.items() if t in there}))
         self._serving[member.index] = member
         self.version += 1
         core.tell(
@@ -220,7 +233,7 @@ class ServerGroup:
             self.newly_covered = False
             gone += self.durable_tasks()
         if gone:
-            self._core.do("durable", tasks=gone)
+            self._core.decide(Durable(gone))
 
     def durable_tasks(self) -> list[int]:
         """Train tasks that every shard would have after the worst that can happen to it."""
@@ -303,7 +316,7 @@ class ServerGroup:
                 f"task {task.id} was reported as done, and the servers have {at} of its "
                 f"{task.size} records: it is leased again from there"
             )
-            self._core.do("doubt", task=task.id, position=at)
+            self._core.decide(Doubt(task.id, at))
         return not lacking
 
     def _resolve(self, tries: int, told: str) -> str:
@@ -333,7 +346,7 @@ class ServerGroup:
                 )
             texts.append(text)
             if tries >= (_TRIES_OF_A_LEASE if number in held else _TRIES):
-                core.do("doubt", task=number, position=min(positions))
+                core.decide(Doubt(number, min(positions)))
         if tries >= _MOST_TRIES:
             raise JobError(
                 f"the servers could not be brought to one state in {tries} tries: "

@@ -16,6 +16,7 @@ from edl.common.clock import MonotonicClock
 from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
+from edl.launch.coordinator import FORMAT as ROUNDS_FORMAT
 from edl.launch.coordinator import Coordinator
 from edl.launch.serve import JOURNAL as ROUNDS
 from edl.launch.settings import LaunchSettings
@@ -23,7 +24,8 @@ from edl.master import serve
 from edl.master.core import MEMORY
 from edl.master.master import Master
 from edl.master.plan import cut, sources_of
-from edl.master.task_queue import State, Task, TaskQueue
+from edl.master.task import State, Task
+from edl.master.task_queue import TaskQueue
 
 
 def of_job(job_dir: Path) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def of_job(job_dir: Path) -> dict[str, Any]:
     return {
         **told,
         "goes on from": _begins(master, job_dir),
-        "evaluations due": memory["due"],
+        "evaluations due": memory["course"]["due"],
         "evaluations": status["evaluations"],
         "workers wanted": master.replicas.wanted,
         "version": status["version"],
@@ -72,7 +74,7 @@ def of_checkpoint(job_dir: Path) -> dict[str, Any]:
 
 def of_launch(job_dir: Path) -> dict[str, Any]:
     """A launched job: what its coordinator, started anew, says."""
-    journal = Journal(job_dir / ROUNDS)
+    journal = Journal(job_dir / ROUNDS, ROUNDS_FORMAT)
     status = Coordinator(LaunchSettings.of_job(job_dir), journal, MonotonicClock()).final_status()
     journal.close()
     names = ("state", "round", "world_size", "num_restarts", "failures", "min_nodes", "max_nodes")
@@ -144,9 +146,14 @@ def _begins(master: Master, job_dir: Path) -> dict[str, Any]:
             _, left = master.servers.arguments(index)
             found[f"server {index}"] = f"snapshot {left.partition(':')[2]}"
     if master.collective is not None:
-        path, version, applied = master.collective.memory()["base"]
+        path, version, applied = _base(master.group.memory())
         found["group"] = f"step {version}, {_below(job_dir, path)}, tasks {dict(applied)}"
     return found
+
+
+def _base(memory: Any) -> tuple[str, int, Any]:
+    base = memory.get("collective", memory)["base"]
+    return base["path"], base["version"], base["applied"]
 
 
 def _below(folder: Path, path: str | None) -> str | None:

@@ -23,7 +23,7 @@ from edl.master.master import Master
 from edl.master.plan import cut, plan_of, sources_of
 from edl.master.servers import Cut, Snapshot
 from edl.master.servicer import MasterServicer
-from edl.master.state import load_queue
+from edl.master.state import restore
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
@@ -301,11 +301,7 @@ class FakeJob:
         old, thread, runtime, server = self.master, self.thread, self.runtime, self.server
         self.journal = Journal(self.folder / "journal.sqlite")
         self.queue = TaskQueue(old.queue.plan, tolerance=self.settings.task_fault_tolerance)
-        state, decisions = self.journal.replay()
-        if state is not None:
-            load_queue(self.queue, state["queue"])
-        for kind, arguments in decisions:
-            getattr(self.queue, kind)(**arguments)
+        restore(self.queue, self.journal)
         self.master = self.make_master(self.described)
         memory = self.journal.get(MEMORY)
         assert memory is not None
@@ -420,8 +416,7 @@ def replayed() -> Callable[[FakeJob], TaskQueue]:
 
     def replay(job: FakeJob) -> TaskQueue:
         queue = TaskQueue(job.queue.plan, tolerance=job.settings.task_fault_tolerance)
-        for kind, arguments in job.journal.replay()[1]:
-            getattr(queue, kind)(**arguments)
+        restore(queue, job.journal)
         return queue
 
     return replay
