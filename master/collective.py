@@ -14,11 +14,12 @@ after the same step, and each writes its share of the files.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -31,11 +32,13 @@ from ..durable.loop import Script
 from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
 from .core import RETRY_S, Core
-from .decisions import Durable, Fenced, Lost, Recovered
+from .decisions import Fenced, Lease, Lost, Recovered
 from .membership import WORKER
+from .orders import Orders
 from .plan import Kind
 from .rounds import Farewell, Peer, Rounds
 from .servers import Cut, Snapshot
+from .task import Task
 
 log = logging.getLogger(__name__)
 
@@ -43,36 +46,6 @@ _LAST_CALL_S = 10.0  # for workers that are to come, when a job or all of its gr
 _WRITE_S = 1800.0  # a member writes all it holds
 _LONGEST_CUT_S = 180.0  # until servers and group stand at one place; a guess beyond honest pushes
 _FOLDER = "group"  # of snapshots, in the job's
-
-
-@dataclass
-class _Ordered:
-    """Work that a member was given. `future`: what became of it, with all `members` who were;
-    `told`: what they have said so far."""
-
-    order: pb.Order
-    member: str
-    members: int
-    future: Future[pb.ReportOrderRequest]
-    told: list[pb.ReportOrderRequest]
-
-    def fail(self, error: EdlError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def report(self, report: pb.ReportOrderRequest) -> None:
-        """A member's answer. The last one resolves the future: all files, of one step."""
-        if report.error:
-            self.fail(EdlError(report.error))
-        self.told.append(report)
-        if len(self.told) < self.members or self.future.done():
-            return
-        if len({each.version for each in self.told}) > 1:
-            self.fail(Unreachable("the members took it after different steps"))
-            return
-        for other in self.told[:-1]:
-            report.files.extend(other.files)
-        self.future.set_result(report)
 
 
 @dataclass
@@ -98,12 +71,17 @@ class CollectiveMemory:
 
 
 class Collective:
-    """What the job's course needs of the group, as ServerGroup is for servers. See the module.
+    """The workers of an all-reduce job as its Group (group.py). See the module.
 
-    `restore`: the checkpoint that it begins from, whose books the queue goes on with.
+    `restore`: the checkpoint that it begins from, whose books the queue goes on with. `alone`: there
+    are no servers beside it, so that it answers the fences of what a round held, and at once.
     """
 
-    def __init__(self, core: Core, restore: str) -> None:
+    trains_in_rounds = True
+    map_version = 0
+
+    def __init__(self, core: Core, restore: str, *, alone: bool = True) -> None:
+        self._alone = alone
         # What the group begins from where nobody has its state: a checkpoint, its steps, its ledger.
         self._base = Base(
             restore, 0, {n: core.queue.tasks[n].position for n in core.queue.unretired}
@@ -111,7 +89,7 @@ class Collective:
         if restore:
             self._base.version = storage.load(restore).version
         self._afresh = False  # the newest round began from there
-        self.gave_up: list[int] = []  # workers that did not come back: the master ends them
+        self._gave_up: list[int] = []  # workers that did not come back: the master ends them
         self._core = core
         self._sharded = core.settings.fully_shard
         self._rounds = Rounds(
@@ -120,12 +98,9 @@ class Collective:
             sharded=self._sharded,
         )
         self._keys: dict[str, bytes] = {}
-        self._orders: dict[int, _Ordered] = {}
-        # above those of the masters before, which the members know
-        self._order_numbers = itertools.count((core.journal.epoch << 32) + 1)
-        self._holders: dict[str, list[Peer]] = {}  # by cut: who has it, by rank
+        self._orders = Orders(self._rounds, sharded=self._sharded, epoch=core.journal.epoch)
         self._cut_numbers = itertools.count(1)
-        self._newly_durable = self._snapshotting = False
+        self.newly_durable = self._snapshotting = False
         self._at: Mapping[int, int] = self._base.applied  # where the newest round began, by task
         self._last = ""  # the incarnation that was asked to leave its state
         self._is_left = False  # it did, and nobody has gone on since
@@ -158,30 +133,27 @@ class Collective:
 
     @property
     def version(self) -> int:
-        """Of what it is asked; with another one, what was asked may be void."""
         return self._rounds.number
 
     @property
     def connected(self) -> bool:
         return self._rounds.number > 0
 
-    def reply(self) -> pb.GetServersReply:
-        """Where the servers are: there are none."""
+    def servers(self) -> pb.GetServersReply:
+        """There are none."""
         return pb.GetServersReply()
 
-    @property
-    def shards(self) -> Collective:
-        """What is called in the background."""
-        return self
+    def arguments(self, index: int) -> tuple[str, ...]:
+        return ()
+
+    def covered(self, index: int, coverage: pb.Coverage) -> None:
+        """Nobody has snapshots of servers."""
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
-        """Have the member that took the cut write it. Blocks; raises EdlError."""
-        return self._group_snapshot(cut, directory)
-
-    def _group_snapshot(self, cut: str, directory: Path) -> Snapshot:
+        """Have the members that took the cut write it. Blocks; raises EdlError."""
         future: Future[pb.ReportOrderRequest] = Future()
         if not self._core.loop.post(
-            lambda: self._order(pb.Order.WRITE, cut, future, str(directory))
+            lambda: self._orders.give(pb.Order.WRITE, cut, future, str(directory))
         ):
             raise Unreachable("the job is over")
         try:
@@ -193,17 +165,15 @@ class Collective:
     def unpin(self, cut: str) -> None:
         """Forget a cut."""
         if cut:
-            self._core.loop.post(lambda: self._drop(cut))
+            self._core.loop.post(lambda: self._orders.drop(cut))
 
     def kept(self, left: Cut, directory: Path) -> Snapshot:
-        """In the background: bring what the last worker has left to the folder of a checkpoint."""
         there = storage.load(left.name)
         for file in there.files:
             storage.copy_file(there.directory / file.name, directory / file.name)
         return Snapshot(there.files, there.model, there.num_shards)
 
     def steps(self) -> Script[int]:
-        """Its steps so far."""
         yield lambda: self.connected
         return self._core.version
 
@@ -212,32 +182,40 @@ class Collective:
         yield lambda: True
 
     def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
-        """What an evaluation reads: the state of now, since nothing is leased to train meanwhile."""
+        """The state of now is no cut: nothing is leased to train meanwhile."""
         yield lambda: self._rounds.running
         return Cut("", self._core.version, {}), None
 
-    def cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        """A copy of the state between two steps, and the books of that very state."""
-        cut = yield from self._take(pb.Order.TAKE, lambda: self._rounds.running)
+    def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
+        """The cut is a copy of the state between two steps, which a member has."""
+        cut = yield from self.take(pb.Order.TAKE)
         return cut, self._core.queue.books(cut.applied)
 
-    def _take(self, kind: Any, ready: Callable[[], bool]) -> Script[Cut]:
-        """Raises JobError where group and servers are never found at one place."""
+    def take(self, kind: pb.Order.Kind) -> Script[Cut]:
+        """Have the members take a cut, of the group alone (TAKE) or with the servers (TAKE_ALL).
+
+        Raises JobError where group and servers are never found at one place.
+        """
         core = self._core
+        together = kind == pb.Order.TAKE_ALL
+
+        def ready() -> bool:
+            return self._rounds.running and not (together and core.queue.uneven)
+
         began: float | None = None
         while True:
             yield from core.until(ready, lambda: "a round of workers, for a cut")
             name = f"cut-{core.journal.epoch}-{next(self._cut_numbers)}"
             future: Future[pb.ReportOrderRequest] = Future()
-            self._order(kind, name, future)
+            self._orders.give(kind, name, future)
             try:
                 taken = yield future
             except Unreachable as error:  # its member is gone: another one
                 log.info("cut=%s -> lost error=%r", name, str(error))
-                self._drop(name)
+                self._orders.drop(name)
                 continue
             if taken.version < 0:
-                self._drop(name)
+                self._orders.drop(name)
                 began = core.clock.now() if began is None else began
                 if core.clock.now() - began > _LONGEST_CUT_S:
                     raise JobError(
@@ -250,47 +228,72 @@ class Collective:
             return Cut(name, taken.version, dict(taken.applied))
 
     def settle(self) -> None:
-        """Do what the state calls for: form rounds, retire, begin snapshots."""
-        core = self._core
-        if core.ended:
+        if self._core.ended:
             return
+        self.tend(may_form=True)
+        self._core.retire(self.durable_tasks() if self.newly_durable else [])
+        self.newly_durable = False
+
+    def tend(self, *, may_form: bool) -> None:
+        """Form a round, where it may be, and begin snapshots; retire nothing."""
+        core = self._core
         now = core.clock.now()
         for peer in self._rounds.overdue(now):
             core.tell(f"worker {peer.index} did not come back to the group: killed")
-            self.gave_up.append(peer.index)
-        if self._may_form and self._rounds.ready(core.replicas.wanted, now):
+            self._gave_up.append(peer.index)
+        if may_form and self._rounds.ready(core.replicas.wanted, now):
             self._form()
         elif not self._rounds.running:
             core.loop.wake_at(self._rounds.last_call)
         if not self._snapshotting and self.connected and core.settings.snapshot_s > 0:
             self._snapshotting = True
             core.loop.spawn(self._snapshots())
-        self._retire()
 
     def close(self) -> None:
-        """Whoever waits for a member need not wait any longer."""
-        for ordered in self._orders.values():
-            ordered.fail(Unreachable("the job is over"))
-        self._orders.clear()
+        self._orders.close()
 
     # -- rounds
 
     @property
-    def _may_form(self) -> bool:
-        return True
-
-    @property
     def lessee(self) -> str:
-        """Who holds the leases of train tasks, in the queue's books."""
         return f"round-{self._rounds.number}"
 
     def is_member(self, incarnation: str, round_: int) -> bool:
         """It trains in this round, which is not over."""
         return round_ == self._rounds.number and self._rounds.is_running(incarnation)
 
-    def owes(self, incarnation: str) -> bool:
-        """It has a part in the leases of the newest round: it has not left it in order."""
-        return self._rounds.owes(incarnation)
+    def lessee_of(self, incarnation: str, round: int) -> str:
+        return self.lessee if self.is_member(incarnation, round) else incarnation
+
+    def owes(self, incarnation: str) -> str:
+        return self.lessee if self._rounds.owes(incarnation) else ""
+
+    def overdue(self) -> list[int]:
+        gave_up, self._gave_up = self._gave_up, []
+        return gave_up
+
+    def members(self) -> Collective:
+        return self
+
+    def lease(self, request: pb.GetTaskRequest, *, evaluating: bool) -> list[Task] | None:
+        """What comes next in the round: the same for all its members, or a task that one does alone
+        on the state that all have by then."""
+        core, me = self._core, request.replica.incarnation
+        if not self.is_member(me, request.round):
+            return None
+        if self._sharded:
+            self._rounds.settle()  # who asks for a task has what the round begins with
+        together = Lease(self.lessee, str(request.number))
+        if core.queue.knows(together.worker, together.request):
+            return core.lease(together)
+        if self.changing:
+            return None  # the others get the same answer: none of them has this one
+        tasks = core.lease(Lease(me, request.request_id, planned=False))
+        # What servers still fence comes first once they have: the order of tasks is then that of one
+        # worker, however long they take.
+        if not tasks and not evaluating and not core.queue.fencing:
+            tasks = core.lease(dataclasses.replace(together, planned=True))
+        return tasks
 
     @property
     def changing(self) -> bool:
@@ -357,29 +360,22 @@ class Collective:
         # It makes the step that it has not made yet, where that is asked for.
         return reply if leaver.version + 1 == version else None
 
-    def begun(self) -> None:
-        """A member of the round asks for a task: all have what the round begins with."""
-        if self._sharded:
-            self._rounds.settle()
-
     @property
     def left(self) -> Cut | None:
-        """What the last worker has left; `name`: the folder with the files."""
         base = self._base
         return Cut(base.path, base.version, base.applied) if self._is_left else None
 
     def stand(self) -> None:
-        """Have the queue's positions be those of the base: nobody goes on from another state."""
         self._stand_at(self._base.applied, self.lessee)
         self._core.version = self._base.version
 
-    def _left(self, report: pb.ReportOrderRequest) -> None:
+    def _leave_state(self, report: pb.ReportOrderRequest) -> None:
         """The last member has saved the state."""
         if self._rounds.running or report.version < self._base.version:
             return
         _written(report).write_manifest(Path(report.directory), report.version)
         self._base = Base(report.directory, report.version, dict(report.applied))
-        self._newly_durable = self._is_left = True
+        self.newly_durable = self._is_left = True
         self._core.tell(f"the last worker has left its state, of step {report.version}")
         self._core.save()
 
@@ -393,28 +389,16 @@ class Collective:
                 return None  # it ends in order
         elif not request.told_to_change and (is_leaving or self.changing):
             signal = pb.WatchRoundReply.CHANGE
-        orders = [
-            o.order for o in self._orders.values() if o.member == me and o.order.id > request.orders
-        ]
+        orders = self._orders.waiting_for(me, request.orders)
         if signal == pb.WatchRoundReply.NOTHING and not orders:
             return None
         return pb.WatchRoundReply(signal=signal, orders=orders)
 
     def lost(self, incarnation: str) -> None:
-        """A worker is gone."""
         self._rounds.lost(incarnation, self._core.clock.now())
-        for number, ordered in [*self._orders.items()]:
-            if ordered.member == incarnation:
-                del self._orders[number]
-                ordered.fail(Unreachable("the worker that had it is gone"))
-        for cut, holders in [*self._holders.items()]:
-            left = [holder for holder in holders if holder.incarnation != incarnation]
-            if len(left) < len(holders):
-                self._holders[cut] = left
-                self._drop(cut)
+        self._orders.lost(incarnation)
 
     def failed(self) -> None:
-        """A member cannot finish the step under way: its content fails."""
         self._rounds.break_(self._core.clock.now())
 
     def put_key(self, request: pb.PutKeyRequest) -> None:
@@ -436,7 +420,7 @@ class Collective:
         self._is_left = False
         self._afresh = formed.afresh
         if self._sharded:
-            self._forget_cuts()
+            self._orders.round_began()
         version, there = formed.version, formed.applied
         if formed.afresh:
             version, there = self._base.version, self._base.applied
@@ -459,60 +443,20 @@ class Collective:
         self._at = there
         core.decide(Lost(lessee))
         core.decide(Recovered({task: there.get(task, 0) for task in queue.unretired}))
-        self._fence()
+        for fence in queue.fencing if self._alone else ():  # else servers have a say
+            core.decide(Fenced(fence.task, fence.attempt, [there.get(fence.task, 0)]))
 
-    def _fence(self) -> None:
-        """Nobody else's books count: what a round held goes on where the next one begins."""
-        for fence in self._core.queue.fencing:
-            at = [self._at.get(fence.task, 0)]
-            self._core.decide(Fenced(fence.task, fence.attempt, at))
-
-    # -- orders
-
-    def _order(
-        self, kind: Any, cut: str, future: Future[pb.ReportOrderRequest], directory: str = ""
-    ) -> None:
-        if kind in (pb.Order.TAKE, pb.Order.TAKE_ALL):
-            members = self._rounds.members
-            self._holders[cut] = list(members if self._sharded else members[:1])
-        holders = self._holders.get(cut, [])
-        if not holders:
-            future.set_exception(Unreachable("the worker that had it is gone"))
-            return
-        told: list[pb.ReportOrderRequest] = []
-        for rank, holder in enumerate(holders):
-            order = pb.Order(
-                id=next(self._order_numbers),
-                kind=kind,
-                cut=cut,
-                directory=directory,
-                round=self._rounds.number,
-                rank=rank,
-                addresses=[each.address for each in holders] if self._sharded else (),
-            )
-            ordered = _Ordered(order, holder.incarnation, len(holders), future, told)
-            self._orders[order.id] = ordered
-
-    def _drop(self, cut: str) -> None:
-        if self._holders.get(cut):
-            self._order(pb.Order.DROP, cut, Future())
-        self._holders.pop(cut, None)
-
-    def _forget_cuts(self) -> None:
-        """Those that not all have taken: members of a new round take none of an old one."""
-        for number, ordered in [*self._orders.items()]:
-            if ordered.order.kind == pb.Order.TAKE:
-                del self._orders[number]
-                ordered.fail(Unreachable("its round is over"))
+    def position(self, task: int) -> int:
+        """A position that the group has reached in a task, maybe not its last: it drops what it has."""
+        known = self._core.queue.tasks.get(task)
+        return max(self._at.get(task, 0), known.position if known else 0)
 
     def reported(self, report: pb.ReportOrderRequest) -> None:
         """What became of an order, or the state of the last member. May come twice."""
-        if not report.id:
-            self._left(report)
-            return
-        ordered = self._orders.pop(report.id, None)
-        if ordered is not None:
-            ordered.report(report)
+        if report.id:
+            self._orders.reported(report)
+        else:
+            self._leave_state(report)
 
     # -- snapshots, and what they make superfluous
 
@@ -524,18 +468,18 @@ class Collective:
             yield from core.loop.sleep(core.settings.snapshot_s)
             if core.version == kept or core.status.state != "running":
                 continue
-            cut = yield from self._take(pb.Order.TAKE, lambda: self._rounds.running)
+            cut = yield from self.take(pb.Order.TAKE)
             try:
                 written = yield core.loop.background(lambda: self._write(cut))  # noqa: B023
             except (OSError, EdlError) as error:
                 core.tell(f"snapshot of step {cut.version} cannot be written: {error}")
             else:
                 kept, older = cut.version, Path(self._base.path)
-                self._base, self._newly_durable = Base(str(written), kept, cut.applied), True
+                self._base, self.newly_durable = Base(str(written), kept, cut.applied), True
                 core.save()
                 if older.parent == self._folder:
                     shutil.rmtree(older, ignore_errors=True)
-            self._drop(cut.name)
+            self._orders.drop(cut.name)
 
     @property
     def _folder(self) -> Path:
@@ -545,20 +489,10 @@ class Collective:
         """In the background."""
         directory = storage.free_directory(self._folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
-        self._group_snapshot(cut.name, directory).write_manifest(directory, cut.version)
+        self.snapshot(cut.name, directory).write_manifest(directory, cut.version)
         return directory
 
-    def _retire(self) -> None:
-        """Forget what is done, and what the newest snapshot has."""
-        queue, running = self._core.queue, self._core.evaluations.running
-        gone = [n for n in queue.done_results if queue.tasks[n].group not in running]
-        if self._newly_durable:
-            self._newly_durable = False
-            gone += self._durable_tasks()
-        if gone:
-            self._core.decide(Durable(gone))
-
-    def _durable_tasks(self) -> list[int]:
+    def durable_tasks(self) -> list[int]:
         """Train tasks that the newest snapshot has."""
         done = (self._core.queue.tasks[n] for n in self._core.queue.done_tasks)
         return [

@@ -10,7 +10,7 @@ import json
 import logging
 import shlex
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,11 +21,12 @@ from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Loop, Script
-from .decisions import written
+from .decisions import Durable, Lease, LeaseSome, written
 from .evaluation import Evaluations
 from .membership import Membership
 from .replicas import Replicas
 from .status import Status
+from .task import Task
 from .task_queue import Decision, TaskQueue
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,22 @@ class Core:
     def note(self, decision: Decision[Any]) -> None:
         """Have a decision journaled that the queue has made already."""
         self.journal.append(*written(decision))
+
+    def lease(self, terms: Lease | LeaseSome) -> list[Task]:
+        """The tasks that a request gets, if any: to ask in vain is no decision, and is not journaled."""
+        found = self.queue.decide(terms)
+        tasks = found if isinstance(found, list) else [found] if found is not None else []
+        if tasks:
+            self.note(terms)
+        return tasks
+
+    def retire(self, durable: Sequence[int]) -> None:
+        """Forget what is done: these train tasks, and results that no evaluation waits for."""
+        queue, running = self.queue, self.evaluations.running
+        gone = [n for n in queue.done_results if queue.tasks[n].group not in running]
+        gone += durable
+        if gone:
+            self.decide(Durable(gone))
 
     def answer(self, future: Future[Any], reply: Any) -> None:
         """Give it, once what it may tell of is on disk."""

@@ -13,14 +13,13 @@ from ..common import faults
 from ..durable.loop import Script
 from ..durable.schema import Json
 from .checkpoints import Checkpoints
-from .collective import Collective
 from .core import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, Core
 from .decisions import Add, Cancel, Close, OpenEpoch
 from .evaluation import Round, metrics_of, pack
+from .group import Group
 from .judge import Judges
 from .plan import Kind, Piece
 from .quarantine import by_record, count, data_of
-from .server_group import ServerGroup
 from .servers import Cut
 from .task import UNPLANNED_IDS
 
@@ -45,7 +44,7 @@ class Course:
     def __init__(
         self,
         core: Core,
-        group: ServerGroup | Collective,
+        group: Group,
         validation: Sequence[Piece],
         judges: Judges,
     ) -> None:
@@ -214,7 +213,7 @@ class Course:
             if whole:
                 self._due.remove(epoch)
                 self._core.save()
-            yield from self._core.insist(lambda: self._group.shards.unpin(cut.name))  # noqa: B023
+            yield from self._core.insist(lambda: self._group.unpin(cut.name))  # noqa: B023
             if whole:
                 return
             if self._judges and self._queue.uneven:  # what trains levels it, and then it is kept

@@ -11,9 +11,9 @@ import logging
 
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Replica
-from .collective import Collective
 from .core import Core
 from .decisions import Ended, Tries
+from .group import Group
 from .membership import DRAINING, WORKER
 from .replicas import Slot, describe_end, own_doing
 
@@ -25,7 +25,7 @@ _NAMED_AT = (2, 3, 5)  # endings at one span of which the user hears, and each t
 class Losses:
     """See the module."""
 
-    def __init__(self, core: Core, group: Collective | None) -> None:
+    def __init__(self, core: Core, group: Group) -> None:
         self._core = core
         self._group = group
         self._asked: set[str] = set()  # incarnations of processes that the master has told to go
@@ -99,8 +99,8 @@ class Losses:
         for member in core.members.of(WORKER):
             if member.index != exit.replica.index:
                 continue
-            group, worker = self._group, member.incarnation
-            lessee = group.lessee if group is not None and group.owes(worker) else ""
+            worker = member.incarnation
+            lessee = self._group.owes(worker)
             if not any(core.queue.held_by(each) for each in (worker, lessee) if each):
                 continue
             # Who leaves in order hands back, and says so before it ends with 0.

@@ -219,8 +219,8 @@ def _run(
         if nursery is not None:
             nursery.close()  # workers are pods of their own
         home.serve(
-            lambda workers: master.scale(pb.ScaleRequest(num_workers=workers)),
-            master.stop,
+            lambda workers: master.front.scale(pb.ScaleRequest(num_workers=workers)),
+            master.front.stop,
             master.fence,
         )
         end_with_pod(master)
@@ -231,7 +231,7 @@ def _run(
     storage.write_file(job_dir / "master.json", json.dumps(about).encode())
     log.info("serving address=%s metrics=%s", server.address, metrics_address)
     if stop:
-        master.stop(stop)
+        master.front.stop(stop)
 
     def start_runtime(report: OnReport) -> Runtime:
         if home is not None:
@@ -504,14 +504,14 @@ def catch_signals(master: Master, job_dir: Path) -> None:
 
     def stop(number: int, _: Any) -> None:
         # Not from the handler itself: it may have interrupted the holder of a lock.
-        act = end_now if asked.is_set() else lambda: master.stop(signal.Signals(number).name)
+        act = end_now if asked.is_set() else lambda: master.front.stop(signal.Signals(number).name)
         asked.set()
         threading.Thread(target=act, daemon=True).start()
 
     def end_now() -> None:
         master.abort()
         ended = {"state": "failed", "exit_code": EXIT_INTERRUPTED, "message": "killed"}
-        result = json.dumps({"job_name": master.settings.job_name, **ended})
+        result = json.dumps({"job_name": master.core.settings.job_name, **ended})
         storage.write_file(job_dir / "result.json", result.encode())
         os._exit(EXIT_INTERRUPTED)
 

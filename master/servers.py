@@ -70,7 +70,7 @@ class Servers(Protocol):
         """From now on the servers are at these addresses. Calls that run at old ones are repeated."""
         ...
 
-    def cut(self, name: str, hold_s: float) -> Cut | None:
+    def take_cut(self, name: str, hold_s: float) -> Cut | None:
         """Pin one state of all shards; None where pushes in flight did not arrive in `hold_s`."""
         ...
 
@@ -130,7 +130,7 @@ class RemoteServers:
     def replace(self, addresses: Sequence[str], version: int) -> None:
         self._client.update(addresses, version)
 
-    def cut(self, name: str, hold_s: float) -> Cut | None:
+    def take_cut(self, name: str, hold_s: float) -> Cut | None:
         taken = self._client.take_cut(name, hold_s=hold_s, timeout_s=hold_s + _RPC_TIMEOUT_S)
         if taken is None:
             return None

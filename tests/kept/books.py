@@ -141,11 +141,12 @@ def _words(task: Task) -> str:
 def _begins(master: Master, job_dir: Path) -> dict[str, Any]:
     """The snapshots that are taken for safe."""
     found: dict[str, Any] = {}
-    if master.servers is not None:
-        for index in range(master.settings.num_ps):
-            _, left = master.servers.arguments(index)
+    settings = master.core.settings
+    if settings.strategy != "allreduce":
+        for index in range(settings.num_ps):
+            _, left = master.group.arguments(index)
             found[f"server {index}"] = f"snapshot {left.partition(':')[2]}"
-    if master.collective is not None:
+    if settings.strategy != "ps":
         path, version, applied = _base(master.group.memory())
         found["group"] = f"step {version}, {_below(job_dir, path)}, tasks {dict(applied)}"
     return found

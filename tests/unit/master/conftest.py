@@ -82,7 +82,7 @@ class FakeServers:
             self.ledgers[shard] = Ledger(entries)
             self.pinned.clear()
 
-    def cut(self, name: str, hold_s: float) -> Cut | None:
+    def take_cut(self, name: str, hold_s: float) -> Cut | None:
         self._call("cut")
         with self.lock:
             by_shard = [{e.task: e.applied for e in led.entries()} for led in self.ledgers]
@@ -373,7 +373,7 @@ class FakeJob:
         """The last status, once the master has ended."""
         self.thread.join(WAIT_S)
         assert not self.thread.is_alive(), self.master.status_json()
-        return self.master._status()
+        return self.master._lookers.status()
 
     def close(self) -> None:
         for client in self.clients:
