@@ -20,10 +20,10 @@ from edl.launch.coordinator import FORMAT as ROUNDS_FORMAT
 from edl.launch.coordinator import Coordinator
 from edl.launch.serve import JOURNAL as ROUNDS
 from edl.launch.settings import LaunchSettings
-from edl.master import serve
+from edl.master import opening
 from edl.master.core import MEMORY
 from edl.master.master import Master
-from edl.master.plan import cut, sources_of
+from edl.master.plan import sources_of, split
 from edl.master.task import State, Task
 from edl.master.task_queue import TaskQueue
 
@@ -31,9 +31,9 @@ from edl.master.task_queue import TaskQueue
 def of_job(job_dir: Path) -> dict[str, Any]:
     """A job that was cut off: its queue as a new master restores it, and the status that it tells."""
     settings = JobSettings.of_job(job_dir)
-    begun = serve._resume(settings, job_dir)
+    begun = opening.resume(settings, job_dir)
     assert begun is not None, "no master would go on with it"
-    journal, queue, _, described = begun
+    journal, queue, described = begun.journal, begun.queue, begun.described
     told = _told(queue)
     memory = journal.get(MEMORY)
     assert memory is not None
@@ -41,7 +41,7 @@ def of_job(job_dir: Path) -> dict[str, Any]:
         settings=settings,
         job_dir=job_dir,
         queue=queue,
-        validation=cut(sources_of(described, "validation"), queue.plan.task_size),
+        validation=split(sources_of(described, "validation"), queue.plan.task_size),
         journal=journal,
         connect=lambda addresses: None,
         clock=MonotonicClock(),
@@ -68,7 +68,7 @@ def of_checkpoint(job_dir: Path) -> dict[str, Any]:
     manifest = storage.load(job_dir / "checkpoints")
     settings = JobSettings(**{**manifest.books["settings"], "resume": str(manifest.directory)})
     described = {"training": manifest.books["plan"]["sources"]}
-    queue, _ = serve.open_queue(settings, described)
+    queue, _ = opening.open_queue(settings, described)
     return {**_told(queue), "version": manifest.version, "shards": manifest.num_shards}
 
 
@@ -83,11 +83,10 @@ def of_launch(job_dir: Path) -> dict[str, Any]:
 
 def of_journal(job_dir: Path) -> dict[str, Any]:
     """A journal alone: the queue as a new master restores it."""
-    begun = serve._resume(JobSettings.of_job(job_dir), job_dir)
+    begun = opening.resume(JobSettings.of_job(job_dir), job_dir)
     assert begun is not None, "no master would go on with it"
-    journal, queue, _, _ = begun
-    journal.close()
-    return _told(queue)
+    begun.journal.close()
+    return _told(begun.queue)
 
 
 OF = {"job": of_job, "journal": of_journal, "checkpoint": of_checkpoint, "launch": of_launch}

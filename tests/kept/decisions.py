@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edl.common.settings import JobSettings
-from edl.master import serve
+from edl.master import opening
 from edl.master.decisions import (
     Add,
     Cancel,
@@ -89,7 +89,8 @@ def write(job_dir: Path, *, compacts: bool) -> None:
     data = [settings.training_data, 128]
     described = {"training": [data], "validation": [data], "prediction": [], "metrics": {}}
     (job_dir / "describe.json").write_text(json.dumps(described))
-    journal, queue, _, _ = serve._begin(settings, job_dir, described)
+    books = opening.begin(settings, job_dir, described)
+    journal, queue = books.journal, books.queue
     for number, decision in enumerate(DECISIONS):
         if compacts and number == len(DECISIONS) - 4:
             journal.compact({"queue": dump_queue(queue)})

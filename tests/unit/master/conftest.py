@@ -20,7 +20,7 @@ from edl.master.client import MasterClient
 from edl.master.core import MEMORY
 from edl.master.judge import judges_of
 from edl.master.master import Master
-from edl.master.plan import cut, plan_of, sources_of
+from edl.master.plan import plan_of, sources_of, split
 from edl.master.servers import Cut, Snapshot
 from edl.master.servicer import MasterServicer
 from edl.master.state import restore
@@ -284,7 +284,7 @@ class FakeJob:
             settings=self.settings,
             job_dir=self.folder,
             queue=self.queue,
-            validation=cut(sources_of(described, "validation"), pieces),
+            validation=split(sources_of(described, "validation"), pieces),
             journal=self.journal,
             judges=judges_of(self.settings, described.get("metrics", {})),
             connect=lambda addresses: self.servers,

@@ -10,8 +10,8 @@ from edl.common import storage
 from edl.common.errors import CheckpointError, JobError
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
+from edl.master.opening import open_queue, resume
 from edl.master.plan import plan_of
-from edl.master.serve import _resume, open_queue
 from edl.master.task_queue import TaskQueue
 
 DESCRIBED = {"training": [["a", 8]], "validation": [], "prediction": []}
@@ -99,7 +99,7 @@ def test_a_journal_that_no_master_writes_is_one_sentence(tmp_path, kind, argumen
     journal.close()
 
     with pytest.raises(JobError, match="cannot be gone on with: what its journal says is not"):
-        _resume(settings, tmp_path)
+        resume(settings, tmp_path)
 
 
 def test_a_journal_that_is_a_pipe_is_no_journal(tmp_path):

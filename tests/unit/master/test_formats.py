@@ -11,10 +11,9 @@ from unit.master.test_foreign_books import DESCRIBED
 from edl.common.errors import JobError
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
-from edl.master import decisions
+from edl.master import decisions, opening
 from edl.master.decisions import OpenEpoch
 from edl.master.plan import plan_of
-from edl.master.serve import _resume
 from edl.master.state import FORMAT, dump_queue
 from edl.master.task import Failure
 from edl.master.task_queue import TaskQueue
@@ -40,7 +39,7 @@ def resumed(tmp_path):
             journal.append(name, fields)
         journal.commit()
         journal.close()
-        return _resume(SETTINGS, tmp_path)[1]
+        return opening.resume(SETTINGS, tmp_path).queue
 
     return resume
 
