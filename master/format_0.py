@@ -15,7 +15,7 @@ from typing import Any
 from ..durable.schema import Json, dump, dump_all
 from ..runtime.base import Replica
 from . import decisions
-from .collective import Base, CollectiveMemory
+from .collective import CollectiveMemory
 from .course import CourseMemory
 from .endings import Ending
 from .evaluation import EvaluationsState, Round
@@ -25,6 +25,7 @@ from .plan import Kind
 from .replicas import Phase, ReplicasState, Slot
 from .rounds import Peer
 from .server_group import ServersMemory
+from .standing import Base
 from .status import StatusMemory
 from .task import Failure, Quarantine, QueueState, State, Task
 from .task_queue import Decision

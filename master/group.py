@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ..durable.loop import Script
 from ..durable.schema import Json
 from ..proto import master_pb2 as pb
-from .collective import Collective
+from .meeting import Meeting
 from .servers import Cut, Snapshot
 from .task import Task
 
@@ -111,7 +111,7 @@ class Group(Protocol):
 
     @property
     def trains_in_rounds(self) -> bool:
-        """Its workers train together, in rounds: it is a Collective, or has one."""
+        """Its workers train together, in rounds: they have a Meeting."""
         ...
 
     @property
@@ -146,8 +146,8 @@ class Group(Protocol):
         """Return the workers that did not come back to the group in time, each once."""
         ...
 
-    def members(self) -> Collective:
-        """Return the workers that train in rounds. Raises UsageError where each trains by itself."""
+    def members(self) -> Meeting:
+        """Return where the workers that train in rounds meet. Raises UsageError where each trains by itself."""
         ...
 
     # -- the end

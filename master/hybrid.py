@@ -22,6 +22,7 @@ from ..durable.schema import Json
 from ..proto import master_pb2 as pb
 from .collective import Collective
 from .core import Core
+from .meeting import Meeting
 from .server_group import ServerGroup
 from .servers import Cut, Snapshot
 from .task import Task
@@ -72,10 +73,10 @@ class Hybrid:
             return
         group.tend(may_form=servers.connected)
         durable: list[int] = []
-        if group.newly_durable or servers.newly_covered:
-            group.newly_durable = servers.newly_covered = False
+        if group.standing.newly_durable or servers.newly_covered:
+            group.standing.newly_durable = servers.newly_covered = False
             there = set(servers.durable_tasks())
-            durable = [task for task in group.durable_tasks() if task in there]
+            durable = [task for task in group.standing.durable_tasks() if task in there]
         self._core.retire(durable)
 
     def close(self) -> None:
@@ -159,8 +160,8 @@ class Hybrid:
     def overdue(self) -> list[int]:
         return self._group.overdue()
 
-    def members(self) -> Collective:
-        return self._group
+    def members(self) -> Meeting:
+        return self._group.members()
 
     # -- the end
 

@@ -284,5 +284,5 @@ def _group_of(core: Core, connect: Callable[[Sequence[str]], Servers], restore: 
     if strategy == "allreduce":
         return Collective(core, restore)
     group = Collective(core, restore, alone=False)
-    servers = ServerGroup(core, connect, restore, lambda task: [group.position(task)])
+    servers = ServerGroup(core, connect, restore, lambda task: [group.standing.position(task)])
     return Hybrid(core, group, servers)

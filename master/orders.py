@@ -7,12 +7,15 @@ orders by a long poll (`waiting_for`).
 from __future__ import annotations
 
 import itertools
+import json
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from ..common import storage
 from ..common.errors import EdlError, Unreachable
 from ..proto import master_pb2 as pb
 from .rounds import Peer, Rounds
+from .servers import Snapshot
 
 GONE = "the worker that had it is gone"
 
@@ -130,3 +133,10 @@ class Orders:
         for ordered in self._open.values():
             ordered.fail(Unreachable("the job is over"))
         self._open.clear()
+
+
+def written(report: pb.ReportOrderRequest) -> Snapshot:
+    """Return the files that members say they have written, the books once each."""
+    files = tuple(storage.FileRecord(f.name, f.nbytes, f.sha256) for f in report.files)
+    shards = sum(file.name.endswith(".json") for file in files)
+    return Snapshot(files, json.loads(report.model_json), shards)

@@ -18,9 +18,9 @@ from ..common.errors import JobError, PeerError, Unreachable, UsageError
 from ..durable.loop import Script
 from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
-from .collective import Collective
 from .core import RETRY_S, Core
 from .decisions import Doubt, Fenced, LeaseSome, Recovered
+from .meeting import Meeting
 from .membership import SERVER, WORKER, Member
 from .plan import Kind
 from .servers import NUM_SLOTS, Cut, Servers, Snapshot
@@ -426,7 +426,7 @@ class ServerGroup:
     def overdue(self) -> list[int]:
         return []
 
-    def members(self) -> Collective:
+    def members(self) -> Meeting:
         raise UsageError("this job keeps its parameters on servers: there are no rounds")
 
     def stand(self) -> None:
