@@ -69,11 +69,11 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     from edl.common.settings import JobSettings
     from edl.durable.journal import Journal
     from edl.master import serve as product
+    from edl.master import state
     from edl.master.core import MEMORY
     from edl.master.master import Master
     from edl.master.plan import Kind, Plan
     from edl.master.servicer import MasterServicer
-    from edl.master.state import load_queue
     from edl.master.task_queue import TaskQueue
     from edl.proto import master_pb2_grpc
     from edl.runtime.base import Replica
@@ -105,11 +105,7 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     journal, queue = Journal(folder / "journal.sqlite"), TaskQueue(plan)
     memory = journal.get(MEMORY)
     if memory is not None:  # the master before was killed
-        state, decisions = journal.replay()
-        if state is not None:
-            load_queue(queue, state["queue"])
-        for kind, arguments in decisions:
-            getattr(queue, kind)(**arguments)
+        state.restore(queue, journal)  # not of a tree whose journal has no format
     master = Master(
         settings=settings,
         job_dir=folder,
@@ -123,7 +119,7 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     )
     if memory is not None:
         master.resume("was killed", memory)
-        started += [Replica(*fields) for fields in memory["processes"]]
+        started += [Replica(**fields) for fields in memory["processes"]]
 
     def register(server: Any) -> None:
         master_pb2_grpc.add_MasterServicer_to_server(MasterServicer(master), server)

@@ -1,9 +1,9 @@
-"""The master's journal: every decision, on disk before the answer leaves (rule 6).
+"""A journal: every decision of a process that may be killed, on disk before the answer leaves (rule 6).
 
 SQLite in WAL mode with synchronous=FULL (docs/adr/0008-the-masters-journal.md): the decisions of a batch
-of events are one transaction (group commit), there whole or not at all after a power cut. Decisions are method calls on the pure
-state machines: (kind, arguments as JSON); calling them again in this order, on top of the state that
-`compact` stored, gives the same state.
+of events are one transaction (group commit), there whole or not at all after a power cut. A decision is a
+name and its fields as JSON; to make them again in this order, on top of the state that `compact`
+stored, gives the same state.
 
 What is small and changes seldom (who is there, which processes run, how far the job is) is no
 decision but a named state, written whole (`put`).
@@ -11,6 +11,9 @@ decision but a named state, written whole (`put`).
 Whoever opens the journal takes it over: its epoch rises by one, and in the very transaction that
 would write decisions an older epoch is refused. So of two masters only the newer can decide, however
 long the older one slept. `check` is for what is answered without a decision.
+
+What the names and fields are is its owner's to know, and has a format number: whoever opens the file
+says which one it writes. A file of a newer format is refused, and left as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,8 +30,9 @@ from ..common.errors import Fenced, JobError
 
 Decision = tuple[str, dict[str, Any]]
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS meta (epoch INTEGER NOT NULL);
+_META = "CREATE TABLE IF NOT EXISTS meta (epoch INTEGER NOT NULL, format INTEGER NOT NULL)"
+_TABLES = f"""
+{_META};
 CREATE TABLE IF NOT EXISTS states (name TEXT PRIMARY KEY, state TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS decisions (
     number INTEGER PRIMARY KEY, kind TEXT NOT NULL, arguments TEXT NOT NULL
@@ -42,13 +46,16 @@ _BUSY_S = 10.0  # another master writes one decision at a time; more is a disk t
 class Journal:
     """Opened, it is this master's: `epoch` counts the masters of the job. Used by one thread.
 
+    `format`: of what is in it, where that is older than what its owner writes: `compact` must be the
+    first to write then. 0 is what was written before formats had a number.
     `length`: decisions since the last `compact`. What is appended is on disk after the next `commit`,
     `put` or `compact`. All methods but `append` raise JobError where the file cannot be
     used, and Fenced where a newer master has taken over.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, format: int = 1) -> None:
         self._path = path
+        self._newest_format = format
         if path.exists() and not path.is_file():  # SQLite would wait for a pipe
             raise self._damaged("it is no plain file")
         with self._errors():
@@ -59,16 +66,16 @@ class Journal:
             self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT")
             with self._transaction():
+                self.format = self._format_on_disk()
                 self.epoch = self._epoch_on_disk() + 1
-                self._connection.execute("DELETE FROM meta")
-                self._connection.execute("INSERT INTO meta (epoch) VALUES (?)", (self.epoch,))
+                self._write_meta()
             self._seen = self._data_version()
             self._waiting: list[tuple[str, str]] = []  # decisions that are not on disk
             self.length = self._one("SELECT count(*) FROM decisions")
 
     def append(self, kind: str, arguments: Mapping[str, Any]) -> None:
         """Add a decision, which nobody may be told of before `commit`."""
-        self._waiting.append((kind, json.dumps(arguments, default=_encode)))
+        self._waiting.append((kind, _text(arguments)))
         self.length += 1
 
     @property
@@ -85,12 +92,10 @@ class Journal:
 
     def put(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a named state in the place of the one before, with what was appended."""
-        text = json.dumps(state, default=_encode)
+        texts = [(name, _text(state))]
         with self._errors(), self._transaction():
             self._write_waiting()
-            self._connection.execute(
-                "INSERT OR REPLACE INTO states (name, state) VALUES (?, ?)", (name, text)
-            )
+            self._put_states(texts)
         self._waiting.clear()
 
     def get(self, name: str) -> dict[str, Any] | None:
@@ -112,15 +117,21 @@ class Journal:
                 self._must_be_ours()
                 self._seen = seen
 
-    def compact(self, state: Mapping[str, Any]) -> None:
-        """Store a state in the place of all decisions that led to it."""
-        text = json.dumps(state, default=_encode)
+    def compact(
+        self, state: Mapping[str, Any], named: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Store a state in the place of all decisions that led to it, and these named states with it.
+
+        The journal is of its owner's format then.
+        """
+        texts = [(name, _text(each)) for name, each in (named or {}).items()]
+        texts.append((_COMPACTED, _text(state)))
         with self._errors(), self._transaction():
             self._must_be_ours()
-            self._connection.execute(
-                "INSERT OR REPLACE INTO states (name, state) VALUES (?, ?)", (_COMPACTED, text)
-            )
+            self._put_states(texts)
             self._connection.execute("DELETE FROM decisions")
+            self.format = self._newest_format
+            self._write_meta()
         self._waiting.clear()
         self.length = 0
 
@@ -139,6 +150,13 @@ class Journal:
             except ValueError as error:
                 raise self._damaged(str(error)) from error
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether nobody has stored a state in it yet."""
+        with self._errors():
+            query = f"SELECT count(*) FROM states WHERE name = '{_COMPACTED}'"
+            return not self._one(query)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -149,6 +167,34 @@ class Journal:
         self._connection.executemany(
             "INSERT INTO decisions (kind, arguments) VALUES (?, ?)", self._waiting
         )
+
+    def _put_states(self, texts: Iterable[tuple[str, str]]) -> None:
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO states (name, state) VALUES (?, ?)", texts
+        )
+
+    def _write_meta(self) -> None:
+        self._connection.execute("DELETE FROM meta")
+        self._connection.execute(
+            "INSERT INTO meta (epoch, format) VALUES (?, ?)", (self.epoch, self.format)
+        )
+
+    def _format_on_disk(self) -> int:
+        """Which one the file has; of a new one the newest. Raises JobError where that is newer."""
+        columns = self._connection.execute("PRAGMA table_info(meta)").fetchall()
+        if "format" not in (column[1] for column in columns):
+            epoch = self._epoch_on_disk()
+            # No default for the number: a version that knows none could not open the file any more.
+            self._connection.execute("DROP TABLE meta")
+            self._connection.execute(_META)
+            self._connection.execute("INSERT INTO meta (epoch, format) VALUES (?, 0)", (epoch,))
+        found = self._one("SELECT max(format) FROM meta")
+        if found is not None and found > self._newest_format:
+            raise JobError(
+                f"the journal {self._path} is of format {found}, and this version of edl knows up to "
+                f"{self._newest_format}: go on with the job by the version that wrote it, or a newer one"
+            )
+        return self._newest_format if found is None else int(found)
 
     def _must_be_ours(self) -> None:
         newest = self._epoch_on_disk()
@@ -199,10 +245,14 @@ class Journal:
         )
 
 
-def _encode(value: Any) -> Any:
+def _bytes_as_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"__bytes__": base64.b64encode(value).decode()}
     raise TypeError(f"{type(value).__name__} cannot stand in the journal")
+
+
+# Made once: to make an encoder costs as much as to use it on a decision, which is no circle.
+_text = json.JSONEncoder(default=_bytes_as_json, check_circular=False).encode
 
 
 def _decode(values: dict[str, Any]) -> Any:

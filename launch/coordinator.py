@@ -14,14 +14,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..common.clock import Clock
-from ..common.errors import EdlError
+from ..common.errors import EdlError, JobError
 from ..durable.journal import Journal
+from ..durable.schema import Json
 from .rounds import DONE, FAILED, STOPPED, Failure, Node, Rendezvous, Round
 from .settings import LaunchSettings
 
 log = logging.getLogger("edl.launch")
 
 STATE = "rendezvous"  # in the journal
+FORMAT = 1  # of what stands there: the fields of rounds.State; 0 is that of before
 INTERRUPTED = 130
 _CODES = {DONE: 0, FAILED: 1, STOPPED: INTERRUPTED}
 _MOST_EVENTS = 200
@@ -40,19 +42,35 @@ class Coordinator:
         self._changed = threading.Condition()
         now = clock.now()
         found = journal.get(STATE)
-        self._events: list[dict[str, Any]] = found["events"] if found else []
-        self._rendezvous = (
-            Rendezvous.restored(settings.policy, found["rendezvous"], now)
-            if found
-            else Rendezvous(settings.policy, now)
-        )
+        self._events: list[Json] = []
+        self._rendezvous = Rendezvous(settings.policy, now)
+        if found is not None:
+            self._go_on(found, now)
         self._written = ""
         self._revision = 1
         self._error: EdlError | None = None
         self._gone = False
-        if found:
+        if found is not None:
             self._tell("the coordinator was killed and goes on")
             log.info("resuming epoch=%d", journal.epoch)
+
+    def _go_on(self, found: dict[str, Json], now: float) -> None:
+        """Be as the coordinator before. Raises JobError where no such one has written this."""
+        try:
+            dumped = found["rendezvous"]
+            if self._journal.format < FORMAT:  # of before formats had a number
+                dumped["nodes"] = list(dumped["nodes"].items())
+            self._rendezvous = Rendezvous.restored(self.settings.policy, dumped, now)
+            self._events = found["events"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # whatever stands there
+            why = error if isinstance(error, ValueError) else repr(error)
+            raise JobError(
+                f"the job {self.settings.job_name} cannot be gone on with: what its journal says is not "
+                f"what a coordinator of this version writes: {why}. Go on with it by the version that "
+                "wrote it, or start it again: its script loads the state that it has saved"
+            ) from error
+        if self._journal.format < FORMAT:
+            self._journal.compact({}, {STATE: {**found, "rendezvous": self._rendezvous.dump()}})
 
     # -- of nodes
 
@@ -272,5 +290,5 @@ class Coordinator:
 
 def _lasting(dumped: dict[str, Any]) -> dict[str, Any]:
     """Return what of a state does not change with each heartbeat."""
-    nodes = {name: {**node, "last_heard": 0.0} for name, node in sorted(dumped["nodes"].items())}
+    nodes = {name: {**node, "last_heard": 0.0} for name, node in sorted(dumped.get("nodes", ()))}
     return {**dumped, "nodes": nodes}

@@ -23,9 +23,10 @@ saves always sorts behind what an earlier one did, of a job before this one too.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from ..durable import schema
+from ..durable.schema import Json
 
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
 
@@ -116,8 +117,8 @@ class Report:
 
 
 @dataclass
-class _State:
-    """The state that a restarted coordinator must know."""
+class State:
+    """The state that a restarted coordinator must know. Its fields are part of the journal's format."""
 
     began_at: float
     forming_since: float
@@ -140,7 +141,7 @@ class Rendezvous:
     def __init__(self, policy: Policy, now: float) -> None:
         self.policy = policy
         self.news: list[str] = []
-        self._state = _State(began_at=now, forming_since=now)
+        self._state = State(began_at=now, forming_since=now)
 
     # -- events
 
@@ -321,33 +322,26 @@ class Rendezvous:
 
     # -- to disk and back
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> Json:
         """The state as JSON values."""
-        return dataclasses.asdict(self._state)
+        return schema.dump(State, self._state)
 
     @classmethod
-    def restored(cls, policy: Policy, dumped: Mapping[str, Any], now: float) -> Rendezvous:
-        """Make one as another was. Nobody could be heard meanwhile: whoever lives will be soon."""
+    def restored(cls, policy: Policy, dumped: Json, now: float) -> Rendezvous:
+        """Make one as another was. Nobody could be heard meanwhile: whoever lives will be soon.
+
+        Raises ValueError, which names what is wrong, where no `dump` of this version gave that.
+        """
         made = cls(policy, now)
-        values = dict(dumped)
-        nodes = {name: Node(**node) for name, node in values.pop("nodes").items()}
-        for node in nodes.values():
+        state = made._state = schema.load(State, dumped)
+        for node in state.nodes.values():
             node.last_heard = now - max(0.0, policy.silent_s - policy.reconnect_s)
             node.since = now
-        told, report = values.pop("round"), values.pop("report")
-        if told is not None:
-            told["members"] = tuple(Member(**member) for member in told["members"])
-            told["formed_at"] = min(told["formed_at"], now)  # a machine that booted counts anew
-        values["began_at"] = min(values["began_at"], now)
-        values["forming_since"] = now
-        values["enough_since"] = None
-        values["failures"] = [(name, Failure(**each)) for name, each in values["failures"]]
-        made._state = _State(
-            **values,
-            nodes=nodes,
-            round=Round(**told) if told else None,
-            report=Report(**report) if report else None,
-        )
+        found = state.round
+        if found is not None:  # a machine that booted counts anew
+            state.round = dataclasses.replace(found, formed_at=min(found.formed_at, now))
+        state.began_at = min(state.began_at, now)
+        state.forming_since, state.enough_since = now, None
         return made
 
     # -- inside

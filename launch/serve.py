@@ -22,7 +22,7 @@ from ..common.clock import MonotonicClock
 from ..common.errors import EdlError
 from ..durable.journal import Journal
 from ..proto import master_pb2_grpc, rendezvous_pb2_grpc
-from .coordinator import Coordinator
+from .coordinator import FORMAT, Coordinator
 from .servicer import LookServicer, RendezvousServicer
 from .settings import LaunchSettings
 
@@ -45,7 +45,7 @@ def serve(job_dir: Path, stop: str = "") -> int:
 
 def _serve(job_dir: Path, stop: str) -> int:
     settings = LaunchSettings.of_job(job_dir)
-    journal = Journal(job_dir / JOURNAL)
+    journal = Journal(job_dir / JOURNAL, FORMAT)
     coordinator = Coordinator(settings, journal, MonotonicClock())
     server = _listen(coordinator, settings.port, job_dir)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -16,11 +16,10 @@ from typing import Any
 from ..common import storage
 from ..common.errors import CheckpointError, EdlError, Unreachable
 from ..durable.loop import Script
-from .collective import Collective
 from .core import Core
 from .evaluation import Round
+from .group import Group
 from .judge import Judge, Judges
-from .server_group import ServerGroup
 from .servers import Cut, Snapshot
 
 BEST = "best"
@@ -29,7 +28,7 @@ BEST = "best"
 class Checkpoints:
     """See the module."""
 
-    def __init__(self, core: Core, group: ServerGroup | Collective, judges: Judges) -> None:
+    def __init__(self, core: Core, group: Group, judges: Judges) -> None:
         self._core, self._group, self._judges = core, group, judges
         self._settings, self._loop = core.settings, core.loop
         self._busy = False
@@ -86,7 +85,7 @@ class Checkpoints:
             self._busy = False
 
     def _write_newest(self) -> Script[None]:
-        cut, books = yield from self._group.cut()
+        cut, books = yield from self._group.take_cut()
         try:
             if self._kept != (cut.version, books):
                 writing = self._loop.background(lambda: self._write(self.folder, cut, books))
@@ -94,7 +93,7 @@ class Checkpoints:
                 self._kept = cut.version, books
                 self._saved(written)
         finally:
-            self._loop.background(lambda: self._group.shards.unpin(cut.name))
+            self._loop.background(lambda: self._group.unpin(cut.name))
 
     def keep(self, left: Cut) -> Script[None]:
         """A checkpoint of what is in the folder `left.name` already."""
@@ -106,7 +105,6 @@ class Checkpoints:
 
     def _keep(self, left: Cut, books: dict[str, Any]) -> Path:
         """In the background. Where it is."""
-        assert isinstance(self._group, Collective)
         directory = storage.free_directory(self.folder, left.version)
         directory.mkdir(parents=True, exist_ok=True)
         snapshot = self._group.kept(left, directory)
@@ -118,7 +116,7 @@ class Checkpoints:
         """In the background. Where it is."""
         directory = storage.free_directory(folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
-        snapshot = self._group.shards.snapshot(cut.name, directory)
+        snapshot = self._group.snapshot(cut.name, directory)
         self._write_manifest(directory, cut.version, snapshot, books)
         if folder == self.folder:
             storage.prune(folder, self._settings.keep_checkpoint_max)
@@ -176,13 +174,13 @@ class Checkpoints:
     def _write_best(self, cut: Cut, books: dict[str, Any] | None) -> Script[Path]:
         own = books is None  # a group's state has not changed since: nothing trains meanwhile
         if books is None:
-            cut, books = yield from self._group.cut()
+            cut, books = yield from self._group.take_cut()
         try:
             folder = self.folder / BEST
             directory: Path = yield self._loop.background(lambda: self._write(folder, cut, books))
         finally:
             if own:
-                self._loop.background(lambda: self._group.shards.unpin(cut.name))
+                self._loop.background(lambda: self._group.unpin(cut.name))
         yield self._loop.background(lambda: _remove_others(directory))
         return directory
 

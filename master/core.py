@@ -10,7 +10,7 @@ import json
 import logging
 import shlex
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,17 +21,19 @@ from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Loop, Script
+from .decisions import Durable, Lease, LeaseSome, written
 from .evaluation import Evaluations
 from .membership import Membership
 from .replicas import Replicas
 from .status import Status
-from .task_queue import TaskQueue
+from .task import Task
+from .task_queue import Decision, TaskQueue
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, EXIT_INTERRUPTED = 0, 1, 3, 130
-MEMORY = "job"  # the name in the journal of what `save` writes
+MEMORY = "job"  # the name in the journal of what `save` writes: see memory.py
 RETRY_S = 0.5  # pause before an unreachable server is asked again
 TELL_S = 10.0  # how often the user is told what a script waits for
 
@@ -71,11 +73,31 @@ class Core:
         self._unsaved = False
         self.saves = 0  # changes with whatever a successor must know beside the queue
 
-    def do(self, kind: str, /, **arguments: Any) -> Any:
-        """One decision about tasks: made, and told to nobody before it is on disk (`commit`)."""
-        result = getattr(self.queue, kind)(**arguments)
-        self.journal.append(kind, arguments)
-        return result
+    def decide(self, decision: Decision[Answer]) -> Answer:
+        """Make a decision about tasks, which nobody is told of before it is on disk (`commit`)."""
+        answer = self.queue.decide(decision)
+        self.note(decision)
+        return answer
+
+    def note(self, decision: Decision[Any]) -> None:
+        """Have a decision journaled that the queue has made already."""
+        self.journal.append(*written(decision))
+
+    def lease(self, terms: Lease | LeaseSome) -> list[Task]:
+        """The tasks that a request gets, if any: to ask in vain is no decision, and is not journaled."""
+        found = self.queue.decide(terms)
+        tasks = found if isinstance(found, list) else [found] if found is not None else []
+        if tasks:
+            self.note(terms)
+        return tasks
+
+    def retire(self, durable: Sequence[int]) -> None:
+        """Forget what is done: these train tasks, and results that no evaluation waits for."""
+        queue, running = self.queue, self.evaluations.running
+        gone = [n for n in queue.done_results if queue.tasks[n].group not in running]
+        gone += durable
+        if gone:
+            self.decide(Durable(gone))
 
     def answer(self, future: Future[Any], reply: Any) -> None:
         """Give it, once what it may tell of is on disk."""

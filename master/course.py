@@ -6,24 +6,36 @@ Scripts (loop.py) that read from top to bottom; between two of their yields noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..common import faults
 from ..durable.loop import Script
+from ..durable.schema import Json
 from .checkpoints import Checkpoints
-from .collective import Collective
 from .core import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, Core
+from .decisions import Add, Cancel, Close, OpenEpoch
 from .evaluation import Round, metrics_of, pack
+from .group import Group
 from .judge import Judges
 from .plan import Kind, Piece
 from .quarantine import by_record, count, data_of
-from .server_group import ServerGroup
 from .servers import Cut
-from .task_queue import UNPLANNED_IDS
+from .task import UNPLANNED_IDS
 
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
 _TRAIN_END = "train-end"
 _ROUND_END = "-end"  # of the group of an evaluation's last task
+
+
+@dataclass(frozen=True)
+class CourseMemory:
+    """What the journal keeps of a course. `due`: the epochs of evaluations that are under way."""
+
+    epochs_ended: int
+    due: list[int]
+    judged: Json
+    unkept: str
 
 
 class Course:
@@ -32,7 +44,7 @@ class Course:
     def __init__(
         self,
         core: Core,
-        group: ServerGroup | Collective,
+        group: Group,
         validation: Sequence[Piece],
         judges: Judges,
     ) -> None:
@@ -50,26 +62,22 @@ class Course:
         """An evaluation while training is under way."""
         return bool(self._due)
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> CourseMemory:
         """What a successor must know of it."""
-        return {
-            "epochs_ended": self._epochs_ended,
-            "due": self._due,
-            "judged": self._judges.memory(),
-            "unkept": self.checkpoints.unkept,
-        }
+        judged, unkept = self._judges.memory(), self.checkpoints.unkept
+        return CourseMemory(self._epochs_ended, self._due, judged, unkept)
 
-    def remember(self, memory: dict[str, Any]) -> None:
+    def remember(self, memory: CourseMemory) -> None:
         """Go on where the master before ended.
 
         Evaluations that ran, and the end of training, are begun anew: their cuts are gone.
         """
-        self._epochs_ended, self._due = memory["epochs_ended"], memory["due"]
-        self._judges.remember(memory["judged"])
-        self.checkpoints.unkept = memory["unkept"]
+        self._epochs_ended, self._due = memory.epochs_ended, memory.due
+        self._judges.remember(memory.judged)
+        self.checkpoints.unkept = memory.unkept
         groups = {t.group for t in self._queue.tasks.values() if t.id >= UNPLANNED_IDS}
         for group in sorted(groups):
-            self._core.do("cancel", group=group)
+            self._core.decide(Cancel(group))
         running = self._core.evaluations.running
         for name in [*running]:
             if name.endswith(_ROUND_END) or self._settings.command != "evaluate":
@@ -84,7 +92,7 @@ class Course:
             yield from self._evaluate_plan()
         else:
             if not self._queue.opened:
-                self._core.do("open_epoch")
+                self._core.decide(OpenEpoch())
             yield lambda: self._queue.plan_done
         self._succeed()
 
@@ -110,7 +118,7 @@ class Course:
             if queue.opened == epoch:
                 # Of the one before, a server that was replaced since may lack something again.
                 yield lambda: plan.overlap_epochs or queue.epochs_done(epoch)  # noqa: B023
-                self._core.do("open_epoch")
+                self._core.decide(OpenEpoch())
             last = epoch + 1 == plan.epochs
             step = not self._settings.use_async and (last or not plan.overlap_epochs)
             whole = yield from self._epochs_done(epoch + 1, step)
@@ -138,7 +146,7 @@ class Course:
                 yield from self.checkpoints.write(last=True)
             if not queue.epochs_done(queue.opened):
                 continue  # what was reported as done was not on all servers, and came back
-            self._core.do("add", kind=int(Kind.TRAIN_END), pieces=_END, group=_TRAIN_END)
+            self._core.decide(Add(Kind.TRAIN_END, _END, group=_TRAIN_END))
             yield lambda: queue.group_done(_TRAIN_END)
             if whole == self._group.version:
                 return
@@ -189,7 +197,7 @@ class Course:
             round_ = self._core.evaluations.begin(self._core.version, 0, "")
             self._core.save()
         if not self._queue.opened:
-            self._core.do("open_epoch", group=round_.name)
+            self._core.decide(OpenEpoch(round_.name))
         yield from self._evaluation(round_, self._group.version)
 
     def _evaluate(self, epoch: int, cut: Cut, books: dict[str, Any] | None) -> Script[None]:
@@ -197,20 +205,15 @@ class Course:
         while True:
             version = self._group.version
             round_ = self._core.evaluations.begin(cut.version, epoch, cut.name)
-            self._core.do(
-                "add",
-                kind=int(Kind.EVALUATE),
-                pieces=self._validation,
-                epoch=epoch,
-                cut=cut.name,
-                group=round_.name,
+            self._core.decide(
+                Add(Kind.EVALUATE, self._validation, epoch, cut.name, group=round_.name)
             )
             faults.point("master.evaluate", round=round_.name)
             whole = yield from self._evaluation(round_, version, cut, books)
             if whole:
                 self._due.remove(epoch)
                 self._core.save()
-            yield from self._core.insist(lambda: self._group.shards.unpin(cut.name))  # noqa: B023
+            yield from self._core.insist(lambda: self._group.unpin(cut.name))  # noqa: B023
             if whole:
                 return
             if self._judges and self._queue.uneven:  # what trains levels it, and then it is kept
@@ -233,7 +236,7 @@ class Course:
         queue = self._queue
         yield lambda: queue.group_done(round_.name) or self._cut_is_gone(round_, version)
         if not queue.group_done(round_.name):
-            self._core.do("cancel", group=round_.name)
+            self._core.decide(Cancel(round_.name))
             del self._core.evaluations.running[round_.name]
             return False
         results = [
@@ -241,14 +244,8 @@ class Course:
         ]
         end = f"{round_.name}{_ROUND_END}"
         self._core.evaluations.running[end] = round_  # so that its result is kept until it is read
-        (number,) = self._core.do(
-            "add",
-            kind=int(Kind.EVALUATE_END),
-            pieces=_END,
-            epoch=round_.epoch,
-            cut=round_.cut,
-            payload=pack(results),
-            group=end,
+        (number,) = self._core.decide(
+            Add(Kind.EVALUATE_END, _END, round_.epoch, round_.cut, pack(results), end)
         )
         yield lambda: queue.group_done(end)
         result = queue.tasks[number].result
@@ -278,7 +275,7 @@ class Course:
             return
         judge.count(judge.of(round_.metrics or {}), round_.version, round_.epoch)
         if judge.exhausted and not self._queue.closed:
-            self._core.do("close")
+            self._core.decide(Close())
 
     def _cut_is_gone(self, round_: Round, version: int) -> bool:
         return bool(round_.cut) and version != self._group.version
@@ -294,7 +291,7 @@ class Course:
             and not queue.has_todo
             and queue.epochs_done(queue.opened - 1)  # at most one epoch ahead
         ):
-            self._core.do("open_epoch")
+            self._core.decide(OpenEpoch())
 
     def _succeed(self) -> None:
         core = self._core

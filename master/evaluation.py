@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.errors import JobError
+from ..durable.schema import Json
 
 
 @dataclass
@@ -27,7 +28,16 @@ class Round:
     cut: str
     tasks: list[int] = field(default_factory=list)
     end_task: int | None = None
-    metrics: dict[str, Any] | None = None
+    metrics: Json = None  # values by name, once it has ended
+
+
+@dataclass(frozen=True)
+class EvaluationsState:
+    """All that Evaluations know."""
+
+    count: int
+    running: dict[str, Round]
+    finished: list[Round]
 
 
 class Evaluations:
@@ -37,6 +47,14 @@ class Evaluations:
         self._count = 0
         self.running: dict[str, Round] = {}
         self.finished: list[Round] = []
+
+    def state(self) -> EvaluationsState:
+        """What others need to be as these. Nothing is copied."""
+        return EvaluationsState(self._count, self.running, self.finished)
+
+    def restore(self, state: EvaluationsState) -> None:
+        """Be as those whose state this is."""
+        self._count, self.running, self.finished = state.count, state.running, state.finished
 
     def begin(self, version: int, epoch: int, cut: str) -> Round:
         self._count += 1

@@ -18,100 +18,159 @@ from typing import Any
 
 from ..common.errors import EdlError
 from ..durable.loop import Script
+from ..durable.schema import Json
 from ..proto import master_pb2 as pb
 from .collective import Collective
 from .core import Core
+from .meeting import Meeting
 from .server_group import ServerGroup
 from .servers import Cut, Snapshot
+from .task import Task
 
 _HOLD_S = 2.0  # pushes are held back for a cut, of which there are none under way
 
 
-class Hybrid(Collective):
-    """The group of a job that has servers as well. See the module."""
+class Hybrid:
+    """A group and servers as one Group (group.py). See the module.
 
-    def __init__(self, core: Core, restore: str, servers: ServerGroup) -> None:
-        super().__init__(core, restore)
+    `group` does not answer fences (alone=False), and `servers` ask it for its position (beside).
+    """
+
+    trains_in_rounds = True
+
+    def __init__(self, core: Core, group: Collective, servers: ServerGroup) -> None:
+        self._core = core
+        self._group = group
         self._servers = servers
         self._known_servers = 0  # the version of those that the round trains with
         self._left_numbers = itertools.count(1)
-        servers.beside = self._position
-
-    def memory(self) -> dict[str, Any]:
-        return {**self._servers.memory(), **super().memory()}
-
-    def remember(self, memory: dict[str, Any]) -> None:
-        self._servers.remember(memory)
-        self._known_servers = self._servers.version
-        super().remember(memory)
-
-    # -- as the job's course sees it
 
     @property
     def version(self) -> int:
-        return super().version + self._servers.version  # both only rise
+        return self._group.version + self._servers.version  # both only rise
 
-    def reply(self) -> pb.GetServersReply:
-        return self._servers.reply()
+    @property
+    def connected(self) -> bool:
+        return self._group.connected
 
-    def cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        queue = self._core.queue
-        cut = yield from self._take(
-            pb.Order.TAKE_ALL, lambda: self._rounds.running and not queue.uneven
-        )
-        return cut, queue.books(cut.applied)
+    def memory(self) -> Json:
+        return {"servers": self._servers.memory(), "collective": self._group.memory()}
+
+    def remember(self, memory: Json) -> None:
+        if memory.keys() != {"servers", "collective"}:
+            raise ValueError(f"a hybrid group has no {sorted(memory)}")
+        self._servers.remember(memory["servers"])
+        self._known_servers = self._servers.version
+        self._group.remember(memory["collective"])
+
+    def settle(self) -> None:
+        group, servers = self._group, self._servers
+        servers.tend()
+        if servers.version != self._known_servers:
+            self._known_servers = servers.version
+            group.failed()
+        if self._core.ended:
+            return
+        group.tend(may_form=servers.connected)
+        durable: list[int] = []
+        if group.standing.newly_durable or servers.newly_covered:
+            group.standing.newly_durable = servers.newly_covered = False
+            there = set(servers.durable_tasks())
+            durable = [task for task in group.standing.durable_tasks() if task in there]
+        self._core.retire(durable)
+
+    def close(self) -> None:
+        self._group.close()
+        self._servers.close()
+
+    # -- cuts
+
+    def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
+        cut = yield from self._group.take(pb.Order.TAKE_ALL)
+        return cut, self._core.queue.books(cut.applied)
+
+    def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
+        return (yield from self._group.now())
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
-        rows = self._servers.shards.snapshot(cut, directory)
-        return _together(self._group_snapshot(cut, directory), rows)
+        rows = self._servers.snapshot(cut, directory)
+        return _together(self._group.snapshot(cut, directory), rows)
 
     def unpin(self, cut: str) -> None:
-        super().unpin(cut)
+        self._group.unpin(cut)
         if cut:
-            self._servers.shards.unpin(cut)
+            self._servers.unpin(cut)
 
     def kept(self, left: Cut, directory: Path) -> Snapshot:
         shards = self._servers.shards
         name = f"left-{self._core.journal.epoch}-{next(self._left_numbers)}"
-        cut = shards.cut(name, _HOLD_S)
+        cut = shards.take_cut(name, _HOLD_S)
         if cut is None:
             raise EdlError("the servers do not stand at one place")
         try:
             rows = shards.snapshot(cut.name, directory)
         finally:
             shards.unpin(cut.name)
-        return _together(super().kept(left, directory), rows)
+        return _together(self._group.kept(left, directory), rows)
 
-    def settle(self) -> None:
-        self._servers.tend()
-        if self._servers.version != self._known_servers:
-            self._known_servers = self._servers.version
-            self.failed()
-        self._newly_durable |= self._servers.newly_covered
-        self._servers.newly_covered = False
-        super().settle()
+    # -- steps
 
-    def close(self) -> None:
-        super().close()
-        self._servers.close()
+    def steps(self) -> Script[int]:
+        return (yield from self._group.steps())
 
-    # -- the two books
+    def flush(self) -> Script[None]:
+        yield from self._group.flush()
+
+    # -- its servers
 
     @property
-    def _may_form(self) -> bool:
-        return self._servers.connected
+    def map_version(self) -> int:
+        return self._servers.version
 
-    def _position(self, task: int) -> int:
-        """Where the group stands in a task, or less: it drops what it has."""
-        known = self._core.queue.tasks.get(task)
-        return max(self._at.get(task, 0), known.position if known else 0)
+    def servers(self) -> pb.GetServersReply:
+        return self._servers.servers()
 
-    def _fence(self) -> None:
-        """The servers have a say: see ServerGroup.tend."""
+    def arguments(self, index: int) -> tuple[str, ...]:
+        return self._servers.arguments(index)
 
-    def _durable_tasks(self) -> list[int]:
-        there = set(self._servers.durable_tasks())
-        return [task for task in super()._durable_tasks() if task in there]
+    def covered(self, index: int, coverage: pb.Coverage) -> None:
+        self._servers.covered(index, coverage)
+
+    # -- its workers
+
+    @property
+    def lessee(self) -> str:
+        return self._group.lessee
+
+    def lessee_of(self, incarnation: str, round: int) -> str:
+        return self._group.lessee_of(incarnation, round)
+
+    def owes(self, incarnation: str) -> str:
+        return self._group.owes(incarnation)
+
+    def lease(self, request: pb.GetTaskRequest, *, evaluating: bool) -> list[Task] | None:
+        return self._group.lease(request, evaluating=evaluating)
+
+    def failed(self) -> None:
+        self._group.failed()
+
+    def lost(self, incarnation: str) -> None:
+        self._group.lost(incarnation)
+
+    def overdue(self) -> list[int]:
+        return self._group.overdue()
+
+    def members(self) -> Meeting:
+        return self._group.members()
+
+    # -- the end
+
+    @property
+    def left(self) -> Cut | None:
+        return self._group.left
+
+    def stand(self) -> None:
+        self._group.stand()
 
 
 def _together(group: Snapshot, rows: Snapshot) -> Snapshot:

@@ -11,8 +11,9 @@ import logging
 
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Replica
-from .collective import Collective
 from .core import Core
+from .decisions import Ended, Tries
+from .group import Group
 from .membership import DRAINING, WORKER
 from .replicas import Slot, describe_end, own_doing
 
@@ -24,7 +25,7 @@ _NAMED_AT = (2, 3, 5)  # endings at one span of which the user hears, and each t
 class Losses:
     """See the module."""
 
-    def __init__(self, core: Core, group: Collective | None) -> None:
+    def __init__(self, core: Core, group: Group) -> None:
         self._core = core
         self._group = group
         self._asked: set[str] = set()  # incarnations of processes that the master has told to go
@@ -39,9 +40,8 @@ class Losses:
         if self._core.queue.holds(worker, trying.task, trying.attempt):
             lessee = worker
         if self._core.queue.holds(lessee, trying.task, trying.attempt):
-            about = {"task": trying.task, "attempt": trying.attempt}
-            span = {"start": trying.start, "end": trying.end}
-            self._core.do("tries", worker=worker, **about, **span, lessee=lessee)
+            task, attempt, start, end = trying.task, trying.attempt, trying.start, trying.end
+            self._core.decide(Tries(worker, task, attempt, start, end, lessee))
 
     def hangs(self, request: pb.HeartbeatRequest, process: Replica | None, lessee: str) -> bool:
         """A worker tells that it is stuck; whether to kill it. Told again it changes nothing."""
@@ -99,14 +99,14 @@ class Losses:
         for member in core.members.of(WORKER):
             if member.index != exit.replica.index:
                 continue
-            group, worker = self._group, member.incarnation
-            lessee = group.lessee if group is not None and group.owes(worker) else ""
+            worker = member.incarnation
+            lessee = self._group.owes(worker)
             if not any(core.queue.held_by(each) for each in (worker, lessee) if each):
                 continue
             # Who leaves in order hands back, and says so before it ends with 0.
             quit_ = exit.code == 0 and member.state != DRAINING
             own = hung or (not exit.unknown and (own_doing(exit.code) or quit_))
-            at = core.do("ended", worker=worker, how=how, certain=own, lessee=lessee)
+            at = core.decide(Ended(worker, how, own, lessee))
             for task, start, endings in at:
                 excused = own * (2 if endings == 1 else 1)  # with the one that nobody could place
                 if endings in _NAMED_AT or endings % 10 == 0:

@@ -1,6 +1,6 @@
-"""What a job reads, cut into tasks: a pure function of the data and the settings.
+"""What a job reads, split into tasks: a pure function of the data and the settings.
 
-An epoch is all sources cut into tasks of minibatch_size * num_minibatches_per_task records (one more
+An epoch is all sources split into tasks of minibatch_size * num_minibatches_per_task records (one more
 where one would be left alone), in an order that depends on (seed, epoch) alone. Task ids grow in the
 order of leasing and depend on nothing but the plan, so that the same job has the same tasks whatever
 happens to it. Nothing here lists tasks: what is asked about one, or about a range, is computed.
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def tasks_per_epoch(self) -> int:
-        """Of an uncut epoch."""
+        """Of a whole epoch."""
         return self._firsts[-1]
 
     def tasks_of(self, epoch: int) -> int:
@@ -63,7 +63,7 @@ class Plan:
         return self._course(epoch).tasks
 
     def of_first(self, epochs: int) -> tuple[int, int]:
-        """Tasks and records of the first so many epochs; only the last one of all may be cut."""
+        """Tasks and records of the first so many epochs; only the last one of all may be short."""
         if epochs == self.epochs and epochs:
             last = self._course(epochs - 1)
             tasks, records = last.tasks, last.records_before(last.tasks)
@@ -203,7 +203,7 @@ class _Course:
     def __init__(self, plan: Plan, epoch: int, most: int) -> None:
         self._plan = plan
         self._order = TaskOrder(plan.seed, epoch, plan.tasks_per_epoch, plan.shuffle)
-        self._cut = 0  # records that the last task has less
+        self._short = 0  # records that the last task has less
         self.tasks = plan.tasks_per_epoch
         if most < plan.minibatches_per_epoch:
             self.tasks = bisect_left(range(self.tasks), most, key=self._minibatches_before)
@@ -211,16 +211,16 @@ class _Course:
             if beyond:
                 _, start, end = self.piece(self.tasks - 1)
                 kept = minibatches(end - start, plan.minibatch_size) - beyond
-                self._cut = end - start - kept * plan.minibatch_size
+                self._short = end - start - kept * plan.minibatch_size
 
     def piece(self, position: int) -> Piece:
         source, start, end = self._plan.piece(self._order.at(position))
-        return source, start, end - (self._cut if position + 1 == self.tasks else 0)
+        return source, start, end - (self._short if position + 1 == self.tasks else 0)
 
     def records_before(self, position: int) -> int:
         """Records of the tasks before this position."""
-        cut = self._cut if position == self.tasks else 0
-        return self._sum(position, self._plan.task_size, 0) - cut
+        short = self._short if position == self.tasks else 0
+        return self._sum(position, self._plan.task_size, 0) - short
 
     def _minibatches_before(self, position: int) -> int:
         return self._sum(position, self._plan.num_minibatches_per_task, 1)
@@ -280,8 +280,8 @@ def _difference(old: dict[str, int], new: dict[str, int]) -> str:
     return "the same sources in another order"
 
 
-def cut(sources: tuple[tuple[str, int], ...], size: int) -> list[Piece]:
-    """Sources cut into pieces of `size` records or what is left, none across two sources; one that is
+def split(sources: tuple[tuple[str, int], ...], size: int) -> list[Piece]:
+    """Sources split into pieces of `size` records or what is left, none across two sources; one that is
     left alone makes the piece before it longer, so that it has a minibatch to be in."""
     pieces = []
     for name, records in sources:

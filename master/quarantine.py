@@ -11,7 +11,7 @@ from typing import Any
 
 from ..common.settings import JobSettings
 from .plan import Kind
-from .task_queue import Quarantine
+from .task import Quarantine
 
 _NAMES = {Kind.TRAIN: "training", Kind.EVALUATE: "evaluation", Kind.PREDICT: "prediction"}
 

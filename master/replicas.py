@@ -76,6 +76,18 @@ class Start:
     incarnation: str
 
 
+@dataclass(frozen=True)
+class ReplicasState:
+    """All that decides what Replicas do from now on, but for what their maker gives."""
+
+    ending: bool
+    good_starts: int
+    slots: list[Slot]
+    waiting: list[tuple[str, int]]
+    gave_up: bool
+    dead_server: Slot | None
+
+
 class Replicas:
     """`relaunches`: restarts of one that failed. `name()` makes a fresh incarnation's name."""
 
@@ -94,6 +106,24 @@ class Replicas:
         for index in range(workers):
             self._put(Slot(WORKER, index))
         self.dead_server: Slot | None = None
+
+    def state(self) -> ReplicasState:
+        """What others of the same maker need to be as these. Nothing is copied."""
+        return ReplicasState(
+            ending=self._ending,
+            good_starts=self._good_starts,
+            slots=list(self.slots.values()),
+            waiting=list(self._waiting),
+            gave_up=self._gave_up,
+            dead_server=self.dead_server,
+        )
+
+    def restore(self, state: ReplicasState) -> None:
+        """Be as those whose state this is."""
+        self._ending, self._good_starts = state.ending, state.good_starts
+        self.slots = {(slot.role, slot.index): slot for slot in state.slots}
+        self._waiting = dict.fromkeys(state.waiting)
+        self._gave_up, self.dead_server = state.gave_up, state.dead_server
 
     def starts(self, now: float) -> list[Start]:
         """What to start now; taken as started."""

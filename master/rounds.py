@@ -46,6 +46,10 @@ class Peer:
     parts: frozenset[tuple[int, int]] = frozenset()
     pending: bool = False
 
+    def lasting(self) -> Peer:
+        """Return it as the journal keeps it: its ledger is known only while it waits for a round."""
+        return dataclasses.replace(self, applied={}, pending=False)
+
     def can_be(self, version: int) -> bool:
         return self.version == version or (self.pending and self.version == version - 1)
 

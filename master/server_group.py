@@ -9,36 +9,64 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..common import faults
-from ..common.errors import JobError, PeerError, Unreachable
+from ..common.errors import JobError, PeerError, Unreachable, UsageError
 from ..durable.loop import Script
+from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
 from .core import RETRY_S, Core
+from .decisions import Doubt, Fenced, LeaseSome, Recovered
+from .meeting import Meeting
 from .membership import SERVER, WORKER, Member
 from .plan import Kind
-from .servers import NUM_SLOTS, Cut, Servers
-from .state import dump, load
-from .task_queue import Fence, State, Task
+from .servers import NUM_SLOTS, Cut, Servers, Snapshot
+from .task import Fence, State, Task
 
 log = logging.getLogger(__name__)
 
 _CUT_HOLD_S = 2.0  # how long a cut may hold back pushes at first; doubled up to
 _LONGEST_CUT_HOLD_S = 16.0
+_MOST_TASKS = 32  # of one lease: half of what the books remember of a worker (task_queue.py)
 _NAMED = 5  # tasks in a message
 _TRIES = 2  # after so many what nobody works on is fenced,
 _TRIES_OF_A_LEASE = 4  # what somebody has leased, after half a minute, and
 _MOST_TRIES = 12  # this is the end, after three minutes
 
 
+@dataclass(frozen=True)
+class ServersMemory:
+    """What the journal keeps of the servers. `version`: of the map; `snapshots`: by shard."""
+
+    restore: str
+    version: int
+    serving: list[Member]
+    snapshots: dict[int, int]
+
+
 class ServerGroup:
-    """See the module. `restore`: the checkpoint that they begin from."""
+    """The servers as the Group of a job (group.py). See the module.
+
+    `restore`: the checkpoint that they begin from. `beside(task)`: the positions at which those stand
+    who keep books of the same task beside the servers.
+    """
+
+    trains_in_rounds = False
+    lessee = ""
+    left: Cut | None = None
 
     def __init__(
-        self, core: Core, connect: Callable[[Sequence[str]], Servers], restore: str
+        self,
+        core: Core,
+        connect: Callable[[Sequence[str]], Servers],
+        restore: str,
+        beside: Callable[[int], list[int]] = lambda task: [],
     ) -> None:
         self.version = 0  # of the map of servers; 0: not all have been there yet
+        self._beside = beside
         self._core = core
         self._connect = connect
         self._restore = restore
@@ -48,27 +76,28 @@ class ServerGroup:
         self._coverage: dict[int, pb.Coverage] = {}  # by shard
         self.newly_covered = False
         self._fences_sent: set[tuple[int, int]] = set()
-        self._cutting = False
+        self._taking_cut = False
         self._cut_numbers = itertools.count(1)
-        # Who keeps books of the same tasks beside the servers: its position of a task, at least.
-        self.beside: Callable[[int], int] | None = None
+        # Tasks that a checkpoint left in the midst come first: the order is that of its job.
+        self._awaits_fences = bool(core.queue.fencing)
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Json:
         """What a successor must know of them."""
-        return {
-            "restore": self._restore,
-            "servers_version": self.version,
-            "serving": dump([m.lasting() for m in self._serving.values()]),
-            "snapshots": [[index, c.snapshot] for index, c in self._coverage.items()],
-        }
+        memory = ServersMemory(
+            restore=self._restore,
+            version=self.version,
+            serving=[member.lasting() for member in self._serving.values()],
+            snapshots={index: c.snapshot for index, c in self._coverage.items()},
+        )
+        return dump(ServersMemory, memory)
 
-    def remember(self, memory: dict[str, Any]) -> None:
-        """Go on where the master before ended."""
-        self._restore = memory["restore"]
-        self.version = memory["servers_version"]
-        self._serving = {member.index: member for member in load(memory["serving"])}
+    def remember(self, memory: Json) -> None:
+        """Go on where the master before ended. Raises ValueError where it wrote something else."""
+        known = load(ServersMemory, memory)
+        self._restore, self.version = known.restore, known.version
+        self._serving = {member.index: member for member in known.serving}
         self._coverage = {
-            index: pb.Coverage(snapshot=number) for index, number in memory["snapshots"]
+            index: pb.Coverage(snapshot=number) for index, number in known.snapshots.items()
         }
         if self._serving:
             self._servers = self._connect(self._addresses())
@@ -79,13 +108,25 @@ class ServerGroup:
         return self._servers is not None
 
     @property
+    def map_version(self) -> int:
+        return self.version
+
+    @property
     def shards(self) -> Servers:
-        """What calls them, for the background."""
+        """The client that calls all of them, for the background."""
         assert self._servers is not None
         return self._servers
 
-    def reply(self) -> pb.GetServersReply:
-        """Where they are."""
+    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+        return self.shards.snapshot(cut, directory)
+
+    def unpin(self, cut: str) -> None:
+        self.shards.unpin(cut)
+
+    def kept(self, left: Cut, directory: Path) -> Snapshot:
+        raise JobError("workers that train with servers leave no state of their own")
+
+    def servers(self) -> pb.GetServersReply:
         if not self.version:
             return pb.GetServersReply()
         return pb.GetServersReply(
@@ -104,10 +145,16 @@ class ServerGroup:
     def settle(self) -> None:
         """Do what the state calls for: connect, make replacements ready, send fences, retire."""
         self.tend()
-        self._retire()
+        if self._taking_cut:
+            return  # its books need the tasks that the frozen ledgers name
+        durable: list[int] = []
+        if self.newly_covered:
+            self.newly_covered = False
+            durable = self.durable_tasks()
+        self._core.retire(durable)
 
     def tend(self) -> None:
-        """All of it but to retire."""
+        """Connect, make replacements ready and send fences; retire nothing."""
         core = self._core
         members = core.members.of(SERVER)
         if self._servers is None and len(members) == core.settings.num_ps:
@@ -150,8 +197,8 @@ class ServerGroup:
         if version != self.version:
             return  # one of the answers may be that of a server which is gone: asked again
         for task, attempt in attempts.items():
-            applied = [*answer[task], *([self.beside(task)] if self.beside else [])]
-            self._core.do("fenced", task=task, attempt=attempt, applied=applied)
+            applied = [*answer[task], *self._beside(task)]
+            self._core.decide(Fenced(task, attempt, applied))
             log.info("task=%d attempt=%d -> requeued applied=%s", task, attempt, applied)
 
     # -- a lost server is replaced
@@ -185,7 +232,7 @@ class ServerGroup:
         if missing := sorted(there.keys() - applied.keys()):
             raise PeerError(f"server {member.index} has retired tasks {missing}, which are not")
         before = core.queue.records_done
-        core.do("recovered", applied={t: p for t, p in applied.items() if t in there})
+        core.decide(Recovered({t: p for t, p in applied.items() if t in there}))
         self._serving[member.index] = member
         self.version += 1
         core.tell(
@@ -207,21 +254,6 @@ class ServerGroup:
                 self._core.save_soon()
             self.newly_covered = True
 
-    def _retire(self) -> None:
-        """Forget what is done and durable (rule 4): nobody can ask for it again.
-
-        Not during a cut: its books need the tasks that the frozen ledgers name.
-        """
-        if self._cutting:
-            return
-        queue, running = self._core.queue, self._core.evaluations.running
-        gone = [n for n in queue.done_results if queue.tasks[n].group not in running]
-        if self.newly_covered:
-            self.newly_covered = False
-            gone += self.durable_tasks()
-        if gone:
-            self._core.do("durable", tasks=gone)
-
     def durable_tasks(self) -> list[int]:
         """Train tasks that every shard would have after the worst that can happen to it."""
         if len(self._coverage) < self._core.settings.num_ps:
@@ -239,14 +271,14 @@ class ServerGroup:
 
     # -- cuts
 
-    def cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
+    def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
         """One state of all shards, pinned on the servers of now, and the books of that very state.
 
         Raises JobError where they cannot be brought to one.
         """
         core, queue = self._core, self._core.queue
-        yield from core.until(lambda: not self._cutting, lambda: "another cut of the servers")
-        self._cutting = True
+        yield from core.until(lambda: not self._taking_cut, lambda: "another cut of the servers")
+        self._taking_cut = True
         hold_s, tries, told = _CUT_HOLD_S, 0, ""
         try:
             while True:
@@ -261,7 +293,7 @@ class ServerGroup:
                         f"{_named(queue.uneven_tasks)}"
                     )
                 version, done = self.version, queue.done_tasks
-                cut = yield from core.insist(lambda: self._take_cut(hold_s))  # noqa: B023
+                cut = yield from core.insist(lambda: self._try_to_take(hold_s))  # noqa: B023
                 if version != self.version:
                     continue  # one that has pinned it may be gone
                 if cut is not None:
@@ -275,7 +307,7 @@ class ServerGroup:
                 hold_s = min(2 * hold_s, _LONGEST_CUT_HOLD_S)
                 yield from core.loop.sleep(1.0)
         finally:
-            self._cutting = False
+            self._taking_cut = False
 
     @property
     def _nobody_levels(self) -> bool:
@@ -303,7 +335,7 @@ class ServerGroup:
                 f"task {task.id} was reported as done, and the servers have {at} of its "
                 f"{task.size} records: it is leased again from there"
             )
-            self._core.do("doubt", task=task.id, position=at)
+            self._core.decide(Doubt(task.id, at))
         return not lacking
 
     def _resolve(self, tries: int, told: str) -> str:
@@ -333,7 +365,7 @@ class ServerGroup:
                 )
             texts.append(text)
             if tries >= (_TRIES_OF_A_LEASE if number in held else _TRIES):
-                core.do("doubt", task=number, position=min(positions))
+                core.decide(Doubt(number, min(positions)))
         if tries >= _MOST_TRIES:
             raise JobError(
                 f"the servers could not be brought to one state in {tries} tries: "
@@ -345,29 +377,60 @@ class ServerGroup:
         core.tell(f"a checkpoint or an evaluation waits for the servers to be level: {text}")
         return text
 
-    def _take_cut(self, hold_s: float) -> Cut | None:
+    def _try_to_take(self, hold_s: float) -> Cut | None:
         """In the background, one at a time. A try that failed may have left its name pinned on
         some shards, at a state that is old by now: each try has a name of its own."""
         name = f"cut-{self._core.journal.epoch}-{next(self._cut_numbers)}"
-        return self.shards.cut(name, hold_s)
+        return self.shards.take_cut(name, hold_s)
 
     def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
-        """What an evaluation reads: a cut, with its books."""
-        return (yield from self.cut())
+        return (yield from self.take_cut())
 
     def steps(self) -> Script[int]:
-        """Their steps so far."""
         return (yield from self._core.insist(lambda: self.shards.version()))
 
     def flush(self) -> Script[None]:
         """Sync mode: step with the pushes that wait; not while a cut is taken, which would have
         the step on some shards and lack it on others."""
-        yield from self._core.until(lambda: not self._cutting, lambda: "a cut of the servers")
-        self._cutting = True
+        yield from self._core.until(lambda: not self._taking_cut, lambda: "a cut of the servers")
+        self._taking_cut = True
         try:
             self._core.version = yield from self._core.insist(lambda: self.shards.flush())
         finally:
-            self._cutting = False
+            self._taking_cut = False
+
+    # -- workers, each of which trains by itself
+
+    def lessee_of(self, incarnation: str, round: int) -> str:
+        return incarnation
+
+    def owes(self, incarnation: str) -> str:
+        return ""
+
+    def lease(self, request: pb.GetTaskRequest, *, evaluating: bool) -> list[Task] | None:
+        """As many tasks as it asks for. Near the end of an epoch everybody gets a share of what is left."""
+        core = self._core
+        self._awaits_fences = self._awaits_fences and bool(core.queue.fencing)
+        if self._awaits_fences:
+            return []
+        share = core.queue.todo // (2 * max(1, core.members.count(WORKER)))
+        most = max(1, min(request.most, _MOST_TASKS, share))
+        return core.lease(LeaseSome(request.replica.incarnation, request.request_id, most))
+
+    def failed(self) -> None:
+        """Nobody waits for the worker that has failed."""
+
+    def lost(self, incarnation: str) -> None:
+        """Nobody waits for the worker that is gone."""
+
+    def overdue(self) -> list[int]:
+        return []
+
+    def members(self) -> Meeting:
+        raise UsageError("this job keeps its parameters on servers: there are no rounds")
+
+    def stand(self) -> None:
+        """They stand where they are."""
 
 
 def _named(tasks: Sequence[Task]) -> str:

@@ -66,7 +66,7 @@ class Servers(Protocol):
         """From now on the servers are at these addresses. Calls that run at old ones are repeated."""
         ...
 
-    def cut(self, name: str, hold_s: float) -> Cut | None:
+    def take_cut(self, name: str, hold_s: float) -> Cut | None:
         """Pin one state of all shards; None where pushes in flight did not arrive in `hold_s`."""
         ...
 
@@ -114,7 +114,7 @@ class RemoteServers:
     def replace(self, addresses: Sequence[str], version: int) -> None:
         self._client.update(addresses, version)
 
-    def cut(self, name: str, hold_s: float) -> Cut | None:
+    def take_cut(self, name: str, hold_s: float) -> Cut | None:
         return self._client.cuts.take(name, hold_s=hold_s, timeout_s=hold_s + _RPC_TIMEOUT_S)
 
     @property

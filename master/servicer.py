@@ -27,11 +27,12 @@ Reply = TypeVar("Reply")
 
 class MasterServicer(master_pb2_grpc.MasterServicer):
     def __init__(self, master: Master) -> None:
-        self._master = master
+        self._front = master.front
+        self._group = master.group
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterReply:
         await _check_replica(request.replica, context)
-        return await _wait(self._master.register(request), context)
+        return await _wait(self._front.register(request), context)
 
     async def GetTask(self, request: pb.GetTaskRequest, context: Any) -> pb.GetTaskReply:
         await _check_replica(request.replica, context, worker=True)
@@ -39,67 +40,67 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
             await _refuse(context, "request_id is empty: it is what makes a repeat harmless")
         await _check_reports(request.reports, context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return await _wait(self._master.get_task(request), context, request.wait_s)
+        return await _wait(self._front.get_task(request), context, request.wait_s)
 
     async def ReportTask(self, request: pb.ReportTaskRequest, context: Any) -> pb.ReportTaskReply:
         await _check_replica(request.replica, context, worker=True)
         await _check_reports([request], context)
-        return await _wait(self._master.report_task(request), context)
+        return await _wait(self._front.report_task(request), context)
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
         await _check_replica(request.replica, context)
         await _check_reports(request.reports, context)
-        return await _wait(self._master.heartbeat(request), context)
+        return await _wait(self._front.heartbeat(request), context)
 
     async def GetServers(self, request: pb.GetServersRequest, context: Any) -> pb.GetServersReply:
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return await _wait(self._master.get_servers(request), context, request.wait_s)
+        return await _wait(self._front.get_servers(request), context, request.wait_s)
 
     async def Join(self, request: pb.JoinRequest, context: Any) -> pb.JoinReply:
         await _check_replica(request.replica, context, worker=True)
         await self._must_reduce(context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return await _wait(self._master.join(request), context, request.wait_s)
+        return await _wait(self._front.join(request), context, request.wait_s)
 
     async def WatchRound(self, request: pb.WatchRoundRequest, context: Any) -> pb.WatchRoundReply:
         await _check_replica(request.replica, context, worker=True)
         await self._must_reduce(context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return await _wait(self._master.watch_round(request), context, request.wait_s)
+        return await _wait(self._front.watch_round(request), context, request.wait_s)
 
     async def PutKey(self, request: pb.PutKeyRequest, context: Any) -> pb.PutKeyReply:
         await self._must_reduce(context)
-        return await _wait(self._master.put_key(request), context)
+        return await _wait(self._front.put_key(request), context)
 
     async def GetKey(self, request: pb.GetKeyRequest, context: Any) -> pb.GetKeyReply:
         await self._must_reduce(context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return await _wait(self._master.get_key(request), context, request.wait_s)
+        return await _wait(self._front.get_key(request), context, request.wait_s)
 
     async def ReportOrder(
         self, request: pb.ReportOrderRequest, context: Any
     ) -> pb.ReportOrderReply:
         await _check_replica(request.replica, context, worker=True)
         await self._must_reduce(context)
-        return await _wait(self._master.report_order(request), context)
+        return await _wait(self._front.report_order(request), context)
 
     async def _must_reduce(self, context: Any) -> None:
-        if self._master.collective is None:
+        if not self._group.trains_in_rounds:
             await _refuse(context, "this job keeps its parameters on servers: there are no rounds")
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
-        return await _wait(self._master.get_status(request), context, request.wait_s)
+        return await _wait(self._front.get_status(request), context, request.wait_s)
 
     async def Scale(self, request: pb.ScaleRequest, context: Any) -> pb.ScaleReply:
         if request.num_workers < 1:
             await _refuse(
                 context, f"{request.num_workers} workers: scale to at least 1, or stop the job"
             )
-        return await _wait(self._master.scale(request), context)
+        return await _wait(self._front.scale(request), context)
 
     async def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:
-        return await _wait(self._master.stop(request.reason), context)
+        return await _wait(self._front.stop(request.reason), context)
 
 
 async def _check_replica(replica: pb.Replica, context: Any, worker: bool = False) -> None:

@@ -1,118 +1,59 @@
-"""The pure state machines as JSON values, and back: what a compacted journal starts from.
+"""What a restarted master reads: the queue out of a journal, by the schema of this version.
 
-`dump` and `load` carry all fields of an object, whatever they are, so that a field that is added
-tomorrow is carried too; they know the few classes named in `_KNOWN` and refuse others.
+The journal has a format number. FORMAT is what this version writes: the names and the fields of
+decisions.py, task.QueueState and memory.Memory. What an older version has left is read by a reader of
+its own (format_0.py), and written anew in this one's format before anything else is.
 """
 
 from __future__ import annotations
 
-import base64
-import dataclasses
-import functools
-import operator
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
-from enum import Enum
-from typing import Any
+from collections.abc import Iterable
 
-from .endings import Ending
-from .evaluation import Round
-from .membership import Member, Membership
-from .plan import Kind
-from .replicas import Phase, Replicas, Slot
-from .task_queue import Failure, Quarantine, State, Task, TaskQueue
+from ..durable.journal import Journal
+from ..durable.schema import Json, dump, load
+from . import decisions, format_0
+from .core import MEMORY
+from .task import QueueState
+from .task_queue import TaskQueue
 
-_KNOWN: dict[str, Any] = {
-    c.__name__: c
-    for c in (Ending, Failure, Kind, Member, Phase, Quarantine, Round, Slot, State, Task)
-}
-_PLAIN = (int, str, float, bool, type(None))
-_LISTS: dict[str, Any] = {c.__name__: c for c in (tuple, set, frozenset, deque)}
-_MAPPINGS: dict[str, Any] = {c.__name__: c for c in (dict, Counter, OrderedDict)}
-# What does not change in the course of a job: its maker gives it again.
-_GIVEN = {
-    TaskQueue: ("plan", "tolerance"),
-    Membership: ("_lease_s",),
-    Replicas: ("_relaunches", "_name"),
-}
+FORMAT = 1
 
 
-def dump(value: Any) -> Any:
-    """A value as JSON values: containers and enums by name, dataclasses by what is not default."""
-    kind: Any = type(value)
-    if kind in _PLAIN:
-        return value
-    name = kind.__name__
-    if isinstance(value, Enum):
-        return {name: value.value}
-    if isinstance(value, bytes):
-        return {"bytes": base64.b64encode(value).decode()}
-    if isinstance(value, list):
-        return [dump(each) for each in value]
-    if name in _LISTS:
-        return {name: [each if type(each) in _PLAIN else dump(each) for each in value]}
-    if name in _MAPPINGS:
-        return {name: [[dump(key), dump(each)] for key, each in value.items()]}
-    if name in _KNOWN and dataclasses.is_dataclass(value):
-        fields, defaults, values = _fields(kind)
-        told = {
-            field: now if type(now) in _PLAIN else dump(now)
-            for field, now, default in zip(fields, values(value), defaults, strict=True)
-            if now is not default and now != default
-        }
-        return {name: told}
-    raise TypeError(f"{name} cannot stand in the state of the books")
+def dump_queue(queue: TaskQueue) -> Json:
+    """Return the queue's state as JSON values: what a compacted journal starts from."""
+    return dump(QueueState, queue.state())
 
 
-def load(value: Any) -> Any:
-    """What `dump` was given."""
-    if isinstance(value, list):
-        return [load(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    ((name, content),) = value.items()
-    if name == "bytes":
-        return base64.b64decode(content)
-    if name in _LISTS:
-        return _LISTS[name]([load(each) for each in content])
-    if name in _MAPPINGS:
-        return _MAPPINGS[name]({load(key): load(each) for key, each in content})
-    if isinstance(content, dict):  # a dataclass
-        return _KNOWN[name](**{key: load(each) for key, each in content.items()})
-    return _KNOWN[name](content)
+def load_queue(queue: TaskQueue, values: Json) -> None:
+    """Make a queue that was just made, of the same plan, what `dump_queue` was given.
 
-
-@functools.cache
-def _fields(known: Any) -> tuple[list[str], list[Any], Callable[[Any], Iterable[Any]]]:
-    """Fields, their defaults, and what gives the values of all; but those that do not count for
-    equality: they are for the eye. There are thousands of tasks to dump."""
-    names, defaults = [], []
-    for each in dataclasses.fields(known):
-        made = each.default_factory
-        if each.compare:
-            names.append(each.name)
-            defaults.append(each.default if made is dataclasses.MISSING else made())
-    values = operator.attrgetter(*names) if len(names) > 1 else lambda one: [getattr(one, names[0])]
-    return names, defaults, values
-
-
-def dump_fields(machine: Any) -> dict[str, Any]:
-    """All fields of a state machine, but those that its maker gives."""
-    given = _GIVEN.get(type(machine), ())
-    return {name: dump(value) for name, value in vars(machine).items() if name not in given}
-
-
-def load_fields(machine: Any, values: dict[str, Any]) -> None:
-    """Set them in a machine that was just made."""
-    for name, value in values.items():
-        setattr(machine, name, load(value))
-
-
-def load_queue(queue: TaskQueue, values: dict[str, Any]) -> None:
-    """Set the fields of a queue that was just made, of the same plan, to what `dump_fields` gave.
-
-    Raises ValueError where another version of this class gave them.
+    Raises ValueError, which names what is wrong, where these values are no such state.
     """
-    if values.keys() != dump_fields(queue).keys():
-        raise ValueError("the queue has other fields")
-    load_fields(queue, values)
+    queue.restore(load(QueueState, values))
+
+
+def replay(queue: TaskQueue, made: Iterable[tuple[str, Json]]) -> None:
+    """Make these decisions, as a journal has them. Raises ValueError where there is no such one."""
+    for name, fields in made:
+        queue.decide(decisions.read(name, fields))
+
+
+def restore(queue: TaskQueue, journal: Journal) -> None:
+    """Bring a queue that was just made, of the job's plan, to where its journal ends.
+
+    A journal of an older format is written anew. Raises ValueError, which names what is wrong, or
+    another error of Python's, where no master of this version or an older one has written it.
+    """
+    state, made = journal.replay()
+    if journal.format == FORMAT:
+        if state is not None:
+            load_queue(queue, state["queue"])
+        replay(queue, made)
+        return
+    memory = journal.get(MEMORY)
+    if state is not None:
+        queue.restore(format_0.queue_state(state["queue"]))
+    for name, arguments in made:
+        queue.decide(format_0.decision(name, arguments))
+    named = {} if memory is None else {MEMORY: format_0.memory(memory)}
+    journal.compact({"queue": dump_queue(queue)}, named)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 from ..common.settings import JobSettings
+from ..durable.schema import Json
 from .evaluation import Evaluations
 from .membership import SERVER, WORKER, Member, Membership
 from .plan import Kind
@@ -22,14 +24,29 @@ _EVENTS_KEPT = 50
 _REVISION_S = 0.25
 _RESTS = 20  # times as long as a revision takes; so all who look cost a twentieth of a core
 _LONGEST_REST_S = 2.0
-# By a restarted master.
-_KEPT = ("state", "exit_code", "message", "checkpoint", "resume", "began_from", "best", "before")
 _PHASES = {
     Phase.WAITING: "waiting to start",
     Phase.RUNNING: "starting",
     Phase.FINISHED: "left",
     Phase.FAILED: "failed",
 }
+
+
+@dataclass(frozen=True)
+class StatusMemory:
+    """What the journal keeps of a status. Times are those of the machine's monotonic clock."""
+
+    state: str
+    exit_code: int | None
+    message: str
+    checkpoint: str | None
+    resume: str | None
+    began_from: str | None
+    best: Json
+    before: int
+    started: float
+    run_began: float
+    events: list[Json]
 
 
 class Status:
@@ -72,18 +89,31 @@ class Status:
         """The end, which was a failure, is taken back."""
         self.state, self.exit_code, self.message, self.resume = state, None, "", None
 
-    def memory(self) -> dict[str, Any]:
-        """What a restarted master must know, as JSON values."""
-        kept = {name: getattr(self, name) for name in (*_KEPT, "_started", "_run_began")}
-        return {**kept, "events": list(self._events)}
+    def memory(self) -> StatusMemory:
+        """What a restarted master must know."""
+        return StatusMemory(
+            state=self.state,
+            exit_code=self.exit_code,
+            message=self.message,
+            checkpoint=self.checkpoint,
+            resume=self.resume,
+            began_from=self.began_from,
+            best=self.best,
+            before=self.before,
+            started=self._started,
+            run_began=self._run_began,
+            events=list(self._events),
+        )
 
-    def remember(self, memory: dict[str, Any], now: float, epoch: int) -> None:
+    def remember(self, memory: StatusMemory, now: float, epoch: int) -> None:
         """Go on where the master before ended; revisions are higher than any of its."""
-        for name in _KEPT:
-            setattr(self, name, memory[name])
-        self._started = min(now, memory["_started"])  # later where the machine was booted since
-        self._run_began = min(now, memory["_run_began"])
-        self._events.extend(memory["events"])
+        self.state, self.exit_code = memory.state, memory.exit_code
+        self.message, self.resume = memory.message, memory.resume
+        self.checkpoint, self.began_from = memory.checkpoint, memory.began_from
+        self.best, self.before = memory.best, memory.before
+        self._started = min(now, memory.started)  # later where the machine was booted since
+        self._run_began = min(now, memory.run_began)
+        self._events.extend(memory.events)
         self.revision = epoch << 32
         self._masters = epoch
 

@@ -41,116 +41,40 @@ import heapq
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from ..common.errors import EdlError
 from ..common.order import order
 from .endings import Ending, beyond_chance
-from .plan import Kind, Plan
+from .plan import Kind, Piece, Plan
+from .task import (
+    CAREFUL_AT,
+    UNPLANNED_IDS,
+    Failure,
+    Fence,
+    IllegalTransition,
+    Quarantine,
+    QueueState,
+    State,
+    Task,
+)
 
-# Tasks outside of the plan (evaluations, ends) are numbered from here, so that the ids of train
-# tasks, and with them the order of records, do not depend on when evaluations happen.
-UNPLANNED_IDS = 10**12
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
 _REPORTS_KEPT = (
     64  # answers kept per worker for repeated reports; a worker holds few leases at once
 )
-_STORY_KEPT = 12
 _OF_ONE_PLACE = 5  # endings that count for how often chance strikes
-_CAREFUL_AT = 2  # endings without progress; one may be preemption, and two are rare
 # Which tasks go first, of those outside of the plan and then of the plan.
 _CAME_BACK, _FRESH, _FAILED, _RANKS = range(4)
 
 
-class IllegalTransition(EdlError):
-    """A bug of the master or of a server: the books would no longer be exact."""
+class Decision(Protocol[Result_co]):
+    """A decision of the books: see decisions.py, which has them all."""
 
-
-class State(Enum):
-    TODO = "todo"
-    LEASED = "leased"
-    FENCING = "fencing"
-    DONE = "done"
-
-
-@dataclass(slots=True)
-class Task:
-    """A range of records of one epoch. Positions count from its start, in its own order.
-
-    `attempt` is that of the current lease, or of the next one. `position` is where the lease begins:
-    all shards have applied what is before it. `heard` is how far its worker says that it is.
-    """
-
-    id: int
-    kind: Kind
-    source: str
-    start: int
-    end: int
-    epoch: int = 0
-    cut: str = ""
-    payload: bytes = b""
-    group: str = ""  # the evaluation round that it belongs to
-    state: State = State.TODO
-    attempt: int = 1
-    position: int = 0
-    boundaries: tuple[int, ...] = ()
-    skips: set[int] = field(default_factory=set)
-    tries: dict[int, int] = field(default_factory=dict)  # failures by start of the span
-    worker: str = ""  # the incarnation that holds it
-    heard: int = field(default=0, compare=False)
-    failure: Failure | None = None  # how its last lease ended, until that is fenced
-    ended: Ending | None = None  # of its worker's process, likewise
-    ends: int = 0  # of such, in a row at position `ended_at`, where nobody knows the span
-    ended_at: int = 0
-    deaths: dict[int, int] = field(default_factory=dict)  # of such, by start of the span
-    trying: dict[str, tuple[int, int]] = field(default_factory=dict)  # the span, by worker
-    result: bytes = b""
-    story: list[str] = field(default_factory=list, repr=False, compare=False)
-
-    @property
-    def size(self) -> int:
-        return self.end - self.start
-
-    @property
-    def careful(self) -> bool:
-        """Its worker is to do one span after the other, and to say which."""
-        return self.ends >= _CAREFUL_AT or bool(self.deaths)
-
-    def tell(self, event: str) -> None:
-        self.story = [*self.story[1 - _STORY_KEPT :], event]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The content of positions [start, end) failed; of `record` of the source, where known."""
-
-    start: int
-    end: int
-    error: str
-    source: str = ""
-    record: int | None = None
-    traceback: str = ""
-
-
-@dataclass(frozen=True)
-class Quarantine:
-    """Records of a task that are skipped because their content failed too often."""
-
-    task: int
-    source: str
-    records: tuple[int, ...]
-    error: str
-    kind: Kind = Kind.TRAIN
-    epoch: int = 0
-
-
-@dataclass(frozen=True)
-class Fence:
-    """Raise the task's attempt on every shard."""
-
-    task: int
-    attempt: int
+    def apply(self, queue: TaskQueue, /) -> Result_co:
+        """Make it, and return what the queue answers."""
+        ...
 
 
 class TaskQueue:
@@ -162,7 +86,7 @@ class TaskQueue:
         self.tasks: dict[int, Task] = {}  # not retired, and not among the untouched ones
         # Tasks of opened epochs that nobody has leased: first id, one past the last, group. They are
         # made when they are: however many there are, they cost nothing.
-        self._untouched: list[list[Any]] = []
+        self._untouched: list[tuple[int, int, str]] = []
         self.opened = 0  # epochs opened
         self.closed = False  # nothing more of the plan is begun
         self.quarantined: list[Quarantine] = []
@@ -189,6 +113,10 @@ class TaskQueue:
         self._answers: dict[str, OrderedDict[tuple[int, int], bool]] = {}
         self._requests: dict[str, OrderedDict[str, tuple[int, int]]] = {}  # worker, request: lease
 
+    def decide(self, decision: Decision[Result]) -> Result:
+        """Make one decision; the same ones in the same order always give the same queue."""
+        return decision.apply(self)
+
     # -- what there is to do
 
     def open_epoch(self, group: str = "") -> int:
@@ -207,8 +135,8 @@ class TaskQueue:
 
     def add(
         self,
-        kind: int,
-        pieces: Iterable[Sequence[Any]],
+        kind: Kind,
+        pieces: Iterable[Piece],
         *,
         epoch: int = 0,
         cut: str = "",
@@ -221,7 +149,7 @@ class TaskQueue:
             number = self._next_unplanned
             self._next_unplanned += 1
             self._add(
-                Task(number, Kind(kind), source, start, end, epoch, cut, payload, group),
+                Task(number, kind, source, start, end, epoch, cut, payload, group),
             )
             ids.append(number)
         return ids
@@ -298,9 +226,9 @@ class TaskQueue:
             current.heard = max(current.heard, position)
             self._prove(current, position)
 
-    def prove(self, kind: int) -> None:
+    def prove(self, kind: Kind) -> None:
         """Some record of such a task was used, as `progress` has found."""
-        self.proven.add(Kind(kind))
+        self.proven.add(kind)
 
     def done(
         self, worker: str, task: int, attempt: int, result: bytes = b"", doubtful: bool = False
@@ -332,34 +260,27 @@ class TaskQueue:
         self._come_back(current, f"handed back by {worker}")
         return self._answer(worker, task, attempt, True)
 
-    def failed(
-        self,
-        worker: str,
-        task: int,
-        attempt: int,
-        failure: Mapping[str, Any],
-    ) -> bool:
-        """The content of a span failed; `failure` are the fields of a Failure. False: fenced.
+    def failed(self, worker: str, task: int, attempt: int, failure: Failure) -> bool:
+        """The content of a span failed. False: the lease is the worker's no more.
 
         An empty span: what failed was about no record (a callback, the end of an evaluation).
         """
         current = self._current(worker, task, attempt)
         if current is None:
             return self._answer(worker, task, attempt)
-        told = Failure(**failure)
-        self._prove(current, told.start)  # what comes before was computed
-        if told.start == told.end:
+        self._prove(current, failure.start)  # what comes before was computed
+        if failure.start == failure.end:
             self._failures_of_no_record += 1
             hopeless = self._failures_of_no_record >= self.tolerance
         else:
-            current.failure = told
-            current.tries[told.start] = current.tries.get(told.start, 0) + 1
+            current.failure = failure
+            current.tries[failure.start] = current.tries.get(failure.start, 0) + 1
             self._failures[current.kind] += 1
             unproven = current.kind not in self.proven
             hopeless = unproven and self._failures[current.kind] >= self.tolerance + 2
         if hopeless:
-            self._break(current, told)
-        self._come_back(current, f"failed with {worker} at {told.start}: {told.error}")
+            self._break(current, failure)
+        self._come_back(current, f"failed with {worker} at {failure.start}: {failure.error}")
         return self._answer(worker, task, attempt, True)
 
     # -- events of membership and shards
@@ -434,8 +355,7 @@ class TaskQueue:
 
     def recovered(self, applied: Mapping[int, int]) -> None:
         """A shard was replaced by one that stands at these positions of the tasks in `unretired`."""
-        for told, position in applied.items():
-            number = int(told)  # out of the journal: JSON's keys are texts
+        for number, position in applied.items():
             task = self.tasks.get(number)
             if task is None or position > task.size:
                 raise IllegalTransition(
@@ -603,6 +523,65 @@ class TaskQueue:
         }
         return {**counts, "total": sum(counts.values()) + (untouched if self.closed else 0)}
 
+    # -- to the journal and back
+
+    def state(self) -> QueueState:
+        """All that a queue of the same plan and tolerance needs to be as this one. Nothing is copied."""
+        return QueueState(
+            tasks=list(self.tasks.values()),
+            untouched=self._untouched,
+            opened=self.opened,
+            closed=self.closed,
+            quarantined=self.quarantined,
+            broken=self.broken,
+            proven=self.proven,
+            failures=self._failures,
+            failures_of_no_record=self._failures_of_no_record,
+            deaths=self._deaths,
+            by_chance=self._by_chance,
+            survived=self._survived,
+            todo=self._todo,
+            leased=list(self._leased),
+            fencing=list(self._fencing),
+            done=list(self._done),
+            results=list(self._results),
+            begun=list(self._begun),
+            open_of_epoch=self._open_of_epoch,
+            open_of_group=self._open_of_group,
+            records_done=self._records_done,
+            tasks_done=self._tasks_done,
+            next_unplanned=self._next_unplanned,
+            low=self._low,
+            answers=self._answers,
+            requests=self._requests,
+        )
+
+    def restore(self, state: QueueState) -> None:
+        """Be as the queue whose state this is, which is not used by anybody else."""
+        self.tasks = {task.id: task for task in state.tasks}
+        self._untouched = state.untouched
+        self.opened, self.closed = state.opened, state.closed
+        self.quarantined = state.quarantined
+        self.broken, self.proven = state.broken, state.proven
+        self._failures = state.failures
+        self._failures_of_no_record = state.failures_of_no_record
+        self._deaths = state.deaths
+        self._by_chance, self._survived = state.by_chance, state.survived
+        self._todo = state.todo
+        self._leased = dict.fromkeys(state.leased)
+        self._held = {}
+        for number in state.leased:
+            self._held.setdefault(self.tasks[number].worker, {})[number] = None
+        self._fencing = dict.fromkeys(state.fencing)
+        self._done = dict.fromkeys(state.done)
+        self._results = dict.fromkeys(state.results)
+        self._begun = dict.fromkeys(state.begun)
+        self._open_of_epoch = state.open_of_epoch
+        self._open_of_group = state.open_of_group
+        self._records_done, self._tasks_done = state.records_done, state.tasks_done
+        self._next_unplanned, self._low = state.next_unplanned, state.low
+        self._answers, self._requests = state.answers, state.requests
+
     # -- books: what a checkpoint says of the queue
 
     def books(self, applied: Mapping[int, int] | None = None) -> dict[str, Any]:
@@ -701,7 +680,7 @@ class TaskQueue:
 
     def _leave_untouched(self, first: int, end: int, group: str = "") -> None:
         if first < end:
-            self._untouched.append([first, end, group])
+            self._untouched.append((first, end, group))
             self._open_of_epoch[self.plan.epoch_of(first)] += end - first
             if group:
                 self._open_of_group[group] += end - first
@@ -714,7 +693,7 @@ class TaskQueue:
         """Make a task that was untouched until now. Raises KeyError where it was not."""
         for place, (first, end, group) in enumerate(self._untouched):
             if first <= number < end:
-                rest = ([first, number, group], [number + 1, end, group])
+                rest = ((first, number, group), (number + 1, end, group))
                 self._untouched[place : place + 1] = [each for each in rest if each[0] < each[1]]
                 task = self.tasks[number] = self._made(number, group)
                 self._open_of_epoch[task.epoch] += self.closed  # it was no more counted
@@ -839,7 +818,7 @@ class TaskQueue:
             if task.position != task.ended_at:
                 task.ends, task.ended_at = 0, task.position
             self._by_chance += not ending.certain
-            task.ends += _CAREFUL_AT if ending.certain else 1
+            task.ends += CAREFUL_AT if ending.certain else 1
             return
         deaths = task.deaths[start] = task.deaths.get(start, 0) + 1
         task.tries[start] = task.tries.get(start, 0) + ending.certain

@@ -16,22 +16,24 @@ from edl.common.clock import MonotonicClock
 from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
+from edl.launch.coordinator import FORMAT as ROUNDS_FORMAT
 from edl.launch.coordinator import Coordinator
 from edl.launch.serve import JOURNAL as ROUNDS
 from edl.launch.settings import LaunchSettings
-from edl.master import serve
+from edl.master import opening
 from edl.master.core import MEMORY
 from edl.master.master import Master
-from edl.master.plan import cut, sources_of
-from edl.master.task_queue import State, Task, TaskQueue
+from edl.master.plan import sources_of, split
+from edl.master.task import State, Task
+from edl.master.task_queue import TaskQueue
 
 
 def of_job(job_dir: Path) -> dict[str, Any]:
     """A job that was cut off: its queue as a new master restores it, and the status that it tells."""
     settings = JobSettings.of_job(job_dir)
-    begun = serve._resume(settings, job_dir)
+    begun = opening.resume(settings, job_dir)
     assert begun is not None, "no master would go on with it"
-    journal, queue, _, described = begun
+    journal, queue, described = begun.journal, begun.queue, begun.described
     told = _told(queue)
     memory = journal.get(MEMORY)
     assert memory is not None
@@ -39,7 +41,7 @@ def of_job(job_dir: Path) -> dict[str, Any]:
         settings=settings,
         job_dir=job_dir,
         queue=queue,
-        validation=cut(sources_of(described, "validation"), queue.plan.task_size),
+        validation=split(sources_of(described, "validation"), queue.plan.task_size),
         journal=journal,
         connect=lambda addresses: None,
         clock=MonotonicClock(),
@@ -51,7 +53,7 @@ def of_job(job_dir: Path) -> dict[str, Any]:
     return {
         **told,
         "goes on from": _begins(master, job_dir),
-        "evaluations due": memory["due"],
+        "evaluations due": memory["course"]["due"],
         "evaluations": status["evaluations"],
         "workers wanted": master.replicas.wanted,
         "version": status["version"],
@@ -66,13 +68,13 @@ def of_checkpoint(job_dir: Path) -> dict[str, Any]:
     manifest = storage.load(job_dir / "checkpoints")
     settings = JobSettings(**{**manifest.books["settings"], "resume": str(manifest.directory)})
     described = {"training": manifest.books["plan"]["sources"]}
-    queue, _ = serve.open_queue(settings, described)
+    queue, _ = opening.open_queue(settings, described)
     return {**_told(queue), "version": manifest.version, "shards": manifest.num_shards}
 
 
 def of_launch(job_dir: Path) -> dict[str, Any]:
     """A launched job: what its coordinator, started anew, says."""
-    journal = Journal(job_dir / ROUNDS)
+    journal = Journal(job_dir / ROUNDS, ROUNDS_FORMAT)
     status = Coordinator(LaunchSettings.of_job(job_dir), journal, MonotonicClock()).final_status()
     journal.close()
     names = ("state", "round", "world_size", "num_restarts", "failures", "min_nodes", "max_nodes")
@@ -81,11 +83,10 @@ def of_launch(job_dir: Path) -> dict[str, Any]:
 
 def of_journal(job_dir: Path) -> dict[str, Any]:
     """A journal alone: the queue as a new master restores it."""
-    begun = serve._resume(JobSettings.of_job(job_dir), job_dir)
+    begun = opening.resume(JobSettings.of_job(job_dir), job_dir)
     assert begun is not None, "no master would go on with it"
-    journal, queue, _, _ = begun
-    journal.close()
-    return _told(queue)
+    begun.journal.close()
+    return _told(begun.queue)
 
 
 OF = {"job": of_job, "journal": of_journal, "checkpoint": of_checkpoint, "launch": of_launch}
@@ -139,14 +140,20 @@ def _words(task: Task) -> str:
 def _begins(master: Master, job_dir: Path) -> dict[str, Any]:
     """The snapshots that are taken for safe."""
     found: dict[str, Any] = {}
-    if master.servers is not None:
-        for index in range(master.settings.num_ps):
-            _, left = master.servers.arguments(index)
+    settings = master.core.settings
+    if settings.strategy != "allreduce":
+        for index in range(settings.num_ps):
+            _, left = master.group.arguments(index)
             found[f"server {index}"] = f"snapshot {left.partition(':')[2]}"
-    if master.collective is not None:
-        path, version, applied = master.collective.memory()["base"]
+    if settings.strategy != "ps":
+        path, version, applied = _base(master.group.memory())
         found["group"] = f"step {version}, {_below(job_dir, path)}, tasks {dict(applied)}"
     return found
+
+
+def _base(memory: Any) -> tuple[str, int, Any]:
+    base = memory.get("collective", memory)["base"]
+    return base["path"], base["version"], base["applied"]
 
 
 def _below(folder: Path, path: str | None) -> str | None:

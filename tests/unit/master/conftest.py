@@ -20,10 +20,10 @@ from edl.master.client import MasterClient
 from edl.master.core import MEMORY
 from edl.master.judge import judges_of
 from edl.master.master import Master
-from edl.master.plan import cut, plan_of, sources_of
+from edl.master.plan import plan_of, sources_of, split
 from edl.master.servers import Cut, Snapshot
 from edl.master.servicer import MasterServicer
-from edl.master.state import load_queue
+from edl.master.state import restore
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
@@ -82,7 +82,7 @@ class FakeServers:
             self.ledgers[shard] = Ledger(entries)
             self.pinned.clear()
 
-    def cut(self, name: str, hold_s: float) -> Cut | None:
+    def take_cut(self, name: str, hold_s: float) -> Cut | None:
         self._call("cut")
         with self.lock:
             by_shard = [{e.task: e.applied for e in led.entries()} for led in self.ledgers]
@@ -284,7 +284,7 @@ class FakeJob:
             settings=self.settings,
             job_dir=self.folder,
             queue=self.queue,
-            validation=cut(sources_of(described, "validation"), pieces),
+            validation=split(sources_of(described, "validation"), pieces),
             journal=self.journal,
             judges=judges_of(self.settings, described.get("metrics", {})),
             connect=lambda addresses: self.servers,
@@ -301,11 +301,7 @@ class FakeJob:
         old, thread, runtime, server = self.master, self.thread, self.runtime, self.server
         self.journal = Journal(self.folder / "journal.sqlite")
         self.queue = TaskQueue(old.queue.plan, tolerance=self.settings.task_fault_tolerance)
-        state, decisions = self.journal.replay()
-        if state is not None:
-            load_queue(self.queue, state["queue"])
-        for kind, arguments in decisions:
-            getattr(self.queue, kind)(**arguments)
+        restore(self.queue, self.journal)
         self.master = self.make_master(self.described)
         memory = self.journal.get(MEMORY)
         assert memory is not None
@@ -377,7 +373,7 @@ class FakeJob:
         """The last status, once the master has ended."""
         self.thread.join(WAIT_S)
         assert not self.thread.is_alive(), self.master.status_json()
-        return self.master._status()
+        return self.master._lookers.status()
 
     def close(self) -> None:
         for client in self.clients:
@@ -420,8 +416,7 @@ def replayed() -> Callable[[FakeJob], TaskQueue]:
 
     def replay(job: FakeJob) -> TaskQueue:
         queue = TaskQueue(job.queue.plan, tolerance=job.settings.task_fault_tolerance)
-        for kind, arguments in job.journal.replay()[1]:
-            getattr(queue, kind)(**arguments)
+        restore(queue, job.journal)
         return queue
 
     return replay

@@ -21,7 +21,8 @@ from hypothesis.stateful import (
 )
 
 from edl.master.plan import Kind, Plan
-from edl.master.task_queue import Task, TaskQueue
+from edl.master.task import Failure, Task
+from edl.master.task_queue import TaskQueue
 from edl.ps.books.ledger import Ledger, Span, Verdict
 
 MINIBATCH = 2
@@ -224,7 +225,7 @@ class Storm(RuleBasedStateMachine):
             self.drop(held)
         elif kind == "failed":
             span, record = rest
-            failure = {"start": span.start, "end": span.end, "error": "bad", "record": record}
+            failure = Failure(span.start, span.end, "bad", record=record)
             self.queue.failed(held.worker, held.task.id, held.attempt, failure)
             self.drop(held)
         elif kind == "hand_back":

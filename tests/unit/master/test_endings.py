@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edl.master.endings import beyond_chance
 from edl.master.plan import Kind, Plan
-from edl.master.state import dump_fields, load_queue
+from edl.master.state import dump_queue, load_queue
 from edl.master.task_queue import TaskQueue
 
 MINIBATCH, RECORDS, TOLERANCE = 2, 24, 3
@@ -49,7 +49,7 @@ class Job:
         """The master is killed, too, now and then: the next one reads what this one wrote."""
         if self.ends % 16 != 3:
             return
-        there = json.loads(json.dumps(dump_fields(self.queue)))
+        there = json.loads(json.dumps(dump_queue(self.queue)))
         self.queue = TaskQueue(self.plan, tolerance=TOLERANCE)
         load_queue(self.queue, there)
 

@@ -10,8 +10,8 @@ from edl.common import storage
 from edl.common.errors import CheckpointError, JobError
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
+from edl.master.opening import open_queue, resume
 from edl.master.plan import plan_of
-from edl.master.serve import _resume, open_queue
 from edl.master.task_queue import TaskQueue
 
 DESCRIBED = {"training": [["a", 8]], "validation": [], "prediction": []}
@@ -81,24 +81,25 @@ def test_books_that_no_master_writes_are_one_sentence(opened, change, why):
         ("__init__", {}),
         ("_push", {}),
         ("nothing", {}),
-        ("lease", {"x": 1}),
-        ("durable", {"tasks": 7}),
+        ("Lease", {"worker": "w"}),
+        ("Lease", {"worker": "w", "request": "r", "planned": None, "x": 1}),
+        ("Durable", {"tasks": 7}),
     ],
 )
 def test_a_journal_that_no_master_writes_is_one_sentence(tmp_path, kind, arguments):
     (tmp_path / "describe.json").write_text('{"training": [["a", 8]]}')
     settings = JobSettings(minibatch_size=2, num_minibatches_per_task=2)
     queue = TaskQueue(plan_of(settings, DESCRIBED))
-    from edl.master.state import dump_fields
+    from edl.master.state import dump_queue
 
     journal = Journal(tmp_path / "journal.sqlite")
-    journal.compact({"queue": dump_fields(queue)})
+    journal.compact({"queue": dump_queue(queue)})
     journal.append(kind, arguments)
     journal.commit()
     journal.close()
 
     with pytest.raises(JobError, match="cannot be gone on with: what its journal says is not"):
-        _resume(settings, tmp_path)
+        resume(settings, tmp_path)
 
 
 def test_a_journal_that_is_a_pipe_is_no_journal(tmp_path):

@@ -404,7 +404,7 @@ def test_a_cut_that_was_taken_of_a_server_which_is_gone_by_then_is_taken_again(s
     worker = job.worker()
     task = worker.lease()
     worker.train(task)
-    go_on, names, cut = threading.Event(), [], job.servers.cut
+    go_on, names, cut = threading.Event(), [], job.servers.take_cut
 
     def slow(name, hold_s):
         taken = cut(name, hold_s)
@@ -412,7 +412,7 @@ def test_a_cut_that_was_taken_of_a_server_which_is_gone_by_then_is_taken_again(s
         assert len(names) > 1 or go_on.wait(300)
         return taken
 
-    job.servers.cut = slow
+    job.servers.take_cut = slow
     worker.done(task)
     job.until(lambda s: len(names) == 1)
     job.kill_server(1, [Entry(task.id, 1, 4)])
@@ -1068,7 +1068,7 @@ def test_a_full_disk_ends_the_job_with_one_clear_error(start, monkeypatch):
 def test_a_cut_that_is_tried_again_has_another_name(start, tmp_path):
     """A shard may have pinned the name that the first try gave it: that state is too old now."""
     job = start([("a", 8)], checkpoint_dir=str(tmp_path / "c"))
-    names, cut = [], job.servers.cut
+    names, cut = [], job.servers.take_cut
 
     def once_lost(name, hold_s):
         names.append(name)
@@ -1076,7 +1076,7 @@ def test_a_cut_that_is_tried_again_has_another_name(start, tmp_path):
             raise Unreachable("the reply is lost")
         return cut(name, hold_s)
 
-    job.servers.cut = once_lost
+    job.servers.take_cut = once_lost
 
     job.worker().work()
 
@@ -1086,7 +1086,7 @@ def test_a_cut_that_is_tried_again_has_another_name(start, tmp_path):
 
 def test_no_flush_falls_into_a_cut(start, tmp_path):
     job = start([("a", 4)], checkpoint_dir=str(tmp_path / "c"), checkpoint_steps=1)
-    order, cut, flush, go_on = [], job.servers.cut, job.servers.flush, threading.Event()
+    order, cut, flush, go_on = [], job.servers.take_cut, job.servers.flush, threading.Event()
 
     def slow(name, hold_s):
         order.append("cut")
@@ -1094,7 +1094,7 @@ def test_no_flush_falls_into_a_cut(start, tmp_path):
         order.append("cut is done")
         return cut(name, hold_s)
 
-    job.servers.cut = slow
+    job.servers.take_cut = slow
     job.servers.flush = lambda: order.append("flush") or flush()
     worker = job.worker()
     task = worker.lease()

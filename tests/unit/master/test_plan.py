@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from edl.common.errors import UsageError
 from edl.common.order import TaskOrder
 from edl.common.settings import JobSettings
-from edl.master.plan import Kind, Piece, Plan, check_same_plan, cut, plan_of
-from edl.worker.batches import split as cuts
+from edl.master.plan import Kind, Piece, Plan, check_same_plan, plan_of, split
+from edl.worker.batches import cuts
 
 PLAN = Plan(Kind.TRAIN, (("a", 10), ("b", 3)), 2, 2, num_epochs=3, seed=7, shuffle=True)
 
@@ -25,7 +25,7 @@ def tasks(plan: Plan, epoch: int) -> list[Piece]:
 
 
 def pieces(plan: Plan) -> list[Piece]:
-    return cut(plan.sources, plan.task_size)
+    return split(plan.sources, plan.task_size)
 
 
 def minibatches(plan: Plan, epoch: int) -> int:
@@ -158,8 +158,8 @@ def test_sources_are_cut_into_tasks_and_no_task_crosses_two():
 
 
 def test_no_task_has_one_record_where_it_can_have_more():
-    assert [("a", 0, 4), ("a", 4, 9), ("b", 0, 1)] == cut((("a", 9), ("b", 1), ("c", 0)), 4)
-    assert [("a", 0, 1), ("a", 1, 2)] == cut((("a", 2),), 1)
+    assert [("a", 0, 4), ("a", 4, 9), ("b", 0, 1)] == split((("a", 9), ("b", 1), ("c", 0)), 4)
+    assert [("a", 0, 1), ("a", 1, 2)] == split((("a", 2),), 1)
 
 
 def test_a_checkpoint_of_a_version_that_cut_the_same_data_otherwise_is_not_resumed():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edl.master.plan import Kind
 from edl.master.quarantine import by_record, count
-from edl.master.task_queue import Quarantine
+from edl.master.task import Quarantine
 
 DATA = {Kind.TRAIN: "/train", Kind.EVALUATE: "/valid", Kind.PREDICT: "/predict"}
 FOUND = st.builds(

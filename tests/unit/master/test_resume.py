@@ -93,7 +93,7 @@ def test_the_next_epoch_waits_for_what_a_server_lost_meanwhile_of_the_one_before
     worker = job.worker()
     task = worker.lease()
     worker.train(task)
-    monkeypatch.setattr(job.servers, "cut", lambda name, hold_s: None)  # so far, no further
+    monkeypatch.setattr(job.servers, "take_cut", lambda name, hold_s: None)  # so far, no further
     worker.done(task)
     job.until(lambda s: any("epoch 0 is done" in event["text"] for event in s["events"]))
     server = job.runtime.running.pop(("server", 1))
@@ -196,7 +196,7 @@ def test_an_older_master_answers_nobody(start):
 
     job.restart()
 
-    for ask in (old.register, old.heartbeat, old.report_task):
+    for ask in (old.front.register, old.front.heartbeat, old.front.report_task):
         error = ask(pb.RegisterRequest()).exception(5.0)
         assert "the job is over" in str(error)
     assert old.status.exit_code is None

@@ -11,15 +11,26 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from unit.master.test_books_machine import Storm
 
 from edl.durable.journal import Journal
-from edl.master.evaluation import Evaluations
+from edl.durable.schema import dump, load
+from edl.master import decisions
+from edl.master.evaluation import Evaluations, EvaluationsState
 from edl.master.membership import SERVER, WORKER, Member, Membership
 from edl.master.plan import Kind, Plan
-from edl.master.replicas import Replicas
-from edl.master.state import dump, dump_fields, load, load_fields, load_queue
+from edl.master.replicas import Replicas, ReplicasState
+from edl.master.state import dump_queue, load_queue, replay
+from edl.master.task import Failure
 from edl.master.task_queue import TaskQueue
 
 DECISIONS = {"open_epoch", "add", "lease", "done", "hand_back", "failed", "lost", "fenced"}
 DECISIONS |= {"lease_some", "durable", "recovered", "cancel", "prove"}
+
+
+def name_of(kind):
+    """The method that a decision calls: OpenEpoch, open_epoch."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind).removeprefix("_")
+
+
+KINDS = {name_of(name): kind for name, kind in decisions.DECISIONS.items()}
 
 
 def fields(queue):
@@ -39,7 +50,7 @@ class Recorded:
 
     def __init__(self, queue):
         self.queue = queue
-        self.state = through_json(dump_fields(queue))
+        self.state = through_json(dump_queue(queue))
         self.decisions = []
 
     def __getattr__(self, name):
@@ -52,8 +63,9 @@ class Recorded:
             arguments = {**dict(zip(names, positional, strict=False)), **named}
             if name == "durable":  # of which a storm gives any iterable, and the master a list
                 arguments["tasks"] = list(arguments["tasks"])
-            result = value(**arguments)
-            self.decisions.append((name, through_json(arguments)))
+            decision = KINDS[name](**arguments)
+            result = self.queue.decide(decision)
+            self.decisions.append(through_json(decisions.written(decision)))
             return result
 
         return decide
@@ -75,8 +87,7 @@ class StormWithRestarts(Storm):
             task.heard = 0
         queue = TaskQueue(live.plan, tolerance=live.tolerance)
         load_queue(queue, self.queue.state)
-        for name, arguments in self.queue.decisions:
-            getattr(queue, name)(**arguments)
+        replay(queue, self.queue.decisions)
         assert fields(live) == fields(queue)
         if compact:
             self.queue = Recorded(queue)
@@ -111,7 +122,7 @@ def queue_of(records=40, **more):
 
 def reloaded(queue):
     made = TaskQueue(queue.plan, tolerance=queue.tolerance)
-    load_queue(made, through_json(dump_fields(queue)))
+    load_queue(made, through_json(dump_queue(queue)))
     return made
 
 
@@ -123,9 +134,9 @@ def test_untouched_and_retired_tasks_cost_nothing():
         queue.done("w", task.id, 1)
     queue.durable(queue.done_tasks)
 
-    values = dump_fields(queue)
+    values = through_json(dump_queue(queue))
 
-    assert [[101, 20_001, ""]] == values["_untouched"]
+    assert [[101, 20_001, ""]] == values["untouched"]
     assert len(json.dumps(values)) < 10_000
     assert fields(queue) == fields(reloaded(queue))
 
@@ -139,7 +150,7 @@ def test_payloads_results_quarantine_and_proofs_are_kept():
     queue.proven.add(Kind.TRAIN)
     for number in range(3):
         task = queue.lease("w", f"r{number + 1}")
-        told = {"start": 0, "end": 2, "error": "bad", "record": 1}
+        told = Failure(0, 2, "bad", record=1)
         queue.failed("w", task.id, task.attempt, told)
         queue.fenced(task.id, task.attempt, [0, 2] if number else [0, 0])
 
@@ -187,21 +198,36 @@ def test_members_and_replicas_and_rounds_are_kept():
     evaluations.end(evaluations.begin(5, 1, "").name, b'{"auc": 0.5}')
 
     made = Membership(10.0), Replicas(2, 1, relaunches=3, name=lambda: next(names)), Evaluations()
-    for old, new in zip((members, replicas, evaluations), made, strict=True):
-        load_fields(new, through_json(dump_fields(old)))
+    there = through_json(dump(list[Member], members.all))
+    made[0].restore(load(list[Member], there), members.gone)
+    for old, new, kind in zip(
+        (replicas, evaluations), made[1:], (ReplicasState, EvaluationsState), strict=True
+    ):
+        new.restore(load(kind, through_json(dump(kind, old.state()))))
 
+    for old, new in zip((members, replicas, evaluations), made, strict=True):
         kept = {name: value for name, value in vars(old).items() if not callable(value)}
         assert kept == {name: getattr(new, name) for name in kept}
 
 
 def test_a_class_that_is_not_known_is_refused():
-    with pytest.raises(TypeError, match="object cannot stand in the state"):
-        dump([object()])
+    with pytest.raises(TypeError, match="object cannot stand in what is kept"):
+        dump(list[object], [object()])
 
 
-@pytest.mark.parametrize("value", [{1: (2, {3})}, {"a": None}, [b"\xff", 1.5], {}, [[]], {"": {}}])
-def test_values_come_back_as_they_were(value):
-    assert value == load(through_json(dump(value)))
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (dict[int, tuple[int, set[int]]], {1: (2, {3})}),
+        (dict[str, int | None], {"a": None}),
+        (tuple[bytes, float], (b"\xff", 1.5)),
+        (dict[str, str], {}),
+        (list[list[int]], [[]]),
+        (dict[str, dict[str, int]], {"": {}}),
+    ],
+)
+def test_values_come_back_as_they_were(kind, value):
+    assert value == load(kind, through_json(dump(kind, value)))
 
 
 def test_the_state_goes_through_the_journal(tmp_path):
@@ -209,7 +235,7 @@ def test_the_state_goes_through_the_journal(tmp_path):
     queue.open_epoch()
     queue.add(Kind.EVALUATE, [("v", 0, 3)], payload=b"\x01", group="g")
     journal = Journal(tmp_path / "j.sqlite")
-    journal.compact({"queue": dump_fields(queue)})
+    journal.compact({"queue": dump_queue(queue)})
 
     state, _ = journal.replay()
 

@@ -7,7 +7,8 @@ import textwrap
 import pytest
 
 from edl.master.plan import Kind, Plan
-from edl.master.task_queue import Fence, IllegalTransition, TaskQueue
+from edl.master.task import Failure, Fence, IllegalTransition
+from edl.master.task_queue import TaskQueue
 
 
 def queue_of(records: int = 8, *, epochs: int = 1, tolerance: int = 2, **more) -> TaskQueue:
@@ -19,7 +20,7 @@ def queue_of(records: int = 8, *, epochs: int = 1, tolerance: int = 2, **more) -
 
 def fail(queue: TaskQueue, worker: str, task: int, attempt: int, **failure) -> bool:
     told = {"start": 0, "end": 2, "error": "ValueError: bad", **failure}
-    return queue.failed(worker, task, attempt, told)
+    return queue.failed(worker, task, attempt, Failure(**told))
 
 
 # -- transcripts: one command a line, what it does behind the arrow

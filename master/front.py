@@ -1,0 +1,394 @@
+"""What others ask of a master, and what it answers. Public methods may be called from any thread.
+
+A request becomes an event of the loop; whoever must wait for an answer is parked (parking.py) until
+what it waits for may have come, or its time is up. No answer leaves before the decisions that it may
+tell of are on disk (Core.answer).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ..common import faults
+from ..common.errors import EdlError, Unreachable
+from ..proto import master_pb2 as pb
+from .core import Core, as_told
+from .course import Course
+from .decisions import Done, Failed, HandBack, Prove
+from .group import Group
+from .lookers import Lookers
+from .losses import Losses
+from .membership import SERVER, WORKER, Member
+from .parking import Parked, Parking
+from .processes import Processes
+from .shutdown import Shutdown
+from .task import Failure, Task
+
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+_ROLES = {pb.WORKER: WORKER, pb.SERVER: SERVER}
+_BEATS_PER_S = 300  # of all workers together, while that leaves each of them three in a lease
+# What who waits for an answer waits for.
+_TASK, _SERVERS, _ROUND = "task", "servers", "round"
+
+
+class Front:
+    """See the module."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        group: Group,
+        course: Course,
+        losses: Losses,
+        processes: Processes,
+        shutdown: Shutdown,
+        lookers: Lookers,
+    ) -> None:
+        self._core = core
+        self._group = group
+        self._course = course
+        self._losses = losses
+        self._processes = processes
+        self._shutdown = shutdown
+        self._lookers = lookers
+        self._parking = Parking()
+        self._asked_tasks = self._asked_servers = 0  # what was new when those who wait were asked
+
+    # -- requests (any thread)
+
+    def register(self, request: pb.RegisterRequest) -> Future[pb.RegisterReply]:
+        return self.ask(lambda: self._register(request))
+
+    def heartbeat(self, request: pb.HeartbeatRequest) -> Future[pb.HeartbeatReply]:
+        return self.ask(lambda: self._heartbeat(request))
+
+    def report_task(self, request: pb.ReportTaskRequest) -> Future[pb.ReportTaskReply]:
+        return self.ask(lambda: pb.ReportTaskReply(accepted=self._report(request.replica, request)))
+
+    def get_task(self, request: pb.GetTaskRequest) -> Future[pb.GetTaskReply]:
+        accepted: list[bool] = []
+
+        def come() -> None:
+            # A request is a sign of life when it comes, not for as long as it is parked.
+            self._heard(request.replica.incarnation)
+            accepted.extend(self._report(request.replica, report) for report in request.reports)
+
+        def answer() -> pb.GetTaskReply | None:
+            reply = self._get_task(request)
+            if reply is not None:
+                reply.accepted.extend(accepted)
+            return reply
+
+        return self._ask_and_wait(
+            _ROUND if self._group.trains_in_rounds else _TASK,
+            answer,
+            lambda: pb.GetTaskReply(outcome=pb.GetTaskReply.WAIT, accepted=accepted),
+            request.wait_s,
+            come,
+        )
+
+    def get_servers(self, request: pb.GetServersRequest) -> Future[pb.GetServersReply]:
+        def newer() -> pb.GetServersReply | None:
+            reply = self._group.servers()
+            return reply if reply.slot_map_version > request.known_slot_map_version else None
+
+        return self._ask_and_wait(_SERVERS, newer, self._group.servers, request.wait_s)
+
+    def get_status(self, request: pb.StatusRequest) -> Future[pb.StatusReply]:
+        future: Future[pb.StatusReply] = Future()
+        return self.post(lambda: self._lookers.park(request, future), future)
+
+    def scale(self, request: pb.ScaleRequest) -> Future[pb.ScaleReply]:
+        return self.ask(lambda: pb.ScaleReply(previous=self._processes.scale(request.num_workers)))
+
+    def stop(self, reason: str) -> Future[pb.StopReply]:
+        def stop() -> pb.StopReply:
+            self._shutdown.stop(reason)
+            return pb.StopReply()
+
+        return self.ask(stop)
+
+    # -- requests of workers that train in rounds: the servicer asks only where there are some
+
+    def join(self, request: pb.JoinRequest) -> Future[pb.JoinReply]:
+        def answer() -> pb.JoinReply | None:
+            replica = request.replica
+            if self._core.members.get(replica.incarnation) is None:
+                return pb.JoinReply(outcome=pb.JoinReply.FENCED)
+            if request.leaves:
+                return self._group.members().leave(request)
+            if self._core.status.state == "done" or self._processes.must_leave(
+                WORKER, replica.index
+            ):
+                return pb.JoinReply(outcome=pb.JoinReply.LEAVE)
+            return self._group.members().joined(request)
+
+        def come() -> None:
+            self._heard(request.replica.incarnation)
+            if answer() is None and not request.leaves:
+                self._group.members().join(request)
+
+        return self._ask_and_wait(
+            _ROUND, answer, lambda: pb.JoinReply(outcome=pb.JoinReply.WAIT), request.wait_s, come
+        )
+
+    def watch_round(self, request: pb.WatchRoundRequest) -> Future[pb.WatchRoundReply]:
+        def answer() -> pb.WatchRoundReply | None:
+            leaving = self._processes.must_leave(WORKER, request.replica.index)
+            return self._group.members().watched(request, leaving)
+
+        return self._ask_and_wait(_ROUND, answer, pb.WatchRoundReply, request.wait_s)
+
+    def put_key(self, request: pb.PutKeyRequest) -> Future[pb.PutKeyReply]:
+        def put() -> pb.PutKeyReply:
+            self._group.members().put_key(request)
+            return pb.PutKeyReply()
+
+        return self.ask(put)
+
+    def get_key(self, request: pb.GetKeyRequest) -> Future[pb.GetKeyReply]:
+        def answer() -> pb.GetKeyReply | None:
+            return self._group.members().get_key(request)
+
+        return self._ask_and_wait(_ROUND, answer, pb.GetKeyReply, request.wait_s)
+
+    def report_order(self, request: pb.ReportOrderRequest) -> Future[pb.ReportOrderReply]:
+        def report() -> pb.ReportOrderReply:
+            self._group.members().reported(request)
+            return pb.ReportOrderReply()
+
+        return self.ask(report)
+
+    # -- to ask and to wait
+
+    def ask(self, answer: Callable[[], Answer]) -> Future[Answer]:
+        """Return the answer that the loop's thread will give, and that may tell of decisions."""
+        future: Future[Answer] = Future()
+
+        def event() -> None:
+            try:
+                self._core.answer(future, answer())
+            except EdlError as error:
+                future.set_exception(as_told(error))
+                raise
+
+        return self.post(event, future)
+
+    def _ask_and_wait(
+        self,
+        topic: str,
+        answer: Callable[[], Answer | None],
+        otherwise: Callable[[], Answer],
+        wait_s: float,
+        come: Callable[[], Any] = lambda: None,
+    ) -> Future[Answer]:
+        """`come` happens once, when the request comes."""
+        future: Future[Answer] = Future()
+
+        def park() -> None:
+            come()
+            deadline = self._core.clock.now() + wait_s
+            self._parking.park(topic, Parked(answer, otherwise, deadline, future))
+
+        return self.post(park, future)
+
+    def post(self, event: Callable[[], None], future: Future[Answer]) -> Future[Answer]:
+        """Have the loop's thread call this, which answers in its time."""
+        future.set_running_or_notify_cancel()  # whoever asked may go away; it is answered all the same
+        if not self._core.loop.post(event):
+            future.set_exception(Unreachable("the job is over"))
+        return future
+
+    def answer_parked(self, now: float) -> None:
+        """Answer those who wait where there is an answer by now, or their time is up."""
+        news, self._asked_tasks = self._core.saves > self._asked_tasks, self._core.saves
+        self._parking.settle(_TASK, lambda: news or self._core.queue.has_todo, self._give)
+        version = self._group.map_version
+        newer, self._asked_servers = version > self._asked_servers, version
+        self._parking.settle(_SERVERS, lambda: newer, self._give)
+        self._parking.settle(_ROUND, lambda: True, self._give)
+        for parked in self._parking.overdue(now):
+            if not self._give(parked):
+                self._core.answer(parked.future, parked.otherwise())
+
+    def _give(self, parked: Parked) -> bool:
+        """Answer, where there is an answer."""
+        try:
+            reply = parked.answer()
+        except EdlError as error:
+            parked.future.set_exception(as_told(error))
+            raise
+        if reply is not None:
+            self._core.answer(parked.future, reply)
+        return reply is not None
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the time of somebody who waits is up."""
+        return self._parking.next_deadline()
+
+    def take_parked(self) -> list[Parked]:
+        """Return all who wait; they wait no more."""
+        return self._parking.take_all()
+
+    # -- events (the loop's thread, as everything below)
+
+    def _register(self, request: pb.RegisterRequest) -> pb.RegisterReply:
+        replica = request.replica
+        role = _ROLES[replica.role]
+        accepted, replaced = self._core.members.register(
+            Member(
+                role,
+                replica.index,
+                replica.incarnation,
+                self._core.clock.now(),
+                request.address,
+                request.metrics_address,
+                request.pid,
+                request.host,
+            )
+        )
+        for member in replaced:
+            self._processes.lost(member, "replaced")
+        if not accepted:
+            return pb.RegisterReply(fenced=True)
+        self._processes.registered(role, replica.index)
+        self._core.tell(f"{role} {replica.index} registered (pid {request.pid})")
+        if request.note:
+            self._core.tell(f"{role} {replica.index}: {request.note}")
+        self._core.save_soon()
+        return pb.RegisterReply(
+            settings_json=self._core.settings.to_json(), job_dir=str(self._core.job_dir)
+        )
+
+    def _heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
+        replica = request.replica
+        known = self._core.members.heard(
+            replica.incarnation,
+            self._core.clock.now(),
+            version=request.version,
+            state=request.state,
+            scalars=request.scalars,
+        )
+        if not known:
+            return pb.HeartbeatReply(fenced=True)
+        if replica.role == pb.SERVER:
+            self._core.version = max(self._core.version, request.version)
+            if request.HasField("coverage"):
+                self._group.covered(replica.index, request.coverage)
+        accepted = [self._report(replica, report) for report in request.reports]
+        for note in request.notes:
+            self._core.tell(f"{_ROLES[replica.role]} {replica.index}: {note}")
+        lessee = self._group.lessee_of(replica.incarnation, request.round)
+        if lessee != replica.incarnation:
+            self._core.version = max(self._core.version, request.version)
+        if request.state not in ("", "starting"):
+            self._core.replicas.works(
+                _ROLES[replica.role],
+                replica.index,
+                self._processes.incarnation(_ROLES[replica.role], replica.index),
+            )
+        if request.HasField("stuck"):
+            process = self._processes.find(WORKER, replica.index)
+            if self._losses.hangs(request, process, lessee):
+                self._processes.stop(WORKER, replica.index, 0)
+        elif request.HasField("trying"):
+            self._losses.begins(request.trying, replica.incarnation, lessee)
+        proven = set(self._core.queue.proven)
+        for told in request.progress:
+            self._core.queue.progress(lessee, told.task, told.attempt, told.position)
+        for kind in self._core.queue.proven - proven:
+            self._core.note(Prove(kind))
+        return pb.HeartbeatReply(
+            drain=self._processes.must_leave(_ROLES[replica.role], replica.index),
+            low_water=self._core.queue.low_water,
+            slot_map_version=self._group.map_version,
+            tasks_below=self._core.queue.plan.first_id_of(self._core.queue.opened),
+            accepted=accepted,
+            interval_s=self._interval_s if replica.role == pb.WORKER else 0.0,
+        )
+
+    @property
+    def _interval_s(self) -> float:
+        """Between two heartbeats of a worker: the more there are, the longer."""
+        lease_s, workers = self._core.settings.lease_s, self._core.members.count(WORKER)
+        return min(max(min(1.0, lease_s / 5), workers / _BEATS_PER_S), lease_s / 3)
+
+    def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:
+        replica = request.replica
+        if self._core.members.get(replica.incarnation) is None:
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.FENCED)
+        if self._core.status.state == "done":
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.FINISHED)
+        if self._processes.must_leave(WORKER, replica.index):
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.DRAIN)
+        workers = self._core.members.count(WORKER)
+        if workers < self._core.settings.min_workers and workers < self._core.replicas.wanted:
+            return None
+        tasks = self._group.lease(request, evaluating=self._course.evaluating)
+        if tasks is None:
+            return pb.GetTaskReply(outcome=pb.GetTaskReply.ROUND_OVER)
+        return self._leased(replica, tasks) if tasks else None
+
+    def _leased(self, replica: pb.Replica, tasks: Sequence[Task]) -> pb.GetTaskReply:
+        process = self._processes.incarnation(WORKER, replica.index)
+        self._core.replicas.works(WORKER, replica.index, process)
+        for task in tasks:
+            faults.point("master.lease", task=task.id)
+            log.debug("task=%d attempt=%d -> leased by=%d", task.id, task.attempt, replica.index)
+        first, *more = map(self._task_message, tasks)
+        return pb.GetTaskReply(outcome=pb.GetTaskReply.TASK, task=first, more=more)
+
+    def _heard(self, incarnation: str) -> None:
+        self._core.members.heard(incarnation, self._core.clock.now())
+
+    def _report(self, replica: pb.Replica, request: pb.ReportTaskRequest) -> bool:
+        self._heard(replica.incarnation)
+        worker = self._group.lessee_of(replica.incarnation, request.round)
+        if worker != replica.incarnation:
+            self._core.version = max(self._core.version, request.version)
+            if request.WhichOneof("outcome") == "failed":
+                self._group.failed()
+        about = worker, request.task, request.attempt
+        outcome = request.WhichOneof("outcome")
+        if outcome == "done":
+            doubtful = request.slot_map_version < self._group.map_version
+            return self._core.decide(Done(*about, request.result, doubtful))
+        if outcome == "handed_back":
+            return self._core.decide(HandBack(*about))
+        told = request.failed
+        record = told.record if told.HasField("record") else None
+        failure = Failure(told.start, told.end, told.error, told.source, record, told.traceback)
+        over = (
+            self._core.queue.broken is not None
+        )  # what else fails until the workers hear is no news
+        accepted = self._core.decide(Failed(*about, failure))
+        if accepted and not over:
+            where = f"positions {told.start}-{told.end} of task {request.task}"
+            self._core.tell(f"worker {replica.index} failed at {where}: {told.error}")
+            log.warning("%s\n%s", told.error, told.traceback)
+        return accepted
+
+    def _task_message(self, task: Task) -> pb.Task:
+        return pb.Task(
+            id=task.id,
+            attempt=task.attempt,
+            kind=pb.TaskKind.Name(task.kind),
+            source=task.source,
+            start=task.start,
+            end=task.end,
+            epoch=task.epoch,
+            position=task.position,
+            boundaries=task.boundaries,
+            skips=sorted(task.skips),
+            cut=task.cut,
+            payload=task.payload,
+            lease_s=self._core.settings.lease_s,
+            careful=task.careful,
+        )

@@ -1,0 +1,33 @@
+"""What a successor of the master must know that is not the queue's: one record, journaled as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..durable.schema import Json
+from ..runtime.base import Replica
+from .course import CourseMemory
+from .evaluation import EvaluationsState
+from .membership import Member
+from .replicas import ReplicasState
+from .status import StatusMemory
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`gone`: incarnations that are lost for good; `group`: in the words of the job's group.
+
+    Its fields are part of the journal's format (journal_format.py).
+    """
+
+    status: StatusMemory
+    members: list[Member]
+    gone: list[str]
+    replicas: ReplicasState
+    processes: list[Replica]
+    evaluations: EvaluationsState
+    version: int
+    connected: bool
+    stop_reason: str
+    group: Json
+    course: CourseMemory

@@ -1,0 +1,144 @@
+"""The books of a job as its master finds or begins them: out of the journal, a checkpoint, or afresh."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..common import paths, storage
+from ..common.errors import CheckpointError, JobError
+from ..common.foreign import must_be, parse, read_plain
+from ..common.settings import JobSettings
+from ..durable.journal import Journal
+from .judge import Judges, judges_of
+from .plan import Plan, check_same_plan, plan_of
+from .state import FORMAT, dump_queue, restore
+from .task_queue import TaskQueue
+
+log = logging.getLogger("edl.master")
+
+_MOST_EPOCHS = 1_000_000  # where the plan has no end
+UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+_BOOKS = {
+    "first_id": int,
+    "epochs_opened": int,
+    "tasks": [(int, int, int, int, [int])],
+    "untouched": [(int, int)],
+    "quarantined": [(int, str, [int], str)],
+}
+
+
+@dataclass(frozen=True)
+class Books:
+    """What a master begins with. `restore`: the checkpoint whose books the queue goes on with, or "";
+    `described`: what the check of the definition has found (describe.py)."""
+
+    journal: Journal
+    queue: TaskQueue
+    restore: str
+    described: dict[str, Any]
+
+
+def resume(settings: JobSettings, job_dir: Path) -> Books | None:
+    """Return what the master before has journaled; None where no job has begun, or it is over.
+
+    Raises JobError, which says what is wrong, where this version cannot read it.
+    """
+    if not paths.can_go_on(job_dir):
+        return None
+    paths.put_aside_failure(job_dir)
+    journal = Journal(job_dir / paths.JOURNAL, FORMAT)
+    if journal.is_blank:  # its master was killed before it had begun
+        journal.close()
+        return None
+    decisions = journal.length
+    try:
+        described = parse(read_plain(job_dir / "describe.json"))
+        queue = TaskQueue(plan_of(settings, described), tolerance=_tolerance(settings))
+        restore(queue, journal)
+    except (OSError, *UNREADABLE) as error:
+        raise not_of_this_version(job_dir, error) from error
+    log.info("resuming epoch=%d decisions=%d", journal.epoch, decisions)
+    return Books(journal, queue, "", described)
+
+
+def not_of_this_version(job_dir: Path, error: Exception) -> JobError:
+    """Return the error for the user of a journal that cannot be read, for this reason."""
+    log.debug("the journal cannot be replayed", exc_info=error)
+    why = error if isinstance(error, ValueError) else repr(error)
+    return JobError(
+        f"the job in {job_dir} cannot be gone on with: what its journal says is not what a master of "
+        f"this version writes: {why}. Go on with it by the version that wrote it, or start it again, "
+        "with --checkpoint_dir_for_init and its last checkpoint where it has one."
+    )
+
+
+def begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> Books:
+    """Return new books, with a journal in the place of any older one."""
+    queue, checkpoint = open_queue(settings, described)
+    for suffix in ("", "-wal", "-shm"):  # all of an older one: its log would be replayed
+        (job_dir / f"{paths.JOURNAL}{suffix}").unlink(missing_ok=True)
+    (job_dir / "result.json").unlink(missing_ok=True)
+    journal = Journal(job_dir / paths.JOURNAL, FORMAT)
+    journal.compact({"queue": dump_queue(queue)})
+    return Books(journal, queue, checkpoint, described)
+
+
+def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQueue, str]:
+    """The queue, and the checkpoint whose books it goes on with ("" where it begins afresh).
+
+    A checkpoint of the same plan that was not at its end is gone on with, position by position;
+    any other one only gives its parameters, unless --resume forbids that (UsageError).
+    """
+    plan = plan_of(settings, described)
+    tolerance = _tolerance(settings)
+    path = settings.resume or settings.checkpoint_dir_for_init
+    if settings.command == "train" and path:
+        manifest = storage.load(path)
+        if settings.resume:
+            check_same_plan(manifest.books.get("plan", {}), plan.fingerprint())
+        # With another optimizer, which a new job may have, only the parameters are of use.
+        same = settings.resume or manifest.model.get("optimizer") == described.get("optimizer")
+        if same and manifest.books.get("plan") == plan.fingerprint():
+            queue = _queue_of(manifest, plan, tolerance)
+            if settings.resume or not queue.plan_done:
+                log.info(
+                    "going on with checkpoint=%s records=%d", manifest.directory, queue.records_done
+                )
+                return queue, str(manifest.directory)
+    return TaskQueue(plan, tolerance=tolerance), ""
+
+
+def _queue_of(manifest: storage.Manifest, plan: Plan, tolerance: int) -> TaskQueue:
+    """The queue that goes on where the checkpoint's books end. Raises CheckpointError."""
+    try:
+        must_be({"untouched": [], **manifest.books}, _BOOKS, "books")
+        opened = manifest.books["epochs_opened"]
+        if opened > (_MOST_EPOCHS if plan.epochs is None else plan.epochs):
+            raise ValueError(f"{opened} epochs are open, of {plan.epochs}")
+        queue = TaskQueue.from_books(plan, manifest.books, tolerance=tolerance)
+        for number, _, position, _, skips in manifest.books["tasks"]:
+            size = queue.tasks[number].size
+            if position > size or any(skip >= size for skip in skips):
+                raise ValueError(f"task {number}, of {size} records, stands at {position}")
+    except UNREADABLE as error:
+        what = f"there is no task {error}" if isinstance(error, KeyError) else str(error)
+        raise CheckpointError(
+            f"the books in {manifest.directory} are damaged: {what}. Begin from its parameters alone: "
+            f"--checkpoint_dir_for_init {manifest.directory} with another --seed."
+        ) from error
+    return queue
+
+
+def judges_for(settings: JobSettings, described: dict[str, Any], restore: str) -> Judges:
+    """Return who judges evaluations, with what was counted before where a checkpoint is gone on with."""
+    judges = judges_of(settings, described.get("metrics", {}))
+    if restore:
+        judges.remember(storage.read_manifest(restore, checksums=False).books.get("judged", {}))
+    return judges
+
+
+def _tolerance(settings: JobSettings) -> int:
+    return max(1, settings.task_fault_tolerance)
