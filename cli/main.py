@@ -25,6 +25,7 @@ from ..common.resolve import resolve
 from ..common.settings import JobSettings
 from ..common.values import seconds
 from . import commands
+from .kernels import kernels
 from .options import (
     NAMES,
     JobCommand,
@@ -597,6 +598,8 @@ def verify(name: str | None, out: str | None) -> None:
 
 
 # -- the rest
+
+cli.add_command(kernels)
 
 
 @cli.command()

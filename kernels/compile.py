@@ -72,7 +72,7 @@ keep_elsewhere(Path(__file__).parent)
 
 
 def bring(source: Path, folder: Path) -> None:
-    """Copy what an image holds compiled (ps/prepare.py) to where more is kept, unless it is there."""
+    """Copy what an image holds compiled (`edl kernels`) to where more is kept, unless it is there."""
     if source == folder:
         return
     files = [path for path in source.rglob("*") if path.is_file()]
