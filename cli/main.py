@@ -20,6 +20,7 @@ from . import jobs, train
 from .chaos import chaos
 from .data import data
 from .doctor import doctor
+from .kernels import kernels
 from .launch import launch
 from .options import NAMES
 from .replay import replay
@@ -134,7 +135,7 @@ for _command in (
     launch,
     *jobs.COMMANDS,
     doctor,
-    *(chaos, replay, zoo, data),
+    *(chaos, replay, zoo, data, kernels),
     *(completion, version),
 ):
     cli.add_command(_command)

@@ -50,7 +50,13 @@ _PATIENCE_S = 60.0  # with one who compiles, or was stopped while it did
 _PAUSE_S = 0.02
 
 intrinsic: Any = extending.intrinsic  # numba types it as if the typing context were an argument
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # IEEE division, no exceptions
+overload: Any = extending.overload
+OPTIONS: dict[str, Any] = {  # IEEE division, no exceptions; nobody asks for a C callback
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,
+}
+PART: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}  # is called from kernels only
 
 
 def keep_elsewhere(package: Path) -> None:
@@ -66,7 +72,7 @@ keep_elsewhere(Path(__file__).parent)
 
 
 def bring(source: Path, folder: Path) -> None:
-    """Copy what an image holds compiled (ps/prepare.py) to where more is kept, unless it is there."""
+    """Copy what an image holds compiled (`edl kernels`) to where more is kept, unless it is there."""
     if source == folder:
         return
     files = [path for path in source.rglob("*") if path.is_file()]
@@ -169,7 +175,12 @@ def _named_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
         yield "", cell.cell_contents
 
 
-inlined = numba.njit(inline="always", **OPTIONS)  # a part of several kernels
+# Parts of kernels, each compiled once for all that call it, in every one of which LLVM then has it
+# in place. (numba's own `inline="always"` types and lowers a part anew at each call: three times the
+# CPU time for the same machine code.) Of a `part` LLVM decides whether that pays.
+inlined = numba.njit(forceinline=True, **PART)
+part = numba.njit(**PART)
+frozen = numba.njit(inline="always", **PART)  # typed anew at each call, for the constants there
 
 
 @inlined

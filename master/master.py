@@ -191,7 +191,8 @@ class Master:
                 self.core.tell(promise)
             if self.core.settings.strategy != "allreduce" and cold.must_compile():
                 self.core.tell(
-                    "the servers compile their kernels first, about a minute: once for an installation"
+                    "the servers compile their kernels first, some ten seconds, once for an "
+                    "installation: `edl kernels` does it ahead"
                 )
         if not self.core.ended:
             self.loop.spawn(self.course.run())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -18,11 +17,11 @@ from numpy.typing import NDArray
 from ...kernels.compile import (
     FLOATS_2D,
     INTEGER,
-    OPTIONS,
     compiled,
     inlined,
     intrinsic,
     load_float,
+    part,
     pointer,
     store_float,
 )
@@ -97,7 +96,7 @@ def _put_word(typingctx: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.uint32), codegen
 
 
-@numba.njit(**OPTIONS)
+@part
 def widen(source, target, n, kind):  # type: ignore[no-untyped-def]
     """n values of 16 bits as float32."""
     for j in range(n):
@@ -106,7 +105,7 @@ def widen(source, target, n, kind):  # type: ignore[no-untyped-def]
         store_float(target + 4 * j, value)
 
 
-@numba.njit(**OPTIONS)
+@part
 def narrow(source, target, n, kind, stochastic, id, step):  # type: ignore[no-untyped-def]
     """n float32 as values of 16 bits."""
     z = (np.uint64(id) ^ (np.uint64(step) * np.uint64(0xD1B54A32D192ED03))) + _GOLDEN

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -32,13 +31,13 @@ from ...kernels.compile import (
     INTEGER,
     INTS_1D,
     INTS_1D_IN,
-    OPTIONS,
     clear_bits,
     compiled,
     high_product,
     inlined,
     intrinsic,
     load_integer,
+    part,
     pointer,
     prefetch,
     store_integer,
@@ -268,7 +267,7 @@ def _add(lines, head, ids, rows):  # type: ignore[no-untyped-def]
             rows[i] = (word & ROW) - 1
 
 
-@numba.njit(**OPTIONS)
+@part
 def _make_room(lines, head, count):  # type: ignore[no-untyped-def]
     """Before up to `count` ids come: begin to grow where they take the load above 0.65, and move
     on with a growth that has begun, so fast that it ends before the next has to begin."""
@@ -283,7 +282,7 @@ def _make_room(lines, head, count):  # type: ignore[no-untyped-def]
         _move(base, head, 4 * count)
 
 
-@numba.njit(**OPTIONS)
+@part
 def _move(base, head, count):  # type: ignore[no-untyped-def]
     """Take the cursor down by `count` buckets or a few more; to 0 where the growth is over."""
     new = np.uint64(head[NEW])

@@ -15,12 +15,22 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numba
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
-from ...kernels.compile import FLOATS_1D, FLOATS_2D, INTEGER, INTS_1D, OPTIONS, compiled, inlined
+from ...kernels.compile import (
+    FLOATS_1D,
+    FLOATS_2D,
+    INTS_1D,
+    PART,
+    compiled,
+    frozen,
+    inlined,
+    overload,
+)
 from ...kernels.lanes import WIDTH, choose, lanes, load, load_first, root, store, store_first
 from ...nn import optimizers as specs
 
@@ -60,26 +70,30 @@ class Rule:
 
         Of value float32[n], the states, steps int64[1] and the gradient float32[n].
         """
-        constants, kernel = self.constants(lr), _chunk_kernel()
-        kind, by_step, absent = self.kind, self.by_step, [_ABSENT] * (3 - len(self.state))
+        constants, kernel = self.constants(lr), _chunk_kernel(self.kind)
+        by_step, absent = self.by_step, [_ABSENT] * (3 - len(self.state))
 
         def step(value: Floats, state: Sequence[Floats], steps: Ints, grad: Floats) -> None:
             if constants is not None:
-                kernel(kind, value, *state, *absent, steps, grad, constants, by_step)
+                kernel(value, *state, *absent, steps, grad, constants, by_step)
 
         return step
 
 
 @functools.cache
-def _chunk_kernel() -> Callable[..., None]:
-    grad = numba.types.Array(numba.float32, 1, "C", readonly=True)
-    types = (INTEGER, *[FLOATS_1D] * 4, INTS_1D, grad, FLOATS_1D, FLOATS_2D)
-    return compiled(_apply, *types)
+def _chunk_kernel(kind: int) -> Callable[..., None]:
+    grad = types.Array(types.float32, 1, "C", readonly=True)
+    return compiled(_apply_of(kind), *[FLOATS_1D] * 4, INTS_1D, grad, FLOATS_1D, FLOATS_2D)
 
 
 def make_rule(spec: specs.Optimizer) -> Rule:
-    """The rule of an optimizer spec, compiled."""
-    _chunk_kernel()
+    """The rule of an optimizer spec, its kernel for dense chunks compiled."""
+    rule = _rule_of(spec)
+    _chunk_kernel(rule.kind)
+    return rule
+
+
+def _rule_of(spec: specs.Optimizer) -> Rule:
     match spec:
         case specs.SGD(momentum=keep, weight_decay=decay):
             if not keep:
@@ -122,24 +136,23 @@ def _corrections(beta1: float, beta2: float) -> Floats:
 # the constants of the rule, and the line of `by_step` for this row. Its result: weight and states.
 # All are Lanes (kernels/lanes.py), constants and the line float32.
 
-_part = numba.njit(**OPTIONS)
 _ZERO = np.float32(0.0)
 
 
-@_part
+@inlined
 def _sgd(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     rate, decay = k[0], k[1]
     return w - rate * (g + decay * w), a, b, c
 
 
-@_part
+@inlined
 def _momentum(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     rate, decay = k[0], k[1]
     m = x * a + y * (g + decay * w)
     return w - rate * m, m, b, c
 
 
-@_part
+@inlined
 def _nesterov(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     rate, decay, keep = k[0], k[1], k[2]
     d = g + decay * w
@@ -147,7 +160,7 @@ def _nesterov(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     return w - rate * (d + keep * m), m, b, c
 
 
-@_part
+@inlined
 def _adagrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     rate, decay, eps = k[0], k[1], k[2]
     d = g + decay * w
@@ -155,7 +168,7 @@ def _adagrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     return w - rate * (d / (root(total) + eps)), total, b, c
 
 
-@_part
+@inlined
 def _adam(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     rate, coupled, shrink, take1, keep2, take2, eps = k
     w = w * shrink
@@ -165,7 +178,7 @@ def _adam(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     return w - rate * x * (m / (root(v) / y + eps)), m, v, c
 
 
-@_part
+@inlined
 def _amsgrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     rate, coupled, shrink, take1, keep2, take2, eps = k
     w = w * shrink
@@ -176,7 +189,7 @@ def _amsgrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     return w - rate * x * (m / (root(most) / y + eps)), m, v, most
 
 
-@_part
+@inlined
 def _ftrl(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     rate, base, sparse, ridge = k[0], k[1], k[2], k[3]
     total = b + g * g
@@ -188,12 +201,12 @@ def _ftrl(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     return w, z, total, c
 
 
-@_part
+@inlined
 def _load(address, left):  # type: ignore[no-untyped-def]
     return load(address) if left >= WIDTH else load_first(address, left)
 
 
-@_part
+@inlined
 def _store(address, value, left):  # type: ignore[no-untyped-def]
     if left >= WIDTH:
         store(address, value)
@@ -201,7 +214,7 @@ def _store(address, value, left):  # type: ignore[no-untyped-def]
         store_first(address, value, left)
 
 
-@inlined
+@frozen
 def _each(formula, states, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     zero = lanes(_ZERO)
     for left in range(n, 0, -WIDTH):
@@ -219,26 +232,37 @@ def _each(formula, states, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untype
             _store(c + at, r, left)
 
 
-@_part
+_FORMULAS = {  # by kind: the formula, and how many states it has
+    _SGD: (_sgd, 0),
+    _MOMENTUM: (_momentum, 1),
+    _NESTEROV: (_nesterov, 1),
+    _ADAGRAD: (_adagrad, 1),
+    _ADAM: (_adam, 2),
+    _AMSGRAD: (_amsgrad, 3),
+    _FTRL: (_ftrl, 2),
+}
+
+
 def step(kind, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
     """One step of `n` elements: addresses of weight, states and gradient, then what a formula takes.
 
-    States that the kind does not have may be any address.
+    For kernels, in which `kind` is a constant: only its formula is compiled. States that the kind
+    does not have may be any address.
     """
-    if kind == _ADAGRAD:
-        _each(_adagrad, 1, n, w, a, b, c, g, k, x, y)
-    elif kind == _ADAM:
-        _each(_adam, 2, n, w, a, b, c, g, k, x, y)
-    elif kind == _SGD:
-        _each(_sgd, 0, n, w, a, b, c, g, k, x, y)
-    elif kind == _MOMENTUM:
-        _each(_momentum, 1, n, w, a, b, c, g, k, x, y)
-    elif kind == _NESTEROV:
-        _each(_nesterov, 1, n, w, a, b, c, g, k, x, y)
-    elif kind == _AMSGRAD:
-        _each(_amsgrad, 3, n, w, a, b, c, g, k, x, y)
-    else:
-        _each(_ftrl, 2, n, w, a, b, c, g, k, x, y)
+    formula, states = _FORMULAS[kind]
+    _each(formula, states, n, w, a, b, c, g, k, x, y)
+
+
+@overload(step, jit_options={**PART, "forceinline": True})
+def _step_in_kernels(kind, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+    if not isinstance(kind, types.IntegerLiteral):
+        return None  # numba then asks with the constant
+    formula, states = _FORMULAS[kind.literal_value]
+
+    def in_place(kind, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+        _each(formula, states, n, w, a, b, c, g, k, x, y)
+
+    return in_place
 
 
 @inlined
@@ -247,10 +271,15 @@ def constants_of(k):  # type: ignore[no-untyped-def]
     return (k[0], k[1], k[2], k[3], k[4], k[5], k[6])
 
 
-def _apply(kind, weight, a, b, c, steps, grad, constants, by_step):  # type: ignore[no-untyped-def]
-    w, g = np.int64(weight.ctypes.data), np.int64(grad.ctypes.data)
-    p, q, r = np.int64(a.ctypes.data), np.int64(b.ctypes.data), np.int64(c.ctypes.data)
-    line = min(steps[0], len(by_step) - 1)
-    steps[0] += 1
-    x, y = by_step[line, 0], by_step[line, 1]
-    step(kind, weight.size, w, p, q, r, g, constants_of(constants), x, y)
+@functools.cache
+def _apply_of(kind: int) -> Any:
+    def apply(weight, a, b, c, steps, grad, constants, by_step):  # type: ignore[no-untyped-def]
+        w, g = np.int64(weight.ctypes.data), np.int64(grad.ctypes.data)
+        p, q, r = np.int64(a.ctypes.data), np.int64(b.ctypes.data), np.int64(c.ctypes.data)
+        line = min(steps[0], len(by_step) - 1)
+        steps[0] += 1
+        x, y = by_step[line, 0], by_step[line, 1]
+        k = constants_of(constants)
+        step(kind, weight.size, w, p, q, r, g, k, x, y)  # type: ignore[no-untyped-call]
+
+    return apply

@@ -390,8 +390,9 @@ def _apply_of(rule: int, states: int, floats: int) -> Any:
                     if kind != FLOAT32:
                         weight = np.int64(wide.ctypes.data)
                         widen(row, weight, dim, kind)
+                    b, c = a + 4 * dim, a + 8 * dim
                     # the only call, so that LLVM puts it in place here
-                    step(rule, dim, weight, a, a + 4 * dim, a + 8 * dim, g, k, x, y)
+                    step(rule, dim, weight, a, b, c, g, k, x, y)  # type: ignore[no-untyped-call]
                     if kind != FLOAT32:
                         narrow(weight, row, dim, kind, stochastic, ids[i], steps)
                     if book < np.uint32(_MOST):

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
@@ -24,12 +23,12 @@ from numpy.typing import NDArray
 from ...kernels.compile import (
     INTEGER,
     INTS_1D,
-    OPTIONS,
     acquire_integer,
     compiled,
     inlined,
     load_double,
     load_integer,
+    part,
     release_integer,
     store_float,
     store_integer,
@@ -314,7 +313,7 @@ def _answer_one(got, first, reply, words, tables, chunks, names):  # type: ignor
     return pieces[1] if count > 0 else 0
 
 
-@numba.njit(**OPTIONS)
+@part
 def _put_first(tables, line, id, target):  # type: ignore[no-untyped-def]
     """The first values of the row `id` of a table."""
     dim, kind = tables[line + _DIM], tables[line + _KIND]
