@@ -32,7 +32,7 @@ from .rows.optimizers import Floats
 from .snapshots import cut as snapshot
 from .wire.plane import Listening
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Callable[..., Any])  # a method of the service, of any messages
 
 
 def _served(method: Method) -> Method:
@@ -54,10 +54,8 @@ def _served(method: Method) -> Method:
         except NotPinned as error:
             code = grpc.StatusCode.NOT_FOUND
             context.abort(code, str(error))
-        except (
-            Unreachable,
-            NotYet,
-        ) as error:  # for another server; or of a failpoint: the reply is lost
+        # Unreachable: for another server, or of a failpoint: the reply is lost.
+        except (Unreachable, NotYet) as error:
             code = grpc.StatusCode.UNAVAILABLE
             context.abort(code, str(error))
         except EdlError as error:
