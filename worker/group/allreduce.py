@@ -192,7 +192,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
             parameter.grad = None
 
     def reduce(self, piece: Slice, wish: bool) -> Reduced:
-        """Compute a step's gradients with all members. Raises NonFinite, torch's errors, or the user's.
+        """Compute a step's gradients. Raises NonFinite, torch's errors, or the user's.
 
         wish: the round shall end after this step.
         """
