@@ -77,8 +77,7 @@ def model_maker(definition: Definition, settings: JobSettings) -> Callable[[], t
 
 
 def be_deterministic() -> None:
-    """Have torch compute the same numbers each time: one thread, and no operation that is known to
-    vary."""
+    """Have torch compute the same numbers each time: in one thread, by steady operations."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA's matrices ask for
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

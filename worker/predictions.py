@@ -40,14 +40,16 @@ def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
             if array.shape[1:] != parts[0][name].shape[1:]:
                 raise DefinitionError(
                     f"model: rows of the output {name!r} have the shape {list(array.shape[1:])} in "
-                    f"one minibatch and {list(parts[0][name].shape[1:])} in another: pad them to one"
+                    f"one minibatch and {list(parts[0][name].shape[1:])} in another: pad them "
+                    "to one"
                 )
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def check_output(folder: Path, form: str) -> None:
-    """Before the job begins. Raises UsageError where it could not write, or would write among
-    another job's predictions."""
+    """Check the output folder before the job begins.
+
+    Raises UsageError where it could not write, or would write among another job's predictions."""
     there = folder / FOLDER
     if there.is_dir() and any(there.glob("part-*")):
         raise UsageError(

@@ -26,8 +26,7 @@ from .trainer import Trainer
 
 
 class DefinitionTasks:
-    """The definition's metrics, `process_predictions` and `Callbacks`, called at the right
-    moments."""
+    """The definition's metrics, `process_predictions` and `Callbacks`, called when it is time."""
 
     def __init__(
         self, definition: Definition, *, output: str, worker: int, form: str = "npy"
@@ -53,8 +52,7 @@ class DefinitionTasks:
         return states
 
     def merge(self, payload: bytes) -> dict[str, Any]:
-        """The values of the merged states; `payload` as the master packs it (DESIGN of
-        EVALUATE_END)."""
+        """Return the values of the merged states; `payload` is as the master packs it."""
         values = streamed.merge(unpack_results(payload), self._new_metrics())
         self._call("on_evaluate_end", values)
         return values

@@ -35,8 +35,7 @@ DECIDE_STEPS = 100  # between two choices; AdaptDL chooses once an epoch
 
 
 def sizes(task_records: int, least: int, most: int) -> list[int]:
-    """Return the minibatches that may be chosen: those that split a task of so many records
-    evenly."""
+    """Return the minibatches that may be chosen: they split a task of so many records evenly."""
     even = {-(-task_records // parts) for parts in range(1, task_records // least + 1)}
     return sorted({least, *(size for size in even if least <= size <= most)})
 
@@ -63,8 +62,7 @@ class Measured:
 
 
 class AdaptiveBatch:
-    """All that the group knows of its minibatch: a part of the state of every member. See the
-    module.
+    """All that the group knows of its minibatch, a part of every member's state. See the module.
 
     `least`: M0. `most`: the largest minibatch. `local`: most records of a pass, 0: no bound.
     `adam`: noise is measured in the space in which Adam steps.
@@ -102,8 +100,7 @@ class AdaptiveBatch:
         return {"minibatch": float(self.minibatch), "gain": self.gain}
 
     def lr_factor(self, records: int) -> float:
-        """Return the factor of the learning rate for a step of so many records; 1 for M0 and
-        less."""
+        """Return the learning rate's factor for a step of so many records; 1 for M0 and less."""
         factors = adam_factors if self.adam else ada_factors
         return factors(self.estimator, max(1.0, records / self.least))[0]
 

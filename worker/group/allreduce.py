@@ -91,8 +91,7 @@ class _Weighted(nn.Module):
 
 
 class StepHooks:
-    """Calls within a step, for whoever takes part beside the dense parameters. Here they do
-    nothing.
+    """Calls within a step, for what travels beside the dense parameters. Here they do nothing.
 
     `tables`: names of those whose rows it brings.
     """
@@ -193,8 +192,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
             parameter.grad = None
 
     def reduce(self, piece: Slice, wish: bool) -> Reduced:
-        """Compute a step's gradients, of all members. Raises NonFinite, torch's errors, or the
-        user's.
+        """Compute a step's gradients. Raises NonFinite, torch's errors, or the user's.
 
         wish: the round shall end after this step.
         """

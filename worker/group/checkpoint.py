@@ -102,14 +102,13 @@ def another_model(directory: str, mine: ModelSpec, theirs: ModelSpec) -> str:
         told += "; it was trained with --ps_embedding_threshold 0: say so here too"
     return (
         f"{directory} is a checkpoint of another model than the definition makes: {told} (here: "
-        "the definition, there: the checkpoint); give it the model and the --model_params that it was "
-        "trained with"
+        "the definition, there: the checkpoint); give it the model and the --model_params that it "
+        "was trained with"
     )
 
 
 def portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return them as safetensors can hold them: complex numbers as pairs, none in another's
-    memory."""
+    """Return what safetensors can hold: complex numbers as pairs, none in another's memory."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():

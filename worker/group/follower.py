@@ -134,8 +134,7 @@ class Chooser:
 
 
 class Meter:
-    """Measures the steps of a round that all members have the state of; all of them call it
-    alike."""
+    """Measures the steps of a round whose members all have the state, and call it alike."""
 
     def __init__(
         self,
@@ -163,8 +162,7 @@ class Meter:
         return self._batch.minibatch
 
     def splits(self, number: int) -> bool:
-        """Whether the round's slice of that number (from 0) wants two passes: to measure noise
-        alone.
+        """Whether the round's slice of that number, from 0, is split to measure noise alone.
 
         Asked ahead of the steps, so it may be wrong now and then; then nothing is measured.
         """
@@ -172,8 +170,7 @@ class Meter:
 
     @contextmanager
     def watch(self, piece: Slice, weight: float, last: bool) -> Iterator[None]:
-        """Around one pass forward and backward of a step, whose gradients are `weight` of the
-        mean."""
+        """Watch one pass forward and backward, whose gradients are `weight` of the mean."""
         version = self._state.version
         if self._batch.measures_noise(version):
             with self._lengths(weight):
@@ -185,8 +182,7 @@ class Meter:
             yield
 
     def exchange(self) -> Measured | None:
-        """When the step's mean gradients stand in `.grad`: what it came to, where it is
-        measured."""
+        """Return what a step is worth, if it is measured; its mean gradients are in `.grad`."""
         batch, version = self._batch, self._state.version
         if not batch.measures_noise(version):
             return None

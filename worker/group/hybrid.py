@@ -114,8 +114,7 @@ class HybridTrainer(GroupTrainer[Reduced]):
     # -- a step
 
     def reduce(self, piece: Slice, wish: bool) -> Reduced:
-        """Compute a step, and begin to push its rows. Also raises RoundOver where servers refuse a
-        push."""
+        """Compute a step, and begin to push its rows. Raises RoundOver where servers refuse one."""
         self._rows.begin()
         step = self._dense.reduce(piece, wish)
         self._push(piece, self._rows.exchange(), self._rows.versions)

@@ -1,5 +1,4 @@
-"""The state of torch's optimizers, weight by weight, by the servers' names
-(ps/rows/optimizers.py)."""
+"""The state of torch's optimizers by weight and by the servers' names (ps/rows/optimizers.py)."""
 
 from __future__ import annotations
 

@@ -85,8 +85,7 @@ class AgreedOrders:
             return self._taken + sum(order.round == self._round for order in self._takes)
 
     def next_take(self, agreed: int, idle: bool) -> pb.Order | None:
-        """Return the next cut, if it is time for it: all know of it, or there is nothing to
-        train."""
+        """Return the next cut if it is time: all know of it, or there is nothing to train."""
         with self._lock:
             if not (idle or self._taken < agreed):
                 return None

@@ -54,8 +54,7 @@ class Stretch:
 
 
 def rows_of(count: int, world: int, rank: int) -> tuple[int, int]:
-    """Return the rows that fully_shard gives a rank of so many: they are split as torch.chunk
-    does."""
+    """Return the rows that fully_shard gives a rank of so many, split as torch.chunk does."""
     size = -(-count // world)
     return min(rank * size, count), min((rank + 1) * size, count)
 
@@ -68,8 +67,7 @@ def range_of(number: int, like: Tensor, world: int, rank: int) -> Range:
 
 
 class Part:
-    """The rows of rank `rank` of `world` of all parameters, and an optimizer that steps with
-    them."""
+    """The rows of rank `rank` of `world`, of all parameters, and an optimizer of them."""
 
     def __init__(
         self, spec: ModelSpec, like: Sequence[Tensor], world: int, rank: int, device: torch.device

@@ -57,8 +57,9 @@ class PartClient:
         self._channels: dict[str, rpc.Channel] = {}
 
     def fetch(self, address: str, request: pb.FetchPartRequest, over: Callable[[], bool]) -> bytes:
-        """Waits until the other one has it. Raises RoundOver where it has it no more, or does not
-        answer, or `over` says so."""
+        """Fetch stretches once the other one has them.
+
+        Raises RoundOver where it has them no more, or does not answer, or `over` says so."""
         with self._lock:
             if address not in self._channels:
                 self._channels[address] = rpc.Channel(address, self._token)

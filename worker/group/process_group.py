@@ -70,8 +70,7 @@ class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
 
 
 class ProcessGroup:
-    """torch's default process group, for as long as a round lasts. `abort` may come from any
-    thread."""
+    """torch's default process group while a round lasts. `abort` may come from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,8 +80,7 @@ class ProcessGroup:
         self._making: Future[Any] = Future()
 
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
-        """Make it. Raises RoundOver, EdlError, or torch's errors, where a member is lost
-        meanwhile."""
+        """Make it. Raises RoundOver, EdlError or torch's errors if a member is lost meanwhile."""
         _choose_interface()
         with self._lock:
             self._before = _connections()  # those that members fetched parts by are not the group's

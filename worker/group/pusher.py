@@ -35,16 +35,16 @@ class Pusher:
             self._changed.notify_all()
 
     def wait(self, most: int) -> None:
-        """Wait until at most so many lack their acknowledgement. Raises RoundOver where one was
-        refused, Unreachable."""
+        """Wait until at most so many pushes lack their acknowledgement.
+
+        Raises RoundOver where one was refused, and Unreachable."""
         with self._changed:
             self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)
             if self._error is not None:
                 raise self._error
 
     def close(self) -> None:
-        """Push nothing more. A push under way goes on, and is refused where the round's leases are
-        over."""
+        """Push nothing more. A push under way goes on; it is refused if its lease is over."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

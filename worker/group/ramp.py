@@ -4,8 +4,7 @@ from __future__ import annotations
 
 
 class Ramp:
-    """The factor of the learning rate. `factors`: from, to, since which step; a part of the
-    state."""
+    """The learning rate's factor. `factors`: from, to, since which step; a part of the state."""
 
     def __init__(self) -> None:
         self.factors: tuple[float, float, int] = (1.0, 1.0, 0)

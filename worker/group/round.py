@@ -92,8 +92,7 @@ class Round:
 
 
 def is_of_group(error: BaseException) -> bool:
-    """Whether an operation of the process group failed: a member is gone, whatever the master
-    knows."""
+    """Whether an operation of the process group failed, so that a member must be gone."""
     if isinstance(error, torch.distributed.DistError):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error)

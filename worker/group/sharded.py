@@ -97,8 +97,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         self._whole: tuple[int, nn.Module] | None = None
 
     def follow(self, factor: float | None = None) -> None:
-        """Let the learning rate go to so many times what the optimizer says; None: as told
-        before."""
+        """Let the learning rate go to so many times the optimizer's; None: as told before."""
         self._factor = self._factor if factor is None else factor
         self.state.ramp.follow(self._factor, self.state.version, self.state.warmup_steps)
 

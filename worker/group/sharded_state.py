@@ -137,8 +137,7 @@ class ShardedState:
             self.parts = [*self.current]
 
     def assemble(self, world: int, read: Read) -> None:
-        """Have the parts of `layout`, made of those of a state in `world` parts. What `read`
-        raises."""
+        """Have the parts of `layout`, made of a state in `world` parts. Raises what `read` does."""
         self.first = None
         there = {part.name: part for part in self.parts}
         current = []
@@ -163,8 +162,9 @@ class ShardedState:
             self.parts = [*self.current]
 
     def meet(self, version: int) -> None:
-        """Be as the others are: make the step that was pending, or drop it; -1 where that is not
-        enough."""
+        """Become as the others are: make the pending step, or drop it.
+
+        Where that is not enough, nothing is held any more, and `version` is -1."""
         with self.lock:
             if self.pending is not None and self.version + 1 == version:
                 self.apply(self.pending)
@@ -214,8 +214,7 @@ class ShardedState:
         return model
 
     def new_model(self, device: torch.device | None = None) -> nn.Module:
-        """One like the definition's, but for the parameters' values: on `device`, or none
-        ("meta")."""
+        """Return a model like the definition's, without values; on `device`, or on "meta"."""
         model = copy.deepcopy(self.skeleton)
         if device is not None:
             tied = _places(model)
@@ -247,8 +246,7 @@ class ShardedState:
     # -- cuts and checkpoints
 
     def copy(self) -> ShardedState:
-        """The state of now with this member's own part alone, on the CPU: training does not touch
-        it."""
+        """Return a copy of this member's own part, on the CPU: training does not touch it."""
         twin = copy.copy(self)
         cpu = torch.device("cpu")
         twin.current = twin.parts = [self.own.copy(cpu)]
@@ -261,8 +259,7 @@ class ShardedState:
     def write_share(
         self, directory: Path, rank: int, members: int, world: int, read: Read
     ) -> list[FileRecord]:
-        """Write every `members`-th chunk of a state in `world` parts, from the `rank`-th on. The
-        files."""
+        """Write the chunks `rank`, `rank + members`, ... of a state in `world` parts. The files."""
         directory.mkdir(parents=True, exist_ok=True)
         shard = f"shard-{rank:05d}-of-{members:05d}"
         mine = self._chunks()[rank::members]

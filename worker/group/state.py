@@ -117,8 +117,7 @@ class GroupState:
         return safetensors.torch.save(tensors, {"edl": json.dumps(header)})
 
     def unpack(self, blob: bytes) -> None:
-        """Become what `pack` made a blob of. Raises CheckpointError where it is of another
-        model."""
+        """Become what `pack` made a blob of. Raises CheckpointError for another model's."""
         try:
             header, tensors = loaded(blob)
             names = [name for name in tensors if name.startswith("model.")]

@@ -55,8 +55,7 @@ class StateKeeper(Protocol):
         """A round begins; tasks below its low water are asked for no more."""
 
     def begin(self, restore: str) -> None:
-        """Be the first state of a job: that of a checkpoint, where there is one ("": there is
-        none)."""
+        """Be the first state of a job: that of a checkpoint, unless `restore` is ""."""
 
     def share(self, reply: pb.JoinReply, over: Callable[[], bool]) -> None:
         """See to it that all members get what they lack. `over`: the round is."""
@@ -85,8 +84,7 @@ class StateKeeper(Protocol):
 
 
 class WholeKeeper:
-    """Keeps the whole state, as every member does; a latecomer fetches it while the others
-    train."""
+    """Keeps the whole state, as each member does; a latecomer fetches it meanwhile."""
 
     def __init__(
         self,

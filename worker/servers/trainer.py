@@ -140,8 +140,7 @@ class PsTrainer:
         return pool.submit(pull)
 
     def begin(self, prepared: Mapping[str, Unique], ahead: Pull | None) -> Pull:
-        """Make the newest parameters (or those pulled ahead) the model's; returns the pulled
-        rows."""
+        """Make the newest parameters (or those pulled ahead) the model's. Returns the rows."""
         if ahead is None or self._cut:
             ahead = self._pull(prepared, "", self._dense_due())
         self._install(ahead)
@@ -188,8 +187,7 @@ class PsTrainer:
         return result
 
     def _dense_gradients(self) -> dict[str, Values]:
-        """Gradients of parameters and changes of buffers, by name; where there are none,
-        nothing."""
+        """Return gradients of parameters and changes of buffers, by name, where there are some."""
         found = {
             name: tensor.grad
             for name, (tensor, kind) in self._tensors.items()
