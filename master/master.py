@@ -164,7 +164,7 @@ class Master:
         self.core.save()
 
     def _memory(self) -> dict[str, Json]:
-        """All that a successor must know, and that is not the queue's."""
+        """Return all that a successor must know, and that is not the queue's: what MEMORY is."""
         memory = Memory(
             status=self.status.memory(),
             members=[member.lasting() for member in self.members.all],

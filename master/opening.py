@@ -32,7 +32,7 @@ _BOOKS = {
 
 @dataclass(frozen=True)
 class Books:
-    """What a master begins with. `restore`: the checkpoint whose books the queue goes on with, or "";
+    """The books that a master begins with. `restore`: the checkpoint whose books the queue goes on with, or "";
     `described`: what the check of the definition has found (describe.py)."""
 
     journal: Journal

@@ -44,7 +44,7 @@ class Task:
     epoch: int = 0
     cut: str = ""
     payload: bytes = b""
-    group: str = ""  # the evaluation round that it belongs to
+    group: str = ""  # the evaluation that it belongs to, or the end of one
     state: State = State.TODO
     attempt: int = 1
     position: int = 0
@@ -68,7 +68,7 @@ class Task:
 
     @property
     def careful(self) -> bool:
-        """Its worker is to do one span after the other, and to say which."""
+        """The worker is to do one span after the other, and to say which."""
         return self.ends >= CAREFUL_AT or bool(self.deaths)
 
     def tell(self, event: str) -> None:
@@ -109,7 +109,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class QueueState:
-    """All that decides what a queue does from now on, but for its plan and its tolerance.
+    """The content of a queue, for the journal, without its plan and its tolerance.
 
     So a compacted journal has it: a field that is added, renamed or taken out is another format
     (journal_format.py). Tasks and the numbers of tasks stand in the queue's own order.

@@ -233,7 +233,7 @@ class TaskQueue:
     def done(
         self, worker: str, task: int, attempt: int, result: bytes = b"", doubtful: bool = False
     ) -> bool:
-        """All spans of the lease are acknowledged by all shards. False: it is the worker's no more.
+        """A lease is done: all shards have all its spans. False: it is the worker's no more.
 
         doubtful: by shards of which one has been replaced since, and may lack them.
         """
@@ -454,7 +454,7 @@ class TaskQueue:
 
     @property
     def low_water(self) -> int:
-        """All train tasks below it are retired, for good."""
+        """The first train task that is not retired: all below it are, for good."""
         end = self.plan.first_id_of(self.opened)
         if self._untouched:
             end = self._untouched[0][0]
@@ -473,7 +473,7 @@ class TaskQueue:
 
     @property
     def plan_done(self) -> bool:
-        """All tasks of the plan are done."""
+        """The plan is done: every task of it is."""
         return self.all_epochs_opened and self.epochs_done(self.opened)
 
     @property
@@ -526,7 +526,7 @@ class TaskQueue:
     # -- to the journal and back
 
     def state(self) -> QueueState:
-        """All that a queue of the same plan and tolerance needs to be as this one. Nothing is copied."""
+        """Return what a queue of the same plan and tolerance needs to be as this one. Nothing is copied."""
         return QueueState(
             tasks=list(self.tasks.values()),
             untouched=self._untouched,
@@ -713,8 +713,8 @@ class TaskQueue:
 
     def _push(self, task: Task, rank: int) -> None:
         first = task.id >= UNPLANNED_IDS
-        turn = self._failures.total() if rank == _FAILED else 0
-        heapq.heappush(self._todo, (rank if first else _RANKS + rank, turn, task.id))
+        behind = self._failures.total() if rank == _FAILED else 0
+        heapq.heappush(self._todo, (rank if first else _RANKS + rank, behind, task.id))
 
     def _requeue(self, task: Task) -> None:
         """After a failure to the back, unless a cut waits for its shards to be level."""
@@ -842,7 +842,7 @@ class TaskQueue:
             del task.deaths[start]  # they are explained
 
     def _endings_but_at(self, task: Task, start: int) -> int:
-        """That may all be chance; not many at one place, which may be another's doing."""
+        """Count endings elsewhere that may be chance: few of one place, which may be a span's doing."""
         begun = (self.tasks[number] for number in self._begun)
         places = ((t, at, n) for t in begun for at, n in t.deaths.items())
         others = (min(n, _OF_ONE_PLACE) for t, at, n in places if (t, at) != (task, start))
@@ -877,7 +877,7 @@ class TaskQueue:
         task.tell(f"quarantined records {list(records)}")
 
     def _anything_left(self, kind: Kind) -> bool:
-        """Whether a task of this kind that is not done has a record that is not skipped."""
+        """Tell whether a task of this kind that is not done has a record that is not skipped."""
         if kind == self.plan.kind and self._untouched and not self.closed:
             return True
         alike = (t for t in self.tasks.values() if t.kind == kind and t.state != State.DONE)
