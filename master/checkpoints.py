@@ -16,6 +16,7 @@ from typing import Any
 from ..common import storage
 from ..common.errors import CheckpointError, EdlError, Unreachable
 from ..durable.loop import Script
+from .books import books_of
 from .core import Core
 from .evaluation import Evaluation
 from .group import Group
@@ -97,7 +98,7 @@ class Checkpoints:
 
     def keep(self, left: Cut) -> Script[None]:
         """A checkpoint of what is in the folder `left.name` already."""
-        books = self._core.queue.books(left.applied)
+        books = books_of(self._core.queue, left.applied)
         try:
             self._saved((yield self._loop.background(lambda: self._keep(left, books))))
         except (OSError, EdlError) as error:

@@ -29,6 +29,7 @@ from ..common.errors import EdlError, JobError, Unreachable
 from ..durable.loop import Script
 from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
+from .books import books_of
 from .core import RETRY_S, Core
 from .decisions import Lease
 from .meeting import Meeting
@@ -164,7 +165,7 @@ class Collective:
     def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
         """The cut is a copy of the state between two steps, which a member has."""
         cut = yield from self.take(pb.Order.TAKE)
-        return cut, self._core.queue.books(cut.applied)
+        return cut, books_of(self._core.queue, cut.applied)
 
     def take(self, kind: pb.Order.Kind) -> Script[Cut]:
         """Have the members take a cut, of the group alone (TAKE) or with the servers (TAKE_ALL).

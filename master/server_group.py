@@ -18,6 +18,7 @@ from ..common.errors import JobError, PeerError, Unreachable, UsageError
 from ..durable.loop import Script
 from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
+from .books import books_of
 from .core import RETRY_S, Core
 from .decisions import Doubt, Fenced, LeaseSome, Recovered
 from .meeting import Meeting
@@ -296,7 +297,7 @@ class ServerGroup:
                 if cut is not None:
                     if self._lacks_nothing(done, cut.applied):
                         faults.point("master.cut", cut=cut.name)
-                        return cut, queue.books(cut.applied)
+                        return cut, books_of(queue, cut.applied)
                     yield from core.insist(lambda: self.shards.unpin(cut.name))  # noqa: B023
                 else:
                     tries += 1

@@ -8,7 +8,7 @@ from enum import Enum
 
 from ..common.errors import EdlError
 from .endings import Ending
-from .plan import Kind
+from .plan import Kind, Plan
 
 # Tasks outside of the plan (evaluations, ends) are numbered from here, so that the ids of train
 # tasks, and with them the order of records, do not depend on when evaluations happen.
@@ -105,6 +105,15 @@ class Fence:
 
     task: int
     attempt: int
+
+
+def planned(plan: Plan, number: int, group: str = "") -> Task:
+    """Return the task of the plan with this id as it is before anybody has touched it.
+
+    Raises ValueError where the plan has none.
+    """
+    epoch, piece = plan.task(number)
+    return Task(number, plan.kind, *piece, epoch=epoch, group=group)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ import heapq
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ..common.order import order
 from .endings import Ending, beyond_chance
@@ -56,6 +56,7 @@ from .task import (
     QueueState,
     State,
     Task,
+    planned,
 )
 
 Result = TypeVar("Result")
@@ -449,7 +450,7 @@ class TaskQueue:
         """The task, where it is not retired; one that nobody has touched as it would be made."""
         known = self.tasks.get(number)
         if known is None and any(first <= number < end for first, end, _ in self._untouched):
-            return self._made(number)
+            return planned(self.plan, number)
         return known
 
     @property
@@ -582,93 +583,6 @@ class TaskQueue:
         self._next_unplanned, self._low = state.next_unplanned, state.low
         self._answers, self._requests = state.answers, state.requests
 
-    # -- books: what a checkpoint says of the queue
-
-    def books(self, applied: Mapping[int, int] | None = None) -> dict[str, Any]:
-        """The plan's state as JSON values, at a cut of all shards.
-
-        `applied` is the cut's position of each task that the shards' ledgers hold, and it alone
-        decides: what was done since belongs to the next checkpoint. Without it, what the queue
-        itself knows. Lists the tasks that are not done at the cut; the untouched ones, of which no
-        shard has anything, as ranges of ids.
-        """
-        tasks = []
-        for task in self.tasks.values():
-            if task.kind != self.plan.kind or task.id >= UNPLANNED_IDS:
-                continue
-            if applied is not None:
-                position = applied.get(task.id, 0)
-            else:
-                position = task.size if task.state == State.DONE else task.position
-            if position < task.size:
-                tasks.append([task.id, task.epoch, position, task.attempt, sorted(task.skips)])
-        untouched: list[tuple[int, int]] = []
-        for first, end, _ in self._untouched:
-            # A client that pushed what it had not leased, the same to all: so it is.
-            strays = sorted(n for n in applied or () if first <= n < end)
-            for number in strays:
-                task = self._made(number)
-                if (position := (applied or {})[number]) < task.size:
-                    tasks.append([number, task.epoch, position, task.attempt, []])
-            bounds = [first - 1, *strays, end]
-            untouched += [(a + 1, b) for a, b in itertools.pairwise(bounds) if a + 1 < b]
-        return {
-            "plan": self.plan.fingerprint(),
-            "first_id": self.plan.first_id,
-            "next_id": self.plan.first_id_of(self.opened),
-            "epochs_opened": self.opened,
-            "tasks": tasks,
-            "untouched": untouched,
-            "quarantined": [
-                [q.task, q.source, list(q.records), q.error, int(q.kind), q.epoch]
-                for q in self.quarantined
-            ],
-        }
-
-    @classmethod
-    def from_books(cls, plan: Plan, books: Mapping[str, Any], *, tolerance: int = 3) -> TaskQueue:
-        """A queue that goes on where `books` ended; each open task that was touched must be fenced
-        first. Raises ValueError where the books name what is not of the plan.
-        """
-        if books["plan"] != plan.fingerprint() or books["first_id"] != plan.first_id:
-            raise IllegalTransition("the books are those of another plan")
-        queue = cls(plan, tolerance=tolerance)
-        queue.opened = books["epochs_opened"]
-        queue._tasks_done, queue._records_done = plan.of_first(queue.opened)
-        for number, _, position, attempt, skips in books["tasks"]:
-            task = queue._made(number)
-            if task.epoch >= queue.opened:
-                raise ValueError(f"there is no task {number}")
-            if number in queue.tasks:
-                raise ValueError(f"task {number} stands there twice")
-            task.position, task.attempt, task.skips = position, attempt + 1, set(skips)
-            task.tell(f"restored at {task.position}")
-            task.state = State.FENCING
-            queue._register(task)
-            queue._fencing[number] = None
-            queue._begun[number] = None
-            queue._tasks_done -= 1
-            queue._records_done -= task.size
-        before = plan.first_id
-        for first, end in books.get("untouched", ()):  # books of before list them as tasks
-            last = queue._made(end - 1)
-            is_open = before <= first < end and plan.epoch_of(first) == last.epoch < queue.opened
-            if not is_open or any(first <= number < end for number in queue.tasks):
-                raise ValueError(f"tasks {first} to {end - 1} are not open, or stand there twice")
-            before = end
-            queue._leave_untouched(first, end)
-            queue._tasks_done -= end - first
-            queue._records_done -= plan.records_between(first, end)
-        if queue._tasks_done:
-            queue.proven.add(plan.kind)
-        queue.quarantined = [
-            Quarantine(task, source, tuple(records), error, Kind(kind), epoch)
-            for task, source, records, error, kind, epoch in (
-                (*row, Kind.TRAIN, 0)[:6] for row in books["quarantined"]
-            )
-        ]
-        return queue
-
     # -- inside
 
     def _next(self) -> int | None:
@@ -685,17 +599,13 @@ class TaskQueue:
             if group:
                 self._open_of_group[group] += end - first
 
-    def _made(self, number: int, group: str = "") -> Task:
-        epoch, piece = self.plan.task(number)
-        return Task(number, self.plan.kind, *piece, epoch=epoch, group=group)
-
     def _touch(self, number: int) -> Task:
         """Make a task that was untouched until now. Raises KeyError where it was not."""
         for place, (first, end, group) in enumerate(self._untouched):
             if first <= number < end:
                 rest = ((first, number, group), (number + 1, end, group))
                 self._untouched[place : place + 1] = [each for each in rest if each[0] < each[1]]
-                task = self.tasks[number] = self._made(number, group)
+                task = self.tasks[number] = planned(self.plan, number, group)
                 self._open_of_epoch[task.epoch] += self.closed  # it was no more counted
                 return task
         raise KeyError(number)
