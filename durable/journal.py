@@ -110,7 +110,7 @@ class Journal:
             raise self._damaged(str(error)) from error
 
     def check(self) -> None:
-        """That this master is still the newest, before it says anything. Microseconds."""
+        """Raise Fenced unless this master is the newest: before it says anything. Takes microseconds."""
         with self._errors():
             seen = self._data_version()  # changes only when another connection has written
             if seen != self._seen:
@@ -152,7 +152,7 @@ class Journal:
 
     @property
     def is_blank(self) -> bool:
-        """Whether nobody has stored a state in it yet."""
+        """Tell whether nobody has stored a state in it yet."""
         with self._errors():
             query = f"SELECT count(*) FROM states WHERE name = '{_COMPACTED}'"
             return not self._one(query)

@@ -103,7 +103,7 @@ class _Supervisor:
             self._child.send_signal(number)
 
     def _identity(self) -> dict[str, str]:
-        """What the environment lacks: in the job's folder for one who starts a master by hand."""
+        """Return the variables that the environment lacks, out of the job's folder, to start one by hand."""
         if os.environ.get("EDL_TOKEN"):
             return {}
         from ..common.identity import Identity

@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_begun(job_dir: Path, owner: str) -> bool:
-    """Whether a master of this very job has read a check before."""
+    """Tell whether a master of this very job has read a check before."""
     try:
         mine = (job_dir / "owner").read_text() == owner
     except OSError:
@@ -80,7 +80,7 @@ def _is_begun(job_dir: Path, owner: str) -> bool:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What definition and data are. Raises CheckFailed, JobError, and UsageError where the images
+    """Return what definition and data are. Raises CheckFailed, JobError, and UsageError where the images
     differ."""
     found = _result(folder / RESULT)
     if found.get("version") != __version__:
@@ -109,7 +109,7 @@ def _last(said: str) -> str:
 
 
 def _result(path: Path) -> dict[str, Any]:
-    """Its file, if it is one: a link might lead to what only the master may read."""
+    """Return its file, if it is one: a link might lead to what only the master may read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:

@@ -16,8 +16,9 @@ from typing import Any
 from ..common import storage
 from ..common.errors import CheckpointError, EdlError, Unreachable
 from ..durable.loop import Script
+from .books import books_of
 from .core import Core
-from .evaluation import Round
+from .evaluation import Evaluation
 from .group import Group
 from .judge import Judge, Judges
 from .servers import Cut, Snapshot
@@ -45,7 +46,7 @@ class Checkpoints:
         return self._settings.keep_last and self._settings.keeps_checkpoints
 
     def promise(self) -> str:
-        """What a user must know at the start of a training job: that nothing, or not all, is kept."""
+        """Return what a user must know when a training job starts: that nothing, or not all, is kept."""
         settings = self._settings
         if settings.command != "train" or self.keeps_last:
             return ""
@@ -97,14 +98,14 @@ class Checkpoints:
 
     def keep(self, left: Cut) -> Script[None]:
         """A checkpoint of what is in the folder `left.name` already."""
-        books = self._core.queue.books(left.applied)
+        books = books_of(self._core.queue, left.applied)
         try:
             self._saved((yield self._loop.background(lambda: self._keep(left, books))))
         except (OSError, EdlError) as error:
             self._core.fail(f"checkpoint {self.folder} cannot be written: {error}")
 
     def _keep(self, left: Cut, books: dict[str, Any]) -> Path:
-        """In the background. Where it is."""
+        """Write the checkpoint, and return where it is. Runs in the background."""
         directory = storage.free_directory(self.folder, left.version)
         directory.mkdir(parents=True, exist_ok=True)
         snapshot = self._group.kept(left, directory)
@@ -113,7 +114,7 @@ class Checkpoints:
         return directory
 
     def _write(self, folder: Path, cut: Cut, books: dict[str, Any]) -> Path:
-        """In the background. Where it is."""
+        """Write a cut into a new folder, and return that. Runs in the background."""
         directory = storage.free_directory(folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
         snapshot = self._group.snapshot(cut.name, directory)
@@ -138,15 +139,17 @@ class Checkpoints:
 
     # -- the best
 
-    def keep_best(self, round_: Round, cut: Cut, books: dict[str, Any] | None) -> Script[bool]:
+    def keep_best(
+        self, evaluation: Evaluation, cut: Cut, books: dict[str, Any] | None
+    ) -> Script[bool]:
         """Count an evaluation that has ended; where it is the best, keep the state that it read.
 
         False: that state is gone, with a server that was replaced: evaluate again.
         """
         judge = self._judges.best
-        if judge is None or not judge.is_new(round_.version):
+        if judge is None or not judge.is_new(evaluation.version):
             return True
-        value, kept = judge.of(round_.metrics or {}), ""
+        value, kept = judge.of(evaluation.metrics or {}), ""
         if judge.is_better(value):
             yield lambda: not self._busy
             self._busy = True
@@ -158,14 +161,14 @@ class Checkpoints:
                 if version != self._group.version or isinstance(error, Unreachable):
                     return False
                 self.unkept = (
-                    f"the best checkpoint ({judge.metric} {value:.6g}, version {round_.version}) "
+                    f"the best checkpoint ({judge.metric} {value:.6g}, version {evaluation.version}) "
                     f"could not be written: {error}"
                 )
                 self._core.tell(f"{self.unkept}; training goes on")
                 return True  # what is kept stays the best, until another is better than that
             finally:
                 self._busy = False
-        judge.count(value, round_.version, round_.epoch, kept)
+        judge.count(value, evaluation.version, evaluation.epoch, kept)
         if kept:
             self._show_best(judge)
             self._core.tell(f"the best so far: {judge.metric} {value:.6g}, kept as {kept}")
@@ -195,7 +198,7 @@ class Checkpoints:
             }
 
     def adopt_best(self) -> Script[None]:
-        """Of a job that goes on with a checkpoint: the best so far is kept here, too."""
+        """Keep the best so far here, too, where the job goes on with a checkpoint of another."""
         judge = self._judges.best
         if judge is None or judge.value is None or self._core.status.best is not None:
             return
@@ -214,7 +217,7 @@ class Checkpoints:
 
 
 def _remove_others(kept: Path) -> None:
-    """In the background: of the folder of the best, all but this one."""
+    """Remove all but this one from the folder of the best. Runs in the background."""
     for path in storage.find_checkpoints(kept.parent):
         if path != kept:
             (path / storage.MANIFEST).unlink(missing_ok=True)
@@ -222,7 +225,7 @@ def _remove_others(kept: Path) -> None:
 
 
 def _copy(found: Path, folder: Path) -> Path:
-    """In the background: a checkpoint, to this folder; where it is then."""
+    """Copy a checkpoint to this folder, and return where it is then. Runs in the background."""
     manifest = storage.read_manifest(found, checksums=False)
     if found.parent.resolve() == folder.resolve():
         return found

@@ -235,7 +235,7 @@ class MasterClient(Line):
         return reply
 
     def report_order(self, report: pb.ReportOrderRequest) -> None:
-        """What became of an order; `replica` is filled in."""
+        """Report what became of an order; `replica` is filled in."""
         report.replica.CopyFrom(self.replica or pb.Replica())
         self._call("ReportOrder", report)
 

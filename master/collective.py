@@ -29,6 +29,7 @@ from ..common.errors import EdlError, JobError, Unreachable
 from ..durable.loop import Script
 from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
+from .books import books_of
 from .core import RETRY_S, Core
 from .decisions import Lease
 from .meeting import Meeting
@@ -48,8 +49,8 @@ _LONGEST_CUT_S = 180.0  # until servers and group stand at one place; a guess be
 
 @dataclass(frozen=True)
 class CollectiveMemory:
-    """What the journal keeps of a group. `members`: of the newest round, by rank; `world`: the parts
-    of its state; `givers`: who leaves, with parts that may be needed."""
+    """The part of the journal that a group has. `members`: of the newest round, by rank; `world`: the
+    parts of its state; `givers`: who leaves, with parts that may be needed."""
 
     base: Base
     afresh: bool
@@ -82,7 +83,6 @@ class Collective:
         self._snapshotting = False
 
     def memory(self) -> Json:
-        """What a successor must know."""
         rounds = self._rounds
         memory = CollectiveMemory(
             base=self.standing.base,
@@ -95,7 +95,6 @@ class Collective:
         return dump(CollectiveMemory, memory)
 
     def remember(self, memory: Json) -> None:
-        """Go on where the master before ended. Raises ValueError where it wrote something else."""
         known = load(CollectiveMemory, memory)
         self.standing.remember(known.base)
         self._meeting.afresh = known.afresh
@@ -166,7 +165,7 @@ class Collective:
     def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
         """The cut is a copy of the state between two steps, which a member has."""
         cut = yield from self.take(pb.Order.TAKE)
-        return cut, self._core.queue.books(cut.applied)
+        return cut, books_of(self._core.queue, cut.applied)
 
     def take(self, kind: pb.Order.Kind) -> Script[Cut]:
         """Have the members take a cut, of the group alone (TAKE) or with the servers (TAKE_ALL).
@@ -247,8 +246,8 @@ class Collective:
         self._meeting.failed()
 
     def lease(self, request: pb.GetTaskRequest, *, evaluating: bool) -> list[Task] | None:
-        """What comes next in the round: the same for all its members, or a task that one does alone
-        on the state that all have by then."""
+        """All members of the round get the same tasks, but for those that one does alone, on the state
+        that all have by then."""
         core, me = self._core, request.replica.incarnation
         if not self._meeting.is_member(me, request.round):
             return None
@@ -299,7 +298,7 @@ class Collective:
             self._orders.drop(cut.name)
 
     def _write(self, cut: Cut) -> Path:
-        """In the background."""
+        """Have a cut written, and return its folder. Runs in the background."""
         directory = storage.free_directory(self._meeting.folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
         self.snapshot(cut.name, directory).write_manifest(directory, cut.version)

@@ -191,12 +191,12 @@ class Core:
 
     @property
     def resume(self) -> str | None:
-        """What a training job that fails now can go on from: its journal, if there is work in it."""
+        """The folder that a training job goes on from if it fails now: where its journal has work in it."""
         there = self.settings.command == "train" and self.queue.records_done
         return str(self.job_dir.absolute()) if there else None
 
     def how_to_go_on(self) -> str:
-        """What a user does after a job that has failed, for a message."""
+        """Return what a user can do after a job that has failed, for a message."""
         text = go_on_with(self.resume)
         newest = self.status.newest_checkpoint
         if self.resume is not None and newest is not None:

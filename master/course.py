@@ -15,7 +15,7 @@ from ..durable.schema import Json
 from .checkpoints import Checkpoints
 from .core import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, Core
 from .decisions import Add, Cancel, Close, OpenEpoch
-from .evaluation import Round, metrics_of, pack
+from .evaluation import Evaluation, metrics_of, pack
 from .group import Group
 from .judge import Judges
 from .plan import Kind, Piece
@@ -25,12 +25,12 @@ from .task import UNPLANNED_IDS
 
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
 _TRAIN_END = "train-end"
-_ROUND_END = "-end"  # of the group of an evaluation's last task
+_EVALUATION_END = "-end"  # of the group of an evaluation's last task
 
 
 @dataclass(frozen=True)
 class CourseMemory:
-    """What the journal keeps of a course. `due`: the epochs of evaluations that are under way."""
+    """The part of the journal that a course has. `due`: the epochs of evaluations that are under way."""
 
     epochs_ended: int
     due: list[int]
@@ -63,7 +63,7 @@ class Course:
         return bool(self._due)
 
     def memory(self) -> CourseMemory:
-        """What a successor must know of it."""
+        """Return what a successor must know of it."""
         judged, unkept = self._judges.memory(), self.checkpoints.unkept
         return CourseMemory(self._epochs_ended, self._due, judged, unkept)
 
@@ -80,7 +80,7 @@ class Course:
             self._core.decide(Cancel(group))
         running = self._core.evaluations.running
         for name in [*running]:
-            if name.endswith(_ROUND_END) or self._settings.command != "evaluate":
+            if name.endswith(_EVALUATION_END) or self._settings.command != "evaluate":
                 del running[name]
 
     def run(self) -> Script[None]:
@@ -153,7 +153,7 @@ class Course:
             # What it saw may have been a server that lacked something yet: once more.
 
     def _epochs_done(self, epochs: int, step: bool) -> Script[int]:
-        """So many epochs are done, on the servers of the version that is returned.
+        """Wait until so many epochs are done, and return the version of the group that says so.
 
         step: they have made a step of all of it.
         """
@@ -191,25 +191,25 @@ class Course:
         """The whole of an evaluation job."""
         if self._core.evaluations.finished:
             return
-        round_ = next(iter(self._core.evaluations.running.values()), None)
-        if round_ is None:
+        evaluation = next(iter(self._core.evaluations.running.values()), None)
+        if evaluation is None:
             self._core.version = yield from self._group.steps()
-            round_ = self._core.evaluations.begin(self._core.version, 0, "")
+            evaluation = self._core.evaluations.begin(self._core.version, 0, "")
             self._core.save()
         if not self._queue.opened:
-            self._core.decide(OpenEpoch(round_.name))
-        yield from self._evaluation(round_, self._group.version)
+            self._core.decide(OpenEpoch(evaluation.name))
+        yield from self._evaluation(evaluation, self._group.version)
 
     def _evaluate(self, epoch: int, cut: Cut, books: dict[str, Any] | None) -> Script[None]:
-        """A round on the cut; anew, on another one, where a server that holds it was replaced."""
+        """An evaluation of the cut; anew, on another one, where a server that holds it was replaced."""
         while True:
             version = self._group.version
-            round_ = self._core.evaluations.begin(cut.version, epoch, cut.name)
+            evaluation = self._core.evaluations.begin(cut.version, epoch, cut.name)
             self._core.decide(
-                Add(Kind.EVALUATE, self._validation, epoch, cut.name, group=round_.name)
+                Add(Kind.EVALUATE, self._validation, epoch, cut.name, group=evaluation.name)
             )
-            faults.point("master.evaluate", round=round_.name)
-            whole = yield from self._evaluation(round_, version, cut, books)
+            faults.point("master.evaluate", round=evaluation.name)
+            whole = yield from self._evaluation(evaluation, version, cut, books)
             if whole:
                 self._due.remove(epoch)
                 self._core.save()
@@ -224,61 +224,65 @@ class Course:
 
     def _evaluation(
         self,
-        round_: Round,
+        evaluation: Evaluation,
         version: int,
         cut: Cut | None = None,
         books: dict[str, Any] | None = None,
     ) -> Script[bool]:
-        """Its tasks to their end. False: given up, with the servers of `version` gone.
+        """Have its tasks done to their end. False: it is given up, with the servers of `version` gone.
 
         `cut`, `books`: of an evaluation while training, the state that it reads.
         """
         queue = self._queue
-        yield lambda: queue.group_done(round_.name) or self._cut_is_gone(round_, version)
-        if not queue.group_done(round_.name):
-            self._core.decide(Cancel(round_.name))
-            del self._core.evaluations.running[round_.name]
+        yield lambda: queue.group_done(evaluation.name) or self._cut_is_gone(evaluation, version)
+        if not queue.group_done(evaluation.name):
+            self._core.decide(Cancel(evaluation.name))
+            del self._core.evaluations.running[evaluation.name]
             return False
         results = [
-            queue.tasks[n].result for n in queue.done_results if queue.tasks[n].group == round_.name
+            queue.tasks[n].result
+            for n in queue.done_results
+            if queue.tasks[n].group == evaluation.name
         ]
-        end = f"{round_.name}{_ROUND_END}"
-        self._core.evaluations.running[end] = round_  # so that its result is kept until it is read
+        end = f"{evaluation.name}{_EVALUATION_END}"
+        self._core.evaluations.running[end] = (
+            evaluation  # so that its result is kept until it is read
+        )
         (number,) = self._core.decide(
-            Add(Kind.EVALUATE_END, _END, round_.epoch, round_.cut, pack(results), end)
+            Add(Kind.EVALUATE_END, _END, evaluation.epoch, evaluation.cut, pack(results), end)
         )
         yield lambda: queue.group_done(end)
         result = queue.tasks[number].result
-        round_.metrics = metrics_of(round_.name, result)
+        evaluation.metrics = metrics_of(evaluation.name, result)
         if cut is not None and self._judges:
             even = books is not None or not queue.uneven
-            if not even or not (yield from self.checkpoints.keep_best(round_, cut, books)):
-                for name in (round_.name, end):
+            if not even or not (yield from self.checkpoints.keep_best(evaluation, cut, books)):
+                for name in (evaluation.name, end):
                     del self._core.evaluations.running[name]
                 return False
-            self._judge(round_)
-        self._core.evaluations.end(round_.name, result)
+            self._judge(evaluation)
+        self._core.evaluations.end(evaluation.name, result)
         del self._core.evaluations.running[end]
         if self._settings.command == "evaluate":
             self._core.save()
         values = " ".join(
             f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in (round_.metrics or {}).items()
+            for name, value in (evaluation.metrics or {}).items()
         )
-        self._core.tell(f"evaluation of version {round_.version}: {values or 'no metrics'}")
+        self._core.tell(f"evaluation of version {evaluation.version}: {values or 'no metrics'}")
         return True
 
-    def _judge(self, round_: Round) -> None:
-        """Whether there was no better one for so long that training ends here."""
+    def _judge(self, evaluation: Evaluation) -> None:
+        """End training where there was no better evaluation for so long."""
         judge = self._judges.stopper
-        if judge is None or not judge.is_new(round_.version):
+        if judge is None or not judge.is_new(evaluation.version):
             return
-        judge.count(judge.of(round_.metrics or {}), round_.version, round_.epoch)
+        judge.count(judge.of(evaluation.metrics or {}), evaluation.version, evaluation.epoch)
         if judge.exhausted and not self._queue.closed:
             self._core.decide(Close())
 
-    def _cut_is_gone(self, round_: Round, version: int) -> bool:
-        return bool(round_.cut) and version != self._group.version
+    def _cut_is_gone(self, evaluation: Evaluation, version: int) -> bool:
+        return bool(evaluation.cut) and version != self._group.version
 
     def settle(self) -> None:
         """After each batch of events: nobody waits at the end of an epoch, where epochs overlap."""

@@ -35,7 +35,7 @@ _DESCRIBE_S = 3600.0  # counting the records of very large text files takes minu
 def describe(
     settings: JobSettings, job_dir: Path, nursery: Nursery
 ) -> tuple[dict[str, Any] | None, int]:
-    """What the worker says of definition and data; or None and the exit code: it has said why."""
+    """Return what the worker says of definition and data; or None and the exit code: it has said why."""
     log, result = job_dir / "logs" / "describe.log", job_dir / "describe.json"
     result.unlink(missing_ok=True)
     nursery.await_ready(_IMPORT_S, _SAY_S, lambda what, s: _tell_start(job_dir, what, s))
@@ -84,7 +84,7 @@ _MORE_MEMORY = (
 
 
 class _Phase:
-    """What the check of the definition does now, as it says itself, and for how long."""
+    """The step that the check of the definition is in, as it says itself, and for how long."""
 
     def __init__(self, job_dir: Path, hang_s: float) -> None:
         self._every_s = min(_SAY_S, hang_s / 4) if hang_s else _SAY_S
@@ -95,7 +95,7 @@ class _Phase:
         self.what = "the check of the definition"
 
     def ended(self, child: ForkedReplica) -> int | None:
-        """Its exit code, or None after a while."""
+        """Return its exit code, or None after a while."""
         try:
             return child.wait(self._every_s)
         except subprocess.TimeoutExpired:
@@ -112,7 +112,7 @@ class _Phase:
 
     @property
     def is_over(self) -> bool:
-        """It hangs; if it does not, the user is told that it still goes on."""
+        """The check hangs; where it does not, the user is told that it still goes on."""
         seconds = time.monotonic() - self._began
         _tell_start(self._dir, self.what, seconds)
         return 0 < self.limit_s <= seconds

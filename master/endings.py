@@ -35,7 +35,7 @@ class Ending:
 
 
 def beyond_chance(endings: int, others: int, survived: int) -> bool:
-    """So many endings at one place in a row are no chance.
+    """Tell whether so many endings at one place, in a row, are no chance.
 
     `others`: endings elsewhere that nothing explains; `survived`: leases, or starts, that went well.
     Their share is how likely a try ends by chance (Laplace's rule, so that it is one half where

@@ -1,6 +1,6 @@
-"""Evaluation rounds. Pure.
+"""The evaluations of a job. Pure.
 
-A round is the validation data, cut into EVALUATE tasks that read one cut of the parameters. When the
+An evaluation is the validation data, split into EVALUATE tasks that read one cut of the parameters. When the
 last has brought its metric states, one EVALUATE_END task gets them all and answers with the values.
 The queue lets a result pass only from the lease that is current, and a task is done once: so no
 state is counted twice.
@@ -19,7 +19,7 @@ from ..durable.schema import Json
 
 
 @dataclass
-class Round:
+class Evaluation:
     """One evaluation of `version`; `tasks` of the data, and the end's when it is due."""
 
     name: str
@@ -33,41 +33,41 @@ class Round:
 
 @dataclass(frozen=True)
 class EvaluationsState:
-    """All that Evaluations know."""
+    """The content of Evaluations, for the journal."""
 
     count: int
-    running: dict[str, Round]
-    finished: list[Round]
+    running: dict[str, Evaluation]
+    finished: list[Evaluation]
 
 
 class Evaluations:
-    """All rounds of the job; `finished` are those that have values, oldest first."""
+    """The evaluations of a job; `finished` are those that have values, oldest first."""
 
     def __init__(self) -> None:
         self._count = 0
-        self.running: dict[str, Round] = {}
-        self.finished: list[Round] = []
+        self.running: dict[str, Evaluation] = {}
+        self.finished: list[Evaluation] = []
 
     def state(self) -> EvaluationsState:
-        """What others need to be as these. Nothing is copied."""
+        """Return what others need to be as these. Nothing is copied."""
         return EvaluationsState(self._count, self.running, self.finished)
 
     def restore(self, state: EvaluationsState) -> None:
         """Be as those whose state this is."""
         self._count, self.running, self.finished = state.count, state.running, state.finished
 
-    def begin(self, version: int, epoch: int, cut: str) -> Round:
+    def begin(self, version: int, epoch: int, cut: str) -> Evaluation:
         self._count += 1
         name = f"evaluation-{self._count}"
-        self.running[name] = Round(name, version, epoch, cut)
+        self.running[name] = Evaluation(name, version, epoch, cut)
         return self.running[name]
 
-    def end(self, name: str, result: bytes) -> Round:
+    def end(self, name: str, result: bytes) -> Evaluation:
         """The EVALUATE_END task's result. Raises JobError where it is no JSON object."""
-        round_ = self.running[name]
-        round_.metrics = metrics_of(name, result)
+        evaluation = self.running[name]
+        evaluation.metrics = metrics_of(name, result)
         self.finished.append(self.running.pop(name))
-        return round_
+        return evaluation
 
     @property
     def latest(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from . import decisions
 from .collective import CollectiveMemory
 from .course import CourseMemory
 from .endings import Ending
-from .evaluation import EvaluationsState, Round
+from .evaluation import Evaluation, EvaluationsState
 from .membership import Member
 from .memory import Memory
 from .plan import Kind
@@ -54,7 +54,7 @@ _TYPES: dict[str, Any] = {
     **{kind.__name__: kind for kind in (tuple, set, frozenset, deque)},
     **{kind.__name__: kind for kind in (dict, Counter, OrderedDict)},
     **{kind.__name__: kind for kind in (Ending, Failure, Kind, Member, Phase, Quarantine)},
-    "Round": Round,
+    "Round": Evaluation,
     "Slot": Slot,
     "State": State,
     "Task": Task,

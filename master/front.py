@@ -1,28 +1,26 @@
 """What others ask of a master, and what it answers. Public methods may be called from any thread.
 
-A request becomes an event of the loop; whoever must wait for an answer is parked (parking.py) until
-what it waits for may have come, or its time is up. No answer leaves before the decisions that it may
-tell of are on disk (Core.answer).
+A request becomes an event of the loop, which is answered at once or waits (asking.py). No answer leaves
+before the decisions that it may tell of are on disk (Core.answer).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..common import faults
-from ..common.errors import EdlError, Unreachable
 from ..proto import master_pb2 as pb
-from .core import Core, as_told
+from .asking import ROUND, SERVERS, TASK, Asking
+from .core import Core
 from .course import Course
 from .decisions import Done, Failed, HandBack, Prove
 from .group import Group
 from .lookers import Lookers
 from .losses import Losses
 from .membership import SERVER, WORKER, Member
-from .parking import Parked, Parking
 from .processes import Processes
 from .shutdown import Shutdown
 from .task import Failure, Task
@@ -32,8 +30,6 @@ Answer = TypeVar("Answer")
 
 _ROLES = {pb.WORKER: WORKER, pb.SERVER: SERVER}
 _BEATS_PER_S = 300  # of all workers together, while that leaves each of them three in a lease
-# What who waits for an answer waits for.
-_TASK, _SERVERS, _ROUND = "task", "servers", "round"
 
 
 class Front:
@@ -49,6 +45,7 @@ class Front:
         processes: Processes,
         shutdown: Shutdown,
         lookers: Lookers,
+        asking: Asking,
     ) -> None:
         self._core = core
         self._group = group
@@ -57,19 +54,20 @@ class Front:
         self._processes = processes
         self._shutdown = shutdown
         self._lookers = lookers
-        self._parking = Parking()
-        self._asked_tasks = self._asked_servers = 0  # what was new when those who wait were asked
+        self._asking = asking
 
     # -- requests (any thread)
 
     def register(self, request: pb.RegisterRequest) -> Future[pb.RegisterReply]:
-        return self.ask(lambda: self._register(request))
+        return self._asking.ask(lambda: self._register(request))
 
     def heartbeat(self, request: pb.HeartbeatRequest) -> Future[pb.HeartbeatReply]:
-        return self.ask(lambda: self._heartbeat(request))
+        return self._asking.ask(lambda: self._heartbeat(request))
 
     def report_task(self, request: pb.ReportTaskRequest) -> Future[pb.ReportTaskReply]:
-        return self.ask(lambda: pb.ReportTaskReply(accepted=self._report(request.replica, request)))
+        return self._asking.ask(
+            lambda: pb.ReportTaskReply(accepted=self._report(request.replica, request))
+        )
 
     def get_task(self, request: pb.GetTaskRequest) -> Future[pb.GetTaskReply]:
         accepted: list[bool] = []
@@ -85,8 +83,8 @@ class Front:
                 reply.accepted.extend(accepted)
             return reply
 
-        return self._ask_and_wait(
-            _ROUND if self._group.trains_in_rounds else _TASK,
+        return self._asking.ask_and_wait(
+            ROUND if self._group.trains_in_rounds else TASK,
             answer,
             lambda: pb.GetTaskReply(outcome=pb.GetTaskReply.WAIT, accepted=accepted),
             request.wait_s,
@@ -98,21 +96,23 @@ class Front:
             reply = self._group.servers()
             return reply if reply.slot_map_version > request.known_slot_map_version else None
 
-        return self._ask_and_wait(_SERVERS, newer, self._group.servers, request.wait_s)
+        return self._asking.ask_and_wait(SERVERS, newer, self._group.servers, request.wait_s)
 
     def get_status(self, request: pb.StatusRequest) -> Future[pb.StatusReply]:
         future: Future[pb.StatusReply] = Future()
-        return self.post(lambda: self._lookers.park(request, future), future)
+        return self._asking.post(lambda: self._lookers.park(request, future), future)
 
     def scale(self, request: pb.ScaleRequest) -> Future[pb.ScaleReply]:
-        return self.ask(lambda: pb.ScaleReply(previous=self._processes.scale(request.num_workers)))
+        return self._asking.ask(
+            lambda: pb.ScaleReply(previous=self._processes.scale(request.num_workers))
+        )
 
     def stop(self, reason: str) -> Future[pb.StopReply]:
         def stop() -> pb.StopReply:
             self._shutdown.stop(reason)
             return pb.StopReply()
 
-        return self.ask(stop)
+        return self._asking.ask(stop)
 
     # -- requests of workers that train in rounds: the servicer asks only where there are some
 
@@ -134,8 +134,8 @@ class Front:
             if answer() is None and not request.leaves:
                 self._group.members().join(request)
 
-        return self._ask_and_wait(
-            _ROUND, answer, lambda: pb.JoinReply(outcome=pb.JoinReply.WAIT), request.wait_s, come
+        return self._asking.ask_and_wait(
+            ROUND, answer, lambda: pb.JoinReply(outcome=pb.JoinReply.WAIT), request.wait_s, come
         )
 
     def watch_round(self, request: pb.WatchRoundRequest) -> Future[pb.WatchRoundReply]:
@@ -143,99 +143,27 @@ class Front:
             leaving = self._processes.must_leave(WORKER, request.replica.index)
             return self._group.members().watched(request, leaving)
 
-        return self._ask_and_wait(_ROUND, answer, pb.WatchRoundReply, request.wait_s)
+        return self._asking.ask_and_wait(ROUND, answer, pb.WatchRoundReply, request.wait_s)
 
     def put_key(self, request: pb.PutKeyRequest) -> Future[pb.PutKeyReply]:
         def put() -> pb.PutKeyReply:
             self._group.members().put_key(request)
             return pb.PutKeyReply()
 
-        return self.ask(put)
+        return self._asking.ask(put)
 
     def get_key(self, request: pb.GetKeyRequest) -> Future[pb.GetKeyReply]:
         def answer() -> pb.GetKeyReply | None:
             return self._group.members().get_key(request)
 
-        return self._ask_and_wait(_ROUND, answer, pb.GetKeyReply, request.wait_s)
+        return self._asking.ask_and_wait(ROUND, answer, pb.GetKeyReply, request.wait_s)
 
     def report_order(self, request: pb.ReportOrderRequest) -> Future[pb.ReportOrderReply]:
         def report() -> pb.ReportOrderReply:
             self._group.members().reported(request)
             return pb.ReportOrderReply()
 
-        return self.ask(report)
-
-    # -- to ask and to wait
-
-    def ask(self, answer: Callable[[], Answer]) -> Future[Answer]:
-        """Return the answer that the loop's thread will give, and that may tell of decisions."""
-        future: Future[Answer] = Future()
-
-        def event() -> None:
-            try:
-                self._core.answer(future, answer())
-            except EdlError as error:
-                future.set_exception(as_told(error))
-                raise
-
-        return self.post(event, future)
-
-    def _ask_and_wait(
-        self,
-        topic: str,
-        answer: Callable[[], Answer | None],
-        otherwise: Callable[[], Answer],
-        wait_s: float,
-        come: Callable[[], Any] = lambda: None,
-    ) -> Future[Answer]:
-        """`come` happens once, when the request comes."""
-        future: Future[Answer] = Future()
-
-        def park() -> None:
-            come()
-            deadline = self._core.clock.now() + wait_s
-            self._parking.park(topic, Parked(answer, otherwise, deadline, future))
-
-        return self.post(park, future)
-
-    def post(self, event: Callable[[], None], future: Future[Answer]) -> Future[Answer]:
-        """Have the loop's thread call this, which answers in its time."""
-        future.set_running_or_notify_cancel()  # whoever asked may go away; it is answered all the same
-        if not self._core.loop.post(event):
-            future.set_exception(Unreachable("the job is over"))
-        return future
-
-    def answer_parked(self, now: float) -> None:
-        """Answer those who wait where there is an answer by now, or their time is up."""
-        news, self._asked_tasks = self._core.saves > self._asked_tasks, self._core.saves
-        self._parking.settle(_TASK, lambda: news or self._core.queue.has_todo, self._give)
-        version = self._group.map_version
-        newer, self._asked_servers = version > self._asked_servers, version
-        self._parking.settle(_SERVERS, lambda: newer, self._give)
-        self._parking.settle(_ROUND, lambda: True, self._give)
-        for parked in self._parking.overdue(now):
-            if not self._give(parked):
-                self._core.answer(parked.future, parked.otherwise())
-
-    def _give(self, parked: Parked) -> bool:
-        """Answer, where there is an answer."""
-        try:
-            reply = parked.answer()
-        except EdlError as error:
-            parked.future.set_exception(as_told(error))
-            raise
-        if reply is not None:
-            self._core.answer(parked.future, reply)
-        return reply is not None
-
-    @property
-    def next_deadline(self) -> float | None:
-        """When the time of somebody who waits is up."""
-        return self._parking.next_deadline()
-
-    def take_parked(self) -> list[Parked]:
-        """Return all who wait; they wait no more."""
-        return self._parking.take_all()
+        return self._asking.ask(report)
 
     # -- events (the loop's thread, as everything below)
 

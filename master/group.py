@@ -19,7 +19,7 @@ from .task import Task
 
 
 class Group(Protocol):
-    """What a master asks of whatever holds the parameters. Scripts run on the loop (durable/loop.py).
+    """The holder of the parameters, as a master sees it. Scripts run on the loop (durable/loop.py).
 
     `snapshot`, `unpin` and `kept` block, and are called in the background; all else is called by the
     loop's thread and answers at once.
@@ -29,7 +29,7 @@ class Group(Protocol):
 
     @property
     def version(self) -> int:
-        """Who holds the parameters now, as a number that rises when somebody is replaced.
+        """A number that rises whenever somebody who holds parameters is replaced.
 
         Whatever was asked of an older one may be void, and is asked again.
         """
@@ -37,11 +37,11 @@ class Group(Protocol):
 
     @property
     def connected(self) -> bool:
-        """All of it was there once."""
+        """Everybody who holds parameters has been there."""
         ...
 
     def memory(self) -> Json:
-        """What a successor of the master must know of it, as JSON values."""
+        """Return what a successor of the master must know of it, as JSON values."""
         ...
 
     def remember(self, memory: Json) -> None:
@@ -111,7 +111,7 @@ class Group(Protocol):
 
     @property
     def trains_in_rounds(self) -> bool:
-        """Its workers train together, in rounds: they have a Meeting."""
+        """The workers train together, in rounds: they have a Meeting."""
         ...
 
     @property
@@ -154,7 +154,7 @@ class Group(Protocol):
 
     @property
     def left(self) -> Cut | None:
-        """What the last worker of the group has left; `name`: the folder with the files."""
+        """The state that the last worker has left, if any; `name`: the folder with the files."""
         ...
 
     def stand(self) -> None:

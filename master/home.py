@@ -1,4 +1,4 @@
-"""Where a master lives: on this machine, or in a pod. What of it the rest need not know."""
+"""The place where a master lives: this machine, or a pod."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Home(Protocol):
-    """Who tells the master what its user wants, runs its processes, and is shown its status."""
+    """The place that tells a master what its user wants, runs its processes, and shows its status."""
 
     def serve(self, master: Master) -> None:
         """Hand on, from now on, what the user wants of the job."""

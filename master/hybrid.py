@@ -20,6 +20,7 @@ from ..common.errors import EdlError
 from ..durable.loop import Script
 from ..durable.schema import Json
 from ..proto import master_pb2 as pb
+from .books import books_of
 from .collective import Collective
 from .core import Core
 from .meeting import Meeting
@@ -87,7 +88,7 @@ class Hybrid:
 
     def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
         cut = yield from self._group.take(pb.Order.TAKE_ALL)
-        return cut, self._core.queue.books(cut.applied)
+        return cut, books_of(self._core.queue, cut.applied)
 
     def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
         return (yield from self._group.now())

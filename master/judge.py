@@ -20,7 +20,7 @@ from ..common.settings import JobSettings
 
 @dataclass
 class Judge:
-    """Of one metric; `high`: more is better. `since`: evaluations in a row that were no better."""
+    """The judge of one metric; `high`: more is better. `since`: evaluations in a row that were no better."""
 
     metric: str
     high: bool
@@ -93,7 +93,7 @@ class Judges:
         return [judge for judge in (self.best, self.stopper) if judge is not None]
 
     def memory(self) -> dict[str, Any]:
-        """As JSON values, for the journal and for checkpoints."""
+        """Return it as JSON values, for the journal and for checkpoints."""
         return {
             name: None if judge is None else dataclasses.asdict(judge)
             for name, judge in (("best", self.best), ("stopper", self.stopper))

@@ -1,4 +1,4 @@
-"""Those who look at a job: what its status is, and who waits for a newer one."""
+"""The status of a job for those who look at it, and who waits for a newer one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Lookers:
         self._core.status.took(ended, ended - began)
 
     def _release(self, now: float) -> None:
-        """All of them are told the same, which is made once."""
+        """Answer those whose time has come, all with the same reply, which is made once."""
         waiting, self._waiting = self._waiting, []
         reply = None
         for known, parked in waiting:

@@ -94,7 +94,7 @@ class Losses:
         return slot, verdict
 
     def _blame(self, exit: Exit, how: str, hung: bool) -> tuple[bool, int]:
-        """Whether a worker's end was its own doing, and how many failures the books count instead."""
+        """Return whether a worker's end was its own doing, and how many failures the books count for it."""
         core, own, excused = self._core, hung, 0
         for member in core.members.of(WORKER):
             if member.index != exit.replica.index:

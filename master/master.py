@@ -26,6 +26,7 @@ from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.schema import Json, dump_all, load
 from ..runtime.base import OnReport, Report, Runtime
+from .asking import Asking
 from .collective import Collective
 from .core import EXIT_FAILED, Core
 from .course import Course
@@ -88,6 +89,7 @@ class Master:
         self._processes = Processes(core, group, losses, identity)
         self._shutdown = Shutdown(core, group, self._processes, self.course.checkpoints)
         self._lookers = Lookers(core, group, watch)
+        self._asking = Asking(core, group)
         self.front = Front(
             core,
             group=group,
@@ -96,6 +98,7 @@ class Master:
             processes=self._processes,
             shutdown=self._shutdown,
             lookers=self._lookers,
+            asking=self._asking,
         )
         self.status.began_from = restore or None
         self.status.begin_run(clock.now(), queue.records_done)
@@ -164,7 +167,7 @@ class Master:
         self.core.save()
 
     def _memory(self) -> dict[str, Json]:
-        """All that a successor must know, and that is not the queue's."""
+        """Return all that a successor must know, and that is not the queue's: what MEMORY is."""
         memory = Memory(
             status=self.status.memory(),
             members=[member.lasting() for member in self.members.all],
@@ -202,7 +205,7 @@ class Master:
         """Answer all who wait; where there is another master, that one shall."""
         with suppress(EdlError):  # then they are told
             self.core.commit()
-        for parked in (*self.front.take_parked(), *self._lookers.take_parked()):
+        for parked in (*self._asking.take_parked(), *self._lookers.take_parked()):
             if self._superseded:
                 parked.future.set_exception(Unreachable("this master has ended"))
             else:
@@ -267,11 +270,11 @@ class Master:
             self._shutdown.settle()
             if self.core.journal.length >= max(_COMPACT_AT, 2 * len(self.queue.tasks)):
                 self.core.journal.compact({"queue": dump_queue(self.queue)})
-        self.front.answer_parked(now)
+        self._asking.settle(now)
         self.core.commit()
         self._lookers.settle(now)
         tick = now + TICK_S
-        waiting = self.front.next_deadline or tick
+        waiting = self._asking.next_deadline or tick
         silent = self.members.next_expiry()
         expiry = tick if silent is None else max(silent, now) + _JUST_AFTER_S
         return min(tick, expiry, self.replicas.next_start() or tick, waiting)

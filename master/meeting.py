@@ -1,4 +1,4 @@
-"""Where the workers of a group meet: they come into a round, are told of it, and leave it.
+"""The place where the workers of a group meet: they come into a round, are told of it, and leave it.
 
 The rules are those of rounds.py; here they become the answers to what members ask, and a round that is
 formed becomes positions of the queue (standing.py). Members find each other by keys that they put here.
@@ -43,7 +43,7 @@ class Meeting:
         return f"round-{self._rounds.number}"
 
     def is_member(self, incarnation: str, round_: int) -> bool:
-        """It trains in this round, which is not over."""
+        """Tell whether this worker trains in this round, which is not over."""
         return round_ == self._rounds.number and self._rounds.is_running(incarnation)
 
     @property
@@ -112,7 +112,7 @@ class Meeting:
         return reply if leaver.version + 1 == version else None
 
     def watched(self, request: pb.WatchRoundRequest, is_leaving: bool) -> pb.WatchRoundReply | None:
-        """What a member must know now; None: nothing new."""
+        """Return what a member must know now; None: nothing new."""
         me = request.replica.incarnation
         signal = pb.WatchRoundReply.NOTHING
         if not self.is_member(me, request.round):
@@ -131,14 +131,14 @@ class Meeting:
             self._keys[request.key] = request.value
 
     def get_key(self, request: pb.GetKeyRequest) -> pb.GetKeyReply | None:
-        """None: not there yet."""
+        """Return what is known by this key; None: nothing yet."""
         if request.round != self._rounds.number or not self._rounds.running:
             return pb.GetKeyReply(round_over=True)
         value = self._keys.get(request.key)
         return None if value is None else pb.GetKeyReply(found=True, value=value)
 
     def reported(self, report: pb.ReportOrderRequest) -> None:
-        """What became of an order, or the state of the last member. May come twice."""
+        """Hear what became of an order, or where the last member has saved the state. May come twice."""
         if report.id:
             self._orders.reported(report)
         else:
@@ -213,7 +213,7 @@ class Meeting:
 
     @property
     def folder(self) -> Path:
-        """Where the group's snapshots are."""
+        """The folder of the group's snapshots."""
         return self._core.job_dir / FOLDER
 
 
@@ -230,6 +230,6 @@ def _peer_of(request: pb.JoinRequest) -> Peer:
 
 
 def _told(peer: Peer, world: int) -> pb.Peer:
-    """As the others need it: `parts`, of a state in `world` of them."""
+    """Return it as the others need it: `parts`, of a state in `world` of them."""
     parts = sorted(rank for of, rank in peer.parts if of == world)
     return pb.Peer(index=peer.index, address=peer.address, version=peer.version, parts=parts)

@@ -34,7 +34,7 @@ class Member:
     scalars: dict[str, float] = field(default_factory=dict)
 
     def lasting(self) -> Member:
-        """What of it does not change with each heartbeat."""
+        """Return it without what changes with each heartbeat."""
         return dataclasses.replace(self, last_heard=0.0, version=0, scalars={}, state="")
 
 
@@ -50,7 +50,7 @@ class Membership:
         self._heard: list[tuple[float, str]] = []  # heap
 
     def register(self, member: Member) -> tuple[bool, list[Member]]:
-        """Whether it is in, and who is lost by that. A repeat changes nothing."""
+        """Let a member in. Returns whether it is in, and who is lost by that. A repeat changes nothing."""
         if member.incarnation in self._lost:
             return False, []
         known = self._members.get(member.incarnation)
@@ -88,7 +88,7 @@ class Membership:
         return True
 
     def lose(self, incarnation: str) -> Member | None:
-        """It is gone for good; None where it was not there."""
+        """Take out an incarnation for good, and return it; None where it was not there."""
         self._lost.add(incarnation)
         member = self._members.pop(incarnation, None)
         if member is not None:
@@ -96,7 +96,7 @@ class Membership:
         return member
 
     def lose_index(self, role: str, index: int) -> list[Member]:
-        """All incarnations of one process are gone."""
+        """Take out whoever has this place, for good, and return who that was."""
         member = self._places[role].get(index)
         if member is None:
             return []
@@ -130,7 +130,7 @@ class Membership:
         return hung
 
     def excuse(self, seconds: float) -> None:
-        """So long nobody could be heard."""
+        """Count nobody as silent for these seconds, in which the master heard nobody."""
         for member in self._members.values():
             member.last_heard += seconds
 

@@ -12,6 +12,7 @@ from ..common.errors import CheckpointError, JobError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
+from .books import queue_of
 from .judge import Judges, judges_of
 from .plan import Plan, check_same_plan, plan_of
 from .state import FORMAT, dump_queue, restore
@@ -32,7 +33,7 @@ _BOOKS = {
 
 @dataclass(frozen=True)
 class Books:
-    """What a master begins with. `restore`: the checkpoint whose books the queue goes on with, or "";
+    """The books that a master begins with. `restore`: the checkpoint whose books the queue goes on with, or "";
     `described`: what the check of the definition has found (describe.py)."""
 
     journal: Journal
@@ -102,7 +103,7 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
         # With another optimizer, which a new job may have, only the parameters are of use.
         same = settings.resume or manifest.model.get("optimizer") == described.get("optimizer")
         if same and manifest.books.get("plan") == plan.fingerprint():
-            queue = _queue_of(manifest, plan, tolerance)
+            queue = _checked_queue(manifest, plan, tolerance)
             if settings.resume or not queue.plan_done:
                 log.info(
                     "going on with checkpoint=%s records=%d", manifest.directory, queue.records_done
@@ -111,14 +112,14 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
     return TaskQueue(plan, tolerance=tolerance), ""
 
 
-def _queue_of(manifest: storage.Manifest, plan: Plan, tolerance: int) -> TaskQueue:
+def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> TaskQueue:
     """The queue that goes on where the checkpoint's books end. Raises CheckpointError."""
     try:
         must_be({"untouched": [], **manifest.books}, _BOOKS, "books")
         opened = manifest.books["epochs_opened"]
         if opened > (_MOST_EPOCHS if plan.epochs is None else plan.epochs):
             raise ValueError(f"{opened} epochs are open, of {plan.epochs}")
-        queue = TaskQueue.from_books(plan, manifest.books, tolerance=tolerance)
+        queue = queue_of(plan, manifest.books, tolerance=tolerance)
         for number, _, position, _, skips in manifest.books["tasks"]:
             size = queue.tasks[number].size
             if position > size or any(skip >= size for skip in skips):

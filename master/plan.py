@@ -28,7 +28,7 @@ _COURSES_KEPT = 4  # epochs that are open at once, and what asks for the last on
 
 
 class Kind(IntEnum):
-    """What a worker does with a task; the numbers are those of master.proto."""
+    """The work of a task; the numbers are those of master.proto."""
 
     TRAIN = 1
     EVALUATE = 2
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def tasks_per_epoch(self) -> int:
-        """Of a whole epoch."""
+        """Tasks of a whole epoch."""
         return self._firsts[-1]
 
     def tasks_of(self, epoch: int) -> int:
@@ -121,7 +121,7 @@ class Plan:
         return None if self.epochs is None else self.of_first(self.epochs)[1]
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must be equal for positions of one plan to mean the same in another."""
+        """Return what must be equal for positions of one plan to mean the same in another."""
         values = dataclasses.asdict(self)
         free = ["num_epochs", "first_id"]
         if not self.max_steps:  # else they say which records an epoch has not

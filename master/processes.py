@@ -233,7 +233,7 @@ class Processes:
         return previous
 
     def must_leave(self, role: str, index: int) -> bool:
-        """Whether the process of this place is to leave in order."""
+        """Tell whether the process of this place is to leave in order."""
         if role == SERVER:
             return self.servers_may_leave  # the runtime stops them
         return self._core.status.state == "failed" or self._core.replicas.is_leaving(role, index)

@@ -78,7 +78,7 @@ class Start:
 
 @dataclass(frozen=True)
 class ReplicasState:
-    """All that decides what Replicas do from now on, but for what their maker gives."""
+    """The content of Replicas, for the journal, without what their maker gives."""
 
     ending: bool
     good_starts: int
@@ -108,7 +108,7 @@ class Replicas:
         self.dead_server: Slot | None = None
 
     def state(self) -> ReplicasState:
-        """What others of the same maker need to be as these. Nothing is copied."""
+        """Return what others of the same maker need to be as these. Nothing is copied."""
         return ReplicasState(
             ending=self._ending,
             good_starts=self._good_starts,
@@ -126,7 +126,7 @@ class Replicas:
         self._gave_up, self.dead_server = state.gave_up, state.dead_server
 
     def starts(self, now: float) -> list[Start]:
-        """What to start now; taken as started."""
+        """Return what to start now; it counts as started."""
         due = [slot for slot in self._those_that_wait() if slot.not_before <= now]
         for slot in due:
             slot.phase = Phase.RUNNING

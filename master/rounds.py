@@ -74,7 +74,7 @@ class Formed:
 
 
 class Farewell(Enum):
-    """What one who leaves with parts of a sharded state has to do."""
+    """The duty of one who leaves with parts of a sharded state."""
 
     GO = "nobody needs it"
     STAY = "somebody may"
@@ -108,7 +108,7 @@ class Rounds:
         self.world, self._leaving = world, {giver.incarnation: giver for giver in givers}
 
     def join(self, member: Peer, round_: int, broken: bool, now: float) -> None:
-        """It is out of round `round_` (0: of none) and wants to be in the next one. May come twice."""
+        """Take in a member that is out of round `round_` (0: of none) and wants the next. May come twice."""
         if self.is_running(member.incarnation):
             if round_ != self.number:
                 return  # a repeat: it is in already, and has not heard so
@@ -119,7 +119,7 @@ class Rounds:
         self._here[member.incarnation] = member
 
     def lost(self, incarnation: str, now: float) -> None:
-        """It is gone for good."""
+        """Forget a member that is gone for good."""
         self._here.pop(incarnation, None)
         if self.is_running(incarnation):
             self._end(True, now)
@@ -128,15 +128,15 @@ class Rounds:
 
     @property
     def givers(self) -> tuple[Peer, ...]:
-        """Who leaves, and has parts that the newest round, or the next one, may need."""
+        """Members that leave, and have parts that the newest round, or the next one, may need."""
         return tuple(self._leaving.values())
 
     def owes(self, incarnation: str) -> bool:
-        """It is in the running round, or has not said that it is out of the last one."""
+        """Tell whether it is in the running round, or has not said that it is out of the last one."""
         return self.is_running(incarnation) or incarnation in self._missing
 
     def settle(self) -> None:
-        """All of the running round have what it begins with."""
+        """Let go of those who leave: all of the running round have what it begins with."""
         self._settled = True
         self._leaving.clear()
 
@@ -166,7 +166,7 @@ class Rounds:
         return self._whole or (-1, 0)
 
     def leave(self, incarnation: str, now: float) -> bool:
-        """It is out of its round, in order, and wants no other. Whether nobody else has the state."""
+        """Let a member leave, in order, for good. Returns whether nobody else has the state."""
         if self.is_running(incarnation):
             self._end(False, now)
         had = self._here.pop(incarnation, None), self._missing.pop(incarnation, None)
@@ -179,7 +179,7 @@ class Rounds:
             self._end(True, now)
 
     def is_running(self, incarnation: str) -> bool:
-        """It is a member of a round that is not over."""
+        """Tell whether it is a member of the newest round, and that is not over."""
         return self.running and incarnation in (m.incarnation for m in self.members)
 
     @property

@@ -76,8 +76,8 @@ def seldom_collect_garbage() -> None:
 
 
 def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Path | None) -> int:
-    """As `run`, as the one master among the pods that may try. What ends the job is told before the
-    pod ends, so that no other tries again."""
+    """Run the job as the one master among the pods that may try. What ends it is told before the pod
+    ends, so that no other tries again."""
     from ..k8s.home import Home as Pod
 
     pod = Pod(settings)
@@ -153,7 +153,7 @@ def run(
 def _describe(
     settings: JobSettings, job_dir: Path, nursery: Nursery | None, checked: Path | None
 ) -> tuple[dict[str, Any] | None, int]:
-    """What is known of definition and data; or None and the exit code, where the user was told why."""
+    """Return what is known of definition and data; or None and the exit code, where the user was told why."""
     if nursery is not None:
         return describe(settings, job_dir, nursery)
     assert checked is not None

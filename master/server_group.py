@@ -18,6 +18,7 @@ from ..common.errors import JobError, PeerError, Unreachable, UsageError
 from ..durable.loop import Script
 from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
+from .books import books_of
 from .core import RETRY_S, Core
 from .decisions import Doubt, Fenced, LeaseSome, Recovered
 from .meeting import Meeting
@@ -39,7 +40,7 @@ _MOST_TRIES = 12  # this is the end, after three minutes
 
 @dataclass(frozen=True)
 class ServersMemory:
-    """What the journal keeps of the servers. `version`: of the map; `snapshots`: by shard."""
+    """The part of the journal that the servers have. `version`: of the map; `snapshots`: by shard."""
 
     restore: str
     version: int
@@ -82,7 +83,6 @@ class ServerGroup:
         self._awaits_fences = bool(core.queue.fencing)
 
     def memory(self) -> Json:
-        """What a successor must know of them."""
         memory = ServersMemory(
             restore=self._restore,
             version=self.version,
@@ -92,7 +92,6 @@ class ServerGroup:
         return dump(ServersMemory, memory)
 
     def remember(self, memory: Json) -> None:
-        """Go on where the master before ended. Raises ValueError where it wrote something else."""
         known = load(ServersMemory, memory)
         self._restore, self.version = known.restore, known.version
         self._serving = {member.index: member for member in known.serving}
@@ -104,7 +103,6 @@ class ServerGroup:
 
     @property
     def connected(self) -> bool:
-        """All were there once."""
         return self._servers is not None
 
     @property
@@ -134,7 +132,7 @@ class ServerGroup:
         )
 
     def arguments(self, index: int) -> tuple[str, ...]:
-        """What a server begins with: the job's checkpoint, or what its forerunner has left."""
+        """A server begins with the job's checkpoint, or with what its forerunner has left."""
         arguments: tuple[str, ...] = ("--restore", self._restore) if self._restore else ()
         if index in self._serving:
             coverage = self._coverage.get(index, pb.Coverage())
@@ -299,7 +297,7 @@ class ServerGroup:
                 if cut is not None:
                     if self._lacks_nothing(done, cut.applied):
                         faults.point("master.cut", cut=cut.name)
-                        return cut, queue.books(cut.applied)
+                        return cut, books_of(queue, cut.applied)
                     yield from core.insist(lambda: self.shards.unpin(cut.name))  # noqa: B023
                 else:
                     tries += 1
@@ -378,7 +376,7 @@ class ServerGroup:
         return text
 
     def _try_to_take(self, hold_s: float) -> Cut | None:
-        """In the background, one at a time. A try that failed may have left its name pinned on
+        """Try to take a cut, in the background, one at a time. A try that failed may have left its name pinned on
         some shards, at a state that is old by now: each try has a name of its own."""
         name = f"cut-{self._core.journal.epoch}-{next(self._cut_numbers)}"
         return self.shards.take_cut(name, hold_s)
@@ -408,7 +406,7 @@ class ServerGroup:
         return ""
 
     def lease(self, request: pb.GetTaskRequest, *, evaluating: bool) -> list[Task] | None:
-        """As many tasks as it asks for. Near the end of an epoch everybody gets a share of what is left."""
+        """Near the end of an epoch everybody gets a share of what is left."""
         core = self._core
         self._awaits_fences = self._awaits_fences and bool(core.queue.fencing)
         if self._awaits_fences:

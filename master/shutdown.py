@@ -73,7 +73,7 @@ class Shutdown:
             )
 
     def _last_line(self, role: str, index: int) -> str:
-        """What a process said last, for a message."""
+        """Return what a process said last, for a message."""
         if self._core.settings.runtime == "kubernetes":
             return ""  # the cluster keeps their logs; what lies here is not theirs
         path = self._core.job_dir / "logs" / f"{role}-{index}.log"
@@ -96,7 +96,7 @@ class Shutdown:
             self._core.end("failed", EXIT_INTERRUPTED, f"{text}; {go_on_with(resume)}", resume)
 
     def _stop_workers(self) -> Script[str | None]:
-        """What goes on: a checkpoint of the servers, once the workers have left."""
+        """Return what the job goes on with: a checkpoint of the servers, once the workers have left."""
         queue, running = self._core.queue, self._core.replicas.running
         grace_s = self._core.settings.drain_grace_s
         trains = self._core.settings.command == "train"
@@ -135,7 +135,7 @@ class Shutdown:
         return [fence.task for fence in self._core.queue.fencing][:5]
 
     def _stop_members(self) -> Script[str | None]:
-        """What goes on: what the last worker leaves, which stopped after the same step as the others.
+        """Return what the job goes on with: what the last worker leaves, all having stopped at one step.
 
         Where none did in time, the journal and the newest snapshot go on.
         """

@@ -54,7 +54,7 @@ class Standing:
 
     @property
     def left(self) -> Cut | None:
-        """What the last worker has left; `name`: the folder with the files."""
+        """The state that the last worker has left; `name`: the folder with the files."""
         base = self.base
         return Cut(base.path, base.version, base.applied) if self.is_left else None
 

@@ -34,7 +34,7 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class StatusMemory:
-    """What the journal keeps of a status. Times are those of the machine's monotonic clock."""
+    """The part of the journal that a status has. Times are those of the machine's monotonic clock."""
 
     state: str
     exit_code: int | None
@@ -50,7 +50,7 @@ class StatusMemory:
 
 
 class Status:
-    """What only the status keeps: state, message, events, checkpoint."""
+    """The state, message, events and checkpoints of a job, which nobody else keeps."""
 
     def __init__(self, started: float) -> None:
         self.revision = 1
@@ -69,7 +69,7 @@ class Status:
 
     @property
     def newest_checkpoint(self) -> str | None:
-        """What the job could be begun from anew: its own, or where it began."""
+        """The checkpoint that the job could be begun from anew: its own, or where it began."""
         return self.checkpoint or self.began_from
 
     def tell(self, now: float, text: str) -> None:
@@ -82,7 +82,7 @@ class Status:
         self.revision += 1
 
     def begin_run(self, now: float, records_done: int) -> None:
-        """What was done before, and the time until now, are not this run's."""
+        """Begin to count for this run: what was done before, and the time until now, are not its own."""
         self._run_began, self.before = now, records_done
 
     def go_on(self, state: str) -> None:
@@ -90,7 +90,7 @@ class Status:
         self.state, self.exit_code, self.message, self.resume = state, None, "", None
 
     def memory(self) -> StatusMemory:
-        """What a restarted master must know."""
+        """Return what a restarted master must know."""
         return StatusMemory(
             state=self.state,
             exit_code=self.exit_code,
@@ -118,7 +118,7 @@ class Status:
         self._masters = epoch
 
     def tick(self, now: float) -> bool:
-        """Whether it is time for another revision."""
+        """Tell whether it is time for another revision, and begin it."""
         if now < self._next_revision:
             return False
         self._next_revision = now + _REVISION_S
@@ -141,7 +141,7 @@ class Status:
         version: int,
         lessee: str = "",
     ) -> dict[str, Any]:
-        """All of it, as documented in docs/architecture.md. `lessee`: who holds a group's leases."""
+        """Return the whole status, as documented in docs/architecture.md. `lessee`: who holds a group's leases."""
         workers = members.of(WORKER)
         losses = [m.scalars["loss"] for m in workers if "loss" in m.scalars]
         newest = max(workers, key=lambda m: m.version).scalars if workers else {}

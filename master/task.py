@@ -8,7 +8,7 @@ from enum import Enum
 
 from ..common.errors import EdlError
 from .endings import Ending
-from .plan import Kind
+from .plan import Kind, Plan
 
 # Tasks outside of the plan (evaluations, ends) are numbered from here, so that the ids of train
 # tasks, and with them the order of records, do not depend on when evaluations happen.
@@ -44,7 +44,7 @@ class Task:
     epoch: int = 0
     cut: str = ""
     payload: bytes = b""
-    group: str = ""  # the evaluation round that it belongs to
+    group: str = ""  # the evaluation that it belongs to, or the end of one
     state: State = State.TODO
     attempt: int = 1
     position: int = 0
@@ -68,7 +68,7 @@ class Task:
 
     @property
     def careful(self) -> bool:
-        """Its worker is to do one span after the other, and to say which."""
+        """The worker is to do one span after the other, and to say which."""
         return self.ends >= CAREFUL_AT or bool(self.deaths)
 
     def tell(self, event: str) -> None:
@@ -107,9 +107,18 @@ class Fence:
     attempt: int
 
 
+def planned(plan: Plan, number: int, group: str = "") -> Task:
+    """Return the task of the plan with this id as it is before anybody has touched it.
+
+    Raises ValueError where the plan has none.
+    """
+    epoch, piece = plan.task(number)
+    return Task(number, plan.kind, *piece, epoch=epoch, group=group)
+
+
 @dataclass(frozen=True)
 class QueueState:
-    """All that decides what a queue does from now on, but for its plan and its tolerance.
+    """The content of a queue, for the journal, without its plan and its tolerance.
 
     So a compacted journal has it: a field that is added, renamed or taken out is another format
     (journal_format.py). Tasks and the numbers of tasks stand in the queue's own order.

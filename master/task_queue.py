@@ -41,7 +41,7 @@ import heapq
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ..common.order import order
 from .endings import Ending, beyond_chance
@@ -56,6 +56,7 @@ from .task import (
     QueueState,
     State,
     Task,
+    planned,
 )
 
 Result = TypeVar("Result")
@@ -233,7 +234,7 @@ class TaskQueue:
     def done(
         self, worker: str, task: int, attempt: int, result: bytes = b"", doubtful: bool = False
     ) -> bool:
-        """All spans of the lease are acknowledged by all shards. False: it is the worker's no more.
+        """A lease is done: all shards have all its spans. False: it is the worker's no more.
 
         doubtful: by shards of which one has been replaced since, and may lack them.
         """
@@ -449,12 +450,12 @@ class TaskQueue:
         """The task, where it is not retired; one that nobody has touched as it would be made."""
         known = self.tasks.get(number)
         if known is None and any(first <= number < end for first, end, _ in self._untouched):
-            return self._made(number)
+            return planned(self.plan, number)
         return known
 
     @property
     def low_water(self) -> int:
-        """All train tasks below it are retired, for good."""
+        """The first train task that is not retired: all below it are, for good."""
         end = self.plan.first_id_of(self.opened)
         if self._untouched:
             end = self._untouched[0][0]
@@ -473,7 +474,7 @@ class TaskQueue:
 
     @property
     def plan_done(self) -> bool:
-        """All tasks of the plan are done."""
+        """The plan is done: every task of it is."""
         return self.all_epochs_opened and self.epochs_done(self.opened)
 
     @property
@@ -526,7 +527,7 @@ class TaskQueue:
     # -- to the journal and back
 
     def state(self) -> QueueState:
-        """All that a queue of the same plan and tolerance needs to be as this one. Nothing is copied."""
+        """Return what a queue of the same plan and tolerance needs to be as this one. Nothing is copied."""
         return QueueState(
             tasks=list(self.tasks.values()),
             untouched=self._untouched,
@@ -582,93 +583,6 @@ class TaskQueue:
         self._next_unplanned, self._low = state.next_unplanned, state.low
         self._answers, self._requests = state.answers, state.requests
 
-    # -- books: what a checkpoint says of the queue
-
-    def books(self, applied: Mapping[int, int] | None = None) -> dict[str, Any]:
-        """The plan's state as JSON values, at a cut of all shards.
-
-        `applied` is the cut's position of each task that the shards' ledgers hold, and it alone
-        decides: what was done since belongs to the next checkpoint. Without it, what the queue
-        itself knows. Lists the tasks that are not done at the cut; the untouched ones, of which no
-        shard has anything, as ranges of ids.
-        """
-        tasks = []
-        for task in self.tasks.values():
-            if task.kind != self.plan.kind or task.id >= UNPLANNED_IDS:
-                continue
-            if applied is not None:
-                position = applied.get(task.id, 0)
-            else:
-                position = task.size if task.state == State.DONE else task.position
-            if position < task.size:
-                tasks.append([task.id, task.epoch, position, task.attempt, sorted(task.skips)])
-        untouched: list[tuple[int, int]] = []
-        for first, end, _ in self._untouched:
-            # A client that pushed what it had not leased, the same to all: so it is.
-            strays = sorted(n for n in applied or () if first <= n < end)
-            for number in strays:
-                task = self._made(number)
-                if (position := (applied or {})[number]) < task.size:
-                    tasks.append([number, task.epoch, position, task.attempt, []])
-            bounds = [first - 1, *strays, end]
-            untouched += [(a + 1, b) for a, b in itertools.pairwise(bounds) if a + 1 < b]
-        return {
-            "plan": self.plan.fingerprint(),
-            "first_id": self.plan.first_id,
-            "next_id": self.plan.first_id_of(self.opened),
-            "epochs_opened": self.opened,
-            "tasks": tasks,
-            "untouched": untouched,
-            "quarantined": [
-                [q.task, q.source, list(q.records), q.error, int(q.kind), q.epoch]
-                for q in self.quarantined
-            ],
-        }
-
-    @classmethod
-    def from_books(cls, plan: Plan, books: Mapping[str, Any], *, tolerance: int = 3) -> TaskQueue:
-        """A queue that goes on where `books` ended; each open task that was touched must be fenced
-        first. Raises ValueError where the books name what is not of the plan.
-        """
-        if books["plan"] != plan.fingerprint() or books["first_id"] != plan.first_id:
-            raise IllegalTransition("the books are those of another plan")
-        queue = cls(plan, tolerance=tolerance)
-        queue.opened = books["epochs_opened"]
-        queue._tasks_done, queue._records_done = plan.of_first(queue.opened)
-        for number, _, position, attempt, skips in books["tasks"]:
-            task = queue._made(number)
-            if task.epoch >= queue.opened:
-                raise ValueError(f"there is no task {number}")
-            if number in queue.tasks:
-                raise ValueError(f"task {number} stands there twice")
-            task.position, task.attempt, task.skips = position, attempt + 1, set(skips)
-            task.tell(f"restored at {task.position}")
-            task.state = State.FENCING
-            queue._register(task)
-            queue._fencing[number] = None
-            queue._begun[number] = None
-            queue._tasks_done -= 1
-            queue._records_done -= task.size
-        before = plan.first_id
-        for first, end in books.get("untouched", ()):  # books of before list them as tasks
-            last = queue._made(end - 1)
-            is_open = before <= first < end and plan.epoch_of(first) == last.epoch < queue.opened
-            if not is_open or any(first <= number < end for number in queue.tasks):
-                raise ValueError(f"tasks {first} to {end - 1} are not open, or stand there twice")
-            before = end
-            queue._leave_untouched(first, end)
-            queue._tasks_done -= end - first
-            queue._records_done -= plan.records_between(first, end)
-        if queue._tasks_done:
-            queue.proven.add(plan.kind)
-        queue.quarantined = [
-            Quarantine(task, source, tuple(records), error, Kind(kind), epoch)
-            for task, source, records, error, kind, epoch in (
-                (*row, Kind.TRAIN, 0)[:6] for row in books["quarantined"]
-            )
-        ]
-        return queue
-
     # -- inside
 
     def _next(self) -> int | None:
@@ -685,17 +599,13 @@ class TaskQueue:
             if group:
                 self._open_of_group[group] += end - first
 
-    def _made(self, number: int, group: str = "") -> Task:
-        epoch, piece = self.plan.task(number)
-        return Task(number, self.plan.kind, *piece, epoch=epoch, group=group)
-
     def _touch(self, number: int) -> Task:
         """Make a task that was untouched until now. Raises KeyError where it was not."""
         for place, (first, end, group) in enumerate(self._untouched):
             if first <= number < end:
                 rest = ((first, number, group), (number + 1, end, group))
                 self._untouched[place : place + 1] = [each for each in rest if each[0] < each[1]]
-                task = self.tasks[number] = self._made(number, group)
+                task = self.tasks[number] = planned(self.plan, number, group)
                 self._open_of_epoch[task.epoch] += self.closed  # it was no more counted
                 return task
         raise KeyError(number)
@@ -713,8 +623,8 @@ class TaskQueue:
 
     def _push(self, task: Task, rank: int) -> None:
         first = task.id >= UNPLANNED_IDS
-        turn = self._failures.total() if rank == _FAILED else 0
-        heapq.heappush(self._todo, (rank if first else _RANKS + rank, turn, task.id))
+        behind = self._failures.total() if rank == _FAILED else 0
+        heapq.heappush(self._todo, (rank if first else _RANKS + rank, behind, task.id))
 
     def _requeue(self, task: Task) -> None:
         """After a failure to the back, unless a cut waits for its shards to be level."""
@@ -842,7 +752,7 @@ class TaskQueue:
             del task.deaths[start]  # they are explained
 
     def _endings_but_at(self, task: Task, start: int) -> int:
-        """That may all be chance; not many at one place, which may be another's doing."""
+        """Count endings elsewhere that may be chance: few of one place, which may be a span's doing."""
         begun = (self.tasks[number] for number in self._begun)
         places = ((t, at, n) for t in begun for at, n in t.deaths.items())
         others = (min(n, _OF_ONE_PLACE) for t, at, n in places if (t, at) != (task, start))
@@ -877,7 +787,7 @@ class TaskQueue:
         task.tell(f"quarantined records {list(records)}")
 
     def _anything_left(self, kind: Kind) -> bool:
-        """Whether a task of this kind that is not done has a record that is not skipped."""
+        """Tell whether a task of this kind that is not done has a record that is not skipped."""
         if kind == self.plan.kind and self._untouched and not self.closed:
             return True
         alike = (t for t in self.tasks.values() if t.kind == kind and t.state != State.DONE)

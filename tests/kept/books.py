@@ -21,6 +21,7 @@ from edl.launch.coordinator import Coordinator
 from edl.launch.serve import JOURNAL as ROUNDS
 from edl.launch.settings import LaunchSettings
 from edl.master import opening
+from edl.master.books import books_of
 from edl.master.core import MEMORY
 from edl.master.master import Master
 from edl.master.plan import sources_of, split
@@ -93,7 +94,7 @@ OF = {"job": of_job, "journal": of_journal, "checkpoint": of_checkpoint, "launch
 
 
 def _told(queue: TaskQueue) -> dict[str, Any]:
-    books = queue.books()
+    books = books_of(queue)
     return {
         "epochs opened": queue.opened,
         "closed": queue.closed,

@@ -16,6 +16,7 @@ from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.common.storage import write_file
 from edl.durable.journal import Journal
+from edl.master.books import queue_of as queue_from
 from edl.master.client import MasterClient
 from edl.master.core import MEMORY
 from edl.master.judge import judges_of
@@ -262,7 +263,7 @@ class FakeJob:
         )
         if books is not None:
             self.servers.down.set()
-            self.queue = TaskQueue.from_books(self.queue.plan, books)
+            self.queue = queue_from(self.queue.plan, books)
         self.master = self.make_master(described)
         servicer = MasterServicer(self.master)
         self.server = rpc.AsyncServer(

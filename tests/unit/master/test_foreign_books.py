@@ -10,6 +10,7 @@ from edl.common import storage
 from edl.common.errors import CheckpointError, JobError
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
+from edl.master.books import books_of
 from edl.master.opening import open_queue, resume
 from edl.master.plan import plan_of
 from edl.master.task_queue import TaskQueue
@@ -30,7 +31,7 @@ def opened(tmp_path):
         )
         queue = TaskQueue(plan_of(settings, DESCRIBED))
         queue.open_epoch()
-        books = queue.books({1: 2})
+        books = books_of(queue, {1: 2})
         change(books)
         folder = storage.version_directory(tmp_path, 1)
         folder.mkdir()

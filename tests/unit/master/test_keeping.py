@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from edl.common import storage
+from edl.master.books import books_of
+from edl.master.books import queue_of as queue_from
 from edl.master.plan import Kind, Plan
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
@@ -115,7 +117,7 @@ def test_training_ends_when_the_metric_is_no_better_and_the_best_is_kept_through
     folder = job.folder / "checkpoints"
     assert [Path(best["checkpoint"])] == storage.find_checkpoints(folder / "best")
     kept = storage.read_manifest(best["checkpoint"])
-    again = TaskQueue.from_books(job.queue.plan, kept.books)
+    again = queue_from(job.queue.plan, kept.books)
     assert (8, 16, 2) == (kept.version, again.records_done, again.opened)
     # The last one twice, where the master was killed at the very end.
     assert {16} == {storage.read_manifest(p).version for p in storage.find_checkpoints(folder)}
@@ -165,7 +167,7 @@ def test_a_queue_that_is_closed_finishes_what_has_begun_and_its_books_have_the_r
     queue.done("w", 2, 1)
     assert (True, 8) == (queue.plan_done, queue.records_done)
     assert (0, 2, 4) == tuple(queue.counts()[name] for name in ("todo", "done", "total"))
-    again = TaskQueue.from_books(plan, queue.books())
+    again = queue_from(plan, books_of(queue))
     assert ([], 8) == (again.fencing, again.records_done)
     assert [3, 4] == [again.lease("w", f"r{number}").id for number in range(2)]
 

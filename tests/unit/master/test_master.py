@@ -12,6 +12,8 @@ from tools.jobs import NO_RESTARTS
 
 from edl.common import rpc, storage
 from edl.common.errors import EdlError, Unauthenticated, Unreachable
+from edl.master.books import books_of
+from edl.master.books import queue_of as queue_from
 from edl.master.client import MasterClient
 from edl.master.membership import Member
 from edl.master.plan import Kind, Plan
@@ -808,7 +810,7 @@ def test_a_checkpoint_is_written_at_the_end_with_the_books(start, tmp_path):
     assert str(manifest.directory) == status["checkpoint"]
     books = manifest.books
     assert ([], 1) == (books["tasks"], books["epochs_opened"])
-    assert TaskQueue.from_books(job.queue.plan, books).plan_done
+    assert queue_from(job.queue.plan, books).plan_done
 
 
 def test_checkpoints_come_every_so_many_versions_and_old_ones_go(start, tmp_path):
@@ -959,7 +961,7 @@ def test_what_a_checkpoint_left_in_the_midst_goes_before_what_nobody_has_begun(s
     queue = TaskQueue(Plan(Kind.TRAIN, (("a", 8),), 2, 2))
     queue.open_epoch()
     queue.lease("w", "r")
-    books = queue.books({1: 2})
+    books = books_of(queue, {1: 2})
     job = start([("a", 8)], books=books)
     worker = job.worker()
 

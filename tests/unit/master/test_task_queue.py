@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+from edl.master.books import books_of
+from edl.master.books import queue_of as queue_from
 from edl.master.plan import Kind, Plan
 from edl.master.task import Failure, Fence, IllegalTransition
 from edl.master.task_queue import TaskQueue
@@ -455,7 +457,7 @@ def test_books_of_a_cut_tell_the_cuts_positions_not_the_queues():
         queue.lease("w", request)
     queue.done("w", 1, 1)  # after the cut, at which it stood at 2
 
-    books = queue.books({1: 2, 2: 4})
+    books = books_of(queue, {1: 2, 2: 4})
 
     assert ([[1, 0, 2, 1, []]], [(3, 4)]) == (books["tasks"], books["untouched"])
 
@@ -465,7 +467,7 @@ def test_a_task_done_after_the_cut_and_unknown_to_it_is_open_in_the_books():
     queue.lease("w", "r")
     queue.done("w", 1, 1)  # its first push was held back until the cut was taken
 
-    assert [[1, 0, 0, 1, []]] == queue.books({})["tasks"]
+    assert [[1, 0, 0, 1, []]] == books_of(queue, {})["tasks"]
 
 
 def test_a_late_repeat_of_an_older_request_leases_nothing():
@@ -486,7 +488,7 @@ def test_a_queue_goes_on_from_its_books():
     fail(queue, "w", 2, 1, record=5)
     queue.fenced(2, 2, [2, 2])
 
-    restored = TaskQueue.from_books(queue.plan, queue.books())
+    restored = queue_from(queue.plan, books_of(queue))
 
     assert [Fence(2, 3)] == restored.fencing
     assert 6 == restored.records_done == queue.records_done
@@ -500,7 +502,7 @@ def test_a_queue_goes_on_from_its_books():
 def test_a_ledger_that_lost_what_the_books_say_is_refused():
     queue = queue_of(4)
     queue.lease("w", "r")
-    restored = TaskQueue.from_books(queue.plan, queue.books({1: 2}))
+    restored = queue_from(queue.plan, books_of(queue, {1: 2}))
 
     with pytest.raises(IllegalTransition, match="restored at 2"):
         restored.fenced(1, 2, [0, 0])
@@ -508,7 +510,7 @@ def test_a_ledger_that_lost_what_the_books_say_is_refused():
 
 def test_books_of_another_plan_are_refused():
     with pytest.raises(IllegalTransition, match="another plan"):
-        TaskQueue.from_books(queue_of(12).plan, queue_of(8).books())
+        queue_from(queue_of(12).plan, books_of(queue_of(8)))
 
 
 def test_a_repeat_gets_all_that_was_leased_at_once_however_many_it_asks_for():

@@ -1,0 +1,106 @@
+"""How a question of another thread gets its answer from the loop's: at once, or when there is one.
+
+Whoever must wait is parked (parking.py) until what it waits for may have come, or its time is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from ..common.errors import EdlError, Unreachable
+from .core import Core, as_told
+from .group import Group
+from .parking import Parked, Parking
+
+Answer = TypeVar("Answer")
+
+# What who waits for an answer waits for.
+TASK, SERVERS, ROUND = "task", "servers", "round"
+
+
+class Asking:
+    """See the module. `ask`, `ask_and_wait` and `post` may be called from any thread."""
+
+    def __init__(self, core: Core, group: Group) -> None:
+        self._core = core
+        self._group = group
+        self._parking = Parking()
+        self._asked_tasks = self._asked_servers = 0  # what was new when those who wait were asked
+
+    def ask(self, answer: Callable[[], Answer]) -> Future[Answer]:
+        """Return the answer that the loop's thread will give, and that may tell of decisions."""
+        future: Future[Answer] = Future()
+
+        def event() -> None:
+            try:
+                self._core.answer(future, answer())
+            except EdlError as error:
+                future.set_exception(as_told(error))
+                raise
+
+        return self.post(event, future)
+
+    def ask_and_wait(
+        self,
+        topic: str,
+        answer: Callable[[], Answer | None],
+        otherwise: Callable[[], Answer],
+        wait_s: float,
+        come: Callable[[], object] = lambda: None,
+    ) -> Future[Answer]:
+        """Return the answer once there is one, or `otherwise` after `wait_s`.
+
+        `answer` is asked again when what `topic` names may have come; `come` happens once, when the
+        request comes.
+        """
+        future: Future[Answer] = Future()
+
+        def park() -> None:
+            come()
+            deadline = self._core.clock.now() + wait_s
+            self._parking.park(topic, Parked(answer, otherwise, deadline, future))
+
+        return self.post(park, future)
+
+    def post(self, event: Callable[[], None], future: Future[Answer]) -> Future[Answer]:
+        """Have the loop's thread call this, which answers in its time."""
+        future.set_running_or_notify_cancel()  # whoever asked may go away; it is answered all the same
+        if not self._core.loop.post(event):
+            future.set_exception(Unreachable("the job is over"))
+        return future
+
+    # -- the loop's thread
+
+    def settle(self, now: float) -> None:
+        """Answer those who wait where there is an answer by now, or their time is up."""
+        news, self._asked_tasks = self._core.saves > self._asked_tasks, self._core.saves
+        self._parking.settle(TASK, lambda: news or self._core.queue.has_todo, self._give)
+        version = self._group.map_version
+        newer, self._asked_servers = version > self._asked_servers, version
+        self._parking.settle(SERVERS, lambda: newer, self._give)
+        self._parking.settle(ROUND, lambda: True, self._give)
+        for parked in self._parking.overdue(now):
+            if not self._give(parked):
+                self._core.answer(parked.future, parked.otherwise())
+
+    def _give(self, parked: Parked) -> bool:
+        """Answer, where there is an answer."""
+        try:
+            reply = parked.answer()
+        except EdlError as error:
+            parked.future.set_exception(as_told(error))
+            raise
+        if reply is not None:
+            self._core.answer(parked.future, reply)
+        return reply is not None
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the time of somebody who waits is up."""
+        return self._parking.next_deadline()
+
+    def take_parked(self) -> list[Parked]:
+        """Return all who wait; they wait no more."""
+        return self._parking.take_all()
