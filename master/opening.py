@@ -21,6 +21,7 @@ from .task_queue import TaskQueue
 log = logging.getLogger("edl.master")
 
 _MOST_EPOCHS = 1_000_000  # where the plan has no end
+# A journal may hold anything: what its reading may raise, beside what it says itself (ValueError).
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 _BOOKS = {
     "first_id": int,

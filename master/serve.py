@@ -204,7 +204,7 @@ def _run(
         code = master.run(lambda report: home.start_runtime(report, server.address))
     except Fenced:
         raise  # there is another master: the job, its status and its journal are that one's
-    except BaseException:
+    except BaseException:  # however it ended, the last status is left; then it goes on up
         _leave_result(master, job_dir, scalars)
         raise
     else:
