@@ -34,8 +34,9 @@ _BOOKS = {
 
 @dataclass(frozen=True)
 class Books:
-    """The books that a master begins with. `restore`: the checkpoint whose books the queue goes on with, or "";
-    `described`: what the check of the definition has found (describe.py)."""
+    """The books that a master begins with.
+
+    `restore`: the checkpoint whose books the queue goes on with, or ""; `described`: what the check of the definition has found (describe.py)."""
 
     journal: Journal
     queue: TaskQueue
