@@ -36,7 +36,9 @@ _BOOKS = {
 class Books:
     """The books that a master begins with.
 
-    `restore`: the checkpoint whose books the queue goes on with, or ""; `described`: what the check of the definition has found (describe.py)."""
+    `restore`: the checkpoint whose books the queue goes on with, or "";
+    `described`: what the check of the definition has found (describe.py).
+    """
 
     journal: Journal
     queue: TaskQueue
