@@ -52,7 +52,7 @@ class Costs:
     beat_of_many: float = 20e-6  # one of those that an aggregator tells of together: assumed
     status: float = 0.05  # of the master's core, at most
     fence: float = 0.3e-3  # a call of the master to one server
-    roster: float = 29e-6  # a worker's line of what a successor must know: state.dump_fields, json
+    roster: float = 29e-6  # a worker's line of what a successor must know: as a dump, and as JSON
     commit_s: float = 3e-3  # waited for the disk
     crowd: float = 1.9  # a server's cost of a request where 16 ask, to that where one does
     calls: Calls = TLS

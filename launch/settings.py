@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
+from typing import Self
 
 from ..common.errors import UsageError
 from ..common.stored import Stored
@@ -31,6 +33,14 @@ class LaunchSettings(Stored):
     coordinator_timeout_s: float = 300.0  # a node goes on so long without the coordinator
     port: int = 0
     command: str = "launch"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the settings that `to_json` wrote. Unknown names raise TypeError."""
+        values = json.loads(text)
+        if "lease_s" in values:  # its name before 0.1.0
+            values["silent_s"] = values.pop("lease_s")
+        return cls(**values)
 
     @property
     def policy(self) -> Policy:

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _nursery(job_dir: Path) -> Nursery | None:
-    """Return the nursery of a local job's workers; None where the settings are at fault, which `serve` tells."""
+    """Return the nursery of a local job's workers; None where `serve` tells what is wrong."""
     from ..common.errors import EdlError
     from ..common.settings import JobSettings
     from ..runtime.nursery import Nursery

@@ -99,7 +99,7 @@ class Core:
         if gone:
             self.decide(Durable(gone))
 
-    def answer(self, future: Future[Any], reply: Any) -> None:
+    def answer(self, future: Future[Answer], reply: Answer) -> None:
         """Give it, once what it may tell of is on disk."""
         self._answers.append((future, reply))
 

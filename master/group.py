@@ -147,7 +147,7 @@ class Group(Protocol):
         ...
 
     def members(self) -> Meeting:
-        """Return where the workers that train in rounds meet. Raises UsageError where each trains by itself."""
+        """Return where workers meet for rounds. Raises UsageError where each trains by itself."""
         ...
 
     # -- the end

@@ -21,6 +21,7 @@ from .task_queue import TaskQueue
 log = logging.getLogger("edl.master")
 
 _MOST_EPOCHS = 1_000_000  # where the plan has no end
+# A journal may hold anything: what its reading may raise, beside what it says itself (ValueError).
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 _BOOKS = {
     "first_id": int,
@@ -33,8 +34,11 @@ _BOOKS = {
 
 @dataclass(frozen=True)
 class Books:
-    """The books that a master begins with. `restore`: the checkpoint whose books the queue goes on with, or "";
-    `described`: what the check of the definition has found (describe.py)."""
+    """The books that a master begins with.
+
+    `restore`: the checkpoint whose books the queue goes on with, or "";
+    `described`: what the check of the definition has found (describe.py).
+    """
 
     journal: Journal
     queue: TaskQueue

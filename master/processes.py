@@ -157,7 +157,7 @@ class Processes:
         self._silent.pop((role, index), None)
 
     def incarnation(self, role: str, index: int) -> str:
-        """Return the name that the process of this place was started by; it may have had others since."""
+        """Return the name that a place's process was started by; it may have had others since."""
         process = self._running.get((role, index))
         return process.incarnation if process is not None else ""
 
@@ -179,7 +179,10 @@ class Processes:
         self._core.save_soon()
 
     def lost(self, member: Member, why: str) -> None:
-        """End the leases of a member that is gone. Only a worker holds leases: the loss of server i moves no task of worker i."""
+        """End the leases of a member that is gone.
+
+        Only a worker holds leases: the loss of server i moves no task of worker i.
+        """
         if member.role != WORKER or self._core.ended:
             return
         fences = self._core.decide(Lost(member.incarnation))

@@ -153,7 +153,7 @@ def run(
 def _describe(
     settings: JobSettings, job_dir: Path, nursery: Nursery | None, checked: Path | None
 ) -> tuple[dict[str, Any] | None, int]:
-    """Return what is known of definition and data; or None and the exit code, where the user was told why."""
+    """Return what is known of definition and data; or None and the exit code: it was told why."""
     if nursery is not None:
         return describe(settings, job_dir, nursery)
     assert checked is not None
@@ -204,7 +204,7 @@ def _run(
         code = master.run(lambda report: home.start_runtime(report, server.address))
     except Fenced:
         raise  # there is another master: the job, its status and its journal are that one's
-    except BaseException:
+    except BaseException:  # however it ended, the last status is left; then it goes on up
         _leave_result(master, job_dir, scalars)
         raise
     else:

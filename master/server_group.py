@@ -6,36 +6,28 @@ the maps of addresses, and whatever was asked of servers of an older one is aske
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..common import faults
 from ..common.errors import JobError, PeerError, Unreachable, UsageError
 from ..durable.loop import Script
 from ..durable.schema import Json, dump, load
 from ..proto import master_pb2 as pb
-from .books import books_of
 from .core import RETRY_S, Core
-from .decisions import Doubt, Fenced, LeaseSome, Recovered
+from .decisions import Fenced, LeaseSome, Recovered
 from .meeting import Meeting
 from .membership import SERVER, WORKER, Member
 from .plan import Kind
+from .server_cuts import ServerCuts
 from .servers import NUM_SLOTS, Cut, Servers, Snapshot
-from .task import Fence, State, Task
+from .task import Fence, Task
 
 log = logging.getLogger(__name__)
 
-_CUT_HOLD_S = 2.0  # how long a cut may hold back pushes at first; doubled up to
-_LONGEST_CUT_HOLD_S = 16.0
 _MOST_TASKS = 32  # of one lease: half of what the books remember of a worker (task_queue.py)
-_NAMED = 5  # tasks in a message
-_TRIES = 2  # after so many what nobody works on is fenced,
-_TRIES_OF_A_LEASE = 4  # what somebody has leased, after half a minute, and
-_MOST_TRIES = 12  # this is the end, after three minutes
 
 
 @dataclass(frozen=True)
@@ -77,8 +69,7 @@ class ServerGroup:
         self._coverage: dict[int, pb.Coverage] = {}  # by shard
         self.newly_covered = False
         self._fences_sent: set[tuple[int, int]] = set()
-        self._taking_cut = False
-        self._cut_numbers = itertools.count(1)
+        self._cuts = ServerCuts(core, self)
         # Tasks that a checkpoint left in the midst come first: the order is that of its job.
         self._awaits_fences = bool(core.queue.fencing)
 
@@ -143,7 +134,7 @@ class ServerGroup:
     def settle(self) -> None:
         """Do what the state calls for: connect, make replacements ready, send fences, retire."""
         self.tend()
-        if self._taking_cut:
+        if self._cuts.busy:
             return  # its books need the tasks that the frozen ledgers name
         durable: list[int] = []
         if self.newly_covered:
@@ -270,116 +261,7 @@ class ServerGroup:
     # -- cuts
 
     def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        """One state of all shards, pinned on the servers of now, and the books of that very state.
-
-        Raises JobError where they cannot be brought to one.
-        """
-        core, queue = self._core, self._core.queue
-        yield from core.until(lambda: not self._taking_cut, lambda: "another cut of the servers")
-        self._taking_cut = True
-        hold_s, tries, told = _CUT_HOLD_S, 0, ""
-        try:
-            while True:
-                # Positions that a lost worker left uneven are only levelled by the next lease.
-                yield from core.until(
-                    lambda: not queue.uneven or self._nobody_levels,
-                    lambda: f"a worker to level {_named(queue.uneven_tasks)}",
-                )
-                if queue.uneven:
-                    raise JobError(
-                        "the servers do not stand at one state, and no worker is left to level "
-                        f"{_named(queue.uneven_tasks)}"
-                    )
-                version, done = self.version, queue.done_tasks
-                cut = yield from core.insist(lambda: self._try_to_take(hold_s))  # noqa: B023
-                if version != self.version:
-                    continue  # one that has pinned it may be gone
-                if cut is not None:
-                    if self._lacks_nothing(done, cut.applied):
-                        faults.point("master.cut", cut=cut.name)
-                        return cut, books_of(queue, cut.applied)
-                    yield from core.insist(lambda: self.shards.unpin(cut.name))  # noqa: B023
-                else:
-                    tries += 1
-                    told = self._resolve(tries, told)
-                hold_s = min(2 * hold_s, _LONGEST_CUT_HOLD_S)
-                yield from core.loop.sleep(1.0)
-        finally:
-            self._taking_cut = False
-
-    @property
-    def _nobody_levels(self) -> bool:
-        core = self._core
-        return core.status.state == "stopping" and not core.replicas.running(WORKER)
-
-    def _lacks_nothing(self, done: Sequence[int], applied: Mapping[int, int]) -> bool:
-        """The cut has all of these tasks, which were done when it began. Others come back.
-
-        A worker that is none of ours may have said that it has done what it has not pushed.
-        """
-        queue = self._core.queue
-        tasks = [queue.tasks[n] for n in done if n in queue.tasks]
-        lacking = [
-            t
-            for t in tasks
-            if t.kind == Kind.TRAIN
-            and t.state == State.DONE
-            and t.id >= queue.low_water
-            and applied.get(t.id, 0) < t.size
-        ]
-        for task in lacking:
-            at = applied.get(task.id, 0)
-            self._core.tell(
-                f"task {task.id} was reported as done, and the servers have {at} of its "
-                f"{task.size} records: it is leased again from there"
-            )
-            self._core.decide(Doubt(task.id, at))
-        return not lacking
-
-    def _resolve(self, tries: int, told: str) -> str:
-        """A cut was not reached: say what keeps it, and take that away in the end. What was told last.
-
-        What a living worker pushes right now differs for a moment. Whatever differs twice and is
-        nobody's, or after a while, is fenced, which levels it. Raises JobError where that is no use.
-        """
-        core, queue = self._core, self._core.queue
-        uneven = self.shards.uneven
-        held = {t.id: t.worker for t in queue.leased_tasks}
-        texts = []
-        for number, positions in uneven.items():
-            if number < queue.low_water:
-                continue  # retired: nobody can ask for it
-            where = ", ".join(f"{p} on server {shard}" for shard, p in enumerate(positions))
-            member = core.members.get(held.get(number, ""))
-            who = f", leased by worker {member.index}" if member else ""
-            text = f"task {number} stands at {where}{who}"
-            task = queue.find(number)
-            if task is None or max(positions) > task.size:
-                why = "which the master has not made" if task is None else f"of {task.size} records"
-                raise JobError(
-                    f"{text}: somebody who holds the job's token has pushed spans of a task {why}, so "
-                    "what the servers hold is not this job's alone. Start again from a checkpoint, "
-                    "and let foreign clients push only what they have leased (docs/protocol.md)"
-                )
-            texts.append(text)
-            if tries >= (_TRIES_OF_A_LEASE if number in held else _TRIES):
-                core.decide(Doubt(number, min(positions)))
-        if tries >= _MOST_TRIES:
-            raise JobError(
-                f"the servers could not be brought to one state in {tries} tries: "
-                f"{'; '.join(texts) or 'their pushes did not end'}"
-            )
-        text = "; ".join(texts)
-        if not text or text == told or tries < _TRIES:
-            return told
-        core.tell(f"a checkpoint or an evaluation waits for the servers to be level: {text}")
-        return text
-
-    def _try_to_take(self, hold_s: float) -> Cut | None:
-        """Try to take a cut, in the background, one at a time. A try that failed may have left its name pinned on
-        some shards, at a state that is old by now: each try has a name of its own."""
-        name = f"cut-{self._core.journal.epoch}-{next(self._cut_numbers)}"
-        return self.shards.take_cut(name, hold_s)
+        return (yield from self._cuts.take())
 
     def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
         return (yield from self.take_cut())
@@ -388,14 +270,7 @@ class ServerGroup:
         return (yield from self._core.insist(lambda: self.shards.version()))
 
     def flush(self) -> Script[None]:
-        """Sync mode: step with the pushes that wait; not while a cut is taken, which would have
-        the step on some shards and lack it on others."""
-        yield from self._core.until(lambda: not self._taking_cut, lambda: "a cut of the servers")
-        self._taking_cut = True
-        try:
-            self._core.version = yield from self._core.insist(lambda: self.shards.flush())
-        finally:
-            self._taking_cut = False
+        yield from self._cuts.flush()
 
     # -- workers, each of which trains by itself
 
@@ -429,10 +304,3 @@ class ServerGroup:
 
     def stand(self) -> None:
         """They stand where they are."""
-
-
-def _named(tasks: Sequence[Task]) -> str:
-    """A few of them, and where they stand, for a message."""
-    few = [f"task {t.id}, at {sorted({t.position, *t.boundaries})}" for t in tasks[:_NAMED]]
-    more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
-    return f"{'; '.join(few)}{more}"

@@ -33,13 +33,15 @@ REASONS = {
         "ahead.result()": "a pull, which ends within --server_wait_s",
         "push.result.result()": "a push, likewise",
     },
-    "worker/group/hybrid.py": {
+    "worker/group/pusher.py": {
         "self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)": (
             "its thread's exchanges and pushes end within their deadlines, or are its error"
         ),
+        "self._changed.wait_for(lambda: self._waiting or self._closed)": "a thread's next work",
+    },
+    "worker/group/row_exchange.py": {
         "ahead[1].result()": "a pull, which ends within --server_wait_s",
         "work.wait()": COLLECTIVE,
-        "self._changed.wait_for(lambda: self._waiting or self._closed)": "a thread's next work",
     },
     "worker/task_stream.py": {
         "self._changed.wait_for(lambda: len(self._items) < self._depth or self._closed or item.lease.void)": (
@@ -51,7 +53,7 @@ REASONS = {
     "runtime/nursery.py": {"adopted.wait()": "a thread that waits for the end of a process"},
     "runtime/local.py": {"child.wait()": "the same"},
     "launch/local.py": {"node.wait()": "the same"},
-    "worker/group/adaptive_batch.py": {"self._answer.result()": "it is done"},
+    "worker/group/follower.py": {"self._answer.result()": "it is done"},
     "worker/group/process_group.py": {
         "made.result()": "the end of the round, at the latest, settles it"
     },

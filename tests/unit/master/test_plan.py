@@ -11,7 +11,7 @@ from edl.common.errors import UsageError
 from edl.common.order import TaskOrder
 from edl.common.settings import JobSettings
 from edl.master.plan import Kind, Piece, Plan, check_same_plan, plan_of, split
-from edl.worker.batches import cuts
+from edl.worker.batches import split as spans_of
 
 PLAN = Plan(Kind.TRAIN, (("a", 10), ("b", 3)), 2, 2, num_epochs=3, seed=7, shuffle=True)
 
@@ -30,7 +30,8 @@ def pieces(plan: Plan) -> list[Piece]:
 
 def minibatches(plan: Plan, epoch: int) -> int:
     return sum(
-        len(list(cuts(start, end, plan.minibatch_size, ()))) for _, start, end in tasks(plan, epoch)
+        len(list(spans_of(start, end, plan.minibatch_size, ())))
+        for _, start, end in tasks(plan, epoch)
     )
 
 
@@ -39,7 +40,7 @@ def walked(plan: Plan, epoch: int, most: int) -> list[Piece]:
     ranks = TaskOrder(plan.seed, epoch, len(pieces(plan)), plan.shuffle)
     planned = []
     for source, start, end in (pieces(plan)[ranks.at(p)] for p in range(len(pieces(plan)))):
-        here = list(cuts(start, end, plan.minibatch_size, ()))[:most]
+        here = list(spans_of(start, end, plan.minibatch_size, ()))[:most]
         if here:
             planned.append((source, start, here[-1][1]))
         most -= len(here)
@@ -82,7 +83,7 @@ def test_what_is_computed_is_what_is_found_by_walking(
         pushes_per_step=pushes,
         first_id=first_id,
     )
-    full = sum(len(list(cuts(a, b, minibatch, ()))) for _, a, b in pieces(plan))
+    full = sum(len(list(spans_of(a, b, minibatch, ()))) for _, a, b in pieces(plan))
     epochs = 4 if plan.epochs is None else plan.epochs
     done = records = 0
     for epoch in range(epochs):
