@@ -39,6 +39,10 @@ REASONS = {
         ),
         "self._changed.wait_for(lambda: self._waiting or self._closed)": "a thread's next work",
     },
+    "worker/group/steps.py": {
+        "self._catch_up.wait()": "for exchanges and pushes that end within their deadlines"
+    },
+    "ps/prepare.py": {"each.result()": "it is done"},
     "worker/group/row_exchange.py": {
         "ahead[1].result()": "a pull, which ends within --server_wait_s",
         "work.wait()": COLLECTIVE,
