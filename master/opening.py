@@ -28,8 +28,9 @@ _BOOKS = {
     "epochs_opened": int,
     "tasks": [(int, int, int, int, [int])],
     "untouched": [(int, int)],
-    "quarantined": [(int, str, [int], str)],
+    "quarantined": list,
 }
+_QUARANTINE = (int, str, [int], str, int, int)  # the last two, kind and epoch, may be left out
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,9 @@ def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> Ta
     """The queue that goes on where the checkpoint's books end. Raises CheckpointError."""
     try:
         must_be({"untouched": [], **manifest.books}, _BOOKS, "books")
+        for number, row in enumerate(manifest.books["quarantined"]):
+            short = isinstance(row, list) and len(row) == 4
+            must_be(row, _QUARANTINE[:4] if short else _QUARANTINE, f"books.quarantined[{number}]")
         opened = manifest.books["epochs_opened"]
         if opened > (_MOST_EPOCHS if plan.epochs is None else plan.epochs):
             raise ValueError(f"{opened} epochs are open, of {plan.epochs}")

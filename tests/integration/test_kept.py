@@ -15,8 +15,8 @@ from tools import jobs
 from tools.servers import dense, table
 from tools.stage import edl, kill_jobs
 
-from edl.cli.jobs import Job, kill
 from edl.common import storage
+from edl.jobs.local import LocalJob, kill
 
 WAIT_S = 300.0  # tells a hang from a busy machine
 
@@ -115,7 +115,7 @@ def test_a_new_job_begins_from_the_parameters_of_a_checkpoint(kept, placed):
 @pytest.mark.parametrize("kept", all_kept("launch"))
 def test_a_launched_job_whose_nodes_are_gone_goes_on_with_another(kept, placed):
     home = placed(kept)
-    job, before = Job(home / JOB), Job(home / JOB).address()
+    job, before = LocalJob(home / JOB), LocalJob(home / JOB).address()
     (home / "finish").touch()  # at the end of the pass
     coordinator = subprocess.Popen(
         [sys.executable, "-m", "edl.launch", "--job-dir", job.folder], stdin=subprocess.DEVNULL

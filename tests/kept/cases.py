@@ -22,9 +22,9 @@ from kept.folders import HERE, JOB, ZOO, records
 from kept.gates import WAIT_S, Gates, Told
 from tools import jobs
 
-from edl.cli.jobs import Job, kill
 from edl.common.identity import Identity
 from edl.common.order import order
+from edl.jobs.local import LocalJob, kill
 from edl.master.plan import Kind, Plan
 
 COUNT, MINIBATCH = 128, 4  # records: 8 tasks of 4 minibatches
@@ -191,7 +191,7 @@ def launch() -> None:
         "--lease=4s",
     ]
     command = [sys.executable, "-m", "edl", "launch", *flags, "launched/counting.py", "."]
-    made, steps = Job(Path(JOB)), Path("steps")
+    made, steps = LocalJob(Path(JOB)), Path("steps")
     with open("launch.out", "wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
