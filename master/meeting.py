@@ -12,6 +12,7 @@ from pathlib import Path
 from ..common import faults
 from ..proto import master_pb2 as pb
 from .core import Core
+from .decisions import HandBack
 from .orders import Orders, written
 from .rounds import Farewell, Peer, Rounds
 from .standing import Standing
@@ -52,7 +53,11 @@ class Meeting:
         return self._rounds.newcomers
 
     def join(self, request: pb.JoinRequest) -> None:
-        """A worker wants to be in the next round."""
+        """Let a worker wait for the next round. What it did alone in the one before comes back: a
+        member's stream of tasks ends with its round."""
+        me = request.replica.incarnation
+        for task in self._core.queue.held_by(me):
+            self._core.decide(HandBack(me, task.id, task.attempt))
         peer = _peer_of(request)
         was = self._rounds.running
         self._rounds.join(peer, request.round, request.broken, self._core.clock.now())

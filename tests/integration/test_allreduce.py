@@ -179,6 +179,37 @@ def test_the_last_worker_leaves_its_state_to_the_next(tmp_path):
     assert [t for t in told if t.startswith(saved)], told
 
 
+def test_an_evaluation_goes_on_where_a_round_breaks_in_its_midst(tmp_path):
+    """One member dies while another has leased a part of the evaluation, too."""
+    struck = []
+
+    def decide(hit):
+        if hit.pid in struck or len(struck) == 2:
+            return CONTINUE
+        struck.append(hit.pid)
+        send(hit.pid, signal.SIGSTOP if len(struck) == 1 else signal.SIGKILL)
+        if len(struck) == 2:  # the survivor has stayed in the midst of its part
+            send(struck[0], signal.SIGCONT)
+        return CONTINUE
+
+    data = str(write_records(tmp_path / "records.npz", RECORDS))
+    with (
+        Controller(tmp_path / "faults", ("worker.evaluate",), decide) as controller,
+        job_of(
+            tmp_path / "job",
+            validation_data=data,
+            evaluation_steps=20,
+            envs={"EDL_FAULTS": controller.variable},
+        ) as job,
+    ):
+        assert job.wait(60) == 0, job.logs()
+
+    result = job.result()
+    assert 2 * RECORDS // MINIBATCH == result["version"]
+    assert 1 == result["restarts"]["preemptions"]
+    assert 96 == [e["version"] for e in result["evaluations"] if e["epoch"] == 1][-1]
+
+
 def test_evaluations_see_the_state_between_two_steps(tmp_path):
     data = str(write_records(tmp_path / "records.npz", RECORDS))
     with job_of(tmp_path / "job", num_workers=3, validation_data=data, evaluation_steps=20) as job:
