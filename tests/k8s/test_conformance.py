@@ -10,6 +10,7 @@ from tools.conformance import PROGRAMS, WAIT_S
 from edl.k8s import names, pods
 from edl.k8s.api import Api
 from edl.k8s.runtime import KubernetesRuntime
+from edl.runtime.base import Replica
 
 JOB = "any"
 
@@ -26,10 +27,8 @@ class PodKit:
             spec["containers"][0]["name"] = pods.CONTAINER
             return pods.replica(
                 {"metadata": about, "spec": spec},
+                Replica(role, index, incarnation),
                 job=JOB,
-                role=role,
-                index=index,
-                incarnation=incarnation,
                 arguments=arguments,
                 env=env,
                 owner=None,
