@@ -42,7 +42,7 @@ from edl.nn.model_spec import TableSpec
 from edl.ps.rows import work as shared_work
 from edl.ps.rows.memory import huge_pages
 from edl.ps.rows.optimizers import constants_of, make_rule, step
-from edl.ps.rows.passes import STRIDE, copy_row, prefetch_row
+from edl.ps.rows.passes import copy_row, prefetch_row
 from edl.ps.rows.table import Table
 
 BATCH = 100_000
@@ -120,7 +120,7 @@ class Filled:
     def _known(self) -> tuple[Callable[[Batch, Any], object], Callable[[Batch], object]]:
         """The limits: a gather, and a scatter, of known rows."""
         columns = self._table._rows
-        stride = int(columns.layout[STRIDE])
+        stride = int(columns.layout["stride"][0])
         memory, rule, constants = columns.memory, self._rule, self._rule.constants(LR)
         known = (BYTES_1D, INTEGER, INTS_1D_IN)
         gather = compiled(_gather_known(self._dim), *known, FLOATS_2D)

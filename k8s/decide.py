@@ -28,7 +28,7 @@ from ..common.errors import UsageError
 from ..common.identity import Identity
 from ..common.settings import JobSettings
 from . import job as edljob
-from . import job_status, masters, names, objects, observe, pods
+from . import job_status, masters, names, objects, observe, oom
 from .allowed import USUAL, Installed, NotAllowed
 from .api import NEWEST, Features, Object
 from .job import Wanted
@@ -368,11 +368,11 @@ class _Decision:
                 f"the master ended {memory.deaths} times in a row within {SOON_S:.0f} s of its start"
                 f"{self._last_words()}; the next one is made after a pause"
             )
-        elif (last := self._last_master()) is not None and pods.ran_out(last):
+        elif (last := self._last_master()) is not None and oom.ran_out(last):
             if living and observe.has_run(living[-1]) or self._told:
                 return
-            limit = pods.limit_of(last)
-            now = pods.limit_of(living[-1]) if living else ""
+            limit = oom.limit_of(last)
+            now = oom.limit_of(living[-1]) if living else ""
             self._note = (
                 f"the master ran out of memory ({limit or 'of its node'})"
                 f"{f'; this one has {now}' if now else '; another one comes'}"
@@ -394,8 +394,8 @@ class _Decision:
                 how = state.why or (
                     f"exit code {state.code}" if state.code >= 0 else f"signal {-state.code}"
                 )
-                if pods.ran_out(pod):
-                    limit = pods.limit_of(pod)
+                if oom.ran_out(pod):
+                    limit = oom.limit_of(pod)
                     how += f" ({limit}: give it more in spec.master.resources)" if limit else ""
                 return f", the last one with: {how}"
         return ""
@@ -412,7 +412,7 @@ class _Decision:
             template = json.loads(self._config["data"][objects.TEMPLATES])["master"]
         if ended:
             settings = wanted.settings if wanted is not None else self._begun()
-            template = pods.grown(template, ended[-1], pods.memory_cap(settings, template))
+            template = oom.grown(template, ended[-1], oom.memory_cap(settings, template))
         number = self._masters if self._memory.unmade is None else self._memory.unmade
         self._masters = max(self._masters, number + 1)
         name = names.object_name(self._name, "master", str(number))

@@ -20,7 +20,7 @@ from ..common import storage
 from ..common.errors import Fenced, PeerError, UsageError
 from ..common.settings import JobSettings
 from ..runtime.base import OnReport, Replica, Runtime
-from . import names, objects, pods
+from . import names, objects, oom, pods
 from .api import Api, ApiError, Object
 from .leadership import Leadership
 from .reflector import Change, Reflector
@@ -176,7 +176,7 @@ class Home:
         )
 
     def _cap(self, role: str, index: int) -> str:
-        return pods.memory_cap(self._settings, self._template(role, index))
+        return oom.memory_cap(self._settings, self._template(role, index))
 
     def _template(self, role: str, index: int) -> Object:
         if role == "server":

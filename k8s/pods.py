@@ -18,7 +18,7 @@ from ..common.errors import UsageError
 from ..common.identity import IDENTITY_VARIABLE, TOKEN_VARIABLE
 from ..common.settings import JobSettings
 from ..runtime.base import Replica
-from . import names, observe
+from . import names
 from .api import Object
 from .names import GRPC_PORT, HEALTH_PORT, METRICS_PORT
 
@@ -38,7 +38,6 @@ _SERVER_GRACE_S = 30
 _MASTER_GRACE_S = 60  # it hands everything back and writes a checkpoint
 _LOST_NODE_S = 10  # a node that does not answer for so long has lost its pods
 _WORDS = {"high": "edl-high", "low": "edl-low"}
-_OOM_FACTOR = 4
 _OF_JOB = ("job", "settings")  # volumes of a master that the check reads
 
 
@@ -181,57 +180,6 @@ def container_of(pod: Object) -> dict[str, Any]:
             found: dict[str, Any] = each
             return found
     raise UsageError(f"--cluster_spec: a container named {CONTAINER} is missing.")
-
-
-def memory_after_oom(pod: Object, cap: str) -> tuple[str, str]:
-    """(limit it had, what it gets now): "" where it has no limit, or has the most already."""
-    limit = limit_of(pod)
-    if not limit:
-        return "", ""
-    had, most = names.quantity(limit, "memory"), names.quantity(cap, "--oom_memory_cap")
-    grown = min(2 * had, most)
-    return limit, names.as_quantity(grown) if grown > had else ""
-
-
-def limit_of(pod: Object) -> str:
-    """The memory limit of the container that runs edl; "" where it has none."""
-    limits = (container_of(pod).get("resources") or {}).get("limits") or {}
-    return str(limits.get("memory", ""))
-
-
-def ran_out(pod: Object) -> bool:
-    """Return whether it ended for want of memory."""
-    state = observe.observe(pod)
-    return (
-        isinstance(state, observe.Ended) and state.code == observe.OUT_OF_MEMORY and bool(state.why)
-    )
-
-
-def grown(template: Object, last: Object, cap: str) -> Object:
-    """The template with the memory that the pod before had, and twice as much where that one ran out
-    of it; as it is where it has been changed since, or has no limit."""
-    said, had = limit_of(template), limit_of(last)
-    basis = (last["metadata"].get("annotations") or {}).get(names.MEMORY_ANNOTATION, had)
-    if not said or basis != said:
-        return template
-    more = memory_after_oom(last, cap)[1] if ran_out(last) else ""
-    memory = more or had
-    if memory == said:
-        return template
-    made = copy.deepcopy(template)
-    made["metadata"].setdefault("annotations", {})[names.MEMORY_ANNOTATION] = said
-    for container in (*made["spec"]["containers"], *made["spec"].get("initContainers", ())):
-        for part in ("requests", "limits"):
-            container.setdefault("resources", {}).setdefault(part, {})["memory"] = memory
-    return made
-
-
-def memory_cap(settings: JobSettings, template: Object) -> str:
-    """The most memory that a pod of this template may get."""
-    if settings.oom_memory_cap:
-        return settings.oom_memory_cap
-    limit = container_of(template).get("resources", {}).get("limits", {}).get("memory")
-    return names.as_quantity(_OOM_FACTOR * names.quantity(limit, "memory")) if limit else "0"
 
 
 def merged(base: Any, over: Any) -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ..common.errors import EdlError, PeerError, Unreachable
 from ..runtime.base import Exit, Note, OnReport, Replica, Running
-from . import names, observe, pods
+from . import names, observe, oom
 from .api import Api, ApiError, Object
 from .reflector import Change, Reflector
 
@@ -302,7 +302,7 @@ class KubernetesRuntime:
     def _ended(self, pod: _Pod, found: Object, ended: observe.Ended, gone: bool) -> None:
         if ended.code == observe.OUT_OF_MEMORY and ended.why:
             replica = pod.replica
-            limit, grown = pods.memory_after_oom(found, self._cap(replica.role, replica.index))
+            limit, grown = oom.memory_after_oom(found, self._cap(replica.role, replica.index))
             if grown:
                 self._memory[replica.role, replica.index] = grown
                 why = f"{ended.why} ({limit}); the next one gets {grown}"

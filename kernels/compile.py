@@ -156,6 +156,8 @@ def _digest(function: FunctionType) -> str:
             if isinstance(callee, FunctionType) and callee not in reached:
                 reached.add(callee)
                 open_ends.append(callee)
+            elif isinstance(value, np.dtype):
+                numbers.add(f"{name}={value.descr}")
             elif name and isinstance(value, (int, float, np.number)):
                 numbers.add(f"{name}={value}")
     files = {each.__code__.co_filename: each.__globals__ for each in reached}
@@ -189,6 +191,27 @@ def mixed(z):  # type: ignore[no-untyped-def]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+def record_at(kind: np.dtype[Any]) -> Any:
+    """For kernels: a function of an address, which returns the record that is there."""
+    record = numba.from_dtype(kind)
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def at(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            assert kind.itemsize == record.size
+            return builder.inttoptr(args[0], context.get_value_type(record))
+
+        return record(types.int64), codegen
+
+    return at
+
+
+def offset_of(kind: np.dtype[Any], field: str) -> int:
+    """Return how many bytes behind a record's address the field is; for atomics."""
+    assert kind.fields is not None
+    return int(kind.fields[field][1])
 
 
 def pointer(builder: Any, address: Any, kind: ir.Type) -> Any:
@@ -326,6 +349,39 @@ def acquire_integer(typingctx: Any, address: Any) -> Any:
         return builder.load_atomic(pointer(builder, args[0], ir.IntType(64)), "acquire", 8)
 
     return types.int64(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def read_integer(typingctx: Any, address: Any) -> Any:
+    """The int64 at `address`, read atomically, in no order with others."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(pointer(builder, args[0], _INT64), "monotonic", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def read_integer_last(typingctx: Any, address: Any) -> Any:
+    """The int64 at `address`, read atomically, after all that was read before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("acquire")
+        return builder.load_atomic(pointer(builder, args[0], _INT64), "monotonic", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def write_integer_first(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write the int64 at `address`, atomically, before all that is written after it, and after all
+    that was written before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.atomic_rmw("xchg", pointer(builder, args[0], _INT64), args[1], "seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
 
 
 def _load(kind: Any, llvm: ir.Type) -> Any:

@@ -1,7 +1,7 @@
 """int64 id -> row number: one open-addressed array that grows in place, a little at each insert.
 
 A bucket is a cache line of four entries: the ids, then for each the row number plus one (0: no
-entry) and the row's book (its updates so far, whether a push is at it, and whether it was written
+entry) and the row's tag (its updates so far, whether a push is at it, and whether it was written
 since a snapshot: ps/rows/passes.py). Within a line all four are compared at once, so that a lookup costs one cache miss and no mispredicted
 branch; an entry for which there is no room stands in the next bucket that has some.
 
@@ -20,7 +20,7 @@ Not thread-safe: `add` needs the table's exclusive lock, the others the shared o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -37,27 +37,41 @@ from ...kernels.compile import (
     inlined,
     intrinsic,
     load_integer,
+    offset_of,
     part,
     pointer,
     prefetch,
+    read_integer,
+    record_at,
     store_integer,
 )
 from .memory import Memory
 
 Ints = NDArray[np.int64]
 ENTRIES = 4  # of a bucket
-BUCKET_NBYTES = 64
-WORD = 32  # from an entry's id to its word: row number + 1, and in the upper half the book
-BOOK = WORD + 4
+BUCKET = np.dtype([("ids", np.int64, ENTRIES), ("words", np.int64, ENTRIES)])  # one cache line
+ENTRY_WORD = np.dtype([("row", np.uint32), ("tag", np.uint32)])  # row: its number + 1; 0: no entry
+INDEX = np.dtype(  # what kernels are told of an index
+    [
+        ("buckets", np.int64),  # the address of the first
+        ("old", np.int64),  # how many there were before the growth under way
+        ("new", np.int64),  # and how many there will be; the same where there is none
+        ("cursor", np.int64),  # buckets from here on have their entries where they will be; or 0
+        ("size", np.int64),  # ids
+    ]
+)
+index_at = record_at(INDEX)
+BUCKET_NBYTES = BUCKET.itemsize
+WORD = offset_of(BUCKET, "words")  # from an entry's id to its word
+TAG = WORD + offset_of(ENTRY_WORD, "tag")
 ROW = 0xFFFFFFFF
-COLOUR, OTHER = 2, 4  # of a book: written since this mark was made the current one
-STEPS = 3  # of a book: its bits from here on
+COLOUR, OTHER = 2, 4  # of a tag: written since this mark was made the current one
+STEPS = 3  # of a tag: its bits from here on
 MOST_STEPS = (1 << 32 - STEPS) - 1
 _RUN = 1 << 15  # buckets looked at in one go: a third of a millisecond
 _FIRST_BUCKETS = 256
 MANY = 8192  # rows at once: a restore, not a push
 AHEAD = 64  # ids whose buckets are being loaded while those before them are looked at
-OLD, NEW, CURSOR, SIZE = range(4)  # of `head`
 
 
 class Index:
@@ -68,45 +82,46 @@ class Index:
         # room for twice as many, and for a run of any length behind them
         buckets = 3 * most // ENTRIES + 2 * _FIRST_BUCKETS
         self._memory = Memory(BUCKET_NBYTES, buckets)
-        self.lines: Ints = self._memory.bytes.view(np.int64)
-        self.head = np.array([_FIRST_BUCKETS, _FIRST_BUCKETS, 0, 0], np.int64)
-        self._find, self._add, self._books, self._set_steps = (
-            compiled(function, INTS_1D, INTS_1D, INTS_1D_IN, INTS_1D)
-            for function in (_find, _add, _books, _set_steps)
+        first = self._memory.bytes.ctypes.data
+        self.record = np.array([(first, _FIRST_BUCKETS, _FIRST_BUCKETS, 0, 0)], INDEX)
+        self.address = int(self.record.ctypes.data)
+        self._find, self._add, self._tags, self._set_steps = (
+            compiled(function, INTEGER, INTS_1D_IN, INTS_1D)
+            for function in (_find, _add, _tags, _set_steps)
         )
-        self._collect = compiled(_collect, INTS_1D, INTS_1D, INTEGER, INTEGER, INTEGER)
+        self._collect = compiled(_collect, INTEGER, INTEGER, INTEGER, INTEGER)
 
     def __len__(self) -> int:
-        return int(self.head[SIZE])
+        return int(self.record["size"][0])
 
     @property
     def nbytes(self) -> int:
-        return BUCKET_NBYTES * int(self.head[NEW])
+        return BUCKET_NBYTES * int(self.record["new"][0])
 
     def find(self, ids: Ints) -> Ints:
         """Row numbers; -1 where unknown."""
         rows = np.empty(len(ids), np.int64)
-        self._find(self.lines, self.head, ids, rows)
+        self._find(self.address, ids, rows)
         return rows
 
     def add(self, ids: Ints) -> Ints:
         """Row numbers; an unknown id gets the next one, and no updates."""
         rows = np.empty(len(ids), np.int64)
-        self._add(self.lines, self.head, ids, rows)
-        if 100 * len(self) > 60 * ENTRIES * self.head[NEW]:  # soon it will grow, by a fifth
-            nbytes = BUCKET_NBYTES * (12 * int(self.head[NEW]) // 10 + len(ids))
+        self._add(self.address, ids, rows)
+        if 100 * len(self) > 60 * ENTRIES * self.record["new"][0]:  # soon it will grow, by a fifth
+            nbytes = BUCKET_NBYTES * (12 * int(self.record["new"][0]) // 10 + len(ids))
             self._memory.use(nbytes, ahead=False, wait=len(ids) > MANY)
         return rows
 
     def steps(self, ids: Ints) -> Ints:
         """The updates that the rows of these ids (known) have had."""
-        return self.books(ids) >> STEPS
+        return self.tags(ids) >> STEPS
 
-    def books(self, ids: Ints) -> Ints:
-        """The books of the rows of these ids (known)."""
-        books = np.empty(len(ids), np.int64)
-        self._books(self.lines, self.head, ids, books)
-        return books
+    def tags(self, ids: Ints) -> Ints:
+        """The tags of the rows of these ids (known)."""
+        tags = np.empty(len(ids), np.int64)
+        self._tags(self.address, ids, tags)
+        return tags
 
     def collect(self, start: int, mark: int) -> tuple[Ints, int]:
         """The rows marked in a run of buckets from `start`, in no order; where to go on.
@@ -114,12 +129,12 @@ class Index:
         The marks are taken away. 0: that was all. Begin at 0. Rows may come and be written between
         the runs, and nothing is left out. Needs the shared lock.
         """
-        rows, stop = self._collect(self.lines, self.head, start, _RUN, mark)
-        return rows, 0 if stop >= self.head[NEW] else stop
+        rows, stop = self._collect(self.address, start, _RUN, mark)
+        return rows, 0 if stop >= self.record["new"][0] else stop
 
     def set_steps(self, ids: Ints, steps: Ints) -> None:
         """As if the rows of these ids (known) had had so many updates."""
-        self._set_steps(self.lines, self.head, ids, steps.copy())
+        self._set_steps(self.address, ids, steps.copy())
 
 
 # -- Compiled by numba. Buckets are int64; an entry's address is that of its id.
@@ -148,15 +163,24 @@ def match(typingctx: Any, address: Any, id: Any) -> Any:
     return types.int64(types.int64, types.int64), codegen
 
 
+class Shape(NamedTuple):
+    """An INDEX in registers: `old` and `new` are uint64."""
+
+    buckets: Any
+    old: Any
+    new: Any
+    cursor: Any
+
+
 @inlined
-def home_of(id, old, new, cursor):  # type: ignore[no-untyped-def]
+def home_of(id, shape):  # type: ignore[no-untyped-def]
     """The bucket where to look for an id first."""
     h = np.uint64(id) * np.uint64(0x9E3779B97F4A7C15)
     h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     h ^= h >> np.uint64(32)
     # both, without a branch: while the array grows it would be guessed wrong half of the time
-    before, after = np.int64(high_product(h, old)), np.int64(high_product(h, new))
-    return before if before < cursor else after
+    before, after = np.int64(high_product(h, shape.old)), np.int64(high_product(h, shape.new))
+    return before if before < shape.cursor else after
 
 
 @inlined
@@ -175,7 +199,9 @@ def look(bucket, id):  # type: ignore[no-untyped-def]
     """`probe` in one bucket."""
     number = match(bucket, id)
     address = bucket + 8 * number
-    return load_integer(address + WORD) if number < ENTRIES else 0, address
+    # the row's number stays; the tag is changed meanwhile by `set_bit`, `release_word` (passes.py)
+    # and `clear_bits` (below)
+    return read_integer(address + WORD) if number < ENTRIES else 0, address
 
 
 @inlined
@@ -195,46 +221,47 @@ def put(address, id, word):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def shape_of(lines, head):  # type: ignore[no-untyped-def]
-    """The array's address, and what `home_of` needs."""
-    base = np.int64(lines.ctypes.data)
-    return base, np.uint64(head[OLD]), np.uint64(head[NEW]), head[CURSOR]
+def shape_of(index):  # type: ignore[no-untyped-def]
+    return Shape(index.buckets, np.uint64(index.old), np.uint64(index.new), index.cursor)
 
 
-def _find(lines, head, ids, rows):  # type: ignore[no-untyped-def]
-    base, old, new, cursor = shape_of(lines, head)
+def _find(index, ids, rows):  # type: ignore[no-untyped-def]
+    shape = shape_of(index_at(index))
+    base = shape.buckets
     for i in range(-AHEAD, len(ids)):
         if i + AHEAD < len(ids):
-            prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], old, new, cursor))
+            prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], shape))
         if i >= 0:
-            word, _ = probe(base, ids[i], home_of(ids[i], old, new, cursor))
+            word, _ = probe(base, ids[i], home_of(ids[i], shape))
             rows[i] = (word & ROW) - 1
 
 
-def _books(lines, head, ids, books):  # type: ignore[no-untyped-def]
-    base, old, new, cursor = shape_of(lines, head)
+def _tags(index, ids, tags):  # type: ignore[no-untyped-def]
+    shape = shape_of(index_at(index))
+    base = shape.buckets
     for i in range(-AHEAD, len(ids)):
         if i + AHEAD < len(ids):
-            prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], old, new, cursor))
+            prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], shape))
         if i >= 0:
-            word, _ = probe(base, ids[i], home_of(ids[i], old, new, cursor))
-            books[i] = np.int64(np.uint64(word) >> np.uint64(32))
+            word, _ = probe(base, ids[i], home_of(ids[i], shape))
+            tags[i] = np.int64(np.uint64(word) >> np.uint64(32))
 
 
-def _set_steps(lines, head, ids, steps):  # type: ignore[no-untyped-def]
-    base, old, new, cursor = shape_of(lines, head)
+def _set_steps(index, ids, steps):  # type: ignore[no-untyped-def]
+    shape = shape_of(index_at(index))
+    base = shape.buckets
     for i in range(-AHEAD, len(ids)):
         if i + AHEAD < len(ids):
-            prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], old, new, cursor))
+            prefetch(base + BUCKET_NBYTES * home_of(ids[i + AHEAD], shape))
         if i >= 0:
-            word, address = probe(base, ids[i], home_of(ids[i], old, new, cursor))
+            word, address = probe(base, ids[i], home_of(ids[i], shape))
             store_integer(address + WORD, (word & ROW) | (min(steps[i], MOST_STEPS) << 32 + STEPS))
 
 
-def _collect(lines, head, start, count, mark):  # type: ignore[no-untyped-def]
+def _collect(index, start, count, mark):  # type: ignore[no-untyped-def]
     """Runs end behind a bucket that is not full. So whatever stands above has its home above, and
     while growth may move it, it does not come below."""
-    base, _, _, _ = shape_of(lines, head)
+    base = index_at(index).buckets
     stop = start + count
     while is_full(base + BUCKET_NBYTES * (stop - 1)):
         stop += 1
@@ -242,51 +269,54 @@ def _collect(lines, head, start, count, mark):  # type: ignore[no-untyped-def]
     for bucket in range(start, stop):
         address = base + BUCKET_NBYTES * bucket
         for place in range(address, address + WORD, 8):
-            word = load_integer(place + WORD)
+            word = read_integer(place + WORD)  # beside `set_bit` and `release_word` (passes.py)
             if (word >> 32) & mark != 0:
-                clear_bits(place + BOOK, np.uint32(mark))
+                clear_bits(place + TAG, np.uint32(mark))
                 rows[n] = (word & ROW) - 1
                 n += 1
     return rows[:n], stop
 
 
-def _add(lines, head, ids, rows):  # type: ignore[no-untyped-def]
+def _add(address, ids, rows):  # type: ignore[no-untyped-def]
+    index = index_at(address)
+    base = index.buckets
     for start in range(0, len(ids), AHEAD):
         stop = min(start + AHEAD, len(ids))
-        _make_room(lines, head, stop - start)
-        base, old, new, cursor = shape_of(lines, head)
+        _make_room(index, stop - start)
+        shape = shape_of(index)
         for i in range(start, stop):
-            prefetch(base + BUCKET_NBYTES * home_of(ids[i], old, new, cursor))
+            prefetch(base + BUCKET_NBYTES * home_of(ids[i], shape))
         for i in range(start, stop):
-            home = home_of(ids[i], old, new, cursor)
+            home = home_of(ids[i], shape)
             word, _ = probe(base, ids[i], home)
             if word == 0:
-                head[SIZE] += 1
-                word = head[SIZE]
+                index.size += 1
+                word = index.size
                 put(base + BUCKET_NBYTES * home, ids[i], word)
             rows[i] = (word & ROW) - 1
 
 
 @part
-def _make_room(lines, head, count):  # type: ignore[no-untyped-def]
+def _make_room(index, count):  # type: ignore[no-untyped-def]
     """Before up to `count` ids come: begin to grow where they take the load above 0.65, and move
     on with a growth that has begun, so fast that it ends before the next has to begin."""
-    base = np.int64(lines.ctypes.data)
-    if head[CURSOR] == 0 and 100 * (head[SIZE] + count) > 65 * ENTRIES * head[NEW]:
-        head[NEW] = 12 * head[OLD] // 10 + count
-        end = head[OLD]
+    base = index.buckets
+    if index.cursor == 0 and 100 * (index.size + count) > 65 * ENTRIES * index.new:
+        index.new = 12 * index.old // 10 + count
+        end = index.old
         while is_full(base + BUCKET_NBYTES * (end - 1)):
             end += 1
-        head[CURSOR] = end
-    if head[CURSOR] != 0:
-        _move(base, head, 4 * count)
+        index.cursor = end
+    if index.cursor != 0:
+        _move(index, 4 * count)
 
 
 @part
-def _move(base, head, count):  # type: ignore[no-untyped-def]
+def _move(index, count):  # type: ignore[no-untyped-def]
     """Take the cursor down by `count` buckets or a few more; to 0 where the growth is over."""
-    new = np.uint64(head[NEW])
-    top, bottom = head[CURSOR], max(head[CURSOR] - count, 0)
+    base, new = index.buckets, np.uint64(index.new)
+    then = Shape(base, new, new, 0)
+    top, bottom = index.cursor, max(index.cursor - count, 0)
     while bottom > 0 and is_full(base + BUCKET_NBYTES * (bottom - 1)):
         bottom -= 1
     while is_full(base + BUCKET_NBYTES * (top - 1)):  # it may have run over since
@@ -304,8 +334,8 @@ def _move(base, head, count):  # type: ignore[no-untyped-def]
             store_integer(address + WORD, 0)
             n += 2
     for i in range(0, n, 2):
-        home = home_of(taken[i], new, new, 0)
+        home = home_of(taken[i], then)
         put(base + BUCKET_NBYTES * home, taken[i], taken[i + 1])
-    head[CURSOR] = bottom
+    index.cursor = bottom
     if bottom == 0:
-        head[OLD] = head[NEW]
+        index.old = index.new

@@ -16,21 +16,21 @@ takes 1.05 to 1.15 times the time: their addresses are not known yet, and a core
 what waits.) Each rule has an `apply` of its own, and each width of a few whole lanes of float32,
 which are constants there, has both: no loops and no choices.
 
-Several threads may apply at once. The lowest bit of a row's book says that one is at it: a row that
+Several threads may apply at once. The lowest bit of a row's tag says that one is at it: a row that
 is taken is passed over and listed, and the caller comes back for it, so that nobody
 waits while he holds a row, and no update is lost.
 
 The next two bits mark what has been written since a snapshot. There are two, so that a snapshot can
 begin by making the other one current: the rows of the one before are then collected while pushes go
 on. An update sets the current mark and takes the other away: a row that has still to be collected
-is kept by the snapshot's pin first, with its book (ps/rows/table.py).
+is kept by the snapshot's pin first, with its tag (ps/rows/table.py).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -41,6 +41,7 @@ from ...kernels.compile import (
     FLOATS_1D,
     FLOATS_2D,
     FLOATS_2D_IN,
+    INTEGER,
     INTS_1D,
     INTS_1D_IN,
     compiled,
@@ -48,6 +49,7 @@ from ...kernels.compile import (
     load_integer,
     load_word,
     prefetch,
+    record_at,
     release_word,
     set_bit,
 )
@@ -56,16 +58,17 @@ from ...nn.model_spec import TableSpec
 from .halves import FLOAT32, KINDS, narrow, widen
 from .index import (
     AHEAD,
-    BOOK,
     BUCKET_NBYTES,
     COLOUR,
     MANY,
     OTHER,
     ROW,
     STEPS,
+    TAG,
     Index,
     Ints,
     home_of,
+    index_at,
     look,
     probe,
     shape_of,
@@ -88,9 +91,22 @@ _MOST_FROZEN = 128  # floats of a row for which there are kernels of their own
 _BITS_2D = types.Array(types.uint16, 2, "C")
 Weights = NDArray[np.float32] | NDArray[np.uint16]
 _STEP = 1 << STEPS
-_MOST = -_STEP & 0xFFFFFFFF  # a book of as many steps as can be
-# of `layout`
-STRIDE, NBYTES, WEIGHT_NBYTES, STATE, DIM, KIND, STOCHASTIC, LAG, MARK = range(9)
+_MOST = -_STEP & 0xFFFFFFFF  # a tag of as many steps as can be
+LAYOUT = np.dtype(  # what kernels are told of rows
+    [
+        ("rows", np.int64),  # the address of the first
+        ("stride", np.int64),  # bytes from one to the next
+        ("nbytes", np.int64),  # of one
+        ("weight_nbytes", np.int64),
+        ("state", np.int64),  # bytes from a row to its first state
+        ("dim", np.int64),
+        ("kind", np.int64),  # of the weights (halves.py)
+        ("stochastic", np.int64),  # whether weights of 16 bits are rounded at random
+        ("lag", np.int64),  # so many rows are asked for before they are updated
+        ("mark", np.int64),  # what an update leaves in the tag
+    ]
+)
+_layout_at = record_at(LAYOUT)
 
 
 class Rows:
@@ -106,11 +122,12 @@ class Rows:
         stride = _stride(nbytes)
         lag = max(4, min(_PUSH_AHEAD, _PUSH_AHEAD_NBYTES // nbytes))
         random = spec.rounding == "stochastic"
-        self.layout = np.array(
-            [stride, nbytes, weight_nbytes, state, spec.dim, kind, random, lag, COLOUR], np.int64
-        )
         self._memory = Memory(stride, min(_MOST_ROWS, physical_nbytes() // stride))
         self.memory = self._memory.bytes
+        first = self.memory.ctypes.data
+        sizes = (stride, nbytes, weight_nbytes, state, spec.dim)
+        self.layout = np.array([(first, *sizes, kind, random, lag, COLOUR)], LAYOUT)
+        self._address = int(self.layout.ctypes.data)
         self.most = len(self.memory) // stride
         self._id_memory = Memory(8, self.most)
         self.ids: Ints = self._id_memory.bytes.view(np.int64)
@@ -118,19 +135,18 @@ class Rows:
         self.raw: NDArray[np.void] = np.ndarray(self.most, f"V{nbytes}", self.memory, 0, stride)
         self._item, self._num_states, self._by_step = item, num_states, rule.by_step
         self.weight, self.state = self.views(self.raw)
-        table = (INTS_1D, INTS_1D, INTS_1D, BYTES_1D)
         weights = FLOATS_2D if kind == FLOAT32 else _BITS_2D
         usual = kind == FLOAT32 and spec.dim % WIDTH == 0 and spec.dim <= _MOST_FROZEN
         gather = _gather_of(weight_nbytes if usual else 0)
-        self._gather = compiled(gather, *table, INTS_1D_IN, weights, INTS_1D)
+        self._gather = compiled(gather, INTEGER, INTEGER, INTS_1D_IN, weights, INTS_1D)
         push = (INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D, INTS_1D)
         apply = _apply_of(rule.kind, num_states, spec.dim if usual else 0)
-        self._apply = compiled(apply, *table, *push)
-        self._copy = compiled(_copy, BYTES_1D, INTS_1D, INTS_1D, INTS_1D_IN, INTS_1D, BYTES_1D)
+        self._apply = compiled(apply, INTEGER, INTEGER, *push)
+        self._copy = compiled(_copy, INTEGER, INTS_1D, INTS_1D_IN, INTS_1D, BYTES_1D)
 
     def views(self, raw: NDArray[np.void]) -> tuple[Weights, list[Floats]]:
         """The weight and each state in rows like those of `raw`, each [n, dim]."""
-        at, dim = int(self.layout[STATE]), int(self.layout[DIM])
+        at, dim = int(self.layout["state"][0]), int(self.layout["dim"][0])
         offsets = [at + 4 * dim * k for k in range(self._num_states)]
         parts = [(self._item, (dim,)), *[(np.float32, (dim,))] * self._num_states]
         names = [str(k) for k in range(len(parts))]
@@ -151,7 +167,7 @@ class Rows:
     @property
     def nbytes(self) -> int:
         """Memory in use, by rows, ids and index."""
-        return len(self) * (int(self.layout[STRIDE]) + 8) + self.index.nbytes
+        return len(self) * (int(self.layout["stride"][0]) + 8) + self.index.nbytes
 
     def check_room(self, count: int) -> None:
         """MemoryError where `count` more rows may not have room."""
@@ -162,7 +178,7 @@ class Rows:
         """New rows, whose ids are unique and unknown, of no updates."""
         self.check_room(len(ids))
         new, many = slice(len(self), len(self) + len(ids)), len(ids) > MANY
-        self._memory.use(new.stop * int(self.layout[STRIDE]), wait=many)
+        self._memory.use(new.stop * int(self.layout["stride"][0]), wait=many)
         self._id_memory.use(new.stop * 8, wait=many)
         self.ids[new], self.weight[new] = ids, weight
         for mine, theirs in zip(self.state, state, strict=True):
@@ -171,19 +187,18 @@ class Rows:
 
     def change_mark(self) -> int:
         """Updates from now on leave another mark; the one so far. No update may be under way."""
-        before = int(self.layout[MARK])
-        self.layout[MARK] = OTHER if before == COLOUR else COLOUR
+        before = int(self.layout["mark"][0])
+        self.layout["mark"] = OTHER if before == COLOUR else COLOUR
         return before
 
     def copy(self, numbers: Ints, ids: Ints, raw: NDArray[np.void]) -> None:
         """The rows of these numbers, and their ids, into arrays of the same length."""
-        self._copy(self.memory, self.layout, self.ids, numbers, ids, raw.view(np.uint8))
+        self._copy(self._address, self.ids, numbers, ids, raw.view(np.uint8))
 
     def gather(self, ids: Ints, out: Weights) -> Ints:
         """The weights of `ids` into out[n, dim]; the places of those that are unknown."""
         unknown = np.empty(len(ids), np.int64)
-        index = self.index
-        count = self._gather(index.lines, index.head, self.layout, self.memory, ids, out, unknown)
+        count = self._gather(self.index.address, self._address, ids, out, unknown)
         return unknown[:count]
 
     def apply(self, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
@@ -208,17 +223,8 @@ class Rows:
     def _apply_some(self, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
         """`apply`, by this thread."""
         left = np.empty(len(ids), np.int64)
-        index = self.index
         unknown, busy = self._apply(
-            index.lines,
-            index.head,
-            self.layout,
-            self.memory,
-            ids,
-            grads,
-            constants,
-            self._by_step,
-            left,
+            self.index.address, self._address, ids, grads, constants, self._by_step, left
         )
         return left[:unknown], left[len(left) - busy :]
 
@@ -243,9 +249,9 @@ def _stride(nbytes: int) -> int:
 
 
 @inlined
-def row_at(word, first, stride):  # type: ignore[no-untyped-def]
+def row_at(word, layout):  # type: ignore[no-untyped-def]
     """The address of the row of an index entry's word (not 0)."""
-    return first + ((word & ROW) - 1) * stride
+    return layout.rows + ((word & ROW) - 1) * layout.stride
 
 
 @inlined
@@ -273,16 +279,22 @@ def copy_row(source, target, nbytes):  # type: ignore[no-untyped-def]
                 copy_2(source + at, target + at)
 
 
+class Place(NamedTuple):
+    """Two numbers of a LAYOUT, in registers."""
+
+    rows: Any
+    stride: Any
+
+
 @inlined
-def gather_rows(  # type: ignore[no-untyped-def]
-    base, old, new, cursor, first, stride, nbytes, asked, n, target, rows, homes, unknown
-):
-    """Copy the weights of the n ids at `asked`, `nbytes` each, to `target`. Into `unknown` int64[n]
-    go the places of those that are not there, and how many is returned. `rows` int64[min(n, TILE)]
-    and `homes` int64[AHEAD] are memory to work in."""
+def gather_rows(shape, place, nbytes, asked, n, target, unknown):  # type: ignore[no-untyped-def]
+    """Copy the weights of the n ids at the address `asked`, `nbytes` each, to `target`. Into
+    `unknown` int64[n] go the places of those that are not there, and how many is returned."""
+    base = shape.buckets
+    rows, homes = np.empty(min(n, TILE), np.int64), np.empty(AHEAD, np.int64)
     unknowns = 0
     for i in range(min(n, AHEAD)):
-        homes[i] = home_of(load_integer(asked + 8 * i), old, new, cursor)
+        homes[i] = home_of(load_integer(asked + 8 * i), shape)
         prefetch(base + BUCKET_NBYTES * homes[i])
     for start in range(0, n, TILE):
         stop = min(start + TILE, n)
@@ -290,12 +302,12 @@ def gather_rows(  # type: ignore[no-untyped-def]
         for i in range(start, stop):
             home = homes[i & (AHEAD - 1)]
             if i + AHEAD < n:
-                later = home_of(load_integer(asked + 8 * (i + AHEAD)), old, new, cursor)
+                later = home_of(load_integer(asked + 8 * (i + AHEAD)), shape)
                 prefetch(base + BUCKET_NBYTES * later)
                 homes[i & (AHEAD - 1)] = later
             word, _ = look(base + BUCKET_NBYTES * home, load_integer(asked + 8 * i))
             # without a branch, which would be guessed wrong: one of some 16 is not at home
-            rows[i - start] = row_at(word, first, stride) if word != 0 else home
+            rows[i - start] = row_at(word, place) if word != 0 else home
             unknown[end] = i
             end += word == 0
         for k in range(late - _COPY_AHEAD, end):
@@ -304,7 +316,7 @@ def gather_rows(  # type: ignore[no-untyped-def]
             if k >= late:
                 i = unknown[k]
                 word, _ = probe(base, load_integer(asked + 8 * i), rows[i - start])
-                rows[i - start] = row_at(word, first, stride) if word != 0 else 0
+                rows[i - start] = row_at(word, place) if word != 0 else 0
                 unknown[unknowns] = i
                 unknowns += word == 0
         for i in range(min(_COPY_AHEAD, stop - start)):
@@ -319,26 +331,23 @@ def gather_rows(  # type: ignore[no-untyped-def]
 
 
 @functools.cache
-def _gather_of(frozen: int) -> Any:
+def _gather_of(frozen_nbytes: int) -> Any:
     """The kernel of `gather` for weights of so many bytes; 0: for any."""
 
-    def gather(lines, head, layout, memory, ids, out, unknown):  # type: ignore[no-untyped-def]
-        base, old, new, cursor = shape_of(lines, head)
-        stride, nbytes = layout[STRIDE], frozen if frozen > 0 else layout[WEIGHT_NBYTES]
-        first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
-        n = len(ids)
-        rows, homes = np.empty(min(n, TILE), np.int64), np.empty(AHEAD, np.int64)
-        asked = np.int64(ids.ctypes.data)
-        return gather_rows(
-            base, old, new, cursor, first, stride, nbytes, asked, n, target, rows, homes, unknown
-        )
+    def gather(index, layout_address, ids, out, unknown):  # type: ignore[no-untyped-def]
+        layout = _layout_at(layout_address)
+        nbytes = frozen_nbytes if frozen_nbytes > 0 else layout.weight_nbytes
+        asked, target = np.int64(ids.ctypes.data), np.int64(out.ctypes.data)
+        shape, place = shape_of(index_at(index)), Place(layout.rows, layout.stride)
+        return gather_rows(shape, place, nbytes, asked, len(ids), target, unknown)
 
     return gather
 
 
-def _copy(memory, layout, ids, numbers, out_ids, out):  # type: ignore[no-untyped-def]
-    stride, nbytes, n = layout[STRIDE], layout[NBYTES], len(numbers)
-    first, target = np.int64(memory.ctypes.data), np.int64(out.ctypes.data)
+def _copy(layout_address, ids, numbers, out_ids, out):  # type: ignore[no-untyped-def]
+    layout = _layout_at(layout_address)
+    first, stride, nbytes = layout.rows, layout.stride, layout.nbytes
+    n, target = len(numbers), np.int64(out.ctypes.data)
     for i in range(-_COPY_AHEAD, n):
         if i + _COPY_AHEAD < n:
             prefetch_row(first + numbers[i + _COPY_AHEAD] * stride, nbytes)
@@ -363,61 +372,57 @@ def _place(rows, places, target):  # type: ignore[no-untyped-def]
 def _apply_of(rule: int, states: int, floats: int) -> Any:
     """The kernel of `apply` for a rule, and rows of so many float32; 0: for any rows."""
 
-    def apply(lines, head, layout, memory, ids, grads, constants, by_step, left):  # type: ignore[no-untyped-def]
-        base, old, new, cursor = shape_of(lines, head)
-        stride, lag = layout[STRIDE], layout[LAG]
-        nbytes = 4 * floats * (1 + states) if floats > 0 else layout[NBYTES]
-        dim = floats if floats > 0 else layout[DIM]
-        state = 4 * floats if floats > 0 else layout[STATE]
-        kind = FLOAT32 if floats > 0 else layout[KIND]
-        stochastic, mark = layout[STOCHASTIC] != 0, np.uint32(layout[MARK])
-        first, source = np.int64(memory.ctypes.data), np.int64(grads.ctypes.data)
-        k = constants_of(constants)
+    def apply(index, layout_address, ids, grads, constants, by_step, left):  # type: ignore[no-untyped-def]
+        shape, layout = shape_of(index_at(index)), _layout_at(layout_address)
+        place = Place(layout.rows, layout.stride)
+        nbytes = 4 * floats * (1 + states) if floats > 0 else layout.nbytes
+        dim = floats if floats > 0 else layout.dim
+        state = 4 * floats if floats > 0 else layout.state
+        kind = FLOAT32 if floats > 0 else layout.kind
+        stochastic, mark = layout.stochastic != 0, np.uint32(layout.mark)
+        source, k = np.int64(grads.ctypes.data), constants_of(constants)
         homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
-        books = np.empty(_RING, np.int64)
+        tags = np.empty(_RING, np.int64)
         wide = np.empty(dim if kind != FLOAT32 else 0, np.float32)
-        n, unknown, busy = len(ids), 0, 0
-        find = lag + _FOUND_AHEAD
+        n, unknown, busy, find = len(ids), 0, 0, layout.lag + _FOUND_AHEAD
         for i in range(-2 * find, n):
             if i >= 0:
-                row, address = rows[i & (_RING - 1)], books[i & (_RING - 1)]
+                row, address = rows[i & (_RING - 1)], tags[i & (_RING - 1)]
+                # another thread's `set_bit` of this tag fails until our `release_word`
                 if row != 0 and set_bit(address):
-                    book = load_word(address) & np.uint32(_MOST)
-                    steps = np.int64(book >> np.uint32(STEPS))
+                    tag = load_word(address) & np.uint32(_MOST)
+                    steps = np.int64(tag >> np.uint32(STEPS))
                     line = min(steps, len(by_step) - 1)
                     x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
-                    weight, a = row, row + state
+                    weight, a, b, c = row, row + state, row + state + 4 * dim, row + state + 8 * dim
                     if kind != FLOAT32:
                         weight = np.int64(wide.ctypes.data)
                         widen(row, weight, dim, kind)
-                    b, c = a + 4 * dim, a + 8 * dim
                     # the only call, so that LLVM puts it in place here
                     step(rule, dim, weight, a, b, c, g, k, x, y)  # type: ignore[no-untyped-call]
                     if kind != FLOAT32:
                         narrow(weight, row, dim, kind, stochastic, ids[i], steps)
-                    if book < np.uint32(_MOST):
-                        book += np.uint32(_STEP)
-                    release_word(address, book | mark)
+                    if tag < np.uint32(_MOST):
+                        tag += np.uint32(_STEP)
+                    release_word(address, tag | mark)
                 elif row != 0:
                     busy += 1
                     left[n - busy] = i
-            j = i + lag
-            if 0 <= j < n:
-                row = rows[j & (_RING - 1)]
-                if row != 0:
-                    prefetch_row(row, nbytes)
+            j = i + find - _FOUND_AHEAD
+            if 0 <= j < n and rows[j & (_RING - 1)] != 0:
+                prefetch_row(rows[j & (_RING - 1)], nbytes)
             j = i + find
             if 0 <= j < n:
-                word, address = probe(base, ids[j], homes[j & (_RING - 1)])
-                row = row_at(word, first, stride) if word != 0 else 0
+                word, address = probe(shape.buckets, ids[j], homes[j & (_RING - 1)])
                 if word == 0:
                     left[unknown] = j
                     unknown += 1
-                rows[j & (_RING - 1)], books[j & (_RING - 1)] = row, address + BOOK
+                rows[j & (_RING - 1)] = row_at(word, place) if word != 0 else 0
+                tags[j & (_RING - 1)] = address + TAG
             j = i + 2 * find
             if j < n:
-                home = home_of(ids[j], old, new, cursor)
-                prefetch(base + BUCKET_NBYTES * home)
+                home = home_of(ids[j], shape)
+                prefetch(shape.buckets + BUCKET_NBYTES * home)
                 homes[j & (_RING - 1)] = home
         return unknown, busy
 

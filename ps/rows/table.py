@@ -12,7 +12,7 @@ Pins (copy on write, row by row): a pin remembers how many rows there were; befo
 for the first time after it, the row's old content is kept with the pin. So a pin costs four bytes a
 row, lazily, and a copy of each row that is then written, and several pins may be open.
 
-A recovery snapshot pins too, and the pin begins a new round of marks (ps/rows/passes.py). `touched` then
+A recovery snapshot pins too, and the pin begins a new generation of marks (ps/rows/passes.py). `touched` then
 tells which rows were written between its pin and the one before: those that still have the old mark
 and those that the pin had to keep while they had it.
 """
@@ -207,18 +207,18 @@ class Table:
     def rows(self, cut: str, numbers: Ints) -> RowBlock:
         """The rows of these numbers as they were when `cut` was pinned."""
         rows, n = self._rows, len(numbers)
-        ids, books, raw = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, rows.raw.dtype)
+        ids, tags, raw = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, rows.raw.dtype)
         for start in range(0, n, _RUN):
             piece = slice(start, start + _RUN)
             with self._lock:
                 pin = self._pins[cut]
                 rows.copy(numbers[piece], ids[piece], raw[piece])
-                books[piece] = rows.index.books(ids[piece])
+                tags[piece] = rows.index.tags(ids[piece])
                 where, number = pin.kept_at(numbers[piece])
-                raw[piece][where], books[piece][where] = pin.raw[number], pin.books[number]
+                raw[piece][where], tags[piece][where] = pin.raw[number], pin.tags[number]
         weight, state = rows.views(raw)
         copies = tuple(np.ascontiguousarray(values) for values in state)
-        return RowBlock(ids, weight.copy(), copies, books >> STEPS)
+        return RowBlock(ids, weight.copy(), copies, tags >> STEPS)
 
     def touched(self, cut: str) -> Ints:
         """The numbers of the rows written between the two last pins with a mark, of which `cut` is
@@ -243,7 +243,7 @@ class _Pin:
         self.size, self.mark = size, mark
         self._memory = Memory(rows.raw.dtype.itemsize, max(size, 1))
         self.raw: NDArray[np.void] = np.ndarray(size, rows.raw.dtype, self._memory.bytes)
-        self.books: Ints = np.empty(size, np.int64)
+        self.tags: Ints = np.empty(size, np.int64)
         self._numbers: Ints = np.empty(size, np.int64)
         self._count = 0
         self._kept = np.zeros(size, np.uint32)  # row -> number among the kept, plus one
@@ -260,14 +260,14 @@ class _Pin:
             return
         kept = slice(self._count, self._count + len(new))
         rows.copy(numbers[new], np.empty(len(new), np.int64), self.raw[kept])
-        self.books[kept] = rows.index.books(ids[new])
+        self.tags[kept] = rows.index.tags(ids[new])
         self._numbers[kept] = numbers[new]
         self._kept[numbers[new]] = np.arange(kept.start + 1, kept.stop + 1)
         self._count = kept.stop
 
     def kept_marked(self) -> Ints:
         """The rows that had the mark when they were kept."""
-        marked: NDArray[np.bool_] = self.books[: self._count] & self.mark != 0
+        marked: NDArray[np.bool_] = self.tags[: self._count] & self.mark != 0
         return self._numbers[: self._count][marked]
 
     def kept_at(self, rows: Ints | slice) -> tuple[Ints, Ints]:

@@ -21,9 +21,47 @@ from ...common.errors import EdlError
 
 MAGIC = 0x504C4445  # "EDLP"
 PROTOCOL = 2
-HEAD = struct.Struct("<IBBHIIIiQqqqqqII")
+HEAD_DTYPE = np.dtype(  # what its fields mean, says `Head`
+    [
+        ("magic", "<u4"),
+        ("protocol", "<u1"),
+        ("op", "<u1"),
+        ("flags", "<u2"),
+        ("code", "<u4"),
+        ("timeout_ms", "<u4"),
+        ("descriptors_nbytes", "<u4"),
+        ("attempt", "<i4"),
+        ("body_nbytes", "<u8"),
+        ("task", "<i8"),
+        ("start", "<i8"),
+        ("end", "<i8"),
+        ("version", "<i8"),
+        ("known", "<i8"),
+        ("body_region", "<u4"),
+        ("reply_region", "<u4"),
+    ]
+)
+ARRAY_DTYPE = np.dtype(
+    [
+        ("kind", "<u1"),
+        ("wire", "<u1"),
+        ("name_nbytes", "<u2"),
+        ("number", "<u4"),
+        ("count", "<u8"),
+    ]
+)
+_CODES = {"u1": "B", "u2": "H", "u4": "I", "i4": "i", "u8": "Q", "i8": "q"}
+
+
+def _packer(kind: np.dtype[Any]) -> struct.Struct:
+    """The same bytes for Python, which packs and unpacks them faster than numpy."""
+    assert kind.fields is not None
+    return struct.Struct("<" + "".join(_CODES[kind[name].str[1:]] for name in kind.fields))
+
+
+HEAD = _packer(HEAD_DTYPE)
 HEAD_NBYTES = HEAD.size
-_ARRAY = struct.Struct("<BBHIQ")
+_ARRAY = _packer(ARRAY_DTYPE)
 ARRAY_NBYTES = _ARRAY.size
 ALIGN = 16  # bytes: a power of two
 

@@ -27,12 +27,14 @@ from numpy.typing import NDArray
 from ...kernels.compile import (
     INTEGER,
     INTS_1D,
+    acquire_integer,
     compare_and_swap,
     compiled,
     fetch_add,
     inlined,
     load_integer,
-    store_integer,
+    read_integer,
+    release_integer,
 )
 from .frames import Bytes
 
@@ -114,22 +116,22 @@ def await_turn(words, me, clock):  # type: ignore[no-untyped-def]
     """`clock` int64[2] is memory to work in."""
     turn, until = np.int64(words.ctypes.data), np.int64(clock.ctypes.data)
     owner, count, awaiting = turn + 8 * _OWNER, turn + 8 * _COUNT, turn + 8 * _AWAITING
-    if load_integer(owner) == me:
+    if read_integer(owner) == me:  # only this thread writes its own name; others take it away
         return
     crowd = fetch_add(awaiting, 1)
-    while load_integer(owner) != me:
-        before = load_integer(count)
+    while acquire_integer(owner) != me:  # of the `compare_and_swap` and `release_integer` below
+        before = read_integer(count)  # of others' `fetch_add` below
         _gettime(np.int32(_CLOCK_REALTIME), until)
         nanoseconds = clock[1] + words[_PATIENCE] * (1 + crowd // _CROWD)
         clock[0] += nanoseconds // 1_000_000_000
         clock[1] = nanoseconds % 1_000_000_000
         if _sem_timedwait(turn, until) == 0:
-            store_integer(owner, me)
+            release_integer(owner, me)
         else:
-            theirs = load_integer(owner)  # 0: it has just ended
-            if theirs != 0 and load_integer(count) == before:
+            theirs = read_integer(owner)  # 0: `end_turn` has just been there
+            if theirs != 0 and read_integer(count) == before:
                 compare_and_swap(owner, theirs, me)
-        crowd = load_integer(awaiting)
+        crowd = read_integer(awaiting)  # of others' `fetch_add` around this loop
     fetch_add(count, 1)
     fetch_add(awaiting, -1)
 

@@ -49,13 +49,13 @@ def test_growth_moves_a_little_at_a_time_and_ends_before_the_next_begins():
     growths, bytes_a_row, cursors = 0, [], []
 
     for start in range(0, len(ids), 64):
-        before = index.head.copy()
+        before = index.record[0].copy()
         index.add(ids[start : start + 64])
-        if before[module.NEW] != index.head[module.NEW]:
+        if before["new"] != index.record[0]["new"]:
             growths += 1
-            assert 0 == before[module.CURSOR], "the last growth had not ended"
-        elif before[module.CURSOR]:
-            cursors.append(before[module.CURSOR] - index.head[module.CURSOR])
+            assert 0 == before["cursor"], "the last growth had not ended"
+        elif before["cursor"]:
+            cursors.append(before["cursor"] - index.record[0]["cursor"])
         if start > 20_000:
             bytes_a_row.append(index.nbytes / len(index))
 
@@ -140,13 +140,18 @@ def of_homes(homes):
     return unhashed(middle + within)
 
 
+def buckets_of(index):
+    """int64: the memory of all buckets."""
+    return index._memory.bytes.view(np.int64)
+
+
 def place_of(index, id):
     """Bucket and number of an id's entry."""
-    lines = index.lines[: 8 * (int(index.head[1]) + 300)].reshape(-1, 8)
+    lines = buckets_of(index)[: 8 * (int(index.record["new"][0]) + 300)].reshape(-1, 8)
     return next((b, k) for b, k in np.argwhere(lines[:, :4] == id) if lines[b, 4 + k])
 
 
 def set_mark(index, id):
     """As an update would."""
     bucket, number = place_of(index, id)
-    index.lines.view(np.uint32)[16 * bucket + 9 + 2 * number] |= 2
+    buckets_of(index).view(np.uint32)[16 * bucket + 9 + 2 * number] |= 2
