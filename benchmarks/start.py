@@ -1,10 +1,11 @@
 """How long a job's start takes, what it waits for, and what its processes hold in memory.
 
-    python -m benchmarks.start [--rounds 5]     from the repository root
+    python -m benchmarks.start [--rounds 5] [--servers 2] [--cold]     from the repository root
 
-DeepFM on nycflights13-small, 2 workers and 2 servers, kernels compiled before. Times are those of the
-logs, to the millisecond, since `edl train` was entered; then `edl scale` to 4 workers, since that was
-entered. Memory is each process's share (PSS) of a small job that trains, with 4 workers.
+DeepFM with Adagrad on nycflights13-small, 2 workers and 2 servers, kernels compiled before; with
+--cold, none: each job has an empty folder for them. Times are those of the logs, to the millisecond,
+since `edl train` was entered; then `edl scale` to 4 workers, since that was entered. CPU is what the server processes and the workers have used when the first minibatch is
+applied. Memory is each process's share (PSS) of a small job that trains, with 4 workers.
 """
 
 from __future__ import annotations
@@ -34,15 +35,22 @@ Times = dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.start")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--servers", type=int, default=2)
+    parser.add_argument("--cold", action="store_true", help="with no kernel compiled before")
+    given = parser.parse_args()
+    rounds: int = given.rounds
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EDL_HOME"] = folder
         command = (*EDL, "data", "prepare", "nycflights13-small", "--out", folder)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         train = Path(folder) / "nycflights13-small" / "train.npz"
         print(f"{machine()}\n- load average before: {load()}\n")
-        start(train, "warm-up")
-        found = [start(train, f"start-{number}") for number in range(rounds)]
+        found = []
+        for number in range(rounds + 1):
+            if given.cold:
+                os.environ["NUMBA_CACHE_DIR"] = str(Path(folder) / f"kernels-{number}")
+            found.append(start(train, f"start-{number}", given.servers))
+        del found[0]  # the warm-up
         print("| | seconds |\n|---|---|")
         for name in found[0][0]:
             print(f"| {name} | {spread([times[name] for times, _ in found])} |")
@@ -54,14 +62,14 @@ def main() -> None:
             print(f"| {name} | {spread([imported(name) for _ in range(rounds)])} |")
 
 
-def start(train: Path, name: str) -> tuple[Times, Times]:
+def start(train: Path, name: str, servers: int) -> tuple[Times, Times]:
     """A job's times since Enter, and its processes' megabytes."""
     flags = {
         "job_name": name,
         "model_def": "deepfm",
         "training_data": train,
         "num_workers": 2,
-        "num_ps": 2,
+        "num_ps": servers,
         "use_async": "true",
         "worker_threads": 1,
         "num_epochs": 10_000,
@@ -77,14 +85,19 @@ def start(train: Path, name: str) -> tuple[Times, Times]:
     supervisor = master.parent()
     assert supervisor is not None
     try:
-        follow(job, lambda status: status["records_done"] > 0, DEADLINE_S)
+        status = follow(job, lambda status: status["records_done"] > 0, DEADLINE_S)
+        used = {
+            f"CPU of the {role} by then, all": sum(_cpu_s(one["pid"]) for one in status[role])
+            for role in ("servers", "workers")
+        }
         logs = {path.stem: path for path in (job.folder / "logs").glob("*.log")}
         times = {"master serves": _at(logs["master"], "serving", entered)}
-        for index in range(2):
+        for index in range(servers):
             logged = _at(logs["master"], f"server {index} registered", entered)
             times["last server registered"] = max(logged, times.get("last server registered", 0.0))
-        steps = [_at(logs[f"worker-{index}"], FIRST, entered) for index in range(2)]
-        times["first minibatch applied"] = min(steps)
+        logged_by = [first(timed(logs[f"worker-{index}"]), FIRST, entered) for index in range(2)]
+        times["first minibatch applied"] = min(each[0] for each in logged_by if each) - entered
+        times |= used
         scaled = time.time()
         subprocess.run((*EDL, "scale", name, "--num_workers", "4"), check=True, capture_output=True)
         times["after `edl scale`: command ended"] = time.time() - scaled
@@ -109,6 +122,11 @@ def start(train: Path, name: str) -> tuple[Times, Times]:
     finally:
         for process in [supervisor, master, *master.children(recursive=True)]:
             process.kill()
+
+
+def _cpu_s(pid: int) -> float:
+    used = psutil.Process(pid).cpu_times()
+    return used.user + used.system
 
 
 def _at(log: Path, pattern: str, since: float) -> float:

@@ -27,10 +27,12 @@ def must_compile(
 
 
 def _places() -> Iterable[Path]:
+    if folder := os.environ.get("NUMBA_CACHE_DIR"):  # then numba looks nowhere else
+        yield Path(folder)
+        return
     yield _WIRE / "__pycache__"
-    for variable in ("EDL_KERNEL_CACHE", "NUMBA_CACHE_DIR"):
-        if folder := os.environ.get(variable):
-            yield Path(folder)
+    if folder := os.environ.get("EDL_KERNEL_CACHE"):
+        yield Path(folder)
     yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "numba"
 
 
