@@ -96,6 +96,15 @@ def test_the_walkthrough_names_functions_of_every_process():
     assert {"master", "ps", "worker", "runtime", "data"} <= folders
 
 
+@pytest.mark.parametrize(
+    "way", ["Where tasks come from", "One task", "One pull", "One gradient", "One preemption"]
+)
+def test_a_way_of_the_walkthrough_passes_through_a_dozen_files_at_most(way):
+    modules = {module for module, _ in named(section(WALKTHROUGH, way))}
+
+    assert 5 <= len(modules) <= 12, sorted(modules)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_files_that_a_page_names_exist(page):
     beside = (ROOT, page.parent)
