@@ -209,7 +209,8 @@ class Front:
         if not known:
             return pb.HeartbeatReply(fenced=True)
         if replica.role == pb.SERVER:
-            self._core.version = max(self._core.version, request.version)
+            if not self._group.workers.trains_in_rounds:  # its members count the steps
+                self._core.version = max(self._core.version, request.version)
             if request.HasField("coverage"):
                 self._group.server_map.covered(replica.index, request.coverage)
         accepted = [self._report(replica, report) for report in request.reports]
