@@ -57,6 +57,27 @@ def done(
     )
 
 
+def handed_back(lease: Lease) -> pb.ReportTaskRequest:
+    """Return the report of a task that this worker does no further."""
+    task = lease.task
+    return pb.ReportTaskRequest(
+        task=task.id, attempt=task.attempt, handed_back=lease.position, records=lease.used
+    )
+
+
+def log_end(lease: Lease, accepted: bool) -> None:
+    """Log that a task has ended, and whether the master has taken that report."""
+    task = lease.task
+    log.info(
+        "task=%d attempt=%d kind=%s records=%d -> %s",
+        task.id,
+        task.attempt,
+        pb.TaskKind.Name(task.kind).lower(),
+        lease.used,
+        "done" if accepted else "refused",
+    )
+
+
 def failure(lease: Lease, error: SpanError, definition_file: str) -> pb.Failure:
     """Log a span whose content failed, and return what the master is told of it."""
     cause = error.error

@@ -13,13 +13,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import Fenced
 from ..proto import master_pb2 as pb
-from . import batches, pulse
+from . import background, batches, pulse
 from .batches import SpanError
 from .task_reader import Batch, Lease
 
@@ -102,10 +103,9 @@ class TaskStream:
         self._hungry = False  # the consumer waits: it has done all that it was given
         self._error: BaseException | None = None
         self.leases: dict[int, Lease] = {}
-        self._thread = threading.Thread(target=self._run, name="task-stream", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        background.begin("task-stream", self._run).add_done_callback(self._end)
 
     def close(self) -> None:
         """Lease nothing more, read nothing more."""
@@ -167,31 +167,30 @@ class TaskStream:
 
     def _run(self) -> None:
         most = 1
-        try:
-            while not self._closed:
-                reply = self._master.get_task(_GET_TASK_WAIT_S, most)
-                if reply.outcome == pb.GetTaskReply.TASK:
-                    began = self._clock.now()
-                    tasks = [reply.task, *reply.more]
-                    leases = [Lease(task, position=task.position) for task in tasks]
-                    with self._changed:
-                        self.leases.update((lease.task.id, lease) for lease in leases)
-                    for lease in leases:
-                        if not lease.void:
-                            self._produce(lease)
-                    if self._several:
-                        took_s = max(self._clock.now() - began, 1e-6) / len(leases)
-                        most = max(1, min(_MOST_AT_ONCE, int(_LEASE_S / took_s)))
-                elif reply.outcome == pb.GetTaskReply.FENCED:
-                    raise Fenced("the master has declared this worker lost")
-                elif reply.outcome != pb.GetTaskReply.WAIT:
-                    return  # finished, or drain: the heartbeat says so too
-        except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
-            self._error = error
-        finally:
-            with self._changed:
-                self._ended = True
-                self._changed.notify_all()
+        while not self._closed:
+            reply = self._master.get_task(_GET_TASK_WAIT_S, most)
+            if reply.outcome == pb.GetTaskReply.TASK:
+                began = self._clock.now()
+                tasks = [reply.task, *reply.more]
+                leases = [Lease(task, position=task.position) for task in tasks]
+                with self._changed:
+                    self.leases.update((lease.task.id, lease) for lease in leases)
+                for lease in leases:
+                    if not lease.void:
+                        self._produce(lease)
+                if self._several:
+                    took_s = max(self._clock.now() - began, 1e-6) / len(leases)
+                    most = max(1, min(_MOST_AT_ONCE, int(_LEASE_S / took_s)))
+            elif reply.outcome == pb.GetTaskReply.FENCED:
+                raise Fenced("the master has declared this worker lost")
+            elif reply.outcome != pb.GetTaskReply.WAIT:
+                return  # finished, or drain: the heartbeat says so too
+
+    def _end(self, run: Future[None]) -> None:
+        """Have `next` end, or raise what the thread died of."""
+        with self._changed:
+            self._ended, self._error = True, run.exception(0)
+            self._changed.notify_all()
 
     def _produce(self, lease: Lease) -> None:
         if lease.task.kind in (pb.TRAIN, pb.EVALUATE, pb.PREDICT):

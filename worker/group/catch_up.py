@@ -13,6 +13,7 @@ from .state_keeper import StateKeeper
 log = logging.getLogger(__name__)
 
 _KEPT_STEPS = 64  # at most; then the group waits for this member
+_LOOK_S = 0.1  # who waits for the state looks so often whether the round is over
 
 
 class CatchUp(Generic[StepT]):
@@ -44,13 +45,13 @@ class CatchUp(Generic[StepT]):
         fetch = self._fetch
         if fetch is None:
             return
-        while fetch.is_alive() and wait and not self._round.is_broken:
-            fetch.join(0.1)
-        if fetch.is_alive():
+        while wait and not self._round.is_broken and not fetch.is_over(_LOOK_S):
+            pass
+        if not fetch.is_over(0.0):
             return
-        if fetch.blob is None:
+        if fetch.error is not None:
             raise Broken from fetch.error
-        fetch.unpack(fetch.blob)
+        fetch.unpack()
         self._fetch = None
         self._round.is_to_change = True
         kept = len(self._kept)

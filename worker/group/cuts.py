@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
 from ...common.errors import EdlError
@@ -13,6 +13,7 @@ from ...common.storage import FileRecord
 from ...master.client import MasterClient
 from ...nn.model_spec import ModelSpec
 from ...proto import master_pb2 as pb
+from .. import background
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ class Cuts(Generic[State]):
                 self._master.report_order(pb.ReportOrderRequest(id=order.id))
             case pb.Order.WRITE:
                 name = f"write-{order.cut}"
-                threading.Thread(target=self._write, args=(order,), name=name, daemon=True).start()
+                writing = background.begin(name, lambda: self._write(order))
+                writing.add_done_callback(lambda done: self._written(order, done))
 
     def _hold(self, order: pb.Order, cut: State | None) -> None:
         taken = pb.ReportOrderRequest(id=order.id, version=-1)
@@ -74,14 +76,18 @@ class Cuts(Generic[State]):
             taken = pb.ReportOrderRequest(id=order.id, version=cut.version, applied=cut.applied)
         self._master.report_order(taken)
 
-    def _write(self, order: pb.Order) -> None:
-        report = pb.ReportOrderRequest(id=order.id)
-        try:
-            cut = self._cuts[order.cut]
-            report.files.extend(_told(self._write_files(cut, order)))
-            report.model_json = cut.spec.to_json()
-        except Exception as error:  # noqa: BLE001 - the master waits, and tells the user
-            report.error = f"{order.directory}: {error}"
+    def _write(self, order: pb.Order) -> pb.ReportOrderRequest:
+        cut = self._cuts[order.cut]
+        files = _told(self._write_files(cut, order))
+        return pb.ReportOrderRequest(id=order.id, files=files, model_json=cut.spec.to_json())
+
+    def _written(self, order: pb.Order, writing: Future[pb.ReportOrderRequest]) -> None:
+        """Report what became of it: the master waits, and tells the user of any error."""
+        error = writing.exception(0)
+        if error is None:
+            report = writing.result(0)
+        else:
+            report = pb.ReportOrderRequest(id=order.id, error=f"{order.directory}: {error}")
         with contextlib.suppress(EdlError):  # the job is over, or the loop meets the same silence
             self._master.report_order(report)
 

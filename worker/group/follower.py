@@ -11,7 +11,6 @@ import copy
 import dataclasses
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from ...common.clock import Clock
 from ...common.listen import host_of
 from ...goodput.model import MIN_GAIN, GoodputFunction, PerfParams
 from ...proto import master_pb2 as pb
+from .. import background
 from .adaptive_batch import AdaptiveBatch, Measured
 from .allreduce import AllReduceTrainer
 from .slices import Slice, SliceReader
@@ -82,10 +82,9 @@ class Chooser:
         """Return what `choose` finds; 0 while that is not known: then ask again."""
         asked = (batch.minibatch, nodes, members)
         if self._asked is None:
-            self._asked, self._answer = asked, Future()
-            # it goes on changing while this thinks
-            work = (self._answer, copy.deepcopy(batch), nodes, members)
-            threading.Thread(target=self._think, args=work, name="minibatch", daemon=True).start()
+            twin = copy.deepcopy(batch)  # it goes on changing while this thinks
+            self._asked = asked
+            self._answer = background.begin("minibatch", lambda: self.choose(twin, nodes, members))
         if not self._answer.done():
             return 0
         was, self._asked = self._asked, None
@@ -107,18 +106,6 @@ class Chooser:
         if chosen != batch.minibatch:
             log.info("minibatch=%d -> %d goodput=x%.2f", batch.minibatch, chosen, gain)
         return chosen
-
-    def _think(
-        self,
-        answer: Future[int],
-        batch: AdaptiveBatch,
-        nodes: int,
-        members: int,
-    ) -> None:
-        try:
-            answer.set_result(self.choose(batch, nodes, members))
-        except Exception as error:  # noqa: BLE001 - raised where the answer is asked for
-            answer.set_exception(error)
 
     def _perf(self, times: Mapping[Key, Times]) -> PerfParams | None:
         """Fits anew where the group has run otherwise than before, or after a while."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 from ...common import rpc
 from ...common.errors import Unreachable
 from ...proto import worker_pb2 as pb
 from ...proto import worker_pb2_grpc
+from .. import background
 from .process_group import RoundOver
 
 _PART_NBYTES = 16 << 20
@@ -89,28 +91,38 @@ class PartClient:
                 channel.close()
 
 
-class Fetch(threading.Thread):
-    """Fetches the state of a round in the background; `unpack` makes it this member's."""
+class Fetch:
+    """Fetches the state of a round in the background, from the start; `unpack` makes it this member's."""
 
     def __init__(
         self, address: str, token: str, round_: int, unpack: Callable[[bytes], None]
     ) -> None:
-        super().__init__(name="fetch-state", daemon=True)
-        self.blob: bytes | None = None  # when it is here
-        self.error: Exception | None = None
-        self.unpack = unpack
         self._address, self._token, self._round = address, token, round_
+        self._unpack = unpack
         self._over = threading.Event()
+        self._blob: Future[bytes] = background.begin("fetch-state", self._run)
 
     def give_up(self) -> None:
+        """Ask for no more of it."""
         self._over.set()
 
-    def run(self) -> None:
+    def is_over(self, wait_s: float) -> bool:
+        """Tell whether the state is here, or will not come; wait for that so long."""
+        return not wait([self._blob], wait_s).not_done
+
+    @property
+    def error(self) -> BaseException | None:
+        """The reason why it will not come, once it is over."""
+        return self._blob.exception(0)
+
+    def unpack(self) -> None:
+        """Make the state this member's, once it is here."""
+        self._unpack(self._blob.result(0))
+
+    def _run(self) -> bytes:
         channel = rpc.Channel(self._address, self._token)
         try:
-            self.blob = self._fetch(worker_pb2_grpc.WorkerStub(channel))
-        except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the state
-            self.error = error
+            return self._fetch(worker_pb2_grpc.WorkerStub(channel))
         finally:
             channel.close()
 

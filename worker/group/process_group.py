@@ -24,6 +24,7 @@ from ...common.clock import MonotonicClock
 from ...common.errors import EdlError
 from ...common.listen import own_host
 from ...master.client import MasterClient
+from .. import background
 
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
@@ -135,15 +136,14 @@ def _made_aside(made: Future[Any]) -> Iterator[None]:
         """Torch asks whether a group is one of these."""
 
         def __call__(cls, *arguments: Any, **named: Any) -> Any:
-            def run() -> None:
-                try:
-                    group = gloo(*arguments, **named)
-                except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                    _settle(made, error=error)
-                else:
-                    _settle(made, group)
+            def make() -> None:
+                _settle(made, gloo(*arguments, **named))
 
-            threading.Thread(target=run, name="make-group", daemon=True).start()
+            def fail(making: Future[None]) -> None:
+                if (error := making.exception(0)) is not None:
+                    _settle(made, error=error)
+
+            background.begin("make-group", make).add_done_callback(fail)
             return made.result()
 
         def __instancecheck__(cls, instance: Any) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from ...ps.books.ledger import Span
 from ...ps.worker_client import PsClient, PushOutcome
+from .. import background
 from ..servers.rows import Ids, Values
 from .process_group import RoundOver
 
@@ -24,9 +26,9 @@ class Pusher:
         self._waiting: deque[tuple[Span, Callable[[], Rows], Sequence[int]]] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self.servers_version = ps.servers_version  # of those that have acknowledged the last span
-        threading.Thread(target=self._run, name="push-rows", daemon=True).start()
+        background.begin("push-rows", self._run).add_done_callback(self._end)
 
     def push(self, span: Span, rows: Callable[[], Rows], versions: Sequence[int]) -> None:
         """Push a span after all that were handed over before. `rows()` waits for its rows."""
@@ -56,17 +58,17 @@ class Pusher:
                 if self._closed:
                     return
                 span, rows, versions = self._waiting[0]
-            try:
-                servers_version = self._push(span, rows(), versions)
-            except Exception as error:  # noqa: BLE001 - raised in the thread that waits for it
-                with self._changed:
-                    self._error = error
-                    self._changed.notify_all()
-                return
+            servers_version = self._push(span, rows(), versions)
             with self._changed:
                 self.servers_version = servers_version
                 self._waiting.popleft()
                 self._changed.notify_all()
+
+    def _end(self, run: Future[None]) -> None:
+        """Have `wait` raise what the thread died of."""
+        with self._changed:
+            self._error = run.exception(0)
+            self._changed.notify_all()
 
     def _push(self, span: Span, rows: Rows, versions: Sequence[int]) -> int:
         """The version of the servers that have it."""

@@ -140,9 +140,7 @@ class WholeKeeper:
         there = [peer for peer in round_.peers if peer.version == newest]
         source = there[-1 - rank % len(there)]  # not all from the same one
         log.info("round=%d -> fetching step=%d from=%d", round_.number, newest, source.index)
-        fetch = Fetch(source.address, self._door.token, round_.number, self._state.unpack)
-        fetch.start()
-        return fetch
+        return Fetch(source.address, self._door.token, round_.number, self._state.unpack)
 
     def next_order(self, settled: bool, idle: Callable[[], bool]) -> pb.Order | None:
         return self.orders.next(settled)

@@ -222,7 +222,7 @@ class Worker:
             self._fail(lease, error)
             return
         report = reports.done(lease, result, lease.servers_version)
-        self._master.report_later(report, lambda accepted: _log_end(lease, accepted))
+        self._master.report_later(report, lambda accepted: reports.log_end(lease, accepted))
         self._stream.forget(lease)
         if lease.task.kind != pb.TRAIN:  # its result is waited for
             self._master.send_reports(self.status.state)
@@ -381,25 +381,5 @@ class Worker:
         self._master.send_reports(self.status.state)
 
     def _give_back(self, lease: Lease) -> None:
-        task = lease.task
-        self._master.report_later(
-            pb.ReportTaskRequest(
-                task=task.id,
-                attempt=task.attempt,
-                handed_back=lease.position,
-                records=lease.used,
-            )
-        )
+        self._master.report_later(reports.handed_back(lease))
         self._stream.forget(lease)
-
-
-def _log_end(lease: Lease, accepted: bool) -> None:
-    task = lease.task
-    log.info(
-        "task=%d attempt=%d kind=%s records=%d -> %s",
-        task.id,
-        task.attempt,
-        pb.TaskKind.Name(task.kind).lower(),
-        lease.used,
-        "done" if accepted else "refused",
-    )
