@@ -1,7 +1,7 @@
-"""The nodes of a launched job and the round that they are in, as its coordinator and the next one know them.
+"""The nodes of a launched job and their round, as its coordinator and the next one know them.
 
-How one state follows another is rounds.py. The fields of `State`, and of what is in it, are a format of the
-journal.
+How one state follows another is rounds.py. The fields of `State`, and of what is in it, are a
+format of the journal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Failure:
-    """A worker that ended with an error. `exit_code` < 0: by that signal. `words`: its last lines."""
+    """A worker that ended with an error.
+
+    `exit_code` < 0: by that signal. `words`: its last lines.
+    """
 
     rank: int
     exit_code: int
@@ -20,8 +23,11 @@ class Failure:
 
 @dataclass
 class Node:
-    """`store`: where it would host the store of a round; "" until it joins. `since`: when it was first
-    expected to join."""
+    """A node agent's process, as the coordinator knows it.
+
+    `store`: the address at which it would host the store of a round; "" until it joins. `since`:
+    when it was first expected to join.
+    """
 
     name: str
     arrival: int
@@ -41,6 +47,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Member:
+    """A node in a round, and the number of its workers."""
+
     name: str
     host: str
     nproc: int
@@ -48,7 +56,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Round:
-    """`members` by rank. `restarts`: the rounds of this job before it."""
+    """A round of nodes: `members` by rank.
+
+    `restarts`: the rounds of this job before it.
+    """
 
     number: int
     restarts: int
@@ -79,7 +90,10 @@ class Report:
 
 @dataclass
 class State:
-    """The state that a restarted coordinator must know. Its fields are part of the journal's format."""
+    """The state that a restarted coordinator must know.
+
+    Its fields are part of the journal's format.
+    """
 
     began_at: float
     forming_since: float

@@ -1,23 +1,23 @@
-"""Rounds of node agents: who runs together, with which rank, and when the next round comes. Pure.
+"""The rules of rounds of node agents: who runs together, with which rank, when the next one comes.
 
-A *node* is one agent process. It is first heard, then joins (its workers do not run, it wants the next
-round), is a member of a round, and leaves or is lost. A *round* is formed of nodes that have joined:
-`min_nodes` to `max_nodes` of them, ranks by arrival, so that whoever stays keeps its place among those
-who stay, and the oldest has rank 0.
+Pure. A *node* is one agent process. It is first heard, then joins (its workers do not run, it wants
+the next round), is a member of a round, and leaves or is lost. A *round* is formed of nodes that
+have joined: `min_nodes` to `max_nodes` of them, ranks by arrival, so that whoever stays keeps its
+place among those who stay, and the oldest has rank 0.
 
-A running round is *broken* by a member that joins anew (its workers failed), leaves or is lost, and by
-a node that waits for room, unless the job is nearly done or has changed just now. The members of a
-broken round stop their workers and join; the next round forms when all that live have. The first one
-forms when the last call is over or all places are taken. Nodes that are heard and have not joined yet
-are waited for, so that one which is still importing costs no round of its own.
+A running round is *broken* by a member that joins anew (its workers failed), leaves or is lost, and
+by a node that waits for room, unless the job is nearly done or has changed just now. The members of
+a broken round stop their workers and join; the next round forms when all that live have. The first
+one forms when the last call is over or all places are taken. Nodes that are heard and have not
+joined yet are waited for, so that one which is still importing costs no round of its own.
 
-A failure counts only if nothing else had broken the round and no member of it was lost: preemption is
-no failure, and what the peers of a lost node die of is none either. The job is *done* when all members
-of one round have succeeded; whoever succeeded in a round that broke runs once more and finds, in the
-state it loads, that nothing is left.
+A failure counts only if nothing else had broken the round and no member of it was lost: preemption
+is no failure, and what the peers of a lost node die of is none either. The job is *done* when all
+members of one round have succeeded; whoever succeeded in a round that broke runs once more and
+finds, in the state it loads, that nothing is left.
 
-Round numbers rise, also above those that the nodes have seen on disk (`newest`), so that what a round
-saves always sorts behind what an earlier one did, of a job before this one too.
+Round numbers rise, also above those that the nodes have seen on disk (`newest`), so that what a
+round saves always sorts behind what an earlier one did, of a job before this one too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ DONE, FAILED, STOPPED = "done", "failed", "stopped"
 
 @dataclass(frozen=True)
 class Policy:
-    """The user's wishes for the rounds. Raises ValueError where they are impossible."""
+    """The user's wishes for the rounds.
+
+    Raises ValueError where they are impossible.
+    """
 
     min_nodes: int
     max_nodes: int
@@ -54,9 +57,10 @@ class Policy:
 
 
 class Rendezvous:
-    """The machine. Methods take `now` and leave it settled.
+    """The machine of the rounds.
 
-    `news` is what happened, for people. `state` is for reading: only the machine changes it.
+    Methods take `now` and leave it settled. `news` is what happened, for people. `state` is for
+    reading: only the machine changes it.
     """
 
     def __init__(self, policy: Policy, now: float) -> None:
@@ -67,7 +71,7 @@ class Rendezvous:
     # -- events
 
     def heard(self, name: str, now: float, *, host: str = "", pid: int = 0) -> None:
-        """A sign of life; the first one is its arrival."""
+        """Note a sign of life of a node; the first one is its arrival."""
         self._heard(name, now, host, pid)
         self.tick(now)
 
@@ -121,7 +125,10 @@ class Rendezvous:
         self.tick(now)
 
     def succeed(self, name: str, round: int, now: float) -> None:
-        """Note that all its workers in this round have ended with 0; of an older round it is nothing."""
+        """Note that all workers of a node have ended with 0 in this round.
+
+        Of an older round it is nothing.
+        """
         state = self.state
         if self.runs_in(name) == round and name not in state.succeeded:
             state.succeeded.append(name)
@@ -136,7 +143,7 @@ class Rendezvous:
             self.tick(now)
 
     def end(self, outcome: str, message: str = "") -> None:
-        """The job is over; the first word counts."""
+        """Note that the job is over; the first word counts."""
         if not self.state.outcome:
             self.state.outcome, self.state.message = outcome, message
             self.state.running = False
@@ -177,11 +184,14 @@ class Rendezvous:
 
     @property
     def nodes(self) -> list[Node]:
-        """Return the nodes that live, by arrival."""
+        """The nodes that live, by arrival."""
         return self.state.by_arrival
 
     def left_s(self, now: float) -> float | None:
-        """Return what remains by the last report; None: unknown, as where it said less and was wrong."""
+        """Return the seconds that remain by the last report.
+
+        None: unknown, as where it said less and was wrong.
+        """
         report = self.state.report
         if (
             report is None
@@ -196,7 +206,7 @@ class Rendezvous:
         return self.state.runs_in(name)
 
     def held_back(self, now: float) -> str:
-        """Return why a node that waits is not let in now; "" where it would be."""
+        """Return the reason why a node that waits is not let in now; "" where it would be."""
         state = self.state
         if not state.running or state.round is None:
             return ""
@@ -231,12 +241,14 @@ class Rendezvous:
     # -- to disk and back
 
     def dump(self) -> Json:
-        """The state as JSON values."""
+        """Return the state as JSON values."""
         return schema.dump(State, self.state)
 
     @classmethod
     def restored(cls, policy: Policy, dumped: Json, now: float) -> Rendezvous:
-        """Make one as another was. Nobody could be heard meanwhile: whoever lives will be soon.
+        """Make one as another was.
+
+        Nobody could be heard meanwhile: whoever lives will be soon.
 
         Raises ValueError, which names what is wrong, where no `dump` of this version gave that.
         """
@@ -339,8 +351,10 @@ class Rendezvous:
         )
 
     def _judge(self) -> None:
-        """Judge whether what broke the last round was a failure of the script, once all that live
-        have joined, so that a lost one is known to be."""
+        """Judge whether a failure of the script broke the last round.
+
+        Only once all that live have joined, so that a lost one is known to be.
+        """
         state = self.state
         if not state.failures or state.round is None:
             return

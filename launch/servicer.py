@@ -1,7 +1,7 @@
-"""The gRPC faces of the coordinator: of the nodes, and the part of a master that the command line asks.
+"""The gRPC faces of the coordinator: for the nodes, and for `edl status`, `wait` and `stop`.
 
-Nothing is decided here. A beat whose connection breaks tells the coordinator so: a node that is killed
-is known to be within seconds, not after its lease.
+Nothing is decided here. A beat whose connection breaks tells the coordinator so: a node that is
+killed is known to be within seconds, not after its lease.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ Answer = TypeVar("Answer")
 
 
 class RendezvousServicer(rendezvous_pb2_grpc.RendezvousServicer):
+    """The calls of node agents."""
+
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
@@ -110,7 +112,7 @@ class LookServicer(master_pb2_grpc.MasterServicer):
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def Status(self, request: master_pb2.StatusRequest, context: Any) -> master_pb2.StatusReply:
+    def Status(self, request: master_pb2.StatusRequest, _context: Any) -> master_pb2.StatusReply:
         revision, status = self._coordinator.status(request.known_revision, _held(request.wait_s))
         return master_pb2.StatusReply(revision=revision, status_json=json.dumps(status))
 
@@ -118,11 +120,11 @@ class LookServicer(master_pb2_grpc.MasterServicer):
         _ask(lambda: self._coordinator.stop(request.reason), context)
         return master_pb2.StopReply()
 
-    def Scale(self, request: master_pb2.ScaleRequest, context: Any) -> master_pb2.ScaleReply:
+    def Scale(self, _request: master_pb2.ScaleRequest, context: Any) -> master_pb2.ScaleReply:
         context.abort(
             grpc.StatusCode.FAILED_PRECONDITION,
-            "a launched job grows by `edl launch --join` on one more node, and shrinks where a node "
-            "agent is ended",
+            "a launched job grows by `edl launch --join` on one more node, and shrinks where a "
+            "node agent is ended",
         )
         raise AssertionError("abort raises")
 

@@ -1,12 +1,12 @@
 """The group of an all-reduce job: its rounds, and its state as the one shard that it is.
 
 To the books the group is one shard, whose ledger each member carries beside the parameters. A round
-holds the leases of train tasks: its members ask for them by number and all get the same ones. When a
-round ends they come back and are fenced at once, at the positions of the state that the next round
-begins with, so the same queue as with parameter servers keeps every record's count.
+holds the leases of train tasks: its members ask for them by number and all get the same ones. When
+a round ends they come back and are fenced at once, at the positions of the state that the next
+round begins with, so the same queue as with parameter servers keeps every record's count.
 
-Cuts are copies that members take of their state between two steps (group_cuts.py), snapshots are such
-cuts (group_snapshots.py).
+Cuts are copies that members take of their state between two steps (group_cuts.py), snapshots are
+such cuts (group_snapshots.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ _LAST_CALL_S = 10.0  # for workers that are to come, when a job or all of its gr
 
 @dataclass(frozen=True)
 class CollectiveMemory:
-    """The part of the journal that a group has. `members`: of the newest round, by rank; `world`: the
-    parts of its state; `givers`: who leaves, with parts that may be needed."""
+    """The part of the journal that a group has.
+
+    `members`: of the newest round, by rank; `world`: the parts of its state; `givers`: who leaves,
+    with parts that may be needed.
+    """
 
     base: Base
     afresh: bool
@@ -43,10 +46,10 @@ class CollectiveMemory:
 
 
 class Collective:
-    """The workers of an all-reduce job as its Group (group.py). See the module.
+    """The workers of an all-reduce job as its Group (group.py).
 
-    `restore`: the checkpoint that it begins from, whose books the queue goes on with. `alone`: there
-    are no servers beside it. `standing`: where its books stand.
+    `restore`: the checkpoint that it begins from, whose books the queue goes on with. `alone`:
+    there are no servers beside it. `standing`: where its books stand.
     """
 
     def __init__(self, core: Core, restore: str, *, alone: bool = True) -> None:

@@ -1,8 +1,8 @@
-"""The seam between a job's course and what holds its parameters: servers, a group of workers, or both.
+"""The seam between a job's course and the holder of its parameters: servers, a group, or both.
 
-`ServerGroup` holds them on servers, `Collective` on the workers themselves, `Hybrid` on both. Only the
-place where a master is put together (master.py) knows which one a job has. Each is made of three parts:
-its cuts, the map of its servers, and its workers as those who lease tasks.
+`ServerGroup` holds them on servers, `Collective` on the workers themselves, `Hybrid` on both. Only
+the place where a master is put together (master.py) knows which one a job has. Each is made of
+three parts: its cuts, the map of its servers, and its workers as those who lease tasks.
 """
 
 from __future__ import annotations
@@ -23,20 +23,26 @@ from .task import Task
 class Cuts(Protocol):
     """The states of a group that may be read while training goes on, and the one that it has left.
 
-    `snapshot`, `unpin` and `kept` block, and are called in the background; all else is called by the
-    loop's thread.
+    `snapshot`, `unpin` and `kept` block, and are called in the background; all else is called by
+    the loop's thread.
     """
 
     def take(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        """Return one state of all of it, pinned, and the books of that very state. Raises JobError."""
+        """Return one state of all of it, pinned, and the books of that very state.
+
+        Raises JobError.
+        """
         ...
 
     def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
-        """Return what an evaluation reads: a cut, with its books where it has some."""
+        """Return the cut that an evaluation reads, with its books where it has some."""
         ...
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
-        """Write a cut into a folder, and return its files. Raises EdlError."""
+        """Write a cut into a folder, and return its files.
+
+        Raises EdlError.
+        """
         ...
 
     def unpin(self, cut: str) -> None:
@@ -49,11 +55,17 @@ class Cuts(Protocol):
         ...
 
     def stand(self) -> None:
-        """Have the queue's positions be those of what is left: nobody goes on from another state."""
+        """Have the queue's positions be those of what is left.
+
+        Nobody goes on from another state.
+        """
         ...
 
     def kept(self, left: Cut, directory: Path) -> Snapshot:
-        """Bring what the last worker has left to the folder of a checkpoint. Raises EdlError."""
+        """Bring what the last worker has left to the folder of a checkpoint.
+
+        Raises EdlError.
+        """
         ...
 
 
@@ -98,29 +110,33 @@ class Workers(Protocol):
         ...
 
     def members(self) -> Meeting:
-        """Return where workers meet for rounds. Raises UsageError where each trains by itself."""
+        """Return where workers meet for rounds.
+
+        Raises UsageError where each trains by itself.
+        """
         ...
 
 
 class Group(Protocol):
-    """The holder of the parameters, as a master sees it. Scripts run on the loop (durable/loop.py).
+    """The holder of the parameters, as a master sees it.
 
-    All is called by the loop's thread, and answers at once.
+    Scripts run on the loop (durable/loop.py). All is called by the loop's thread, and answers at
+    once.
     """
 
     @property
     def cuts(self) -> Cuts:
-        """Its states, for whoever writes or evaluates one."""
+        """The states of this group, for whoever writes or evaluates one."""
         ...
 
     @property
     def server_map(self) -> ServerMap:
-        """The map of its servers, which is empty where it has none."""
+        """The map of servers, which is empty where the group has none."""
         ...
 
     @property
     def workers(self) -> Workers:
-        """Its workers."""
+        """The workers of the job, as those who lease tasks."""
         ...
 
     @property
@@ -137,11 +153,14 @@ class Group(Protocol):
         ...
 
     def memory(self) -> Json:
-        """Return what a successor of the master must know of it, as JSON values."""
+        """Return all that a successor of the master must know of it, as JSON values."""
         ...
 
     def remember(self, memory: Json) -> None:
-        """Go on where the master before ended. Raises ValueError where it wrote something else."""
+        """Go on where the master before ended.
+
+        Raises ValueError where it wrote something else.
+        """
         ...
 
     def settle(self) -> None:
@@ -153,7 +172,7 @@ class Group(Protocol):
         ...
 
     def steps(self) -> Script[int]:
-        """Return its steps so far, once all of it is there."""
+        """Return the steps so far, once all of the group is there."""
         ...
 
     def flush(self) -> Script[None]:

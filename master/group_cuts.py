@@ -1,7 +1,7 @@
 """Cuts of a group of workers: a copy that one member takes of its state between two steps.
 
-Of a sharded state (worker/group/sharded_state.py) each member has a part: then all of a round take the
-cut, after the same step, and each writes its share of the files.
+Of a sharded state (worker/group/sharded_state.py) each member has a part: then all of a round take
+the cut, after the same step, and each writes its share of the files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_CUT_S = 180.0  # until servers and group stand at one place; a guess be
 
 
 class GroupCuts:
-    """The Cuts (group.py) of a group. See the module."""
+    """The Cuts (group.py) of a group of workers."""
 
     def __init__(
         self,
@@ -95,7 +95,10 @@ class GroupCuts:
             return Cut(name, taken.version, dict(taken.applied))
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
-        """Have the members that took the cut write it. Blocks; raises EdlError."""
+        """Have the members that took the cut write it.
+
+        Blocks; raises EdlError.
+        """
         future: Future[pb.ReportOrderRequest] = Future()
         if not self._core.loop.post(
             lambda: self._orders.give(pb.Order.WRITE, cut, future, str(directory))

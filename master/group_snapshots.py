@@ -19,7 +19,7 @@ from .standing import Standing
 
 
 class GroupSnapshots:
-    """See the module. `folder`: where they are written."""
+    """The script that has a group's snapshots written, into `folder`."""
 
     def __init__(self, core: Core, cuts: GroupCuts, standing: Standing, folder: Path) -> None:
         self._core = core
@@ -29,13 +29,16 @@ class GroupSnapshots:
         self._begun = False
 
     def begin(self) -> None:
-        """Write one every `snapshot_s` from now on, if that is not 0; asked again it changes nothing."""
+        """Write a snapshot every `snapshot_s` from now on, if that is not 0.
+
+        Asked again it changes nothing.
+        """
         if not self._begun and self._core.settings.snapshot_s > 0:
             self._begun = True
             self._core.loop.spawn(self._run())
 
     def _run(self) -> Script[None]:
-        """Write one now and then, for as long as there is training."""
+        """Write a snapshot now and then, for as long as there is training."""
         core = self._core
         kept = core.version
         while not core.ended:
@@ -56,7 +59,10 @@ class GroupSnapshots:
             self._cuts.unpin(cut.name)
 
     def _write(self, cut: Cut) -> Path:
-        """Have a cut written, and return its folder. Runs in the background."""
+        """Have a cut written, and return its folder.
+
+        Runs in the background.
+        """
         directory = storage.free_directory(self._folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
         self._cuts.snapshot(cut.name, directory).write_manifest(directory, cut.version)

@@ -3,11 +3,12 @@
 A span counts when the group has applied its dense part and every server its rows. Neither waits for
 the other in a step, so they may stand at different positions of a task when something is lost. What
 comes back is fenced on the servers, and leased again from the least of all positions, the others
-being boundaries of minibatches: then a span is new to a side as a whole, or not at all. A server drops
-what it has as a duplicate, and the members what the group has (worker/group/hybrid.py).
+being boundaries of minibatches: then a span is new to a side as a whole, or not at all. A server
+drops what it has as a duplicate, and the members what the group has (worker/group/hybrid.py).
 
-A server that is replaced ends the round, for the members would run ahead of it. A checkpoint's cut is
-taken by a member where nothing is under way (`TAKE_ALL`), so that both sides stand at the same place.
+A server that is replaced ends the round, for the members would run ahead of it. A checkpoint's cut
+is taken by a member where nothing is under way (`TAKE_ALL`), so that both sides stand at the same
+place.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _HOLD_S = 2.0  # pushes are held back for a cut, of which there are none under w
 
 
 class Hybrid:
-    """A group and servers as one Group (group.py). See the module.
+    """A group and servers as one Group (group.py).
 
     `group` does not answer fences (alone=False), and `servers` ask it for its position (beside).
     """

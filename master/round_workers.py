@@ -1,4 +1,4 @@
-"""Workers that train together: the round leases train tasks, and all its members get the same ones."""
+"""Workers that train together: a round leases train tasks, and all its members get the same."""
 
 from __future__ import annotations
 
@@ -45,8 +45,11 @@ class RoundWorkers:
         self._meeting.failed()
 
     def lease(self, request: pb.GetTaskRequest, evaluating: bool) -> list[Task] | None:
-        """Return the tasks that all members of the round get, or those that one does alone, on the
-        state that all have by then."""
+        """Return the tasks of the round, or those that this worker does alone.
+
+        All members get the same ones, but for those that one does alone, on the state that all have
+        by then.
+        """
         core, me = self._core, request.replica.incarnation
         if not self._meeting.is_member(me, request.round):
             return None
@@ -57,8 +60,8 @@ class RoundWorkers:
         if self._meeting.changing:
             return None  # the others get the same answer: none of them has this one
         tasks = core.lease(Lease(me, request.request_id, planned=False))
-        # What servers still fence comes first once they have: the order of tasks is then that of one
-        # worker, however long they take.
+        # What servers still fence comes first once they have: the order of tasks is then that of
+        # one worker, however long they take.
         if not tasks and not evaluating and not core.queue.fencing:
             tasks = core.lease(dataclasses.replace(together, planned=True))
         return tasks

@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class ServerGroup:
-    """The servers as the Group of a job (group.py). See the module.
+    """The servers as the Group of a job (group.py).
 
-    `restore`: the checkpoint that they begin from. `beside(task)`: the positions at which those stand
-    who keep books of the same task beside the servers.
+    `restore`: the checkpoint that they begin from. `beside(task)`: the positions at which those
+    stand who keep books of the same task beside the servers.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The map of servers: who serves which shard, by which version, and what its snapshots would bring back.
+"""The map of servers: who serves which shard, by which version, and what its snapshots cover.
 
-A server that is replaced begins with what its forerunner's snapshots hold, so the master keeps what is
-known of both beside each other. Pure, but that it has the journal written.
+A server that is replaced begins with what its forerunner's snapshots hold, so the master keeps what
+is known of both beside each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from .servers import NUM_SLOTS
 
 @dataclass(frozen=True)
 class ServersMemory:
-    """The part of the journal that the servers have. `version`: of the map; `snapshots`: by shard."""
+    """The part of the journal that the servers have.
+
+    `version`: of the map; `snapshots`: by shard.
+    """
 
     restore: str
     version: int
@@ -28,10 +31,10 @@ class ServersMemory:
 
 
 class ServerMap:
-    """A map of servers, which is empty (version 0) before all have been there, and where there are none.
+    """A map of servers; empty (version 0) before all have been there, and where there are none.
 
-    `restore`: the checkpoint that they begin from. `newly_covered`: some server's snapshots hold more
-    than when this was set to False.
+    `restore`: the checkpoint that they begin from. `newly_covered`: some server's snapshots hold
+    more than when this was set to False.
     """
 
     def __init__(self, core: Core, restore: str = "") -> None:
@@ -43,7 +46,7 @@ class ServerMap:
         self._coverage: dict[int, pb.Coverage] = {}  # by shard
 
     def memory(self) -> Json:
-        """Return what a successor of the master must know of it, as JSON values."""
+        """Return all that a successor of the master must know of it, as JSON values."""
         memory = ServersMemory(
             restore=self._restore,
             version=self.version,
@@ -53,7 +56,10 @@ class ServerMap:
         return dump(ServersMemory, memory)
 
     def remember(self, memory: Json) -> None:
-        """Go on where the master before ended. Raises ValueError where it wrote something else."""
+        """Go on where the master before ended.
+
+        Raises ValueError where it wrote something else.
+        """
         known = load(ServersMemory, memory)
         self._restore, self.version = known.restore, known.version
         self._serving = {member.index: member for member in known.serving}
@@ -63,7 +69,7 @@ class ServerMap:
 
     @property
     def addresses(self) -> list[str]:
-        """Where the shards are served, by shard; none before all servers have been there."""
+        """The addresses of the shards, by shard; none before all servers have been there."""
         return [self._serving[index].address for index in sorted(self._serving)]
 
     def reply(self) -> pb.GetServersReply:
@@ -75,8 +81,10 @@ class ServerMap:
         )
 
     def arguments(self, index: int) -> tuple[str, ...]:
-        """Return what server `index` is started with: the job's checkpoint, or what its forerunner
-        has left."""
+        """Return the arguments that server `index` is started with.
+
+        They name the job's checkpoint, and what its forerunner has left.
+        """
         arguments: tuple[str, ...] = ("--restore", self._restore) if self._restore else ()
         if index in self._serving:
             coverage = self._coverage.get(index, pb.Coverage())
@@ -111,7 +119,7 @@ class ServerMap:
             self.newly_covered = True
 
     def durable_tasks(self) -> list[int]:
-        """Return the train tasks that every shard would have after the worst that can happen to it."""
+        """Return the train tasks that every shard would have whatever became of it."""
         if len(self._coverage) < self._core.settings.num_ps:
             return []
         by_shard = [

@@ -1,4 +1,4 @@
-"""Workers that train each by itself: every one leases tasks of its own, and nobody waits for another."""
+"""Workers that train each by itself: each leases tasks of its own, and nobody waits for another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class SingleWorkers:
         return ""
 
     def lease(self, request: pb.GetTaskRequest, _evaluating: bool) -> list[Task] | None:
-        """Return a worker's next tasks; near the end of an epoch everybody gets a share of what is left."""
+        """Return a worker's next tasks.
+
+        Near the end of an epoch everybody gets a share of what is left.
+        """
         core = self._core
         self._awaits_fences = self._awaits_fences and bool(core.queue.fencing)
         if self._awaits_fences:

@@ -1,4 +1,4 @@
-"""Work in a daemon thread, the outcome of which belongs to whoever began it: its result or its error."""
+"""Work in a daemon thread, whose outcome belongs to whoever began it: its result or its error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def begin(name: str, work: Callable[[], Result]) -> Future[Result]:
-    """Return the result that `work` will have, in a thread of this name, or the error that it raises.
+    """Return the result that `work` will have in a thread of this name, or the error it raises.
 
     A daemon thread, unlike those of an executor, does not keep the process from ending.
     """

@@ -1,4 +1,6 @@
-"""Leases tasks and reads their minibatches ahead of the trainer, in one thread.
+"""The stream of tasks that are leased, and of their minibatches, read ahead of the trainer.
+
+All in one thread.
 
 The thread runs at most `depth` minibatches ahead; the next task is leased while the last
 minibatches of this one compute. A lease's `position` is what all servers have acknowledged: only
@@ -33,21 +35,21 @@ _MOST_AT_ONCE = 32
 
 @dataclass
 class EndOfTask:
-    """All minibatches of the lease have been handed out."""
+    """The end of a task: all minibatches of the lease have been handed out."""
 
     lease: Lease
 
 
 @dataclass
 class BadSpan:
-    """A minibatch could not be read or fed."""
+    """A minibatch that could not be read or fed."""
 
     lease: Lease
     error: SpanError
 
 
 class Woken:
-    """`wake` was called: there is something else to do."""
+    """A sign that `wake` was called: there is something else to do."""
 
 
 Item = Batch | EndOfTask | BadSpan | Woken
@@ -62,7 +64,7 @@ class LeaseSource(Protocol):
 
 
 class MinibatchReader(Protocol):
-    """How the minibatches of a task are read: whole (task_reader.py) or in slices."""
+    """A reader of the minibatches of a task: whole (task_reader.py) or in slices."""
 
     def minibatch_of(self, lease: Lease) -> int: ...
 
@@ -76,7 +78,7 @@ class MinibatchReader(Protocol):
 
 
 class TaskStream:
-    """Iterates over minibatches and ends of tasks until the master says that all is done.
+    """The minibatches and ends of tasks, until the master says that all is done.
 
     `reader` runs in the stream's thread. `several`: lease as many tasks at once as last for two
     seconds, by the rate of the last ones.
@@ -114,12 +116,12 @@ class TaskStream:
             self._changed.notify_all()
 
     def held(self) -> list[Lease]:
-        """Leases that are not void, oldest first."""
+        """Return the leases that are not void, oldest first."""
         with self._changed:
             return [lease for lease in self.leases.values() if not lease.void]
 
     def forget(self, lease: Lease) -> None:
-        """The lease has ended: reported, fenced or handed back."""
+        """Forget a lease that has ended: reported, fenced or handed back."""
         with self._changed:
             lease.void = True
             if self.leases.get(lease.task.id) is lease:  # not one of the same task that came after
@@ -127,7 +129,7 @@ class TaskStream:
             self._changed.notify_all()
 
     def next(self, timeout_s: float | None = None) -> Item | None:
-        """The next item; None at the end of everything, after close, or after `timeout_s`.
+        """Return the next item; None at the end of everything, after close, or after `timeout_s`.
 
         Raises what the thread died of (Fenced, Unreachable).
         """
@@ -155,13 +157,13 @@ class TaskStream:
             self._changed.notify_all()
 
     def peek(self) -> Item | None:
-        """The item that `next` would return, if there is one now."""
+        """Return the item that `next` would return, if there is one now."""
         with self._changed:
             return self._items[0] if self._items else None
 
     @property
     def ended(self) -> bool:
-        """Everything was handed out and the master has nothing more."""
+        """Tell whether everything was handed out and the master has nothing more."""
         with self._changed:
             return self._ended and not self._items
 
@@ -208,7 +210,7 @@ class TaskStream:
                 self._changed.wait_for(lambda: self._closed or lease.void)
 
     def _watched(self, lease: Lease) -> Iterator[Batch]:
-        """The minibatches of a lease, the reading of each under the eye of the keeper."""
+        """Yield the minibatches of a lease, the reading of each under the eye of the keeper."""
         task, position = lease.task, lease.position
         reading = None if task.careful else self.reader.read(lease, position)
         while position < lease.size:
@@ -227,7 +229,7 @@ class TaskStream:
         return next(batches.split(position, lease.size, size, lease.task.boundaries))[1]
 
     def _begin(self, lease: Lease, start: int, end: int) -> bool:
-        """Once nothing else is under way here, tell the master what comes; False: it need not."""
+        """Tell the master what comes, once nothing else is under way here; False: it need not."""
         with self._changed:
             self._changed.wait_for(lambda: self._hungry or self._closed or lease.void)
             if self._closed or lease.void:

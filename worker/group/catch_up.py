@@ -17,7 +17,7 @@ _LOOK_S = 0.1  # who waits for the state looks so often whether the round is ove
 
 
 class CatchUp(Generic[StepT]):
-    """Applies steps: at once, where the state is here, else later."""
+    """The steps of a round for a member that may lack its state: applied at once, or else later."""
 
     def __init__(self, round_: Round, trainer: GroupTrainer[StepT], keeper: StateKeeper) -> None:
         self._round, self._trainer, self._keeper = round_, trainer, keeper
@@ -33,11 +33,14 @@ class CatchUp(Generic[StepT]):
         self._look(wait=len(self._kept) >= _KEPT_STEPS)
 
     def wait(self) -> None:
-        """Wait until the state of now is here. Raises Broken where it cannot be had."""
+        """Wait until the state of now is here.
+
+        Raises Broken where it cannot be had.
+        """
         self._look(wait=True)
 
     def close(self) -> None:
-        """Whoever waits for the state waits no more."""
+        """Give up waiting for the state."""
         if self._fetch is not None:
             self._fetch.give_up()
 

@@ -30,7 +30,10 @@ State = TypeVar("State", bound=Held)
 
 
 class Cuts(Generic[State]):
-    """Carries out the orders. They come between two steps; cuts are written in a thread."""
+    """The cuts that a member holds, and the carrying out of orders about them.
+
+    Orders come between two steps; cuts are written in a thread.
+    """
 
     def __init__(
         self,
@@ -39,9 +42,12 @@ class Cuts(Generic[State]):
         write: Callable[[State, pb.Order], Sequence[FileRecord]],
         take_all: Callable[[str], State | None] | None = None,
     ) -> None:
-        """`take()`: a copy of the state of now. `take_all(cut)`: the same with a cut of the servers
-        of that name; None: they do not stand together. It is given where there are servers. `write`
-        may run in another thread."""
+        """Hold no cut yet.
+
+        `take()`: a copy of the state of now. `take_all(cut)`: the same with a cut of the servers of
+        that name; None: they do not stand together. It is given where there are servers. `write`
+        may run in another thread.
+        """
         self._master = master
         self._take = take
         self._write_files = write
@@ -49,7 +55,10 @@ class Cuts(Generic[State]):
         self._cuts: dict[str, State] = {}
 
     def get(self, name: str) -> State | None:
-        """Return a cut that is held. May be called from any thread."""
+        """Return a cut that is held.
+
+        May be called from any thread.
+        """
         return self._cuts.get(name)
 
     def carry_out(self, order: pb.Order) -> None:

@@ -1,4 +1,4 @@
-"""Hands the state of a round to a member that lacks it, while the one that has it trains on."""
+"""The way of a round's state to a member that lacks it, while the one that has it trains on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _BEGINS_S = 0.02  # for a member that has been told of the round to begin it
 
 
 class StateServicer(worker_pb2_grpc.WorkerServicer):
-    """Hands out the state with which a round began. `answer`: stretches of a sharded one."""
+    """The calls by which members get the state with which a round began.
+
+    `answer`: stretches of a sharded one.
+    """
 
     answer: Callable[[pb.FetchPartRequest], pb.FetchPartReply] | None = None
 
@@ -31,11 +34,11 @@ class StateServicer(worker_pb2_grpc.WorkerServicer):
         self._blob: bytes | None = None
 
     def offer(self, round_: int, blob: bytes | None) -> None:
-        """From now on only this one; None: of this round nobody needs it."""
+        """Offer this state only, from now on; None: of this round nobody needs it."""
         with self._lock:
             self._round, self._blob = round_, blob
 
-    def FetchState(self, request: pb.FetchStateRequest, context: Any) -> pb.FetchStateReply:
+    def FetchState(self, request: pb.FetchStateRequest, _context: object) -> pb.FetchStateReply:
         with self._lock:
             round_, blob = self._round, self._blob
         if round_ < request.round:  # it has not begun it yet
@@ -45,13 +48,13 @@ class StateServicer(worker_pb2_grpc.WorkerServicer):
         part = blob[request.offset : request.offset + _PART_NBYTES]
         return pb.FetchStateReply(nbytes=len(blob), part=part)
 
-    def FetchPart(self, request: pb.FetchPartRequest, context: Any) -> pb.FetchPartReply:
+    def FetchPart(self, request: pb.FetchPartRequest, _context: object) -> pb.FetchPartReply:
         answer = self.answer
         return pb.FetchPartReply() if answer is None else answer(request)
 
 
 class PartClient:
-    """Gets stretches of a sharded state from other members."""
+    """The client that gets stretches of a sharded state from other members."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -61,7 +64,8 @@ class PartClient:
     def fetch(self, address: str, request: pb.FetchPartRequest, over: Callable[[], bool]) -> bytes:
         """Fetch stretches once the other one has them.
 
-        Raises RoundOver where it has them no more, or does not answer, or `over` says so."""
+        Raises RoundOver where it has them no more, or does not answer, or `over` says so.
+        """
         with self._lock:
             if address not in self._channels:
                 self._channels[address] = rpc.Channel(address, self._token)
@@ -92,7 +96,7 @@ class PartClient:
 
 
 class Fetch:
-    """Fetches the state of a round in the background, from the start; `unpack` makes it this member's."""
+    """A state of a round that is fetched in the background; `unpack` makes it this member's."""
 
     def __init__(
         self, address: str, token: str, round_: int, unpack: Callable[[bytes], None]

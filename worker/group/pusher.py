@@ -1,4 +1,4 @@
-"""Pushes the rows of a round's steps to the servers, in a thread, while the group goes on."""
+"""The thread that pushes the rows of a round's steps to the servers, while the group goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows = dict[str, tuple[Ids, Values]]  # by table: distinct ids[U], gradients[U, 
 
 
 class Pusher:
-    """Pushes a round's spans to some shards, to none maybe, one after the other, in a thread."""
+    """The pushes of a round's spans to some shards, or none, one after the other, in a thread."""
 
     def __init__(self, ps: PsClient, shards: Sequence[int], patience_s: float) -> None:
         self._ps = ps
@@ -31,7 +31,10 @@ class Pusher:
         background.begin("push-rows", self._run).add_done_callback(self._end)
 
     def push(self, span: Span, rows: Callable[[], Rows], versions: Sequence[int]) -> None:
-        """Push a span after all that were handed over before. `rows()` waits for its rows."""
+        """Push a span after all that were handed over before.
+
+        `rows()` waits for its rows.
+        """
         with self._changed:
             self._waiting.append((span, rows, versions))
             self._changed.notify_all()
@@ -39,14 +42,18 @@ class Pusher:
     def wait(self, most: int) -> None:
         """Wait until at most so many pushes lack their acknowledgement.
 
-        Raises RoundOver where one was refused, and Unreachable."""
+        Raises RoundOver where one was refused, and Unreachable.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)
             if self._error is not None:
                 raise self._error
 
     def close(self) -> None:
-        """Push nothing more. A push under way goes on; it is refused if its lease is over."""
+        """Push nothing more.
+
+        A push under way goes on; it is refused if its lease is over.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -71,7 +78,7 @@ class Pusher:
             self._changed.notify_all()
 
     def _push(self, span: Span, rows: Rows, versions: Sequence[int]) -> int:
-        """The version of the servers that have it."""
+        """Push a span, and return the version of the servers that have it."""
         if not self._shards:
             return self._ps.servers_version
         result = self._ps.push(
