@@ -221,7 +221,7 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Tree:
     )
 
 
-def _key(key: Any, where: str) -> Any:
+def _key(key: object, where: str) -> Tree:
     if key is None or isinstance(key, bool | int | float | str):
         return key
     raise UsageError(f"{where} has the key {key!r}: keys are strings or numbers.")

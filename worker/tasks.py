@@ -102,7 +102,7 @@ class DefinitionTasks:
     def task_end(self, lease: Lease) -> None:
         self._call("on_task_end", pb.TaskKind.Name(lease.task.kind).lower())
 
-    def train_begin(self, model: Any) -> None:
+    def train_begin(self, model: object) -> None:
         self._call("on_train_begin", model)
 
     def _new_metrics(self) -> dict[str, streamed.Metric]:
@@ -114,7 +114,7 @@ class DefinitionTasks:
             begun = self._metrics[lease.task.id] = lease.task.attempt, self._new_metrics()
         return begun[1]
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: object) -> None:
         method = getattr(self._definition.callbacks, name, None)
         if method is not None:
             method(*arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any
 
 from ...common import rpc
 from ...common.errors import Unreachable
@@ -130,7 +129,7 @@ class Fetch:
         finally:
             channel.close()
 
-    def _fetch(self, stub: Any) -> bytes:
+    def _fetch(self, stub: worker_pb2_grpc.WorkerStub) -> bytes:
         blob = bytearray()
         while not self._over.is_set():
             request = pb.FetchStateRequest(round=self._round, offset=len(blob))

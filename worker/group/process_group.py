@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
 from typing import Any
@@ -48,7 +48,7 @@ class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
         self._round = round_
         self._clock = MonotonicClock()
 
-    def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: str | bytes) -> None:
         data = value.encode() if isinstance(value, str) else bytes(value)
         self._master.put_key(self._round, key, data)
 
@@ -62,14 +62,14 @@ class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
                 return bytes(reply.value)
         raise RoundOver(f"no member of round {self._round} told {key!r} in {_MEMBER_S:g} s")
 
-    def wait(self, keys: Any, _timeout: Any = None) -> None:
+    def wait(self, keys: Sequence[str], _timeout: timedelta | None = None) -> None:
         for key in keys:
             self.get(key)
 
-    def check(self, keys: Any) -> bool:
+    def check(self, keys: Sequence[str]) -> bool:
         return all(self._master.get_key(self._round, key, 0.0).found for key in keys)
 
-    def set_timeout(self, timeout: Any) -> None:
+    def set_timeout(self, _timeout: timedelta) -> None:
         """Do nothing: each wait has its own."""
 
 
@@ -160,7 +160,7 @@ def _made_aside(made: Future[Any]) -> Iterator[None]:
             background.begin("make-group", make).add_done_callback(fail)
             return made.result()
 
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, gloo)
 
     setattr(torchs, "ProcessGroupGloo", Aside("Aside", (), {}))  # noqa: B010

@@ -195,5 +195,5 @@ class TableRows:
         return source
 
 
-def _is_ids(values: Any) -> bool:
+def _is_ids(values: object) -> bool:
     return isinstance(values, Tensor) and values.dtype == torch.int64
