@@ -457,8 +457,10 @@ class Storm(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_who_could_run(self) -> None:
-        """Where all that live are heard and join when they must, a round runs soon, of all of them or
-        of as many as it may have, or a reason is told."""
+        """Where all that live are heard and join when they must, a round runs soon, or a reason is told.
+
+        It is of all of them or of as many as it may have.
+        """
         if self.made.outcome[0]:
             return
         copy = Rendezvous.restored(self.policy, json.loads(json.dumps(self.made.dump())), self.now)
