@@ -457,9 +457,9 @@ class Storm(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_who_could_run(self) -> None:
-        """Where all that live are heard and join when they must, a round runs soon, or a reason is told.
+        """Where all that live are heard and join when they must, a round runs soon.
 
-        It is of all of them or of as many as it may have.
+        It is of all of them or of as many as it may have; else a reason is told.
         """
         if self.made.outcome[0]:
             return

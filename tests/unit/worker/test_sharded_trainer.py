@@ -25,7 +25,7 @@ CASES = [(1, "adam", 13), (2, "momentum", 13), (3, "adam", 4), (3, "adagrad", 13
 
 
 class Model(nn.Module):
-    """Rows that no number of members divides, fewer than members, what is frozen, unused, a buffer."""
+    """Rows that no number of members divides, fewer than members, frozen ones, unused, a buffer."""
 
     def __init__(self):
         super().__init__()
