@@ -1,7 +1,7 @@
 """The functions that a script under `edl launch` may call; the rest of this folder runs it.
 
-Two calls make a script elastic: `load` at its start, `save` whenever it likes. A script that uses them
-also runs under plain `python` or torchrun where EDL_CHECKPOINT_PATH names a folder.
+Two calls make a script elastic: `load` at its start, `save` whenever it likes. A script that uses
+them also runs under plain `python` or torchrun where EDL_CHECKPOINT_PATH names a folder.
 """
 
 from .report import report

@@ -1,7 +1,7 @@
-"""`python -m edl.launch`: the coordinator of a launched job, or, with --node, one of its node agents.
+"""`python -m edl.launch`: the coordinator of a launched job, or, with --node, one of its agents.
 
-The coordinator has a supervisor (durable/supervisor.py), which starts it again when it is killed. The
-job's identity comes in EDL_TOKEN and EDL_IDENTITY. Exit codes: those of `edl launch`.
+The coordinator has a supervisor (durable/supervisor.py), which starts it again when it is killed.
+The job's identity comes in EDL_TOKEN and EDL_IDENTITY. Exit codes: those of `edl launch`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A node agent: torch's elastic agent for the script of a launched job, on one machine.
 
-The coordinator counts failures and knows when all have finished, so that torch's own counting (for each
-agent alone) and its barrier at the end (which takes a lost node for a finished one) are left out.
+The coordinator counts failures and knows when all have finished, so that torch's own counting (for
+each agent alone) and its barrier at the end (which takes a lost node for a finished one) are left
+out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -76,7 +76,7 @@ def run(node: Node, arguments: Sequence[str], *, nproc: int, logs: Path, tee: bo
         node.leave()
 
 
-def _end(number: int, frame: Any) -> None:
+def _end(number: int, _frame: object) -> None:
     raise SignalException("told to end", signal.Signals(number))
 
 
@@ -93,16 +93,16 @@ class _Agent(LocalElasticAgent):
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, timeout: float | None = None
     ) -> None:
-        # torch's own waits 30 s between two rounds, whatever was asked for.
+        del timeout  # torch's own waits 30 s between two rounds, whatever was asked for
         if self._pcontext is not None:
             self._pcontext.close(death_sig, self.node.settings.stop_timeout_s)
         super()._shutdown(death_sig)
 
     def _exit_barrier(self) -> None:
-        """`run` asks the coordinator."""
+        """Do nothing: `run` asks the coordinator."""
 
     def _failure(self, failures: Mapping[int, ProcessFailure]) -> pb.WorkerFailure | None:
-        """The first of them that nobody asked for."""
+        """Return the first failure that nobody asked for."""
         asked = (DRAINED, _SAVED, -signal.SIGTERM)
         own = [(rank, each) for rank, each in failures.items() if each.exitcode not in asked]
         if not own:
@@ -113,7 +113,7 @@ class _Agent(LocalElasticAgent):
 
 
 class _Logs(LogsSpecs):
-    """Keep a log for each rank and round; the environment that torch does not set goes along."""
+    """The script's logs, one for each rank and round, and the variables that torch does not set."""
 
     def __init__(self, handler: EdlRendezvous, folder: Path, report_file: Path, tee: bool) -> None:
         super().__init__(str(folder))

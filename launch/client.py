@@ -19,10 +19,11 @@ _LEAVE_S = 5.0
 
 
 class RendezvousClient(Line):
-    """One node's line to the coordinator. Safe to share among threads.
+    """One node's line to the coordinator.
 
-    `where` tells the address of now (None: the one that was given). Raises Unreachable when nobody has
-    answered for `patience_s`, Unauthenticated where the token or the certificate is another job's.
+    Safe to share among threads. `where` tells the address of now (None: the one that was given).
+    Raises Unreachable when nobody has answered for `patience_s`, Unauthenticated where the token or
+    the certificate is another job's.
     """
 
     def __init__(

@@ -43,7 +43,10 @@ class Flags:
 
 
 def launch(flags: Flags, say: Callable[[str], None]) -> int:
-    """Run a job here; return the exit code. Raises UsageError for what is impossible."""
+    """Run a job here; return the exit code.
+
+    Raises UsageError for what is impossible.
+    """
     least, most = parse_nodes(flags.nodes or "1")
     here = most if flags.local_nodes is None else flags.local_nodes
     if not 0 <= here <= most:
@@ -83,7 +86,10 @@ def launch(flags: Flags, say: Callable[[str], None]) -> int:
 
 
 def join(flags: Flags, where: str, token_file: str) -> NoReturn:
-    """Become a node agent. Raises UsageError for what is impossible."""
+    """Become a node agent.
+
+    Raises UsageError for what is impossible.
+    """
     if flags.nodes is not None:
         raise UsageError("--nodes is of the job, which runs already: leave it out with --join.")
     python = _python(flags)

@@ -1,8 +1,8 @@
 """The coordinator of a launched job: the rounds (launch/rounds.py) behind one lock, and on disk.
 
-Every event is applied under the lock, written to the journal before it is answered, and wakes all held
-calls. A thread lets time pass. Killed and started again, the coordinator finds its state and serves
-where it did; the nodes repeat their calls and the round that runs goes on.
+Every event is applied under the lock, written to the journal before it is answered, and wakes all
+held calls. A thread lets time pass. Killed and started again, the coordinator finds its state and
+serves where it did; the nodes repeat their calls and the round that runs goes on.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from ..common.clock import Clock
 from ..common.errors import EdlError, JobError
 from ..durable.journal import Journal
 from ..durable.schema import Json
-from .rounds import DONE, FAILED, STOPPED, Failure, Node, Rendezvous, Round
+from .nodes import Failure, Node, Round
+from .rounds import DONE, FAILED, STOPPED, Rendezvous
 from .settings import LaunchSettings
 
 log = logging.getLogger("edl.launch")
 
 STATE = "rendezvous"  # in the journal
-FORMAT = 1  # of what stands there: the fields of rounds.State; 0 is that of before
+FORMAT = 1  # of what stands there: the fields of nodes.State; 0 is that of before
 INTERRUPTED = 130
 _CODES = {DONE: 0, FAILED: 1, STOPPED: INTERRUPTED}
 _MOST_EVENTS = 200
@@ -33,7 +34,10 @@ Answer = TypeVar("Answer")
 
 
 class Coordinator:
-    """Any thread may call; `run` is the main one's. Calls are held up to their `wait_s`."""
+    """The rounds of a launched job, as its processes may ask for them.
+
+    Any thread may call; `run` is the main one's. Calls are held up to their `wait_s`.
+    """
 
     def __init__(self, settings: LaunchSettings, journal: Journal, clock: Clock) -> None:
         self.settings = settings
@@ -55,7 +59,10 @@ class Coordinator:
             log.info("resuming epoch=%d", journal.epoch)
 
     def _go_on(self, found: dict[str, Json], now: float) -> None:
-        """Be as the coordinator before. Raises JobError where no such one has written this."""
+        """Go on as the coordinator before did.
+
+        Raises JobError where no such one has written this.
+        """
         try:
             dumped = found["rendezvous"]
             if self._journal.format < FORMAT:  # of before formats had a number
@@ -65,9 +72,10 @@ class Coordinator:
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # whatever stands there
             why = error if isinstance(error, ValueError) else repr(error)
             raise JobError(
-                f"the job {self.settings.job_name} cannot be gone on with: what its journal says is not "
-                f"what a coordinator of this version writes: {why}. Go on with it by the version that "
-                "wrote it, or start it again: its script loads the state that it has saved"
+                f"the job {self.settings.job_name} cannot be gone on with: what its journal says "
+                f"is not what a coordinator of this version writes: {why}. Go on with it by the "
+                "version that wrote it, or start it again: its script loads the state that it has "
+                "saved"
             ) from error
         if self._journal.format < FORMAT:
             self._journal.compact({}, {STATE: {**found, "rendezvous": self._rendezvous.dump()}})
@@ -84,7 +92,10 @@ class Coordinator:
         report: tuple[float | None, float | None] | None,
         wait_s: float,
     ) -> tuple[bool, str]:
-        """(whether its workers must be stopped, how the job ended or "")."""
+        """Return whether a node's workers must be stopped, and how the job ended.
+
+        "": it has not.
+        """
 
         def event(machine: Rendezvous, now: float) -> None:
             machine.heard(node, now, host=host, pid=pid)
@@ -116,7 +127,10 @@ class Coordinator:
         failure: Failure | None,
         wait_s: float,
     ) -> tuple[Round | None, str]:
-        """(the round that it is a member of, if there is one yet, how the job ended or "")."""
+        """Return the round that a node is a member of, if there is one yet, and how the job ended.
+
+        "": it has not.
+        """
 
         def event(machine: Rendezvous, now: float) -> None:
             machine.join(
@@ -137,7 +151,10 @@ class Coordinator:
         return self._apply(event, formed, wait_s) or (None, "")
 
     def finish(self, node: str, round: int, wait_s: float) -> tuple[bool, str]:
-        """(whether the round is over before all have finished, how the job ended or "")."""
+        """Return whether the round is over before all have finished, and how the job ended.
+
+        "": it has not.
+        """
 
         def over(machine: Rendezvous) -> tuple[bool, str] | None:
             if closed := machine.outcome[0]:
@@ -157,7 +174,7 @@ class Coordinator:
         self._apply(lambda machine, _: machine.end(STOPPED, reason), lambda _: True, 0.0)
 
     def status(self, known_revision: int, wait_s: float) -> tuple[int, dict[str, Any]]:
-        """Revision and status, held until it is newer than `known_revision`."""
+        """Return the revision and the status, held until it is newer than `known_revision`."""
         with self._changed:
             self._changed.wait_for(lambda: self._revision > known_revision, wait_s)
             return self._revision, self._status()
@@ -165,10 +182,10 @@ class Coordinator:
     # -- the process
 
     def run(self, goodbye_s: float) -> int:
-        """Wait until the job is over and its nodes are gone, `goodbye_s` at most; the exit code.
+        """Wait until the job is over and its nodes are gone, and return the exit code.
 
-        Raises Fenced where another coordinator has taken the job over, JobError where the journal
-        cannot be written.
+        The nodes have `goodbye_s` at most to go. Raises Fenced where another coordinator has taken
+        the job over, JobError where the journal cannot be written.
         """
         give_up: float | None = None
         with self._changed:
@@ -234,7 +251,7 @@ class Coordinator:
 
     def _tell(self, text: str) -> None:
         log.info("%s", text)
-        since = round(self._clock.now() - self._rendezvous.began_at, 3)
+        since = round(self._clock.now() - self._rendezvous.state.began_at, 3)
         self._events = [*self._events[1 - _MOST_EVENTS :], {"t": since, "text": text}]
 
     def _status(self) -> dict[str, Any]:
@@ -243,7 +260,7 @@ class Coordinator:
         state = "running" if machine.running else "waiting" if machine.round else "starting"
         if ended:
             state = {DONE: "done"}.get(ended, "failed") if self._gone else "stopping"
-        found, report = machine.round, machine.report
+        found, report = machine.round, machine.state.report
         return {
             "job_name": self.settings.job_name,
             "command": "launch",
@@ -252,14 +269,14 @@ class Coordinator:
             "exit_code": _CODES[ended] if ended and self._gone else None,
             "message": message,
             "resume": None,
-            "started_s_ago": now - machine.began_at,
+            "started_s_ago": now - machine.state.began_at,
             "min_nodes": self.settings.min_nodes,
             "max_nodes": self.settings.max_nodes,
             "round": found.number if found else 0,
             "round_s": now - found.formed_at if found and machine.running else None,
             "world_size": found.world_size if found and machine.running else 0,
             "num_restarts": found.restarts if found else 0,
-            "failures": machine.restarts_used,
+            "failures": machine.state.restarts_used,
             "throughput": report.throughput if report and not ended else None,
             "remaining_s": None if ended else machine.left_s(now),
             "checkpoint_dir": self.settings.checkpoint_dir,
@@ -271,7 +288,7 @@ class Coordinator:
         machine = self._rendezvous
         runs = machine.runs_in(node.name) is not None
         state = "running" if runs else "waiting" if node.joined else "starting"
-        if runs and machine.has_succeeded(node.name):
+        if runs and machine.state.has_succeeded(node.name):
             state = "finished"
         elif not runs and not node.joined and machine.round is not None:
             state = "stopping" if machine.round.rank(node.name) is not None else state
@@ -289,6 +306,6 @@ class Coordinator:
 
 
 def _lasting(dumped: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a state does not change with each heartbeat."""
+    """Return the part of a state that does not change with each heartbeat."""
     nodes = {name: {**node, "last_heard": 0.0} for name, node in sorted(dumped.get("nodes", ()))}
     return {**dumped, "nodes": nodes}

@@ -1,9 +1,9 @@
 """torch's rendezvous (torch.distributed.elastic) with our rounds behind it: the backend "edl".
 
-Each joining brings a new store server; that of rank 0's agent is the round's, and the workers use it
-too (MASTER_ADDR, MASTER_PORT), so that no port is guessed and no round reads what an earlier one left.
-While all workers are stopped rank 0's agent looks for the newest checkpoint that is whole and tells the
-others: all ranks of a round load the same one, however late each starts.
+Each joining brings a new store server; that of rank 0's agent is the round's, and the workers use
+it too (MASTER_ADDR, MASTER_PORT), so that no port is guessed and no round reads what an earlier one
+left. While all workers are stopped rank 0's agent looks for the newest checkpoint that is whole and
+tells the others: all ranks of a round load the same one, however late each starts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ _PINNED = "edl/checkpoint"
 
 
 class EdlRendezvous(RendezvousHandler):
-    """`node` beats; `nproc` workers run here. `round`: the current round's number, `restarts` the
-    rounds before it, `checkpoint` the version that is loaded in it (0: none)."""
+    """A node's rendezvous for torch's agent: `node` beats, and `nproc` workers run here.
+
+    `round`: the current round's number, `restarts` the rounds before it, `checkpoint` the version
+    that is loaded in it (0: none).
+    """
 
     def __init__(self, node: Node, nproc: int) -> None:
         self._node = node
@@ -69,8 +72,8 @@ class EdlRendezvous(RendezvousHandler):
             except DistError as error:  # the node of rank 0 is gone already: there is a next round
                 log.warning("round=%d -> its store is not reached: %s", self.round, error)
         raise RendezvousConnectionError(
-            f"in {_MOST_TRIES} rounds the store of rank 0 was not reached: can this machine connect to "
-            "any port of the others?"
+            f"in {_MOST_TRIES} rounds the store of rank 0 was not reached: can this machine "
+            "connect to any port of the others?"
         )
 
     def _join(self) -> RendezvousInfo:
@@ -105,7 +108,7 @@ class EdlRendezvous(RendezvousHandler):
         return RendezvousInfo(store, reply.rank, reply.num_nodes, RendezvousStoreInfo(host, port))
 
     def num_nodes_waiting(self) -> int:
-        """Return what makes torch's agent stop its workers and join: 1 when the round is over."""
+        """Return 1 when the round is over: then torch's agent stops its workers and joins."""
         if self.is_closed():
             raise RendezvousClosedError(f"the job is over: {self._node.closed}")
         try:
@@ -117,7 +120,7 @@ class EdlRendezvous(RendezvousHandler):
         return bool(self._node.closed)
 
     def set_closed(self) -> None:
-        """Only the coordinator ends a job."""
+        """Do nothing: only the coordinator ends a job."""
 
     def get_run_id(self) -> str:
         return self._node.settings.job_name
@@ -133,7 +136,7 @@ def create(parameters: RendezvousParameters) -> EdlRendezvous:
 
 
 def handler_of(node: Node, nproc: int) -> EdlRendezvous:
-    """A handler by torch's registry."""
+    """Return a handler by torch's registry."""
     rendezvous_handler_registry.register(BACKEND, create)
     made = rendezvous_handler_registry.create_handler(
         RendezvousParameters(

@@ -1,7 +1,7 @@
 """`edl launch` on this machine: the coordinator, node agents beside it, and the view of both.
 
-All are processes of their own sessions: Ctrl-C reaches this one only, which asks the coordinator to end
-the job in order; killed, it takes nothing with it.
+All are processes of their own sessions: Ctrl-C reaches this one only, which asks the coordinator to
+end the job in order; killed, it takes nothing with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def launch(
     local_nodes: int,
     say: Callable[[str], None],
 ) -> int:
-    """Run the job and show it to its end; the exit code. `script`: what each worker's Python gets."""
+    """Run the job, show it to its end, and return the exit code.
+
+    `script`: what each worker's Python gets.
+    """
     job, child = local.start(settings, _COMMAND, _identity())
     try:
         wait_until_serving(job, child)
@@ -67,7 +70,7 @@ def launch(
 def join(
     address: str, identity: Identity, script: Sequence[str], *, nproc: int, name: str
 ) -> NoReturn:
-    """Become a node agent of a coordinator that serves elsewhere, or of another `edl launch` here."""
+    """Become a node agent of a coordinator elsewhere, or of another `edl launch` here."""
     told = ["--node", address, "--nproc", str(nproc), "--tee"]
     told += ["--logs", str(paths.home() / "nodes" / f"{name}-{os.getpid()}")]
     os.execve(
@@ -78,7 +81,7 @@ def join(
 
 
 def coordinator_of(where: str, token_file: str) -> tuple[str, Identity, str]:
-    """Address, identity and a name for HOST:PORT, or for a job of this machine by its name.
+    """Return address, identity and a name for HOST:PORT, or for a job of this machine by its name.
 
     Raises UsageError where either is missing.
     """
@@ -176,7 +179,7 @@ class Screen:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to put back."""
+        """Do nothing: there is nothing to put back."""
 
     def _print(self) -> None:
         for line in self._job.lines(role="rank", follow=True):

@@ -1,8 +1,8 @@
-"""A node agent's view of its job: it beats, and knows when its round is over. Without torch.
+"""A node agent's view of its job: it beats, and knows when its round is over.
 
-One thread holds a beat open at the coordinator, so that the end of a round is known at once and nobody
-polls. What the script reports lies in a file that goes along with the beats: so no training process has
-gRPC in it, which does not survive the forks of data loaders.
+Without torch. One thread holds a beat open at the coordinator, so that the end of a round is known
+at once and nobody polls. What the script reports lies in a file that goes along with the beats: so
+no training process has gRPC in it, which does not survive the forks of data loaders.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ _QUICK_S = 0.1  # no two beats are closer
 
 
 class Node:
-    """`host`: by which the others reach this machine. Raises EdlError where the coordinator does not
-    answer. `settings` are the job's. `failure`: of what the workers ended, told by the next join."""
+    """A node's line to its coordinator: it beats in a thread and knows whether the round is over.
+
+    `host`: the address by which the others reach this machine. `settings` are the job's. `failure`:
+    the failure that ended the workers, told by the next join. Raises EdlError where the coordinator
+    does not answer.
+    """
 
     def __init__(self, client: RendezvousClient, host: str, report_file: Path) -> None:
         self.host = host
@@ -60,7 +64,10 @@ class Node:
         return reply
 
     def must_restart(self) -> bool:
-        """Return whether the round is over. Raises EdlError if the coordinator is gone for too long."""
+        """Return whether the round is over.
+
+        Raises EdlError if the coordinator is gone for too long.
+        """
         if self._error is not None:
             raise self._error
         return self._round <= self._over

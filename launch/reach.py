@@ -10,7 +10,7 @@ from ..common.listen import HOST_VARIABLE, family, host_of, own_host
 
 
 def host_towards(address: str) -> str:
-    """EDL_HOST, or the address of this machine on the way to the coordinator at HOST:PORT.
+    """Return EDL_HOST, or the address of this machine on the way to the coordinator at HOST:PORT.
 
     Raises UsageError where that host is unknown.
     """

@@ -10,9 +10,11 @@ from . import world
 
 
 def report(*, throughput: float | None = None, remaining_s: float | None = None) -> None:
-    """Say how many records (or whatever counts) a second the whole job does, and the seconds it still
-    needs. No node is let in any more when fewer than --nearly_done are left. Rank 0's word counts; a
-    script that nobody launched says it to nobody.
+    """Report how fast the whole job is, and how long it still needs.
+
+    `throughput`: records, or whatever counts, a second. `remaining_s`: no node is let in any more
+    when fewer than --nearly_done are left. Rank 0's word counts; a script that nobody launched says
+    it to nobody.
     """
     path = os.environ.get("EDL_REPORT_FILE")
     if not path or world.rank() != 0:

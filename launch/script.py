@@ -1,7 +1,7 @@
 """Start a worker of a launched job, which becomes the user's script: run by path, without `edl`.
 
-It dies with its agent, so that no worker trains on after its node is lost, sends both its streams to
-one log, and becomes Python with the arguments it was given.
+It dies with its agent, so that no worker trains on after its node is lost, sends both its streams
+to one log, and becomes Python with the arguments it was given.
 """
 
 import ctypes

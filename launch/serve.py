@@ -1,7 +1,7 @@
 """The coordinator as a process: its folder, its port, its end.
 
-Started by a supervisor (durable/supervisor.py), and again by it when it is killed. DIR/master.json says
-where it serves, DIR/result.json is its last status, as of any job.
+Started by a supervisor (durable/supervisor.py), and again by it when it is killed. DIR/master.json
+says where it serves, DIR/result.json is its last status, as of any job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _GOODBYE_S = 20.0  # beyond what the scripts have to end
 
 
 def serve(job_dir: Path, stop: str = "") -> int:
-    """Coordinate the job to its end; its exit code. `stop`: why it is to be stopped at once."""
+    """Coordinate the job to its end, and return its exit code.
+
+    `stop`: why it is to be stopped at once.
+    """
     logs.configure(role="coordinator")
     try:
         return _serve(job_dir, stop)

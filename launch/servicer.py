@@ -1,14 +1,14 @@
-"""The gRPC faces of the coordinator: of the nodes, and the part of a master that the command line asks.
+"""The gRPC faces of the coordinator: for the nodes, and for `edl status`, `wait` and `stop`.
 
-Nothing is decided here. A beat whose connection breaks tells the coordinator so: a node that is killed
-is known to be within seconds, not after its lease.
+Nothing is decided here. A beat whose connection breaks tells the coordinator so: a node that is
+killed is known to be within seconds, not after its lease.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
@@ -16,7 +16,7 @@ from ..common.errors import EdlError
 from ..proto import master_pb2, master_pb2_grpc, rendezvous_pb2_grpc
 from ..proto import rendezvous_pb2 as pb
 from .coordinator import Coordinator
-from .rounds import Failure
+from .nodes import Failure
 
 _LONGEST_WAIT_S = 60.0  # of a held call
 
@@ -24,10 +24,12 @@ Answer = TypeVar("Answer")
 
 
 class RendezvousServicer(rendezvous_pb2_grpc.RendezvousServicer):
+    """The calls of node agents."""
+
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def Beat(self, request: pb.BeatRequest, context: Any) -> pb.BeatReply:
+    def Beat(self, request: pb.BeatRequest, context: grpc.ServicerContext) -> pb.BeatReply:
         _check(request.node, context)
         answered = False
 
@@ -59,7 +61,7 @@ class RendezvousServicer(rendezvous_pb2_grpc.RendezvousServicer):
             settings_json=self._coordinator.settings.to_json(),
         )
 
-    def Join(self, request: pb.JoinRequest, context: Any) -> pb.JoinReply:
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
         _check(request.node, context)
         if request.nproc < 1 or not request.store or not request.request_id:
             _refuse(context, "a node that joins names its nproc, its store and its request_id")
@@ -90,7 +92,7 @@ class RendezvousServicer(rendezvous_pb2_grpc.RendezvousServicer):
             identical=len({member.nproc for member in round.members}) == 1,
         )
 
-    def Finish(self, request: pb.FinishRequest, context: Any) -> pb.FinishReply:
+    def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.FinishReply:
         _check(request.node, context)
         restart, closed = _ask(
             lambda: self._coordinator.finish(request.node, request.round, _held(request.wait_s)),
@@ -98,7 +100,7 @@ class RendezvousServicer(rendezvous_pb2_grpc.RendezvousServicer):
         )
         return pb.FinishReply(restart=restart, closed=closed)
 
-    def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveReply:
+    def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
         _check(request.node, context)
         _ask(lambda: self._coordinator.leave(request.node), context)
         return pb.LeaveReply()
@@ -110,19 +112,25 @@ class LookServicer(master_pb2_grpc.MasterServicer):
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def Status(self, request: master_pb2.StatusRequest, context: Any) -> master_pb2.StatusReply:
+    def Status(
+        self, request: master_pb2.StatusRequest, _context: grpc.ServicerContext
+    ) -> master_pb2.StatusReply:
         revision, status = self._coordinator.status(request.known_revision, _held(request.wait_s))
         return master_pb2.StatusReply(revision=revision, status_json=json.dumps(status))
 
-    def Stop(self, request: master_pb2.StopRequest, context: Any) -> master_pb2.StopReply:
+    def Stop(
+        self, request: master_pb2.StopRequest, context: grpc.ServicerContext
+    ) -> master_pb2.StopReply:
         _ask(lambda: self._coordinator.stop(request.reason), context)
         return master_pb2.StopReply()
 
-    def Scale(self, request: master_pb2.ScaleRequest, context: Any) -> master_pb2.ScaleReply:
+    def Scale(
+        self, _request: master_pb2.ScaleRequest, context: grpc.ServicerContext
+    ) -> master_pb2.ScaleReply:
         context.abort(
             grpc.StatusCode.FAILED_PRECONDITION,
-            "a launched job grows by `edl launch --join` on one more node, and shrinks where a node "
-            "agent is ended",
+            "a launched job grows by `edl launch --join` on one more node, and shrinks where a "
+            "node agent is ended",
         )
         raise AssertionError("abort raises")
 
@@ -135,16 +143,16 @@ def _held(wait_s: float) -> float:
     return min(max(wait_s, 0.0), _LONGEST_WAIT_S)
 
 
-def _check(node: str, context: Any) -> None:
+def _check(node: str, context: grpc.ServicerContext) -> None:
     if not node:
         _refuse(context, "a request must name its node")
 
 
-def _refuse(context: Any, message: str) -> None:
+def _refuse(context: grpc.ServicerContext, message: str) -> None:
     context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
-def _ask(question: Callable[[], Answer], context: Any) -> Answer:
+def _ask(question: Callable[[], Answer], context: grpc.ServicerContext) -> Answer:
     try:
         return question()
     except EdlError as error:  # its journal cannot be written, or is another's: it ends

@@ -14,8 +14,11 @@ from .rounds import Policy
 
 @dataclass(frozen=True)
 class LaunchSettings(Stored):
-    """`checkpoint_dir`: absolute, and the same place on every machine. `script`: for the eye only;
-    each node runs the one that it was given."""
+    """The settings of a launched job, which all its nodes get.
+
+    `checkpoint_dir`: absolute, and the same place on every machine. `script`: for the eye only;
+    each node runs the one that it was given.
+    """
 
     job_name: str
     min_nodes: int
@@ -36,7 +39,10 @@ class LaunchSettings(Stored):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the settings that `to_json` wrote. Unknown names raise TypeError."""
+        """Return the settings that `to_json` wrote.
+
+        Unknown names raise TypeError.
+        """
         values = json.loads(text)
         if "lease_s" in values:  # its name before 0.1.0
             values["silent_s"] = values.pop("lease_s")
@@ -50,7 +56,10 @@ class LaunchSettings(Stored):
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
-    """MIN:MAX, or one number for both. Raises UsageError."""
+    """Return the least and the most nodes of MIN:MAX, or of one number for both.
+
+    Raises UsageError.
+    """
     low, colon, high = text.partition(":")
     try:
         least, most = int(low), int(high if colon else low)

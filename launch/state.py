@@ -1,13 +1,13 @@
 """A script's state between rounds: saved and loaded by two calls, whatever the world.
 
-A state is nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings and None; whatever
-has `state_dict()` stands for what that gives. On disk it is a checkpoint as all of edl's
+A state is nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings and None;
+whatever has `state_dict()` stands for what that gives. On disk it is a checkpoint as all of edl's
 (common/storage.py: versioned, atomic, checksummed), with the tensors in safetensors and the rest as
 JSON, never a pickle.
 
-The version of a checkpoint begins with the number of the round that wrote it. So what a writer that was
-cut off still writes sorts behind nothing that its successors have written, and the round that reads
-reads one version, on which all its ranks agree (launch/handler.py).
+The version of a checkpoint begins with the number of the round that wrote it. So what a writer that
+was cut off still writes sorts behind nothing that its successors have written, and the round that
+reads reads one version, on which all its ranks agree (launch/handler.py).
 """
 
 from __future__ import annotations
@@ -35,16 +35,20 @@ Tree = Any  # of JSON
 
 
 class Saved(NamedTuple):
-    """`state` as it was given to `save`, with tensors on the CPU; `progress`: the rest, and
-    `world_size`, that of the round that wrote it. Both empty where nothing was saved yet."""
+    """A state that a script has saved; empty where nothing was saved yet.
+
+    `state` is as it was given to `save`, with tensors on the CPU; `progress`: the rest, and
+    `world_size`, that of the round that wrote it.
+    """
 
     state: dict[Any, Any]
     progress: dict[str, Any]
 
 
 def save(state: dict[Any, Any], **progress: Any) -> None:
-    """Save both, so that the next round goes on from here. Only rank 0 writes; on others it returns at
-    once. What is there when this returns is on disk.
+    """Save both, so that the next round goes on from here.
+
+    Only rank 0 writes; on others it returns at once. What is there when this returns is on disk.
 
     Raises UsageError where the state holds what cannot be saved, or no folder was named.
     """
@@ -98,7 +102,9 @@ def load() -> Saved:
 
 
 def drain(state: dict[Any, Any], *, every: int = 1, **progress: Any) -> None:
-    """Make room for a change that is planned, with nothing lost: all ranks call this after each step.
+    """Make room for a change that is planned, with nothing lost.
+
+    All ranks call this after each step.
 
     Where any worker was told to stop (SIGTERM), all save here, after the same step, and end with
     DRAINED; else this returns. The ranks agree by a small all-reduce, in every `every`th call.
@@ -124,7 +130,7 @@ def _listen() -> None:
         _listening = True
 
 
-def _ask(number: int, frame: FrameType | None) -> None:
+def _ask(_number: int, _frame: FrameType | None) -> None:
     global _asked
     _asked = True
 
@@ -145,13 +151,13 @@ def _any_asked() -> bool:
 
 
 def newest_round(checkpoint_dir: str | Path) -> int:
-    """The newest round that has written a checkpoint there, whole or not; 0: none."""
+    """Return the newest round that has written a checkpoint there, whole or not; 0: none."""
     found = storage.find_checkpoints(checkpoint_dir)
     return _version_of(found[-1]) // _PER_ROUND if found else 0
 
 
 def newest_whole(checkpoint_dir: str | Path) -> int:
-    """The version of the newest checkpoint that is whole; 0: none."""
+    """Return the version of the newest checkpoint that is whole; 0: none."""
     found = storage.latest(checkpoint_dir)
     return found.version if found else 0
 
@@ -184,7 +190,7 @@ def _folder() -> Path:
 
 
 def _pack(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Tree:
-    """JSON for a value; its tensors go into `tensors`."""
+    """Return JSON for a value; its tensors go into `tensors`."""
     import numpy as np
     import torch
 
@@ -215,7 +221,7 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Tree:
     )
 
 
-def _key(key: Any, where: str) -> Any:
+def _key(key: object, where: str) -> Tree:
     if key is None or isinstance(key, bool | int | float | str):
         return key
     raise UsageError(f"{where} has the key {key!r}: keys are strings or numbers.")

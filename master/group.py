@@ -1,7 +1,8 @@
-"""The seam between a job's course and what holds its parameters: servers, a group of workers, or both.
+"""The seam between a job's course and the holder of its parameters: servers, a group, or both.
 
-`ServerGroup` holds them on servers, `Collective` on the workers themselves, `Hybrid` on both. Only the
-place where a master is put together (master.py) knows which one a job has.
+`ServerGroup` holds them on servers, `Collective` on the workers themselves, `Hybrid` on both. Only
+the place where a master is put together (master.py) knows which one a job has. Each is made of
+three parts: its cuts, the map of its servers, and its workers as those who lease tasks.
 """
 
 from __future__ import annotations
@@ -14,104 +15,66 @@ from ..durable.loop import Script
 from ..durable.schema import Json
 from ..proto import master_pb2 as pb
 from .meeting import Meeting
+from .server_map import ServerMap
 from .servers import Cut, Snapshot
 from .task import Task
 
 
-class Group(Protocol):
-    """The holder of the parameters, as a master sees it. Scripts run on the loop (durable/loop.py).
+class Cuts(Protocol):
+    """The states of a group that may be read while training goes on, and the one that it has left.
 
-    `snapshot`, `unpin` and `kept` block, and are called in the background; all else is called by the
-    loop's thread and answers at once.
+    `snapshot`, `unpin` and `kept` block, and are called in the background; all else is called by
+    the loop's thread.
     """
 
-    # -- its state
+    def take(self) -> Script[tuple[Cut, dict[str, Any]]]:
+        """Return one state of all of it, pinned, and the books of that very state.
 
-    @property
-    def version(self) -> int:
-        """A number that rises whenever somebody who holds parameters is replaced.
-
-        Whatever was asked of an older one may be void, and is asked again.
+        Raises JobError.
         """
         ...
 
-    @property
-    def connected(self) -> bool:
-        """Everybody who holds parameters has been there."""
-        ...
-
-    def memory(self) -> Json:
-        """Return what a successor of the master must know of it, as JSON values."""
-        ...
-
-    def remember(self, memory: Json) -> None:
-        """Go on where the master before ended. Raises ValueError where it wrote something else."""
-        ...
-
-    def settle(self) -> None:
-        """Do what the state calls for, after each batch of events."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it: whoever waits for it need not wait any longer."""
-        ...
-
-    # -- cuts
-
-    def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        """Return one state of all of it, pinned, and the books of that very state. Raises JobError."""
-        ...
-
     def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
-        """Return what an evaluation reads: a cut, with its books where it has some."""
+        """Return the cut that an evaluation reads, with its books where it has some."""
         ...
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
-        """Write a cut into a folder, and return its files. Raises EdlError."""
+        """Write a cut into a folder, and return its files.
+
+        Raises EdlError.
+        """
         ...
 
     def unpin(self, cut: str) -> None:
         """Forget a cut."""
         ...
 
-    def kept(self, left: Cut, directory: Path) -> Snapshot:
-        """Bring what the last worker has left to the folder of a checkpoint. Raises EdlError."""
-        ...
-
-    # -- steps
-
-    def steps(self) -> Script[int]:
-        """Return its steps so far, once all of it is there."""
-        ...
-
-    def flush(self) -> Script[None]:
-        """Make a step of what waits for others, in sync mode."""
-        ...
-
-    # -- its servers
-
     @property
-    def map_version(self) -> int:
-        """The version of the map of servers; 0 without servers, or before all have been there."""
+    def left(self) -> Cut | None:
+        """The state that the last worker has left, if any; `name`: the folder with the files."""
         ...
 
-    def servers(self) -> pb.GetServersReply:
-        """Return where the servers are, where there are any."""
+    def stand(self) -> None:
+        """Have the queue's positions be those of what is left.
+
+        Nobody goes on from another state.
+        """
         ...
 
-    def arguments(self, index: int) -> tuple[str, ...]:
-        """Return what server `index` is started with."""
+    def kept(self, left: Cut, directory: Path) -> Snapshot:
+        """Bring what the last worker has left to the folder of a checkpoint.
+
+        Raises EdlError.
+        """
         ...
 
-    def covered(self, index: int, coverage: pb.Coverage) -> None:
-        """Server `index` says what its snapshots hold."""
-        ...
 
-    # -- its workers
+class Workers(Protocol):
+    """The workers of a job as those who lease its tasks: each by itself, or together in rounds."""
 
     @property
     def trains_in_rounds(self) -> bool:
-        """The workers train together, in rounds: they have a Meeting."""
+        """Tell whether the workers train together, in rounds: they have a Meeting."""
         ...
 
     @property
@@ -127,7 +90,7 @@ class Group(Protocol):
         """Return the round that this worker has not left in order; "" where there is none."""
         ...
 
-    def lease(self, request: pb.GetTaskRequest, *, evaluating: bool) -> Sequence[Task] | None:
+    def lease(self, request: pb.GetTaskRequest, evaluating: bool) -> Sequence[Task] | None:
         """Return the tasks that a worker gets now, which may be none, with the lease journaled.
 
         None: its round is over. `evaluating`: an evaluation is under way.
@@ -135,11 +98,11 @@ class Group(Protocol):
         ...
 
     def failed(self) -> None:
-        """A member of the round cannot finish the step under way: its content fails."""
+        """Note that a member of the round cannot finish the step under way: its content fails."""
         ...
 
     def lost(self, incarnation: str) -> None:
-        """A worker is gone."""
+        """Note that a worker is gone."""
         ...
 
     def overdue(self) -> list[int]:
@@ -147,16 +110,71 @@ class Group(Protocol):
         ...
 
     def members(self) -> Meeting:
-        """Return where workers meet for rounds. Raises UsageError where each trains by itself."""
+        """Return where workers meet for rounds.
+
+        Raises UsageError where each trains by itself.
+        """
         ...
 
-    # -- the end
+
+class Group(Protocol):
+    """The holder of the parameters, as a master sees it.
+
+    Scripts run on the loop (durable/loop.py). All is called by the loop's thread, and answers at
+    once.
+    """
 
     @property
-    def left(self) -> Cut | None:
-        """The state that the last worker has left, if any; `name`: the folder with the files."""
+    def cuts(self) -> Cuts:
+        """The states of this group, for whoever writes or evaluates one."""
         ...
 
-    def stand(self) -> None:
-        """Have the queue's positions be those of what is left: nobody goes on from another state."""
+    @property
+    def server_map(self) -> ServerMap:
+        """The map of servers, which is empty where the group has none."""
+        ...
+
+    @property
+    def workers(self) -> Workers:
+        """The workers of the job, as those who lease tasks."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """A number that rises whenever somebody who holds parameters is replaced.
+
+        Whatever was asked of an older one may be void, and is asked again.
+        """
+        ...
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether everybody who holds parameters has been there."""
+        ...
+
+    def memory(self) -> Json:
+        """Return all that a successor of the master must know of it, as JSON values."""
+        ...
+
+    def remember(self, memory: Json) -> None:
+        """Go on where the master before ended.
+
+        Raises ValueError where it wrote something else.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Do what the state calls for, after each batch of events."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it: whoever waits for it need not wait any longer."""
+        ...
+
+    def steps(self) -> Script[int]:
+        """Return the steps so far, once all of the group is there."""
+        ...
+
+    def flush(self) -> Script[None]:
+        """Make a step of what waits for others, in sync mode."""
         ...

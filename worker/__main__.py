@@ -45,7 +45,10 @@ log = logging.getLogger("edl.worker")
 
 
 def main() -> int:
-    """Run; returns the exit code: 0 done or drained, 1 failed, 2 the definition is at fault."""
+    """Run a worker's process, and return its exit code.
+
+    0: done or drained, 1: failed, 2: the definition is at fault.
+    """
     parser = argparse.ArgumentParser(prog="python -m edl.worker")
     parser.add_argument("--describe", action="store_true")
     parser.add_argument("--nursery", metavar="STRATEGY")
@@ -113,7 +116,7 @@ class _Process:
         self._master: MasterClient | None = None
         self._grace_s = JobSettings().drain_grace_s
 
-    def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+    def on_sigterm(self, signum: int, _frame: FrameType | None) -> None:
         if self._member is None:  # it holds nothing yet, or nothing any more
             signal.signal(signum, signal.SIG_DFL)
             os.kill(
@@ -140,7 +143,10 @@ class _Process:
         leave_in_time(ask, end, self._grace_s)
 
     def live(self, incarnation: str) -> None:
-        """Live one incarnation, to its end. Raises Fenced where another must follow."""
+        """Live one incarnation, to its end.
+
+        Raises Fenced where another must follow.
+        """
         master = _line(self._master_address, self._index, incarnation)
         master.patience_s = self._patience_s
         try:
@@ -187,7 +193,7 @@ class _Process:
 
 
 class _Heartbeat(threading.Thread):
-    """Says that the worker lives, and tells it what the master answers."""
+    """The thread that says that the worker lives, and tells it what the master answers."""
 
     def __init__(self, master: MasterClient, *, interval_s: float) -> None:
         super().__init__(name="heartbeat", daemon=True)
@@ -198,11 +204,14 @@ class _Heartbeat(threading.Thread):
         self._ps: PsClient | None = None
 
     def attach(self, member: Member, ps: PsClient | None) -> None:
-        """From now on tell of this member. `ps`: its servers, if it has some."""
+        """Tell of this member from now on.
+
+        `ps`: its servers, if it has some.
+        """
         self._member, self._ps = member, ps
 
     def _follow(self, servers_version: int) -> None:
-        """A server was replaced: calls that still wait for the old one are made at the new one."""
+        """Have calls that still wait for a server that was replaced be made at the new one."""
         if self._ps is not None and servers_version > self._ps.servers_version:
             reply = self._master.get_servers(self._ps.servers_version, 0.0)
             self._ps.update(reply.addresses, reply.slot_map_version)

@@ -1,10 +1,10 @@
-"""The order of the records of a task, and how it is split into minibatches. Pure.
+"""The order of the records of a task, and how it is split into minibatches.
 
-A task is records [start, end) of a source. Position p of it is record `start + order[p]`, where the
-order is a pure function of (seed, epoch, task): whoever leases the task again sees the same one, so
-that positions mean the same to every worker and to every server's ledger. A minibatch is a span of
-positions; it never crosses a boundary that the master names, so that a shard that has applied a
-span before drops exactly that span (docs/architecture.md, "The books").
+Pure. A task is records [start, end) of a source. Position p of it is record `start + order[p]`,
+where the order is a pure function of (seed, epoch, task): whoever leases the task again sees the
+same one, so that positions mean the same to every worker and to every server's ledger. A minibatch
+is a span of positions; it never crosses a boundary that the master names, so that a shard that has
+applied a span before drops exactly that span (docs/architecture.md, "The books").
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Minibatch:
 
 
 class SpanError(Exception):
-    """The content of a span failed. `record` is the record to blame, where there is one."""
+    """A failure of a span's content.
+
+    `record` is the record to blame, where there is one.
+    """
 
     def __init__(
         self, start: int, end: int, source: str, error: BaseException, record: int | None = None
@@ -50,7 +53,9 @@ class SpanError(Exception):
 
 
 class user_code:
-    """`with user_code(start, end, source):` what the user's code raises is about these positions.
+    """A place for the user's code: `with user_code(start, end, source):`.
+
+    What the user's code raises is about these positions.
 
     It becomes a SpanError, SystemExit too: the master decides what a record that fails is worth.
     Our own errors (`ours`) pass, and so does what is no Exception.
@@ -65,7 +70,7 @@ class user_code:
         self._ours = ours
 
     def __enter__(self) -> None:
-        """Nothing is to be done before."""
+        """Do nothing."""
 
     def __exit__(
         self,
@@ -80,8 +85,11 @@ class user_code:
 def split(
     start: int, end: int, minibatch: int, boundaries: Sequence[int] = ()
 ) -> Iterator[tuple[int, int]]:
-    """Spans that cover [start, end) in order, each `minibatch` long or what is left of it, none
-    across a boundary; a last record is no span of its own, but makes the one before longer."""
+    """Yield spans that cover [start, end) in order, none across a boundary.
+
+    Each is `minibatch` long or what is left of it; a last record is no span of its own, but makes
+    the one before longer.
+    """
     stops = sorted(b for b in boundaries if start < b < end)
     for stop in (*stops, end):
         for left in range(minibatches(stop - start, minibatch), 0, -1):

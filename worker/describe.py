@@ -31,7 +31,10 @@ from .predictions import check_output
 
 
 def load(settings: JobSettings) -> Definition:
-    """The job's definition. Raises DefinitionError."""
+    """Return the job's definition.
+
+    Raises DefinitionError.
+    """
     return load_definition(
         settings.model_def,
         settings.model_zoo,
@@ -41,7 +44,10 @@ def load(settings: JobSettings) -> Definition:
 
 
 def open_readers(definition: Definition, settings: JobSettings) -> dict[int, RecordReader]:
-    """The readers that the command needs, by task kind. Raises UsageError or DataError."""
+    """Return the readers that the command needs, by task kind.
+
+    Raises UsageError or DataError.
+    """
     from ..data.open import open_reader
 
     paths = {
@@ -54,13 +60,12 @@ def open_readers(definition: Definition, settings: JobSettings) -> dict[int, Rec
 
 
 def threshold_bytes(settings: JobSettings) -> int:
-    """An nn.Embedding of more moves to the servers, where there are some; 0: none does."""
+    """Return the size above which an nn.Embedding moves to the servers; 0: none does."""
     return 0 if settings.strategy == "allreduce" else settings.ps_embedding_threshold
 
 
 def model_maker(definition: Definition, settings: JobSettings) -> Callable[[], torch.nn.Module]:
-    """Makes the model, with the same first values each time."""
-
+    """Return a function that makes the model, with the same first values each time."""
     stay: set[str] = set()
     if settings.command != "train" and settings.checkpoint_dir_for_init:
         # What all-reduce has trained is no table, however big.
@@ -84,7 +89,7 @@ def be_deterministic() -> None:
 
 
 def _begin(job_dir: Path, what: str) -> None:
-    """So that the master can say what it waits for."""
+    """Write what is done now, so that the master can say what it waits for."""
     (job_dir / paths.DESCRIBING).write_text(what)
 
 
@@ -120,7 +125,10 @@ def describe(settings: JobSettings, job_dir: Path) -> None:
 
 
 def _check(definition: Definition, settings: JobSettings) -> list[str]:
-    """All of it that needs no records. Raises DefinitionError. What the user should know."""
+    """Check all that needs no records, and return what the user should know.
+
+    Raises DefinitionError, and UsageError where predictions would go nowhere.
+    """
     trains = settings.command == "train"
     found = check_definition(
         definition,
@@ -144,8 +152,10 @@ def _check(definition: Definition, settings: JobSettings) -> list[str]:
 
 
 def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
-    """The checkpoint that the job begins with is of this model. Raises CheckpointError. What the
-    master should know of the optimizer."""
+    """Check that the checkpoint that the job begins with is of this model.
+
+    Returns what the master should know of the optimizer. Raises CheckpointError.
+    """
     path = settings.resume or settings.checkpoint_dir_for_init
     optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
     if path:
@@ -166,7 +176,8 @@ def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
 def _metrics(definition: Definition, settings: JobSettings) -> dict[str, str]:
     """Return what is best of each metric that says so: min or max.
 
-    Raises UsageError where one must say it and does not."""
+    Raises UsageError where one must say it and does not.
+    """
     asked = {
         name: criterion(text, f"--{name}", patience)
         for name, text, patience in (

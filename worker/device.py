@@ -22,7 +22,10 @@ Values = NDArray[np.float32]
 
 
 class Link:
-    """The way to a device and back. Results of one call stay valid after the next."""
+    """The way to a device and back.
+
+    Results of one call stay valid after the next.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -31,7 +34,7 @@ class Link:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def send(self, values: Values) -> Tensor:
-        """A tensor on the device; on the CPU it shares the array's memory."""
+        """Return a tensor on the device; on the CPU it shares the array's memory."""
         if not values.flags.writeable:  # a view of a received message; torch wants its own
             values = values.copy()
         tensor = torch.from_numpy(values)
@@ -45,7 +48,7 @@ class Link:
         return sent
 
     def fetch(self, tensors: Sequence[Tensor]) -> list[Values]:
-        """float32 arrays, C-contiguous; on the CPU they share a float32 tensor's memory."""
+        """Return float32 arrays, C-contiguous; on the CPU they share a float32 tensor's memory."""
         sources = [tensor.detach().to(torch.float32).contiguous() for tensor in tensors]
         if self._stream is None:
             return [source.cpu().numpy() for source in sources]
@@ -60,7 +63,10 @@ class Link:
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The torch device for --device. Raises UsageError for cuda where there is none."""
+    """Return the torch device for --device.
+
+    Raises UsageError for cuda where there is none.
+    """
     there = torch.cuda.is_available()
     if wanted == "cuda" and not there:
         raise UsageError("--device cuda, but torch sees no CUDA device here: use --device auto")
@@ -74,7 +80,7 @@ def seed_of(*parts: int | str) -> int:
 
 
 def seed_step(number: int, device: torch.device) -> None:
-    """Seed what a step on this device draws from, to what torch.manual_seed would.
+    """Seed all that a step on this device draws from, as torch.manual_seed would.
 
     On the CPU that is one generator (microseconds). torch.manual_seed would also queue the seed for
     devices that nobody has begun to use, each with its stack trace: half a millisecond.
@@ -86,7 +92,7 @@ def seed_step(number: int, device: torch.device) -> None:
 
 
 def to_device(values: Any, device: torch.device) -> Any:
-    """Tensors in dicts, lists and tuples, moved; what can move itself (a PackedSequence, say) does.
+    """Move tensors in dicts, lists and tuples, and what can move itself (a PackedSequence, say).
 
     The same object where all of it is there already, so that it keeps its type.
     """
@@ -108,11 +114,11 @@ def to_device(values: Any, device: torch.device) -> Any:
 
 @torch.no_grad()
 def outputs_of(model: nn.Module, features: Any, device: torch.device) -> Any:
-    """The outputs in evaluation mode, on the CPU, of a model on `device`."""
+    """Return the outputs in evaluation mode, on the CPU, of a model on `device`."""
     model.eval()
     return to_device(model(to_device(features, device)), torch.device("cpu"))
 
 
 def values_of(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the model's parameters and buffers by name, on the CPU."""
+    """Return copies of the model's parameters and buffers by name, on the CPU."""
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}

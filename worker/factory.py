@@ -1,4 +1,4 @@
-"""Makes the member that the job's settings ask for: its trainer, its stream, its loop."""
+"""The factory of the member that the job's settings ask for: its trainer, its stream, its loop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ log = logging.getLogger("edl.worker")
 
 @dataclass(frozen=True)
 class Place:
-    """Which worker it is, and where other members find it."""
+    """A worker's place in its job: which one it is, and where other members find it."""
 
     index: int
     incarnation: str
@@ -66,7 +66,10 @@ class _Parts:
 
 
 class Factory:
-    """Makes one member. `member` and `ps` are there once they are made."""
+    """The maker of one member.
+
+    `member` and `ps` are there once they are made.
+    """
 
     def __init__(
         self,
@@ -75,7 +78,10 @@ class Factory:
         place: Place,
         on_step: Callable[[float, int], None],
     ) -> None:
-        """`on_step(loss, records)` is called after each step."""
+        """Make nothing yet.
+
+        `on_step(loss, records)` is called after each step.
+        """
         self.member: Member | None = None
         self.ps: PsClient | None = None
         self._master = master
@@ -295,7 +301,7 @@ class Factory:
         trainer: GroupTrainer[StepT],
         keeper: StateKeeper,
         *,
-        prepare: Callable[[Any], Any] = lambda features: None,
+        prepare: Callable[[Any], Any] = lambda _features: None,
         on_begin: OnBegin = begin_alike,
     ) -> GroupWorker[StepT]:
         settings = self._settings

@@ -34,7 +34,10 @@ _WRITTEN_S = 0.5  # a stack is, after the signal
 
 
 def start(index: int, connect: Callable[[str], MasterClient]) -> None:
-    """Fork it. `connect` makes a line to the master for an incarnation; it is called there only."""
+    """Fork the keeper.
+
+    `connect` makes a line to the master for an incarnation; it is called there only.
+    """
     pulse.share()
     worker = os.getpid()
     handle = os.pidfd_open(worker)
@@ -74,7 +77,7 @@ class _Keeper:
         self._stacks = 0.0  # since when the thread had been there whose stack was written last
 
     def look(self, now: float) -> None:
-        """Once every `look_s`."""
+        """Look at the worker, once every `look_s`; tell the master where it hangs or is silent."""
         seen = pulse.read()
         if seen.incarnation != self._incarnation:
             self._begin(seen.incarnation)
@@ -137,7 +140,7 @@ class _Keeper:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Somebody has sent it a SIGSTOP: it is as silent as it looks."""
+    """Tell whether somebody has sent it a SIGSTOP: it is as silent as it looks."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -24,10 +24,10 @@ def leave_in_time(
     now: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
 ) -> None:
-    """`end` this process (which says why) when its grace is over or its master has gone.
+    """End this process when its grace is over or its master has gone.
 
-    `ask(patience_s)` raises EdlError where the master does not answer for so long. Whoever leaves
-    in order does so meanwhile, and this with it.
+    `end` does it, and says why. `ask(patience_s)` raises EdlError where the master does not answer
+    for so long. Whoever leaves in order does so meanwhile, and this with it.
     """
     until = now() + grace_s
     while (left_s := until - now()) > 0:

@@ -24,8 +24,10 @@ from typing import Any
 
 
 def run(main: Callable[[], int], strategy: str) -> int:
-    """Serve until standard input ends. `main` is what a forked worker runs, with its own sys.argv;
-    whose first argument is "edl.ps" is a parameter server.
+    """Serve until standard input ends.
+
+    `main` is what a forked worker runs, with its own sys.argv; whose first argument is "edl.ps" is
+    a parameter server.
     """
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -83,7 +85,7 @@ def _reap() -> None:
 
 
 def _become(request: dict[str, Any], main: Callable[[], int]) -> None:
-    """In the child: be that process, with its own session, environment and log; never returns."""
+    """Be that process in the child, with its own session, environment and log; never returns."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -110,7 +112,7 @@ def _become(request: dict[str, Any], main: Callable[[], int]) -> None:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """The wake-up pipe tells; the handler only keeps SIGCHLD from being discarded."""
+    """Do nothing: the wake-up pipe tells; the handler only keeps SIGCHLD from being discarded."""
 
 
 def _say(message: dict[str, Any]) -> None:

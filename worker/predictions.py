@@ -27,7 +27,10 @@ FOLDER = "predictions"
 
 
 def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The arrays of all minibatches of a task, in their order. Raises DefinitionError."""
+    """Return the arrays of all minibatches of a task, in their order.
+
+    Raises DefinitionError.
+    """
     if not parts:
         return {"output": np.zeros((0,), np.float32)}
     for part in parts:
@@ -49,7 +52,8 @@ def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 def check_output(folder: Path, form: str) -> None:
     """Check the output folder before the job begins.
 
-    Raises UsageError where it could not write, or would write among another job's predictions."""
+    Raises UsageError where it could not write, or would write among another job's predictions.
+    """
     there = folder / FOLDER
     if there.is_dir() and any(there.glob("part-*")):
         raise UsageError(
@@ -67,7 +71,10 @@ def check_output(folder: Path, form: str) -> None:
 def write(
     output: Path, task: int, source: str, records: Array, arrays: Mapping[str, Array], form: str
 ) -> None:
-    """Write a task's files. `records` int64[n]: their numbers in `source`. Raises JobError."""
+    """Write a task's files.
+
+    `records` int64[n]: their numbers in `source`. Raises JobError.
+    """
     folder = output / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -41,25 +41,25 @@ _main = threading.main_thread().ident
 
 
 def share() -> None:
-    """From now on on a page that processes forked from this one read, too."""
+    """Write to a page that processes forked from this one read, too, from now on."""
     global _page, _main
     _page, _main = mmap.mmap(-1, mmap.PAGESIZE), threading.main_thread().ident
 
 
 def live(incarnation: str, *, lease_s: float = 0.0, hang_s: float = 0.0) -> None:
-    """The worker is this incarnation now ("": none), and has just been heard."""
+    """Note that the worker is this incarnation now ("": none), and has just been heard."""
     _LIFE.pack_into(_page, 0, incarnation.encode(), lease_s, hang_s, 0)
     beat()
 
 
 def in_round(number: int) -> None:
-    """The worker's leases are those of this round."""
+    """Note that the worker's leases are those of this round."""
     name, lease_s, hang_s, _ = _LIFE.unpack_from(_page)
     _LIFE.pack_into(_page, 0, name, lease_s, hang_s, number)
 
 
 def beat() -> None:
-    """The master has heard it."""
+    """Note that the master has heard it."""
     _BEAT.pack_into(_page, _BEAT_AT, time.monotonic())
 
 
@@ -72,7 +72,7 @@ def excuse() -> None:
 
 
 class section:
-    """`with section(STEP, task, attempt, start, end):` this thread is in the user's code."""
+    """A section in which this thread is in the user's code: `with section(STEP, task, ...):`."""
 
     __slots__ = ("_at", "_before", "_fields")
 
@@ -97,7 +97,7 @@ class section:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a thread is."""
+    """The place where a thread is."""
 
     since: float
     kind: int
@@ -132,7 +132,7 @@ class Pulse:
 
     @property
     def longest(self) -> Place | None:
-        """Where a thread has been longest, if one is anywhere."""
+        """The place where a thread has been longest, if one is anywhere."""
         return min(self.places, key=lambda place: place.since, default=None)
 
 

@@ -19,9 +19,10 @@ log = logging.getLogger(__name__)
 
 
 def end_task(lease: Lease, tasks: Tasks, trainer: Trainer) -> bytes:
-    """Let the definition end a task whose minibatches are done. Its result, as the master wants it.
+    """Let the definition end a task whose minibatches are done, and return the result.
 
-    Raises SpanError, about no record, where the user's code fails.
+    The result is as the master wants it. Raises SpanError, about no record, where the user's code
+    fails.
     """
     task, result = lease.task, b""
     with (
@@ -44,7 +45,10 @@ def end_task(lease: Lease, tasks: Tasks, trainer: Trainer) -> bytes:
 def done(
     lease: Lease, result: bytes, servers_version: int, *, round_: int = 0, version: int = 0
 ) -> pb.ReportTaskRequest:
-    """Return the report of a task that has ended. `servers_version`: of those that have it."""
+    """Return the report of a task that has ended.
+
+    `servers_version`: of those that have it.
+    """
     return pb.ReportTaskRequest(
         task=lease.task.id,
         attempt=lease.task.attempt,
@@ -54,6 +58,27 @@ def done(
         round=round_,
         version=version,
         slot_map_version=servers_version,
+    )
+
+
+def handed_back(lease: Lease) -> pb.ReportTaskRequest:
+    """Return the report of a task that this worker does no further."""
+    task = lease.task
+    return pb.ReportTaskRequest(
+        task=task.id, attempt=task.attempt, handed_back=lease.position, records=lease.used
+    )
+
+
+def log_end(lease: Lease, accepted: bool) -> None:
+    """Log that a task has ended, and whether the master has taken that report."""
+    task = lease.task
+    log.info(
+        "task=%d attempt=%d kind=%s records=%d -> %s",
+        task.id,
+        task.attempt,
+        pb.TaskKind.Name(task.kind).lower(),
+        lease.used,
+        "done" if accepted else "refused",
     )
 
 
@@ -80,8 +105,7 @@ def failure(lease: Lease, error: SpanError, definition_file: str) -> pb.Failure:
 
 
 def _place(error: BaseException, definition_file: str) -> str:
-    """Where in the definition, or in a file beside it, the error was raised: " (file:line)" or
-    ""."""
+    """Return where in the definition, or a file beside it, it was raised: " (file:line)" or ""."""
     folder = os.path.dirname(definition_file)
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if folder and f.filename.startswith(folder + os.sep)]
@@ -103,7 +127,10 @@ class Rate:
         self._records += records
 
     def per_s(self) -> float:
-        """Called by the heartbeat; closes the window when it is full."""
+        """Return the rate, and close the window when it is full.
+
+        Called by the heartbeat.
+        """
         passed = self._clock.now() - self._since
         if passed >= self._window_s:
             self._last = self._records / passed
@@ -121,9 +148,12 @@ class Status:
         clock: Clock,
         *,
         log_loss_steps: int = 0,
-        on_step: Callable[[float, int], None] = lambda loss, records: None,
+        on_step: Callable[[float, int], None] = lambda _loss, _records: None,
     ) -> None:
-        """`log_loss_steps`: 0: never. `on_step(loss, records)` after each step."""
+        """Show a member that starts.
+
+        `log_loss_steps`: 0: never. `on_step(loss, records)` after each step.
+        """
         self.state = "starting"
         self.loss: float | None = None
         self.rate = Rate(clock)
@@ -136,7 +166,7 @@ class Status:
         self._on_step(loss, records)
 
     def is_logged(self, step: int) -> bool:
-        """Whether the loss of this step goes to the log."""
+        """Tell whether the loss of this step goes to the log."""
         return bool(self._log_loss_steps) and step % self._log_loss_steps == 0
 
     def scalars(self) -> dict[str, float]:

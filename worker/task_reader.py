@@ -1,4 +1,4 @@
-"""Reads the minibatches of a leased task, with the definition's reader and `feed`."""
+"""The reader of a leased task's minibatches, with the definition's reader and `feed`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _MODES = {pb.TRAIN: "train", pb.EVALUATE: "evaluate", pb.PREDICT: "predict"}
 
 @dataclass
 class Lease:
-    """A task that this worker holds. `position`: applied on all servers up to here."""
+    """A task that this worker holds.
+
+    `position`: applied on all servers up to here.
+    """
 
     task: pb.Task
     position: int = 0
@@ -48,7 +51,9 @@ class Batch:
 
 
 class TaskReader:
-    """Reads whole minibatches. `readers` by task kind; `feed(records, mode)` as the definition's.
+    """A reader of whole minibatches.
+
+    `readers` by task kind; `feed(records, mode)` as the definition's.
 
     `least`: records that a forward pass of training needs; a minibatch of one has it so many times.
     """
@@ -61,7 +66,7 @@ class TaskReader:
         minibatch: int,
         seed: int,
         shuffle: bool,
-        prepare: Callable[[Any], Any] = lambda features: None,
+        prepare: Callable[[Any], Any] = lambda _features: None,
         least: int = 1,
     ) -> None:
         self.readers = readers
@@ -72,7 +77,7 @@ class TaskReader:
         self._prepare = prepare
         self._least = least
 
-    def minibatch_of(self, lease: Lease) -> int:
+    def minibatch_of(self, _lease: Lease) -> int:
         """Return how many records a minibatch of the task has."""
         return self.minibatch
 
@@ -83,9 +88,9 @@ class TaskReader:
         boundaries: Sequence[int] = (),
         until: int | None = None,
     ) -> Iterator[Batch]:
-        """Read the minibatches of a lease from `position` on. Raises SpanError.
+        """Read the minibatches of a lease from `position` on.
 
-        until: no record from this position on is touched; what comes is empty.
+        Raises SpanError. until: no record from this position on is touched; what comes is empty.
         """
         task = lease.task
         stops = (*task.boundaries, *boundaries)

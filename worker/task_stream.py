@@ -1,4 +1,6 @@
-"""Leases tasks and reads their minibatches ahead of the trainer, in one thread.
+"""The stream of tasks that are leased, and of their minibatches, read ahead of the trainer.
+
+All in one thread.
 
 The thread runs at most `depth` minibatches ahead; the next task is leased while the last
 minibatches of this one compute. A lease's `position` is what all servers have acknowledged: only
@@ -13,13 +15,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import Fenced
 from ..proto import master_pb2 as pb
-from . import batches, pulse
+from . import background, batches, pulse
 from .batches import SpanError
 from .task_reader import Batch, Lease
 
@@ -32,21 +35,21 @@ _MOST_AT_ONCE = 32
 
 @dataclass
 class EndOfTask:
-    """All minibatches of the lease have been handed out."""
+    """The end of a task: all minibatches of the lease have been handed out."""
 
     lease: Lease
 
 
 @dataclass
 class BadSpan:
-    """A minibatch could not be read or fed."""
+    """A minibatch that could not be read or fed."""
 
     lease: Lease
     error: SpanError
 
 
 class Woken:
-    """`wake` was called: there is something else to do."""
+    """A sign that `wake` was called: there is something else to do."""
 
 
 Item = Batch | EndOfTask | BadSpan | Woken
@@ -61,7 +64,7 @@ class LeaseSource(Protocol):
 
 
 class MinibatchReader(Protocol):
-    """How the minibatches of a task are read: whole (task_reader.py) or in slices."""
+    """A reader of the minibatches of a task: whole (task_reader.py) or in slices."""
 
     def minibatch_of(self, lease: Lease) -> int: ...
 
@@ -75,7 +78,7 @@ class MinibatchReader(Protocol):
 
 
 class TaskStream:
-    """Iterates over minibatches and ends of tasks until the master says that all is done.
+    """The minibatches and ends of tasks, until the master says that all is done.
 
     `reader` runs in the stream's thread. `several`: lease as many tasks at once as last for two
     seconds, by the rate of the last ones.
@@ -102,10 +105,9 @@ class TaskStream:
         self._hungry = False  # the consumer waits: it has done all that it was given
         self._error: BaseException | None = None
         self.leases: dict[int, Lease] = {}
-        self._thread = threading.Thread(target=self._run, name="task-stream", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        background.begin("task-stream", self._run).add_done_callback(self._end)
 
     def close(self) -> None:
         """Lease nothing more, read nothing more."""
@@ -114,12 +116,12 @@ class TaskStream:
             self._changed.notify_all()
 
     def held(self) -> list[Lease]:
-        """Leases that are not void, oldest first."""
+        """Return the leases that are not void, oldest first."""
         with self._changed:
             return [lease for lease in self.leases.values() if not lease.void]
 
     def forget(self, lease: Lease) -> None:
-        """The lease has ended: reported, fenced or handed back."""
+        """Forget a lease that has ended: reported, fenced or handed back."""
         with self._changed:
             lease.void = True
             if self.leases.get(lease.task.id) is lease:  # not one of the same task that came after
@@ -127,7 +129,7 @@ class TaskStream:
             self._changed.notify_all()
 
     def next(self, timeout_s: float | None = None) -> Item | None:
-        """The next item; None at the end of everything, after close, or after `timeout_s`.
+        """Return the next item; None at the end of everything, after close, or after `timeout_s`.
 
         Raises what the thread died of (Fenced, Unreachable).
         """
@@ -155,43 +157,42 @@ class TaskStream:
             self._changed.notify_all()
 
     def peek(self) -> Item | None:
-        """The item that `next` would return, if there is one now."""
+        """Return the item that `next` would return, if there is one now."""
         with self._changed:
             return self._items[0] if self._items else None
 
     @property
     def ended(self) -> bool:
-        """Everything was handed out and the master has nothing more."""
+        """Tell whether everything was handed out and the master has nothing more."""
         with self._changed:
             return self._ended and not self._items
 
     def _run(self) -> None:
         most = 1
-        try:
-            while not self._closed:
-                reply = self._master.get_task(_GET_TASK_WAIT_S, most)
-                if reply.outcome == pb.GetTaskReply.TASK:
-                    began = self._clock.now()
-                    tasks = [reply.task, *reply.more]
-                    leases = [Lease(task, position=task.position) for task in tasks]
-                    with self._changed:
-                        self.leases.update((lease.task.id, lease) for lease in leases)
-                    for lease in leases:
-                        if not lease.void:
-                            self._produce(lease)
-                    if self._several:
-                        took_s = max(self._clock.now() - began, 1e-6) / len(leases)
-                        most = max(1, min(_MOST_AT_ONCE, int(_LEASE_S / took_s)))
-                elif reply.outcome == pb.GetTaskReply.FENCED:
-                    raise Fenced("the master has declared this worker lost")
-                elif reply.outcome != pb.GetTaskReply.WAIT:
-                    return  # finished, or drain: the heartbeat says so too
-        except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
-            self._error = error
-        finally:
-            with self._changed:
-                self._ended = True
-                self._changed.notify_all()
+        while not self._closed:
+            reply = self._master.get_task(_GET_TASK_WAIT_S, most)
+            if reply.outcome == pb.GetTaskReply.TASK:
+                began = self._clock.now()
+                tasks = [reply.task, *reply.more]
+                leases = [Lease(task, position=task.position) for task in tasks]
+                with self._changed:
+                    self.leases.update((lease.task.id, lease) for lease in leases)
+                for lease in leases:
+                    if not lease.void:
+                        self._produce(lease)
+                if self._several:
+                    took_s = max(self._clock.now() - began, 1e-6) / len(leases)
+                    most = max(1, min(_MOST_AT_ONCE, int(_LEASE_S / took_s)))
+            elif reply.outcome == pb.GetTaskReply.FENCED:
+                raise Fenced("the master has declared this worker lost")
+            elif reply.outcome != pb.GetTaskReply.WAIT:
+                return  # finished, or drain: the heartbeat says so too
+
+    def _end(self, run: Future[None]) -> None:
+        """Have `next` end, or raise what the thread died of."""
+        with self._changed:
+            self._ended, self._error = True, run.exception(0)
+            self._changed.notify_all()
 
     def _produce(self, lease: Lease) -> None:
         if lease.task.kind in (pb.TRAIN, pb.EVALUATE, pb.PREDICT):
@@ -209,7 +210,7 @@ class TaskStream:
                 self._changed.wait_for(lambda: self._closed or lease.void)
 
     def _watched(self, lease: Lease) -> Iterator[Batch]:
-        """The minibatches of a lease, the reading of each under the eye of the keeper."""
+        """Yield the minibatches of a lease, the reading of each under the eye of the keeper."""
         task, position = lease.task, lease.position
         reading = None if task.careful else self.reader.read(lease, position)
         while position < lease.size:
@@ -228,7 +229,7 @@ class TaskStream:
         return next(batches.split(position, lease.size, size, lease.task.boundaries))[1]
 
     def _begin(self, lease: Lease, start: int, end: int) -> bool:
-        """Once nothing else is under way here, tell the master what comes; False: it need not."""
+        """Tell the master what comes, once nothing else is under way here; False: it need not."""
         with self._changed:
             self._changed.wait_for(lambda: self._hungry or self._closed or lease.void)
             if self._closed or lease.void:

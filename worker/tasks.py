@@ -1,4 +1,4 @@
-"""Calls a definition's own functions for a task: metrics, predictions, callbacks, the export.
+"""The definition's own functions, called for a task: metrics, predictions, callbacks, the export.
 
 Metric states travel as opaque bytes: the master collects one per evaluation task, and whoever gets
 the EVALUATE_END task merges them (nn/metrics.py: states add, so the merge is exact).
@@ -31,7 +31,10 @@ class DefinitionTasks:
     def __init__(
         self, definition: Definition, *, output: str, worker: int, form: str = "npy"
     ) -> None:
-        """`form`: of the predictions (predictions.py)."""
+        """Call these functions when it is time.
+
+        `form`: of the predictions (predictions.py).
+        """
         self.definition_file = definition.file
         self._definition = definition
         self._output = Path(output) if output else None
@@ -46,7 +49,7 @@ class DefinitionTasks:
             metric.update(outputs, labels)
 
     def evaluated(self, lease: Lease) -> bytes:
-        """The states of the task's metrics."""
+        """Return the states of the task's metrics."""
         states = streamed.pack(self._of(lease))
         del self._metrics[lease.task.id]
         return states
@@ -58,7 +61,7 @@ class DefinitionTasks:
         return values
 
     def predict(self, lease: Lease, outputs: Any, records: int) -> None:
-        """The outputs of the next so many records of the task."""
+        """Take the outputs of the next so many records of the task."""
         if self._definition.process_predictions is not None:
             self._definition.process_predictions(outputs, self._worker)
         if self._output is None:
@@ -99,7 +102,7 @@ class DefinitionTasks:
     def task_end(self, lease: Lease) -> None:
         self._call("on_task_end", pb.TaskKind.Name(lease.task.kind).lower())
 
-    def train_begin(self, model: Any) -> None:
+    def train_begin(self, model: object) -> None:
         self._call("on_train_begin", model)
 
     def _new_metrics(self) -> dict[str, streamed.Metric]:
@@ -111,14 +114,17 @@ class DefinitionTasks:
             begun = self._metrics[lease.task.id] = lease.task.attempt, self._new_metrics()
         return begun[1]
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: object) -> None:
         method = getattr(self._definition.callbacks, name, None)
         if method is not None:
             method(*arguments)
 
 
 def unpack_results(payload: bytes) -> list[bytes]:
-    """The byte strings that the master packed: uint32 count, then uint64 length and bytes each."""
+    """Return the byte strings that the master packed.
+
+    uint32 count, then uint64 length and bytes each.
+    """
     try:
         (count,) = struct.unpack_from("<I", payload)
         parts, at = [], 4

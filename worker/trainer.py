@@ -107,7 +107,10 @@ class ServerTrainer(Trainer, Protocol):
     def gradients(
         self, features: Any, labels: Any, prepared: Prepared, pull: Pull, stream: tuple[int, ...]
     ) -> Gradients:
-        """Compute on what `begin` returned. `stream` names the span, and seeds what is drawn."""
+        """Compute on what `begin` returned.
+
+        `stream` names the span, and seeds what is drawn.
+        """
         ...
 
     def empty(self) -> Gradients:
@@ -117,14 +120,17 @@ class ServerTrainer(Trainer, Protocol):
     def push(
         self, task: int, attempt: int, start: int, end: int, gradients: Gradients
     ) -> PushResult:
-        """Push one span and wait for all acknowledgements. Called in another thread."""
+        """Push one span and wait for all acknowledgements.
+
+        Called in another thread.
+        """
         ...
 
     def withdraw(self, gradients: Gradients) -> None:
         """Forget gradients that were not applied, and will not be."""
 
     def outdated(self) -> None:
-        """The servers call the model's values stale: pull them again."""
+        """Pull the model's values again: the servers call them stale."""
 
     def outputs(self, features: Any, prepared: Prepared, cut: str) -> Any:
         """Return the model's outputs in evaluation mode, of the cut ("": of now)."""
@@ -154,15 +160,16 @@ class GroupTrainer(Trainer, Protocol[StepT]):
         """Let the learning rate go to `factor` times what the optimizer says."""
 
     def enter(self, world: int) -> None:
-        """A round begins: train with `world` members, in torch's default process group."""
+        """Begin a round: train with `world` members, in torch's default process group."""
 
     def leave(self) -> None:
-        """The round is over."""
+        """End the round."""
 
     def reduce(self, piece: Slice, wish: bool) -> StepT:
-        """Compute a step with all members. `wish`: the round shall end after it.
+        """Compute a step with all members.
 
-        Raises NonFinite, torch's errors, or the user's. Nothing of the state has changed.
+        `wish`: the round shall end after it. Raises NonFinite, torch's errors, or the user's.
+        Nothing of the state has changed.
         """
         ...
 
@@ -182,8 +189,8 @@ class GroupTrainer(Trainer, Protocol[StepT]):
         """Return the step as it stays while others are computed."""
         return step
 
-    def look_ahead(self, item: Item | None) -> None:
-        """After `reduce`: the stream has this next, or nothing yet."""
+    def look_ahead(self, _item: Item | None) -> None:
+        """See what the stream has next after a `reduce`; None: nothing yet."""
         return
 
     def finish(self) -> None:
@@ -203,7 +210,10 @@ class GroupTrainer(Trainer, Protocol[StepT]):
 
 @dataclass(frozen=True)
 class Beat:
-    """A heartbeat of a member. `round`: 0 where it is in none."""
+    """A heartbeat of a member.
+
+    `round`: 0 where it is in none.
+    """
 
     progress: list[pb.Progress]
     version: int
@@ -224,14 +234,20 @@ class Member(Protocol):
     def status(self) -> Shown: ...
 
     def run(self) -> None:
-        """Work until all is done or the member was drained. Raises Fenced."""
+        """Work until all is done or the member was drained.
+
+        Raises Fenced.
+        """
 
     def drain(self) -> None:
         """End in order, soon."""
 
     def fence(self) -> None:
-        """The master has declared this incarnation lost: end at once."""
+        """End at once: the master has declared this incarnation lost."""
 
     def beat(self) -> Beat:
-        """Return what the heartbeat tells. Called from its thread."""
+        """Return what the heartbeat tells.
+
+        Called from its thread.
+        """
         ...

@@ -62,7 +62,7 @@ class Measured:
 
 
 class AdaptiveBatch:
-    """All that the group knows of its minibatch, a part of every member's state. See the module.
+    """All that the group knows of its minibatch, a part of every member's state.
 
     `least`: M0. `most`: the largest minibatch. `local`: most records of a pass, 0: no bound.
     `adam`: noise is measured in the space in which Adam steps.
@@ -92,7 +92,7 @@ class AdaptiveBatch:
 
     @property
     def gain(self) -> float:
-        """How many steps of M0 a step of this minibatch is worth."""
+        """The number of steps of M0 that a step of this minibatch is worth."""
         return self.estimator.gains(self.scale)[0]
 
     def scalars(self) -> dict[str, float]:
@@ -106,11 +106,14 @@ class AdaptiveBatch:
 
     @property
     def schedule_step(self) -> int:
-        """The steps of M0 so far, by records: where a schedule of the learning rate is."""
+        """The steps of M0 so far, by records: the place in a schedule of the learning rate."""
         return int(self.steps + 1e-9)
 
     def measures_noise(self, version: int) -> bool:
-        """Whether the step after so many does. The same on all members that have the state."""
+        """Tell whether the step after so many measures noise.
+
+        The same on all members that have the state.
+        """
         warm = version >= WARM or not self.adam
         return version % 2 == 0 and warm and self._is_due(version)
 
@@ -118,7 +121,10 @@ class AdaptiveBatch:
         return version % 2 == 1 and self._is_due(version)
 
     def is_to_choose(self, version: int, members: int) -> bool:
-        """Whether it is time to choose: after so many steps, or where the group is another one."""
+        """Tell whether it is time to choose.
+
+        It is after so many steps, or where the group is another one.
+        """
         at, for_members = self._decided
         due = version - at >= DECIDE_STEPS or members != for_members
         return due and self.estimator.samples >= FEW
@@ -133,7 +139,7 @@ class AdaptiveBatch:
     # -- what changes it
 
     def advance(self, version: int, records: int, measured: Measured | None) -> None:
-        """A step of so many records was applied to the state of that version."""
+        """Note that a step of so many records was applied to the state of that version."""
         self.steps += max(1.0, records / self.least)
         if measured is None:
             return
@@ -152,7 +158,7 @@ class AdaptiveBatch:
             self.minibatch = measured.chosen
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the state as JSON values."""
         return {
             "least": self.least,
             "minibatch": self.minibatch,
@@ -164,7 +170,10 @@ class AdaptiveBatch:
         }
 
     def load(self, saved: Mapping[str, Any] | None, version: int) -> None:
-        """Become what `state_dict` told; None, or one of another M0: nothing is known."""
+        """Become what `state_dict` told.
+
+        Nothing is known where that is None, or of another M0.
+        """
         self.begin(version)
         if saved is None or saved["least"] != self.least:
             return
@@ -178,7 +187,7 @@ class AdaptiveBatch:
 
 
 def make(settings: JobSettings, optimizer: optimizers.Optimizer) -> AdaptiveBatch:
-    """The job's, whose rule is adaptive."""
+    """Return the minibatch of a job whose rule is adaptive."""
     return AdaptiveBatch(
         least=settings.minibatch_size,
         most=settings.max_minibatch_size,

@@ -78,7 +78,7 @@ class _Weighted(nn.Module):
         self._forward, self._loss, self._weights = forward, loss, weights
 
     def forward(self, features: Any, labels: Any, weight: float) -> tuple[Tensor, float]:
-        """The loss by its weight, and the loss."""
+        """Return the loss by its weight, and the loss."""
         self._weights.begin()
         outputs = self._forward(features)
         self._weights.check()
@@ -91,9 +91,9 @@ class _Weighted(nn.Module):
 
 
 class StepHooks:
-    """Calls within a step, for what travels beside the dense parameters. Here they do nothing.
+    """Calls within a step, for what travels beside the dense parameters.
 
-    `tables`: names of those whose rows it brings.
+    Here they do nothing. `tables`: names of those whose rows it brings.
     """
 
     tables: Collection[str] = ()
@@ -103,20 +103,20 @@ class StepHooks:
         return 0
 
     def begin_part(self, prepared: Any) -> None:
-        """Before a forward pass, with what `prepare` made of its features."""
+        """Do what comes before a forward pass, with what `prepare` made of its features."""
 
     def before_all_reduce(self) -> None:
-        """Before the backward pass that this member's part of the step is reduced in."""
+        """Do what comes before the backward pass that this member's part is reduced in."""
 
     def end_part(self) -> None:
-        """After the backward pass of a part."""
+        """Do what comes after the backward pass of a part."""
 
     def tell(self) -> Sequence[float]:
-        """Return what else all members are told, once the last backward pass is over."""
+        """Return the numbers that all members are told too, once the last backward pass is over."""
         return ()
 
     def hear(self, words: Sequence[float]) -> None:
-        """The sums of what all members told."""
+        """Hear the sums of what all members told."""
 
 
 class StepMeter(Protocol):
@@ -135,7 +135,10 @@ class StepMeter(Protocol):
 
 
 class AllReduceTrainer(GroupTrainer[Reduced]):
-    """One member's model. `enter` before the steps of a round, `leave` after them."""
+    """One member's model.
+
+    `enter` before the steps of a round, `leave` after them.
+    """
 
     def __init__(
         self,
@@ -149,7 +152,9 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         batch: AdaptiveBatch | None = None,
         hooks: StepHooks | None = None,
     ) -> None:
-        """`warmup_steps`: over which the learning rate goes where `follow` says. `batch`: the
+        """Make the model, which is in no round yet.
+
+        `warmup_steps`: over which the learning rate goes where `follow` says. `batch`: the
         minibatch, where it follows the goodput.
 
         Raises DefinitionError for a model with tables that `hooks` do not bring: servers hold them.
@@ -186,13 +191,15 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         )
 
     def leave(self) -> None:
-        """The round is over."""
+        """End the round: the model goes on by itself."""
         self._ddp = self.meter = None
         for parameter in self.model.parameters():
             parameter.grad = None
 
     def reduce(self, piece: Slice, wish: bool) -> Reduced:
-        """Compute a step's gradients. Raises NonFinite, torch's errors, or the user's.
+        """Compute a step's gradients.
+
+        Raises NonFinite, torch's errors, or the user's.
 
         wish: the round shall end after this step.
         """
@@ -245,7 +252,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         return step
 
     def _tell(self, words: Sequence[float], earlier: Sequence[Tensor | None]) -> list[float]:
-        """After the backward pass: end DDP's reduction. The sums of all members' words.
+        """End DDP's reduction after the backward pass, and return the sums of all members' words.
 
         `earlier`: the gradients before that pass. DDP puts another tensor in the place of those
         that it has had.
@@ -273,7 +280,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
     def _watch(
         self, piece: Slice, weight: float, last: bool
     ) -> contextlib.AbstractContextManager[None]:
-        """Around a pass forward and backward."""
+        """Return the context in which a pass forward and backward is measured, if it is."""
         if self.meter is None:
             return contextlib.nullcontext()
         return self.meter.watch(piece, weight, last)
@@ -308,12 +315,12 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
     # -- what is done alone
 
     def outputs(self, features: Any) -> Any:
-        """The model's outputs in evaluation mode, on the CPU."""
+        """Return the model's outputs in evaluation mode, on the CPU."""
         return outputs_of(self.model, features, self._device)
 
     def refresh(self) -> None:
-        """The values are those of now already."""
+        """Do nothing: the values are those of now already."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The model's values, on the CPU."""
+        """Return the model's values, on the CPU."""
         return values_of(self.model)

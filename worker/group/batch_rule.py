@@ -21,10 +21,13 @@ BatchRule = Callable[[int], tuple[int, float]]  # of the workers that train: rec
 
 
 def make_rule(definition: Definition, settings: JobSettings) -> BatchRule:
-    """The job's rule. Calling it raises DefinitionError where the definition's own is wrong."""
+    """Return the job's rule.
+
+    Calling it raises DefinitionError where the definition's own is wrong.
+    """
     size, wanted = settings.minibatch_size, settings.num_workers
     if definition.has("batch_rule"):
         return lambda workers: definition.batch_rule(workers, wanted, size)
     if settings.batch_rule == "linear":
         return lambda workers: (max(1, round(size * workers / wanted)), workers / wanted)
-    return lambda workers: (size, 1.0)
+    return lambda _workers: (size, 1.0)

@@ -13,10 +13,11 @@ from .state_keeper import StateKeeper
 log = logging.getLogger(__name__)
 
 _KEPT_STEPS = 64  # at most; then the group waits for this member
+_LOOK_S = 0.1  # who waits for the state looks so often whether the round is over
 
 
 class CatchUp(Generic[StepT]):
-    """Applies steps: at once, where the state is here, else later."""
+    """The steps of a round for a member that may lack its state: applied at once, or else later."""
 
     def __init__(self, round_: Round, trainer: GroupTrainer[StepT], keeper: StateKeeper) -> None:
         self._round, self._trainer, self._keeper = round_, trainer, keeper
@@ -32,11 +33,14 @@ class CatchUp(Generic[StepT]):
         self._look(wait=len(self._kept) >= _KEPT_STEPS)
 
     def wait(self) -> None:
-        """Wait until the state of now is here. Raises Broken where it cannot be had."""
+        """Wait until the state of now is here.
+
+        Raises Broken where it cannot be had.
+        """
         self._look(wait=True)
 
     def close(self) -> None:
-        """Whoever waits for the state waits no more."""
+        """Give up waiting for the state."""
         if self._fetch is not None:
             self._fetch.give_up()
 
@@ -44,13 +48,13 @@ class CatchUp(Generic[StepT]):
         fetch = self._fetch
         if fetch is None:
             return
-        while fetch.is_alive() and wait and not self._round.is_broken:
-            fetch.join(0.1)
-        if fetch.is_alive():
+        while wait and not self._round.is_broken and not fetch.is_over(_LOOK_S):
+            pass
+        if not fetch.is_over(0.0):
             return
-        if fetch.blob is None:
+        if fetch.error is not None:
             raise Broken from fetch.error
-        fetch.unpack(fetch.blob)
+        fetch.unpack()
         self._fetch = None
         self._round.is_to_change = True
         kept = len(self._kept)

@@ -30,7 +30,9 @@ StoredChunk = tuple[str, int, int, Tensor, dict[str, Tensor]]
 def stored(
     path: str, spec: ModelSpec, on_header: Callable[[dict[str, Any]], None]
 ) -> tuple[bool, Iterator[StoredChunk]]:
-    """Read the chunks of a checkpoint. `on_header` gets each shard's header on the way.
+    """Read the chunks of a checkpoint.
+
+    `on_header` gets each shard's header on the way.
 
     Also returns whether the optimizer's state is among them: it is of the same optimizer. Raises
     CheckpointError where a file is damaged or it is another model's.
@@ -66,8 +68,10 @@ def stored(
 def write_header(
     path: Path, state: Held, batch: dict[str, Any] | None = None, low_water: int = 0
 ) -> FileRecord:
-    """Write what else is in a checkpoint, of each shard. Of tasks below `low_water` a shard may
-    know what others have forgotten."""
+    """Write what else is in a checkpoint, of each shard.
+
+    Of tasks below `low_water` a shard may know what others have forgotten.
+    """
     header = {
         "model": json.loads(state.spec.to_json()),
         "version": state.version,
@@ -121,8 +125,11 @@ def portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_chunks(path: Path, tensors: dict[str, Tensor], about: list[Any]) -> FileRecord:
-    """Write a file of chunks, as the servers do: `about` tells of each its tensor's name, number,
-    steps and version; `tensors` has `<place>.value` and `<place>.state.<name>`."""
+    """Write a file of chunks, as the servers do.
+
+    `about` tells of each its tensor's name, number, steps and version; `tensors` has
+    `<place>.value` and `<place>.state.<name>`.
+    """
     blob = safetensors.torch.save(tensors, {"edl": json.dumps({"chunks": about})})
     return write_file(path, blob)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
 from ...common.errors import EdlError
@@ -13,6 +13,7 @@ from ...common.storage import FileRecord
 from ...master.client import MasterClient
 from ...nn.model_spec import ModelSpec
 from ...proto import master_pb2 as pb
+from .. import background
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,10 @@ State = TypeVar("State", bound=Held)
 
 
 class Cuts(Generic[State]):
-    """Carries out the orders. They come between two steps; cuts are written in a thread."""
+    """The cuts that a member holds, and the carrying out of orders about them.
+
+    Orders come between two steps; cuts are written in a thread.
+    """
 
     def __init__(
         self,
@@ -38,9 +42,12 @@ class Cuts(Generic[State]):
         write: Callable[[State, pb.Order], Sequence[FileRecord]],
         take_all: Callable[[str], State | None] | None = None,
     ) -> None:
-        """`take()`: a copy of the state of now. `take_all(cut)`: the same with a cut of the servers
-        of that name; None: they do not stand together. It is given where there are servers. `write`
-        may run in another thread."""
+        """Hold no cut yet.
+
+        `take()`: a copy of the state of now. `take_all(cut)`: the same with a cut of the servers of
+        that name; None: they do not stand together. It is given where there are servers. `write`
+        may run in another thread.
+        """
         self._master = master
         self._take = take
         self._write_files = write
@@ -48,7 +55,10 @@ class Cuts(Generic[State]):
         self._cuts: dict[str, State] = {}
 
     def get(self, name: str) -> State | None:
-        """Return a cut that is held. May be called from any thread."""
+        """Return a cut that is held.
+
+        May be called from any thread.
+        """
         return self._cuts.get(name)
 
     def carry_out(self, order: pb.Order) -> None:
@@ -65,7 +75,8 @@ class Cuts(Generic[State]):
                 self._master.report_order(pb.ReportOrderRequest(id=order.id))
             case pb.Order.WRITE:
                 name = f"write-{order.cut}"
-                threading.Thread(target=self._write, args=(order,), name=name, daemon=True).start()
+                writing = background.begin(name, lambda: self._write(order))
+                writing.add_done_callback(lambda done: self._written(order, done))
 
     def _hold(self, order: pb.Order, cut: State | None) -> None:
         taken = pb.ReportOrderRequest(id=order.id, version=-1)
@@ -74,14 +85,18 @@ class Cuts(Generic[State]):
             taken = pb.ReportOrderRequest(id=order.id, version=cut.version, applied=cut.applied)
         self._master.report_order(taken)
 
-    def _write(self, order: pb.Order) -> None:
-        report = pb.ReportOrderRequest(id=order.id)
-        try:
-            cut = self._cuts[order.cut]
-            report.files.extend(_told(self._write_files(cut, order)))
-            report.model_json = cut.spec.to_json()
-        except Exception as error:  # noqa: BLE001 - the master waits, and tells the user
-            report.error = f"{order.directory}: {error}"
+    def _write(self, order: pb.Order) -> pb.ReportOrderRequest:
+        cut = self._cuts[order.cut]
+        files = _told(self._write_files(cut, order))
+        return pb.ReportOrderRequest(id=order.id, files=files, model_json=cut.spec.to_json())
+
+    def _written(self, order: pb.Order, writing: Future[pb.ReportOrderRequest]) -> None:
+        """Report what became of it: the master waits, and tells the user of any error."""
+        error = writing.exception(0)
+        if error is None:
+            report = writing.result(0)
+        else:
+            report = pb.ReportOrderRequest(id=order.id, error=f"{order.directory}: {error}")
         with contextlib.suppress(EdlError):  # the job is over, or the loop meets the same silence
             self._master.report_order(report)
 

@@ -1,4 +1,4 @@
-"""Measures the steps of an adaptive job, chooses the minibatch, and brings it to each round.
+"""Measurements of an adaptive job's steps, the choice of its minibatch, and its way to each round.
 
 Of every two steps the first measures noise and the second times, so that neither is in the way of
 the other; edl.adaptive's `is_due` says which pairs. All else costs nothing, nor does a round with
@@ -11,7 +11,6 @@ import copy
 import dataclasses
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from ...common.clock import Clock
 from ...common.listen import host_of
 from ...goodput.model import MIN_GAIN, GoodputFunction, PerfParams
 from ...proto import master_pb2 as pb
+from .. import background
 from .adaptive_batch import AdaptiveBatch, Measured
 from .allreduce import AllReduceTrainer
 from .slices import Slice, SliceReader
@@ -49,11 +49,11 @@ def best(
     present: int,
     local: int,
 ) -> tuple[int, float]:
-    """The minibatch of the best goodput, and how many times the present one's that is.
+    """Return the minibatch of the best goodput, and how many times the present one's that is.
 
-    Of `among`, not above twice the present one, which stays (with 1.0) unless another promises
-    more than MIN_GAIN. `local`: most records of one forward and backward pass; 0: no bound.
-    Pollux (OSDI '21), section 4.1, eqn 13.
+    Of `among`, not above twice the present one, which stays (with 1.0) unless another promises more
+    than MIN_GAIN. `local`: most records of one forward and backward pass; 0: no bound. Pollux (OSDI
+    '21), section 4.1, eqn 13.
     """
     totals = np.array([present, *(s for s in among if s <= _MOST_GROWTH * present)])
     shares = np.ceil(totals / members)
@@ -67,7 +67,7 @@ def best(
 
 
 class Chooser:
-    """Chooses in the background, with a model of the times that is fitted now and then.
+    """The choice of a minibatch in the background, with a model of the times, fitted now and then.
 
     The first fit of a process takes a second, for scipy is imported; nobody waits for it.
     """
@@ -82,17 +82,16 @@ class Chooser:
         """Return what `choose` finds; 0 while that is not known: then ask again."""
         asked = (batch.minibatch, nodes, members)
         if self._asked is None:
-            self._asked, self._answer = asked, Future()
-            # it goes on changing while this thinks
-            work = (self._answer, copy.deepcopy(batch), nodes, members)
-            threading.Thread(target=self._think, args=work, name="minibatch", daemon=True).start()
+            twin = copy.deepcopy(batch)  # it goes on changing while this thinks
+            self._asked = asked
+            self._answer = background.begin("minibatch", lambda: self.choose(twin, nodes, members))
         if not self._answer.done():
             return 0
         was, self._asked = self._asked, None
         return self._answer.result() if was == asked else 0
 
     def choose(self, batch: AdaptiveBatch, nodes: int, members: int) -> int:
-        """The minibatch, as `best`; 0 while nothing was timed."""
+        """Return the minibatch, as `best` does; 0 while nothing was timed."""
         perf = self._perf(batch.times)
         if perf is None:
             return 0
@@ -108,20 +107,11 @@ class Chooser:
             log.info("minibatch=%d -> %d goodput=x%.2f", batch.minibatch, chosen, gain)
         return chosen
 
-    def _think(
-        self,
-        answer: Future[int],
-        batch: AdaptiveBatch,
-        nodes: int,
-        members: int,
-    ) -> None:
-        try:
-            answer.set_result(self.choose(batch, nodes, members))
-        except Exception as error:  # noqa: BLE001 - raised where the answer is asked for
-            answer.set_exception(error)
-
     def _perf(self, times: Mapping[Key, Times]) -> PerfParams | None:
-        """Fits anew where the group has run otherwise than before, or after a while."""
+        """Return the model of the times.
+
+        It is fitted anew where the group has run otherwise than before, or after a while.
+        """
         now, keys = self._clock.now(), frozenset(times)
         if self._fitted is not None:
             at, known, perf = self._fitted
@@ -134,7 +124,7 @@ class Chooser:
 
 
 class Meter:
-    """Measures the steps of a round whose members all have the state, and call it alike."""
+    """A meter of the steps of a round whose members all have the state, and call it alike."""
 
     def __init__(
         self,
@@ -162,7 +152,7 @@ class Meter:
         return self._batch.minibatch
 
     def splits(self, number: int) -> bool:
-        """Whether the round's slice of that number, from 0, is split to measure noise alone.
+        """Tell whether the round's slice of that number, from 0, is split to measure noise alone.
 
         Asked ahead of the steps, so it may be wrong now and then; then nothing is measured.
         """
@@ -210,7 +200,7 @@ class Meter:
         )
 
     def committed(self) -> None:
-        """The step was applied."""
+        """Note that the step was applied."""
         begun, self._begun = self._begun, None
         if begun is not None:
             self._stopwatch.measure(
@@ -227,7 +217,7 @@ class Meter:
 
     @contextmanager
     def _lengths(self, weight: float) -> Iterator[None]:
-        """The squared length of this pass's gradient.
+        """Measure the squared length of this pass's gradient.
 
         The loss was multiplied by weight x members. With each squared length weighted by the
         gradient's share of the records, E[L] = |G|^2 + n tr(cov) / N holds for n gradients of N
@@ -251,7 +241,7 @@ class Meter:
             self._count += 1
 
     def _total(self) -> Tensor:
-        """T, of the mean gradient: this member's share, for all hold it."""
+        """Return T, of the mean gradient: this member's share, for all hold it."""
         parts: list[Tensor] = []
         for parameter in self._state.parameters:
             if parameter.grad is not None:
@@ -275,7 +265,7 @@ class Meter:
         hooks = []
         if last and self._members > 1:
 
-            def note(gradient: Tensor) -> None:
+            def note(_gradient: Tensor) -> None:
                 computed[:] = [mark()]  # of the last gradient, in the end
 
             parameters = self._state.parameters
@@ -295,7 +285,7 @@ class Meter:
 
 
 class Follower:
-    """Brings a member's rounds their minibatch, and what measures their steps."""
+    """The minibatch of each round that a member enters, and the meter of its steps."""
 
     def __init__(self, trainer: AllReduceTrainer, clock: Clock) -> None:
         self._trainer = trainer
@@ -303,7 +293,10 @@ class Follower:
         self._chooser = Chooser(clock)
 
     def enter(self, reader: SliceReader, reply: pb.JoinReply, shares: int) -> None:
-        """A round begins, in torch's default process group. Nothing was read yet."""
+        """Begin a round, in torch's default process group.
+
+        Nothing was read yet.
+        """
         state = self._trainer.state
         assert state.batch is not None, "the minibatch of this job does not change"
         word = torch.tensor([state.batch.minibatch], device=state.parameters[0].device)

@@ -45,7 +45,10 @@ _CUT_HOLD_S = 2.0
 
 
 class HybridTrainer(GroupTrainer[Reduced]):
-    """Has an AllReduceTrainer for the dense parameters, and a RowExchange and a Pusher for rows."""
+    """A trainer of both sides: an AllReduceTrainer for dense parameters, two other parts for rows.
+
+    The rows are those of a RowExchange, and a Pusher brings them to the servers.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,11 @@ class HybridTrainer(GroupTrainer[Reduced]):
         staleness: int,
         patience_s: float,
     ) -> None:
-        """`staleness`: how many spans a step's rows may lack. `patience_s` bounds every wait for
-        the servers. Raises DefinitionError for a model without tables."""
+        """Make the model, and agree with the servers on it.
+
+        `staleness`: how many spans a step's rows may lack. `patience_s` bounds every wait for the
+        servers. Raises DefinitionError for a model without tables.
+        """
         model = make_model().to(device)
         if not tables(model):
             raise DefinitionError(
@@ -91,11 +97,11 @@ class HybridTrainer(GroupTrainer[Reduced]):
         return self._rows.prepare(features)
 
     def follow(self, factor: float) -> None:
-        """The learning rate of the dense parameters goes to so many times what it was."""
+        """Let the learning rate of the dense parameters go to so many times what it was."""
         self._dense.follow(factor)
 
     def enter(self, world: int) -> None:
-        """A round begins: this member pushes to its share of the shards."""
+        """Begin a round, in which this member pushes to its share of the shards."""
         self._world = world
         self._rows.enter(world)
         self._dense.enter(world)
@@ -104,7 +110,7 @@ class HybridTrainer(GroupTrainer[Reduced]):
         self._pusher = Pusher(self._ps, shards, self._patience_s)
 
     def leave(self) -> None:
-        """The round is over."""
+        """End the round, and push nothing more."""
         self._dense.leave()
         if self._pusher is not None:
             self._pusher.close()
@@ -114,7 +120,10 @@ class HybridTrainer(GroupTrainer[Reduced]):
     # -- a step
 
     def reduce(self, piece: Slice, wish: bool) -> Reduced:
-        """Compute a step, and begin to push its rows. Raises RoundOver where servers refuse one."""
+        """Compute a step, and begin to push its rows.
+
+        Raises RoundOver where servers refuse one.
+        """
         self._rows.begin()
         step = self._dense.reduce(piece, wish)
         self._push(piece, self._rows.exchange(), self._rows.versions)
@@ -129,7 +138,7 @@ class HybridTrainer(GroupTrainer[Reduced]):
             self.settle()
 
     def _wait_for_pushes(self) -> None:
-        """Before an all-reduce, which tells the others that no more are under way."""
+        """Wait for pushes before an all-reduce, which says that no more are under way."""
         assert self._pusher is not None, "a step needs its round"
         if self._staleness:
             self._pusher.wait(self._staleness - 1)
@@ -160,7 +169,10 @@ class HybridTrainer(GroupTrainer[Reduced]):
         self._pusher.wait(0)
 
     def settle(self) -> int:
-        """Wait until all pushes of all members are. The version of the servers that have them."""
+        """Wait until all pushes of all members are acknowledged.
+
+        Returns the version of the servers that have them.
+        """
         assert self._pusher is not None
         self.finish()
         least = torch.tensor([self._pusher.servers_version])
@@ -194,7 +206,7 @@ class HybridTrainer(GroupTrainer[Reduced]):
         return self._dense.outputs(features)
 
     def refresh(self) -> None:
-        """The values are those of now already."""
+        """Do nothing: the values are those of now already."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the model's dense values, on the CPU."""

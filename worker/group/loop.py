@@ -49,7 +49,7 @@ OnBegin = Callable[[SliceReader, pb.JoinReply, int], None]
 
 
 def begin_alike(reader: SliceReader, reply: pb.JoinReply, shares: int) -> None:
-    """All rounds begin alike."""
+    """Do nothing: all rounds begin alike."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,10 @@ class RoundPlan:
 
 
 class GroupWorker(Generic[StepT]):
-    """One incarnation: a Member (trainer.py). `run` returns when all is done or it was drained."""
+    """One incarnation of a worker in a group: a Member (trainer.py).
+
+    `run` returns when all is done or it was drained.
+    """
 
     def __init__(
         self,
@@ -98,14 +101,17 @@ class GroupWorker(Generic[StepT]):
             round_.stream.wake()
 
     def fence(self) -> None:
-        """The master has declared this incarnation lost."""
+        """End at once: the master has declared this incarnation lost."""
         self._fenced.set()
         self._keeper.fence()
         if (round_ := self._round) is not None:
             round_.break_()
 
     def beat(self) -> Beat:
-        """Return what the heartbeat tells: the progress of all, where this is the first of them."""
+        """Return what the heartbeat tells.
+
+        The progress is that of all members, where this is the first of them.
+        """
         round_ = self._round
         held = round_.stream.held() if round_ is not None and not round_.rank else []
         progress = [
@@ -117,7 +123,10 @@ class GroupWorker(Generic[StepT]):
     # -- rounds
 
     def run(self) -> None:
-        """Train, round by round. Raises Fenced."""
+        """Train, round by round.
+
+        Raises Fenced.
+        """
         broken = False
         try:
             while (reply := self._join(broken)) is not None:
@@ -146,7 +155,10 @@ class GroupWorker(Generic[StepT]):
         return None
 
     def _train(self, reply: pb.JoinReply) -> bool:
-        """Train a round, to its end. Returns whether it broke."""
+        """Train a round, to its end.
+
+        Returns whether it broke.
+        """
         faults.point("worker.round", round=reply.round)
         group = ProcessGroup()
         world = len(reply.peers)

@@ -9,7 +9,7 @@ from ...nn import optimizers as specs
 
 
 def state_names(spec: specs.Optimizer) -> dict[str, str]:
-    """The servers' names of the state beside a weight, and torch's."""
+    """Return the servers' names of the state beside a weight, and torch's."""
     match spec:
         case specs.SGD():
             return {"momentum": "momentum_buffer"} if spec.momentum else {}
@@ -23,7 +23,10 @@ def state_names(spec: specs.Optimizer) -> dict[str, str]:
 
 
 def get_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> tuple[int, dict[str, Tensor]]:
-    """Steps that the weight has had (0: it has no state yet), and its state by torch's names."""
+    """Return the steps that the weight has had, and its state by torch's names.
+
+    0 steps: it has no state yet.
+    """
     state = {
         name: value
         for name, value in optimizer.state[weight].items()

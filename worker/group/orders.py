@@ -10,7 +10,7 @@ from ...proto import master_pb2 as pb
 
 
 class OrderSink(Protocol):
-    """Where the orders of a round go as they are heard."""
+    """The sink that takes the orders of a round as they are heard."""
 
     @property
     def known(self) -> int:
@@ -34,7 +34,10 @@ class Orders:
             self._waiting.append(order)
 
     def next(self, settled: bool) -> pb.Order | None:
-        """Return the next one. `settled`: nothing is under way on the servers."""
+        """Return the next one.
+
+        `settled`: nothing is under way on the servers.
+        """
         if not self._waiting or (self._waiting[0].kind == pb.Order.TAKE_ALL and not settled):
             return None
         return self._waiting.popleft()
@@ -52,11 +55,11 @@ class AgreedOrders:
 
     @property
     def known(self) -> int:
-        """The master need not say those up to this one again."""
+        """The last order that the master need not say again, nor any before it."""
         return self._others.known
 
     def begin(self, round_: int) -> None:
-        """A round begins: what one before should have taken is asked for again."""
+        """Begin a round: what one before should have taken is asked for again."""
         with self._lock:
             self._round, self._taken = round_, 0
             self._takes = [order for order in self._takes if order.round >= round_]
@@ -72,7 +75,7 @@ class AgreedOrders:
             self._others.known = max(self.known, order.id)
 
     def forget(self, cut: str) -> None:
-        """The cut is wanted no more: count it as taken."""
+        """Count a cut as taken, since it is wanted no more."""
         with self._lock:
             left = [order for order in self._takes if order.cut != cut]
             self._taken += len(self._takes) - len(left)

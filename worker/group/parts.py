@@ -72,7 +72,10 @@ class Part:
     def __init__(
         self, spec: ModelSpec, like: Sequence[Tensor], world: int, rank: int, device: torch.device
     ) -> None:
-        """`like`: the parameters' shapes and types. The values are still to come."""
+        """Make a part whose values are still to come.
+
+        `like`: the parameters' shapes and types.
+        """
         self.world, self.rank = world, rank
         self._spec, self._like = spec, like
         self._ranges = [range_of(n, p, world, rank) for n, p in enumerate(like)]
@@ -89,7 +92,7 @@ class Part:
 
     @property
     def numel(self) -> int:
-        """Values of parameters."""
+        """The number of values of its parameters."""
         return sum(weight.numel() for weight in self.weights)
 
     def stretches(self) -> list[Stretch]:
@@ -113,14 +116,14 @@ class Part:
         return found
 
     def set_states(self, stretches: Sequence[Stretch]) -> None:
-        """The optimizer's state is that of these, which are all of the part's parameters."""
+        """Make these, which are all of the part's parameters, the optimizer's state."""
         for weight, has in zip(self.weights, stretches, strict=True):
             state = {name: value.view_as(weight) for name, value in has.state.items()}
             optimizer_state.set_state(self.optimizer, weight, has.steps, state)
 
     @torch.no_grad()
     def adopt(self, tensors: Sequence[Tensor]) -> None:
-        """Live in these from now on, which get the values."""
+        """Live in these tensors from now on, which get the values."""
         for weight, tensor in zip(self.weights, tensors, strict=True):
             tensor.copy_(weight)
             weight.data = tensor

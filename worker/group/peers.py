@@ -1,15 +1,16 @@
-"""Hands the state of a round to a member that lacks it, while the one that has it trains on."""
+"""The way of a round's state to a member that lacks it, while the one that has it trains on."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future, wait
 
 from ...common import rpc
 from ...common.errors import Unreachable
 from ...proto import worker_pb2 as pb
 from ...proto import worker_pb2_grpc
+from .. import background
 from .process_group import RoundOver
 
 _PART_NBYTES = 16 << 20
@@ -19,7 +20,10 @@ _BEGINS_S = 0.02  # for a member that has been told of the round to begin it
 
 
 class StateServicer(worker_pb2_grpc.WorkerServicer):
-    """Hands out the state with which a round began. `answer`: stretches of a sharded one."""
+    """The calls by which members get the state with which a round began.
+
+    `answer`: stretches of a sharded one.
+    """
 
     answer: Callable[[pb.FetchPartRequest], pb.FetchPartReply] | None = None
 
@@ -29,11 +33,11 @@ class StateServicer(worker_pb2_grpc.WorkerServicer):
         self._blob: bytes | None = None
 
     def offer(self, round_: int, blob: bytes | None) -> None:
-        """From now on only this one; None: of this round nobody needs it."""
+        """Offer this state only, from now on; None: of this round nobody needs it."""
         with self._lock:
             self._round, self._blob = round_, blob
 
-    def FetchState(self, request: pb.FetchStateRequest, context: Any) -> pb.FetchStateReply:
+    def FetchState(self, request: pb.FetchStateRequest, _context: object) -> pb.FetchStateReply:
         with self._lock:
             round_, blob = self._round, self._blob
         if round_ < request.round:  # it has not begun it yet
@@ -43,13 +47,13 @@ class StateServicer(worker_pb2_grpc.WorkerServicer):
         part = blob[request.offset : request.offset + _PART_NBYTES]
         return pb.FetchStateReply(nbytes=len(blob), part=part)
 
-    def FetchPart(self, request: pb.FetchPartRequest, context: Any) -> pb.FetchPartReply:
+    def FetchPart(self, request: pb.FetchPartRequest, _context: object) -> pb.FetchPartReply:
         answer = self.answer
         return pb.FetchPartReply() if answer is None else answer(request)
 
 
 class PartClient:
-    """Gets stretches of a sharded state from other members."""
+    """The client that gets stretches of a sharded state from other members."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -59,7 +63,8 @@ class PartClient:
     def fetch(self, address: str, request: pb.FetchPartRequest, over: Callable[[], bool]) -> bytes:
         """Fetch stretches once the other one has them.
 
-        Raises RoundOver where it has them no more, or does not answer, or `over` says so."""
+        Raises RoundOver where it has them no more, or does not answer, or `over` says so.
+        """
         with self._lock:
             if address not in self._channels:
                 self._channels[address] = rpc.Channel(address, self._token)
@@ -89,32 +94,42 @@ class PartClient:
                 channel.close()
 
 
-class Fetch(threading.Thread):
-    """Fetches the state of a round in the background; `unpack` makes it this member's."""
+class Fetch:
+    """A state of a round that is fetched in the background; `unpack` makes it this member's."""
 
     def __init__(
         self, address: str, token: str, round_: int, unpack: Callable[[bytes], None]
     ) -> None:
-        super().__init__(name="fetch-state", daemon=True)
-        self.blob: bytes | None = None  # when it is here
-        self.error: Exception | None = None
-        self.unpack = unpack
         self._address, self._token, self._round = address, token, round_
+        self._unpack = unpack
         self._over = threading.Event()
+        self._blob: Future[bytes] = background.begin("fetch-state", self._run)
 
     def give_up(self) -> None:
+        """Ask for no more of it."""
         self._over.set()
 
-    def run(self) -> None:
+    def is_over(self, wait_s: float) -> bool:
+        """Tell whether the state is here, or will not come; wait for that so long."""
+        return not wait([self._blob], wait_s).not_done
+
+    @property
+    def error(self) -> BaseException | None:
+        """The reason why it will not come, once it is over."""
+        return self._blob.exception(0)
+
+    def unpack(self) -> None:
+        """Make the state this member's, once it is here."""
+        self._unpack(self._blob.result(0))
+
+    def _run(self) -> bytes:
         channel = rpc.Channel(self._address, self._token)
         try:
-            self.blob = self._fetch(worker_pb2_grpc.WorkerStub(channel))
-        except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the state
-            self.error = error
+            return self._fetch(worker_pb2_grpc.WorkerStub(channel))
         finally:
             channel.close()
 
-    def _fetch(self, stub: Any) -> bytes:
+    def _fetch(self, stub: worker_pb2_grpc.WorkerStub) -> bytes:
         blob = bytearray()
         while not self._over.is_set():
             request = pb.FetchStateRequest(round=self._round, offset=len(blob))

@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
 from typing import Any
@@ -24,6 +24,7 @@ from ...common.clock import MonotonicClock
 from ...common.errors import EdlError
 from ...common.listen import own_host
 from ...master.client import MasterClient
+from .. import background
 
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
@@ -32,11 +33,14 @@ _OPERATION_S = 1800.0
 
 
 class RoundOver(EdlError):
-    """The round ended while its process group was being made, or used."""
+    """The end of a round while its process group was being made, or used."""
 
 
 class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
-    """torch's store on the master, for one round. Raises RoundOver once that is over."""
+    """torch's store on the master, for one round.
+
+    Raises RoundOver once that is over.
+    """
 
     def __init__(self, master: MasterClient, round_: int) -> None:
         super().__init__()
@@ -44,7 +48,7 @@ class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
         self._round = round_
         self._clock = MonotonicClock()
 
-    def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: str | bytes) -> None:
         data = value.encode() if isinstance(value, str) else bytes(value)
         self._master.put_key(self._round, key, data)
 
@@ -58,19 +62,22 @@ class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
                 return bytes(reply.value)
         raise RoundOver(f"no member of round {self._round} told {key!r} in {_MEMBER_S:g} s")
 
-    def wait(self, keys: Any, timeout: Any = None) -> None:
+    def wait(self, keys: Sequence[str], _timeout: timedelta | None = None) -> None:
         for key in keys:
             self.get(key)
 
-    def check(self, keys: Any) -> bool:
+    def check(self, keys: Sequence[str]) -> bool:
         return all(self._master.get_key(self._round, key, 0.0).found for key in keys)
 
-    def set_timeout(self, timeout: Any) -> None:
-        """Each wait has its own."""
+    def set_timeout(self, _timeout: timedelta) -> None:
+        """Do nothing: each wait has its own."""
 
 
 class ProcessGroup:
-    """torch's default process group while a round lasts. `abort` may come from any thread."""
+    """torch's default process group while a round lasts.
+
+    `abort` may come from any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +87,10 @@ class ProcessGroup:
         self._making: Future[Any] = Future()
 
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
-        """Make it. Raises RoundOver, EdlError or torch's errors if a member is lost meanwhile."""
+        """Make it.
+
+        Raises RoundOver, EdlError or torch's errors if a member is lost meanwhile.
+        """
         _choose_interface()
         with self._lock:
             self._before = _connections()  # those that members fetched parts by are not the group's
@@ -100,7 +110,7 @@ class ProcessGroup:
                 raise RoundOver(f"round {round_} is over")
 
     def abort(self) -> None:
-        """Whoever waits in an operation of the group gets an error now."""
+        """Have whoever waits in an operation of the group get an error now."""
         with self._lock:
             if self._is_aborted:
                 return
@@ -112,8 +122,11 @@ class ProcessGroup:
                 dist.distributed_c10d._abort_process_group()
 
     def close(self) -> None:
-        """Forget it. Whoever still waits for this member gets an error, also while something here
-        refers to the group yet: gloo's connections would be open for as long."""
+        """Forget the group.
+
+        Whoever still waits for this member gets an error, also while something here refers to the
+        group yet: gloo's connections would be open for as long.
+        """
         if dist.is_initialized() and dist.get_backend() == "gloo":
             self.abort()
         with self._lock:
@@ -126,27 +139,28 @@ class ProcessGroup:
 
 @contextlib.contextmanager
 def _made_aside(made: Future[Any]) -> Iterator[None]:
-    """Within, gloo's constructor runs in a thread, which is left to itself once `made` has failed:
-    it waits for the connections of members that died just then, beyond its timeout, and nothing
-    wakes it."""
+    """Have gloo's constructor run in a thread within this context.
+
+    The thread is left to itself once `made` has failed: it waits for the connections of members
+    that died just then, beyond its timeout, and nothing wakes it.
+    """
     torchs, gloo = dist.distributed_c10d, dist.distributed_c10d.ProcessGroupGloo
 
     class Aside(type):
-        """Torch asks whether a group is one of these."""
+        """A type that makes gloo's groups; torch asks whether a group is one of these."""
 
         def __call__(cls, *arguments: Any, **named: Any) -> Any:
-            def run() -> None:
-                try:
-                    group = gloo(*arguments, **named)
-                except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                    _settle(made, error=error)
-                else:
-                    _settle(made, group)
+            def make() -> None:
+                _settle(made, gloo(*arguments, **named))
 
-            threading.Thread(target=run, name="make-group", daemon=True).start()
+            def fail(making: Future[None]) -> None:
+                if (error := making.exception(0)) is not None:
+                    _settle(made, error=error)
+
+            background.begin("make-group", make).add_done_callback(fail)
             return made.result()
 
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, gloo)
 
     setattr(torchs, "ProcessGroupGloo", Aside("Aside", (), {}))  # noqa: B010
@@ -178,7 +192,7 @@ def _new(before: dict[str, int]) -> dict[str, int]:
 
 
 def _connections() -> dict[str, int]:
-    """This process's sockets, by what the kernel calls them."""
+    """Return this process's sockets, by what the kernel calls them."""
     found = {}
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -188,9 +202,11 @@ def _connections() -> dict[str, int]:
 
 
 def _shut_down(name: str, fd: int) -> None:
-    """Shut the connection down, if that is still what the descriptor is. gloo's listener stays: it
-    ends the process where accept fails. A connection of gRPC that was opened at the same time only
-    has to be made anew."""
+    """Shut the connection down, if that is still what the descriptor is.
+
+    gloo's listener stays: it ends the process where accept fails. A connection of gRPC that was
+    opened at the same time only has to be made anew.
+    """
     with contextlib.suppress(OSError):
         copy = socket.socket(fileno=os.dup(fd))
         with copy:

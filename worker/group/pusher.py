@@ -1,13 +1,15 @@
-"""Pushes the rows of a round's steps to the servers, in a thread, while the group goes on."""
+"""The thread that pushes the rows of a round's steps to the servers, while the group goes on."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from ...ps.books.ledger import Span
 from ...ps.worker_client import PsClient, PushOutcome
+from .. import background
 from ..servers.rows import Ids, Values
 from .process_group import RoundOver
 
@@ -15,7 +17,7 @@ Rows = dict[str, tuple[Ids, Values]]  # by table: distinct ids[U], gradients[U, 
 
 
 class Pusher:
-    """Pushes a round's spans to some shards, to none maybe, one after the other, in a thread."""
+    """The pushes of a round's spans to some shards, or none, one after the other, in a thread."""
 
     def __init__(self, ps: PsClient, shards: Sequence[int], patience_s: float) -> None:
         self._ps = ps
@@ -24,12 +26,15 @@ class Pusher:
         self._waiting: deque[tuple[Span, Callable[[], Rows], Sequence[int]]] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self.servers_version = ps.servers_version  # of those that have acknowledged the last span
-        threading.Thread(target=self._run, name="push-rows", daemon=True).start()
+        background.begin("push-rows", self._run).add_done_callback(self._end)
 
     def push(self, span: Span, rows: Callable[[], Rows], versions: Sequence[int]) -> None:
-        """Push a span after all that were handed over before. `rows()` waits for its rows."""
+        """Push a span after all that were handed over before.
+
+        `rows()` waits for its rows.
+        """
         with self._changed:
             self._waiting.append((span, rows, versions))
             self._changed.notify_all()
@@ -37,14 +42,18 @@ class Pusher:
     def wait(self, most: int) -> None:
         """Wait until at most so many pushes lack their acknowledgement.
 
-        Raises RoundOver where one was refused, and Unreachable."""
+        Raises RoundOver where one was refused, and Unreachable.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)
             if self._error is not None:
                 raise self._error
 
     def close(self) -> None:
-        """Push nothing more. A push under way goes on; it is refused if its lease is over."""
+        """Push nothing more.
+
+        A push under way goes on; it is refused if its lease is over.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -56,20 +65,20 @@ class Pusher:
                 if self._closed:
                     return
                 span, rows, versions = self._waiting[0]
-            try:
-                servers_version = self._push(span, rows(), versions)
-            except Exception as error:  # noqa: BLE001 - raised in the thread that waits for it
-                with self._changed:
-                    self._error = error
-                    self._changed.notify_all()
-                return
+            servers_version = self._push(span, rows(), versions)
             with self._changed:
                 self.servers_version = servers_version
                 self._waiting.popleft()
                 self._changed.notify_all()
 
+    def _end(self, run: Future[None]) -> None:
+        """Have `wait` raise what the thread died of."""
+        with self._changed:
+            self._error = run.exception(0)
+            self._changed.notify_all()
+
     def _push(self, span: Span, rows: Rows, versions: Sequence[int]) -> int:
-        """The version of the servers that have it."""
+        """Push a span, and return the version of the servers that have it."""
         if not self._shards:
             return self._ps.servers_version
         result = self._ps.push(

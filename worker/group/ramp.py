@@ -1,10 +1,16 @@
-"""How the learning rate goes from one factor to another, over some steps. Pure."""
+"""The way of the learning rate from one factor to another, over some steps.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 
 class Ramp:
-    """The learning rate's factor. `factors`: from, to, since which step; a part of the state."""
+    """The learning rate's factor, a part of the state.
+
+    `factors`: from, to, since which step.
+    """
 
     def __init__(self) -> None:
         self.factors: tuple[float, float, int] = (1.0, 1.0, 0)
@@ -16,7 +22,7 @@ class Ramp:
         return old + (new - old) * done
 
     def follow(self, factor: float, version: int, warmup_steps: int) -> None:
-        """From this version on, go to another factor over so many steps."""
+        """Go to another factor over so many steps, from this version on."""
         if factor != self.factors[1]:
             old = self.at(version, warmup_steps) if version else factor
             self.factors = (old, factor, version)

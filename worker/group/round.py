@@ -20,7 +20,7 @@ _WAIT_S = 10.0  # of a long poll
 
 
 class Broken(Exception):
-    """The round is over, in the midst of something."""
+    """The end of a round in the midst of something."""
 
 
 class Round:
@@ -54,7 +54,7 @@ class Round:
         self._thread.start()
 
     def close(self) -> None:
-        """The round has ended."""
+        """End the round."""
         self._closed = True
         self.stream.close()
 
@@ -92,7 +92,7 @@ class Round:
 
 
 def is_of_group(error: BaseException) -> bool:
-    """Whether an operation of the process group failed, so that a member must be gone."""
+    """Tell whether an operation of the process group failed, so that a member must be gone."""
     if isinstance(error, torch.distributed.DistError):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error)

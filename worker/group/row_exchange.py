@@ -71,15 +71,15 @@ class RowExchange(StepHooks):
         return self._rows.prepare(features)
 
     def enter(self, world: int) -> None:
-        """A round of so many members begins."""
+        """Begin a round of so many members."""
         self._world = world
 
     def leave(self) -> None:
-        """The round is over: what was pulled ahead is of no use."""
+        """End the round: what was pulled ahead is of no use."""
         self._ahead = None
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._sums, self.versions = [], ()
 
     def attach(self, features: Any) -> None:
@@ -92,7 +92,7 @@ class RowExchange(StepHooks):
         self._ahead = prepared, self._pool.submit(self._pull, prepared)
 
     def _pull(self, prepared: Mapping[str, Unique]) -> Pulled:
-        """The rows of now; tells servers the model that have not been told."""
+        """Return the rows of now; servers that have not been told the model are told."""
         ids = {name: entry.ids_U for name, entry in prepared.items()}
         while not (pulled := self._ps.pull(ids, timeout_s=self._patience_s)).initialized:
             self._ps.init(self._spec, {}, timeout_s=self._patience_s)
@@ -144,7 +144,10 @@ class RowExchange(StepHooks):
             self._nbytes = digits[..., 0] * _DIGIT + digits[..., 1]
 
     def _split_rows(self, mine: Rows) -> list[Bytes]:
-        """A message for each member, of the rows of its shards: by table how many, ids, values."""
+        """Return a message for each member, of the rows of its shards.
+
+        By table: how many, ids, values.
+        """
         owned = {t: self._ps.slot_map.partition(t, ids) for t, (ids, _) in mine.items()}
         messages = []
         for rank in range(self._world):
@@ -163,8 +166,11 @@ class RowExchange(StepHooks):
         return messages
 
     def exchange(self) -> Callable[[], Rows]:
-        """Begin the exchange. What it returns waits for the sums, over all members, of the rows of
-        this member's shards. All members call this after the same step."""
+        """Begin the exchange of rows, and return a function that waits for it.
+
+        That one returns the sums, over all members, of the rows of this member's shards. All
+        members call this after the same step.
+        """
         if self._world == 1:
             mine = self._mine
             return lambda: mine

@@ -57,7 +57,9 @@ def units(model: nn.Module) -> list[nn.Module]:
 
 
 class ShardedTrainer(GroupTrainer[Step]):
-    """One member's part of a model. `enter` before the steps of a round, `leave` after them.
+    """One member's part of a model.
+
+    `enter` before the steps of a round, `leave` after them.
 
     `model`: the whole one, before the first round and after `refresh`. `source` reads the parts of
     the round; `takes` is how many cuts this member was told to take in it, `agreed` how many all
@@ -75,8 +77,10 @@ class ShardedTrainer(GroupTrainer[Step]):
         most: int = 0,
         warmup_steps: int = 0,
     ) -> None:
-        """`most`: records of one forward and backward pass; 0: all of the slice. `warmup_steps`:
-        over which the learning rate goes where `follow` says.
+        """Make the model, which is in no round yet.
+
+        `most`: records of one forward and backward pass; 0: all of the slice. `warmup_steps`: over
+        which the learning rate goes where `follow` says.
 
         Raises DefinitionError for a model with tables, or with parameters that cannot be split.
         """
@@ -127,11 +131,13 @@ class ShardedTrainer(GroupTrainer[Step]):
         state.settle()
 
     def leave(self) -> None:
-        """The round is over."""
+        """End the round."""
         self._sharded, self._weights, self._whole, self.source = None, [], None, None
 
     def reduce(self, piece: Slice, wish: bool) -> Step:
-        """Compute a step that all can make. Raises NonFinite, torch's errors, or the user's.
+        """Compute a step that all can make.
+
+        Raises NonFinite, torch's errors, or the user's.
 
         wish: the round shall end after this step.
         """
@@ -179,7 +185,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         self.state.applied[piece.lease.task.id] = piece.end
 
     def _mean_changes(self, share: float) -> list[Tensor | None]:
-        """Return the mean of what the members' forward passes changed of the buffers."""
+        """Return the mean of the members' changes of the buffers by their forward passes."""
         if not self._buffers.names:
             return []
         changed = torch.tensor(self._buffers.changed(), dtype=torch.uint8, device=self._device)
@@ -188,8 +194,10 @@ class ShardedTrainer(GroupTrainer[Step]):
         return mean_changes(self._buffers.before, mine, changed.bool().tolist(), share)
 
     def _passes(self, piece: Slice) -> tuple[float, float]:
-        """Forward and backward, as often as the member with the most records. The weight of this
-        member's, and what its mean loss adds to that of all."""
+        """Pass forward and backward, as often as the member with the most records.
+
+        Returns the weight of this member's records, and what their mean loss adds to that of all.
+        """
         assert self._sharded is not None
         share = mean = 0.0
         parts = list(piece.parts)
@@ -212,7 +220,10 @@ class ShardedTrainer(GroupTrainer[Step]):
         return share, mean
 
     def _mirrored(self, mirror: Part, mine: list[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of the rows that this member mirrors, from their owner, for its own."""
+        """Exchange gradients with others: those of the rows that this member mirrors, for its own.
+
+        Returns them as their owner has sent them.
+        """
         pairs = [(w, g) for w, g in zip(mirror.weights, mine, strict=True) if g is not None]
         if not pairs:
             return [None] * len(mine)
@@ -232,8 +243,11 @@ class ShardedTrainer(GroupTrainer[Step]):
         ]
 
     def _sum(self, told: list[float]) -> list[float]:
-        """Add up the numbers of all members, each of which says 1 first. Raises DistError where
-        some are missing: an operation that was given up may end without an error."""
+        """Add up the numbers of all members, each of which says 1 first.
+
+        Raises DistError where some are missing: an operation that was given up may end without an
+        error.
+        """
         said = torch.tensor(told, dtype=torch.float64, device=self._device)
         dist.all_reduce(said)
         found: list[float] = said.tolist()
@@ -249,11 +263,11 @@ class ShardedTrainer(GroupTrainer[Step]):
 
     @torch.no_grad()
     def outputs(self, features: Any) -> Any:
-        """The model's outputs in evaluation mode, on the CPU."""
+        """Return the model's outputs in evaluation mode, on the CPU."""
         return outputs_of(self._gathered(), features, self._device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The whole model's values, on the CPU."""
+        """Return the whole model's values, on the CPU."""
         return values_of(self._gathered())
 
     def _gathered(self) -> nn.Module:

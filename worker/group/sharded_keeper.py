@@ -1,4 +1,4 @@
-"""How a member keeps the state of a group that shards the model: its part, and a mirror of another.
+"""The keeper of a sharded state: a member's part, and a mirror of another's.
 
 A round begins when all of its members have their parts (sharded_state.py), which they put together
 out of those of the round before, from whoever has them. Until all have, each keeps what it held; so
@@ -43,12 +43,15 @@ Addresses = Mapping[int, Sequence[str]]  # by rank: where its part can be had
 
 
 class ShardedKeeper:
-    """Keeps the parts of a ShardedTrainer's state. A StateKeeper."""
+    """The StateKeeper of a ShardedTrainer's parts."""
 
     def __init__(
         self, master: MasterClient, trainer: ShardedTrainer, door: Door, *, first_values: str
     ) -> None:
-        """`first_values`: the checkpoint that gives them to a new job, if one does."""
+        """Keep nothing yet.
+
+        `first_values`: the checkpoint that gives them to a new job, if one does.
+        """
         self.orders = AgreedOrders()
         self._master = master
         self._trainer = trainer
@@ -99,7 +102,7 @@ class ShardedKeeper:
             self._state.read(restore or self._first_values, ledger=bool(restore))
 
     def share(self, reply: pb.JoinReply, over: Callable[[], bool]) -> None:
-        """Get what this member has to have in the round."""
+        """Get the parts that this member has to have in the round."""
         state = self._state
         if not reply.afresh:
             peers = [*reply.peers, *reply.givers]
@@ -117,12 +120,12 @@ class ShardedKeeper:
             log.info("round=%d -> assembled step=%d values=%s", reply.round, state.version, sizes)
         self._trainer.source = self._of_round(reply, over)
 
-    def fetch(self, round_: Round) -> Fetch | None:
-        """Nothing is to be fetched: nobody trains before all have their parts."""
+    def fetch(self, _round: Round) -> Fetch | None:
+        """Return None, for nothing is to be fetched: nobody trains before all have their parts."""
         return None
 
     def _of_round(self, reply: pb.JoinReply, over: Callable[[], bool]) -> Read:
-        """Reads the parts of now, of whoever is in the round."""
+        """Return a function that reads the parts of now, of whoever is in the round."""
         state = self._state
         addresses = {rank: [peer.address] for rank, peer in enumerate(reply.peers)}
 
@@ -140,8 +143,11 @@ class ShardedKeeper:
         version: int = 0,
         cut: str = "",
     ) -> Read:
-        """Reads parts: those that this member has itself, others where they are, of a version or a
-        cut. What it returns raises RoundOver where one cannot be had any more."""
+        """Return a function that reads parts, of a version or a cut.
+
+        Those that this member has itself are read here, others where they are. The function raises
+        RoundOver where one cannot be had any more.
+        """
         device = state.device
 
         def read(world: int, rank: int, ranges: Sequence[Range]) -> list[Stretch]:
@@ -209,7 +215,7 @@ class ShardedKeeper:
 
     # -- orders
 
-    def next_order(self, settled: bool, idle: Callable[[], bool]) -> pb.Order | None:
+    def next_order(self, _settled: bool, idle: Callable[[], bool]) -> pb.Order | None:
         order = self.orders.next_take(self._trainer.agreed, idle()) or self.orders.next_other()
         if order is None:
             self._trainer.takes = self.orders.told

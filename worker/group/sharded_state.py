@@ -40,7 +40,7 @@ _ELEMENTS_OF_MESSAGE = 4 << 20
 
 @dataclass(frozen=True)
 class _Chunk:
-    """[start, stop) of a tensor of the model, flat: the `number`-th chunk of it."""
+    """A chunk of a tensor of the model: its `number`-th, the values [start, stop), flat."""
 
     name: str
     kind: str
@@ -63,11 +63,12 @@ class Step:
 
 
 class ShardedState:
-    """See the module. `current` are this member's parts in its round, its own first; `parts` are
-    all that it holds: while a round begins, those of the one before as well.
+    """A member's parts of a sharded state, and what all members have of it.
 
-    `pending`: the step that it can make, and does not know yet whether all can. `first`: the whole
-    model with its first values, until there is a state.
+    `current` are this member's parts in its round, its own first; `parts` are all that it holds:
+    while a round begins, those of the one before as well. `pending`: the step that it can make, and
+    does not know yet whether all can. `first`: the whole model with its first values, until there
+    is a state.
     """
 
     def __init__(
@@ -77,7 +78,10 @@ class ShardedState:
         device: torch.device,
         warmup_steps: int = 0,
     ) -> None:
-        """Raises DefinitionError for parameters that have no dimension to be split by."""
+        """Make the model, of which no state is there yet.
+
+        Raises DefinitionError for parameters that have no dimension to be split by.
+        """
         self.spec = spec
         self.version = -1  # there is none yet
         self.applied: dict[int, int] = {}  # by task
@@ -121,7 +125,7 @@ class ShardedState:
         return self.shared[frozen:]
 
     def begin(self) -> None:
-        """Be the first of all states: the model's own first values."""
+        """Become the first of all states: the model's own first values."""
         whole, self.first = self.first or self._make_model(), None
         values = [p.detach().reshape(-1) for p in whole.parameters() if p.requires_grad]
         with self.lock:
@@ -137,7 +141,10 @@ class ShardedState:
             self.parts = [*self.current]
 
     def assemble(self, world: int, read: Read) -> None:
-        """Have the parts of `layout`, made of a state in `world` parts. Raises what `read` does."""
+        """Have the parts of `layout`, made of a state in `world` parts.
+
+        Raises what `read` does.
+        """
         self.first = None
         there = {part.name: part for part in self.parts}
         current = []
@@ -152,19 +159,20 @@ class ShardedState:
             self.parts = list({id(part): part for part in (*self.parts, *current)}.values())
 
     def retire(self, low_water: int) -> None:
-        """Tasks below it are asked for no more."""
+        """Forget tasks below this one: they are asked for no more."""
         self._low_water = max(self._low_water, low_water)
         self.applied = {task: at for task, at in self.applied.items() if task >= low_water}
 
     def settle(self) -> None:
-        """All members have their parts: those of the round before are needed no more."""
+        """Forget the parts of the round before: all members have theirs."""
         with self.lock:
             self.parts = [*self.current]
 
     def meet(self, version: int) -> None:
         """Become as the others are: make the pending step, or drop it.
 
-        Where that is not enough, nothing is held any more, and `version` is -1."""
+        Where that is not enough, nothing is held any more, and `version` is -1.
+        """
         with self.lock:
             if self.pending is not None and self.version + 1 == version:
                 self.apply(self.pending)
@@ -204,7 +212,7 @@ class ShardedState:
             self.pending = None
 
     def whole(self, world: int, read: Read) -> nn.Module:
-        """A model with all the values of now, of a state in `world` parts."""
+        """Return a model with all the values of now, of a state in `world` parts."""
         model = self.new_model(self.device)
         weights = [p for p in model.parameters() if p.requires_grad]
         targets = [Stretch(n, 0, p.detach().reshape(-1)) for n, p in enumerate(weights)]
@@ -259,7 +267,10 @@ class ShardedState:
     def write_share(
         self, directory: Path, rank: int, members: int, world: int, read: Read
     ) -> list[FileRecord]:
-        """Write the chunks `rank`, `rank + members`, ... of a state in `world` parts. The files."""
+        """Write the chunks `rank`, `rank + members`, ... of a state in `world` parts.
+
+        Returns the files.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         shard = f"shard-{rank:05d}-of-{members:05d}"
         mine = self._chunks()[rank::members]
@@ -305,8 +316,11 @@ class ShardedState:
 
     @torch.no_grad()
     def read(self, path: str, *, ledger: bool) -> None:
-        """After `begin`: become a checkpoint, of any strategy. See GroupState.read."""
-        same, chunks = stored(path, self.spec, self._take_over if ledger else lambda header: None)
+        """Become a checkpoint, of any strategy, after `begin`.
+
+        See GroupState.read.
+        """
+        same, chunks = stored(path, self.spec, self._take_over if ledger else lambda _header: None)
         shared = self._shared_by_name()
         targets = [part.blank() for part in self.current]
         for name, number, steps, value, state in chunks:
@@ -348,7 +362,7 @@ def fill_meta(model: nn.Module, device: torch.device) -> None:
 
 
 def _places(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
-    """By parameter: where it stands."""
+    """Return the place of each parameter, by parameter."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for key, parameter in module._parameters.items():
@@ -358,7 +372,7 @@ def _places(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
 
 
 def _skeleton(model: nn.Module) -> nn.Module:
-    """The model with parameters that have a shape and no values."""
+    """Return the model with parameters that have a shape and no values."""
     shapes = {
         id(p): nn.Parameter(torch.empty_like(p, device="meta"))
         for p in model.parameters()

@@ -28,14 +28,16 @@ _LEAST = 2  # records of a slice, or of a stand-in: batch normalisation needs tw
 
 
 def slice_of(records: int, rank: int, shares: int) -> range:
-    """A rank's slice of so many records: none, or two at least where there are two."""
+    """Return a rank's slice of so many records: none, or two at least where there are two."""
     shares = max(1, min(shares, records // _LEAST))
     return part_of(0, records, rank, shares) if rank < shares else range(0)
 
 
 def passes_of(records: int, most: int) -> int:
-    """Forward and backward passes over a slice, each of at most `most` records (0: of all), or of
-    one more where that leaves none alone."""
+    """Return the number of forward and backward passes over a slice of so many records.
+
+    Each is of at most `most` records (0: of all), or of one more where that leaves none alone.
+    """
     passes = -(-records // most) if most else 1
     return min(passes, max(1, records // _LEAST)) if most > 1 else passes
 
@@ -60,7 +62,7 @@ class RoundLeases:
         self._round = round_
         self._number = 1
 
-    def get_task(self, wait_s: float, most: int) -> pb.GetTaskReply:
+    def get_task(self, wait_s: float, _most: int) -> pb.GetTaskReply:
         reply = self._master.get_task_of_round(self._round, self._number, wait_s)
         if reply.outcome == pb.GetTaskReply.TASK and reply.task.kind == pb.TRAIN:
             self._number += 1
@@ -71,16 +73,19 @@ class RoundLeases:
 
 
 class SliceReader:
-    """Reads a member's slices of the minibatches of a round's train tasks; other tasks whole."""
+    """The reader of a member's slices of minibatches to train on; other tasks it reads whole."""
 
     def __init__(self, whole: TaskReader, *, rank: int, shares: int, most: int) -> None:
-        """`shares`: R, the ranks that have slices. `most`: records of one forward and backward
-        pass; 0: all of the slice."""
+        """Read slices out of what `whole` reads.
+
+        `shares`: R, the ranks that have slices. `most`: records of one forward and backward pass;
+        0: all of the slice.
+        """
         self._whole = whole
         self._rank, self._shares, self._most = rank, shares, most
         # What an adaptive minibatch changes before anything is read:
         self.train_minibatch = whole.minibatch
-        self.splits: Callable[[int], bool] = lambda number: False  # a slice into two passes
+        self.splits: Callable[[int], bool] = lambda _number: False  # a slice into two passes
         self._number = 0  # of the next slice that counts
 
     def minibatch_of(self, lease: Lease) -> int:
@@ -94,7 +99,10 @@ class SliceReader:
         boundaries: Sequence[int] = (),
         until: int | None = None,
     ) -> Iterator[Batch]:
-        """Read the slices of a lease from `position` on, as TaskReader.read. Raises SpanError."""
+        """Read the slices of a lease from `position` on, as TaskReader.read.
+
+        Raises SpanError.
+        """
         if lease.task.kind != pb.TRAIN:
             yield from self._whole.read(lease, position, boundaries, until)
             return

@@ -45,7 +45,10 @@ _BESIDE_SERVERS = "group"  # whose shards have their own files in the same folde
 
 
 class GroupState:
-    """See the module. `spec` is what the model and its optimizer are."""
+    """The whole state of a group, which each member has.
+
+    `spec`: the model and its optimizer.
+    """
 
     def __init__(
         self, model: nn.Module, spec: ModelSpec, batch: AdaptiveBatch | None = None
@@ -60,7 +63,7 @@ class GroupState:
         self.ramp = Ramp()
 
     def copy(self) -> GroupState:
-        """The state of now, which training does not touch."""
+        """Return the state of now as one that training does not touch."""
         with torch.no_grad():
             twin = GroupState(copy.deepcopy(self.model), self.spec, copy.deepcopy(self.batch))
         ours = dict(zip(twin.parameters, self.parameters, strict=True))
@@ -77,7 +80,7 @@ class GroupState:
         return self.ramp.at(self.version, warmup_steps)
 
     def follow(self, factor: float, warmup_steps: int) -> None:
-        """From now on the learning rate goes to so many times what the optimizer says."""
+        """Let the learning rate go to so many times what the optimizer says, from now on."""
         self.ramp.follow(factor, self.version, warmup_steps)
 
     def learning_rate(self, records: int) -> float:
@@ -88,13 +91,13 @@ class GroupState:
         return scheduled * self.batch.lr_factor(records)
 
     def begin(self) -> None:
-        """Be the first of all states."""
+        """Become the first of all states."""
         self.version, self.applied = 0, {}
         if self.batch is not None:
             self.batch.begin(0)
 
     def retire(self, low_water: int) -> None:
-        """Tasks below it are asked for no more."""
+        """Forget tasks below this one: they are asked for no more."""
         self.applied = {task: at for task, at in self.applied.items() if task >= low_water}
 
     # -- for a member that lacks it
@@ -117,7 +120,10 @@ class GroupState:
         return safetensors.torch.save(tensors, {"edl": json.dumps(header)})
 
     def unpack(self, blob: bytes) -> None:
-        """Become what `pack` made a blob of. Raises CheckpointError for another model's."""
+        """Become what `pack` made a blob of.
+
+        Raises CheckpointError for another model's.
+        """
         try:
             header, tensors = loaded(blob)
             names = [name for name in tensors if name.startswith("model.")]
@@ -144,7 +150,7 @@ class GroupState:
     # -- checkpoints
 
     def write(self, directory: Path) -> list[FileRecord]:
-        """Write it, as one shard. The files."""
+        """Write it, as one shard, and return the files."""
         names = optimizer_state.state_names(self.spec.optimizer)
         by_weight = dict(self._weights())
         tensors: dict[str, Tensor] = {}
@@ -203,4 +209,4 @@ class GroupState:
 
 
 def _ignore(header: dict[str, Any]) -> None:
-    """Another job's account is not taken over."""
+    """Take nothing over from another job's account."""

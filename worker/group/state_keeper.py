@@ -1,4 +1,4 @@
-"""Keeps the state of a member's group: the seam (`StateKeeper`), and the keeper of a whole state.
+"""The seam to the keepers of a group's state (`StateKeeper`), and the keeper of a whole state.
 
 sharded_keeper.py has the keeper of a part.
 """
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Door:
-    """Where other members get the state: `states` is served at `address`, behind `token`."""
+    """The door at which other members get the state: `states`, at `address`, behind `token`."""
 
     address: str
     states: StateServicer
@@ -33,7 +33,10 @@ class Door:
 
 
 class StateKeeper(Protocol):
-    """Keeps a member's state. The group's loop calls these in this order in each round."""
+    """The keeper of a member's state.
+
+    The group's loop calls these in this order in each round.
+    """
 
     @property
     def orders(self) -> OrderSink: ...
@@ -52,13 +55,16 @@ class StateKeeper(Protocol):
         ...
 
     def enter(self, reply: pb.JoinReply) -> None:
-        """A round begins; tasks below its low water are asked for no more."""
+        """Begin a round; tasks below its low water are asked for no more."""
 
     def begin(self, restore: str) -> None:
-        """Be the first state of a job: that of a checkpoint, unless `restore` is ""."""
+        """Become the first state of a job: that of a checkpoint, unless `restore` is ""."""
 
     def share(self, reply: pb.JoinReply, over: Callable[[], bool]) -> None:
-        """See to it that all members get what they lack. `over`: the round is."""
+        """See to it that all members get what they lack.
+
+        `over`: the round is.
+        """
 
     def fetch(self, round_: Round) -> Fetch | None:
         """Begin to fetch the state while others train with it; None: what is needed is here."""
@@ -74,13 +80,19 @@ class StateKeeper(Protocol):
     def carry_out(self, order: pb.Order) -> None: ...
 
     def leave(self, round_: int, status: Shown) -> None:
-        """Go, once the state is safe without this member. `round_`: its last one."""
+        """Go, once the state is safe without this member.
+
+        `round_`: its last one.
+        """
 
     def fence(self) -> None:
-        """The master has declared this incarnation lost: wait for nobody. From any thread."""
+        """Wait for nobody: the master has declared this incarnation lost.
+
+        From any thread.
+        """
 
     def close(self) -> None:
-        """This incarnation has ended."""
+        """End with this incarnation."""
 
 
 class WholeKeeper:
@@ -95,8 +107,11 @@ class WholeKeeper:
         first_values: str,
         take_all: Callable[[str], GroupState | None] | None = None,
     ) -> None:
-        """`first_values`: the checkpoint that gives them to a new job, if one does. `take_all(cut)`
-        of Cuts."""
+        """Keep this state.
+
+        `first_values`: the checkpoint that gives them to a new job, if one does. `take_all(cut)` is
+        that of Cuts.
+        """
         self.orders = Orders()
         self._master = master
         self._state = state
@@ -126,7 +141,7 @@ class WholeKeeper:
         if restore or self._first_values:
             self._state.read(restore or self._first_values, ledger=bool(restore))
 
-    def share(self, reply: pb.JoinReply, over: Callable[[], bool]) -> None:
+    def share(self, reply: pb.JoinReply, _over: Callable[[], bool]) -> None:
         """Hand out a copy of the state, as it is now, where somebody lacks what this member has."""
         newest = reply.peers[0].version
         lacking = any(peer.version < newest for peer in reply.peers)
@@ -140,17 +155,15 @@ class WholeKeeper:
         there = [peer for peer in round_.peers if peer.version == newest]
         source = there[-1 - rank % len(there)]  # not all from the same one
         log.info("round=%d -> fetching step=%d from=%d", round_.number, newest, source.index)
-        fetch = Fetch(source.address, self._door.token, round_.number, self._state.unpack)
-        fetch.start()
-        return fetch
+        return Fetch(source.address, self._door.token, round_.number, self._state.unpack)
 
-    def next_order(self, settled: bool, idle: Callable[[], bool]) -> pb.Order | None:
+    def next_order(self, settled: bool, _idle: Callable[[], bool]) -> pb.Order | None:
         return self.orders.next(settled)
 
     def carry_out(self, order: pb.Order) -> None:
         self._cuts.carry_out(order)
 
-    def leave(self, round_: int, status: Shown) -> None:
+    def leave(self, round_: int, _status: Shown) -> None:
         """Leave the state to the next ones, where nobody else has it."""
         state = self._state
         asked = pb.JoinRequest(version=state.version, round=round_, leaves=True)
@@ -161,7 +174,7 @@ class WholeKeeper:
         self._door.states.offer(round_ + 1, None)
 
     def fence(self) -> None:
-        """Nothing here waits for others."""
+        """Do nothing: nothing here waits for others."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

@@ -45,7 +45,10 @@ class Steps(Generic[StepT]):
         self._settled = True  # no push of this round is under way, of any member
 
     def run(self) -> None:
-        """Step until the round ends in order. Raises Broken."""
+        """Step until the round ends in order.
+
+        Raises Broken.
+        """
         try:
             while self._step():
                 if self._round.is_broken:
@@ -56,7 +59,10 @@ class Steps(Generic[StepT]):
         self._trainer.finish()
 
     def _step(self) -> bool:
-        """Do one item of the stream. False: the round ends here."""
+        """Do one item of the stream.
+
+        False: the round ends here.
+        """
         self._do_orders()
         item = self._stream.next(timeout_s=0.0)
         if item is None and not self._stream.ended:
@@ -90,7 +96,10 @@ class Steps(Generic[StepT]):
     # -- train
 
     def _train(self, piece: Slice) -> bool:
-        """Make one step, with all. False: the last of this round."""
+        """Make one step, with all.
+
+        False: the last of this round.
+        """
         lease, task = piece.lease, piece.lease.task
         self._status.state = "training"
         self._settled = False
@@ -112,7 +121,10 @@ class Steps(Generic[StepT]):
         return not ends
 
     def _reduce(self, piece: Slice, wish: bool) -> StepT:
-        """Compute the step. What fails is the content, unless it is the group."""
+        """Compute the step.
+
+        What fails is the content, unless it is the group.
+        """
         lease, task = piece.lease, piece.lease.task
         try:
             with (
@@ -138,7 +150,10 @@ class Steps(Generic[StepT]):
             log.info("step=%d loss=%.6g", version, loss)
 
     def _fail(self, lease: Lease, error: SpanError) -> None:
-        """Report content that failed: the master decides. Raises Broken, where all train on it."""
+        """Report content that failed: the master decides.
+
+        Raises Broken, where all train on it.
+        """
         train = lease.task.kind == pb.TRAIN
         report = pb.ReportTaskRequest(
             task=lease.task.id,

@@ -36,7 +36,7 @@ class Unique:
 
 
 def unique(given: Sequence[Tensor]) -> Unique:
-    """The distinct ids of int64 tensors of any shape, without PADDING, and the places of each.
+    """Return the distinct ids of int64 tensors of any shape, without PADDING, and their places.
 
     Of a tensor that has PADDING, `Lookup.given` is a vector of the others, as
     `Embedding.lookup_ids` makes it. The results hold views of `given` where it is on the CPU.

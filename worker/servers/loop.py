@@ -62,7 +62,7 @@ class _Pending:
 
 
 class Worker:
-    """One incarnation: leases, computes, pushes and reports until the master says that all is done.
+    """One incarnation of a worker: leases, computes, pushes and reports until all is done.
 
     `run` returns when all is done or the worker was drained, and raises Fenced when the master has
     declared it lost. A Member (trainer.py).
@@ -78,10 +78,13 @@ class Worker:
         *,
         pull_ahead: int,
         push_window: int = 1,
-        on_gradients: Callable[[Batch, float | None], None] = lambda batch, loss: None,
+        on_gradients: Callable[[Batch, float | None], None] = lambda _batch, _loss: None,
     ) -> None:
-        """`pull_ahead`: pulls under way while a minibatch computes, 0 or 1. `push_window`: pushes
-        that may lack their acknowledgement. `on_gradients(batch, loss)` before each push."""
+        """Work with these parts, once `run` is called.
+
+        `pull_ahead`: pulls under way while a minibatch computes, 0 or 1. `push_window`: pushes that
+        may lack their acknowledgement. `on_gradients(batch, loss)` before each push.
+        """
         self.status = status
         self._master = master
         self._stream = stream
@@ -104,7 +107,7 @@ class Worker:
         self._stream.close()
 
     def fence(self) -> None:
-        """The master has declared this incarnation lost."""
+        """End at once: the master has declared this incarnation lost."""
         self._fenced.set()
         self._stream.close()
 
@@ -120,7 +123,10 @@ class Worker:
     # -- the loop
 
     def run(self) -> None:
-        """Work until done or drained. Raises Fenced, Unreachable, or EdlError of a broken job."""
+        """Work until done or drained.
+
+        Raises Fenced, Unreachable, or EdlError of a broken job.
+        """
         self._stream.start()
         try:
             while (item := self._next()) is not None:
@@ -153,7 +159,7 @@ class Worker:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _is_lost(self) -> bool | None:
-        """None: the master does not say."""
+        """Ask the master whether this worker is lost; None: it does not say."""
         try:
             reply = self._master.heartbeat(state=self.status.state, patience_s=_ASK_S)
         except EdlError:
@@ -212,7 +218,7 @@ class Worker:
         )
 
     def _end(self, lease: Lease) -> None:
-        """All minibatches of the lease were handed out: settle them, then report."""
+        """Settle and report a lease of which all minibatches were handed out."""
         self._settle()
         if lease.void:
             return
@@ -222,7 +228,7 @@ class Worker:
             self._fail(lease, error)
             return
         report = reports.done(lease, result, lease.servers_version)
-        self._master.report_later(report, lambda accepted: _log_end(lease, accepted))
+        self._master.report_later(report, lambda accepted: reports.log_end(lease, accepted))
         self._stream.forget(lease)
         if lease.task.kind != pb.TRAIN:  # its result is waited for
             self._master.send_reports(self.status.state)
@@ -381,25 +387,5 @@ class Worker:
         self._master.send_reports(self.status.state)
 
     def _give_back(self, lease: Lease) -> None:
-        task = lease.task
-        self._master.report_later(
-            pb.ReportTaskRequest(
-                task=task.id,
-                attempt=task.attempt,
-                handed_back=lease.position,
-                records=lease.used,
-            )
-        )
+        self._master.report_later(reports.handed_back(lease))
         self._stream.forget(lease)
-
-
-def _log_end(lease: Lease, accepted: bool) -> None:
-    task = lease.task
-    log.info(
-        "task=%d attempt=%d kind=%s records=%d -> %s",
-        task.id,
-        task.attempt,
-        pb.TaskKind.Name(task.kind).lower(),
-        lease.used,
-        "done" if accepted else "refused",
-    )

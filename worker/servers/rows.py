@@ -38,7 +38,7 @@ class _Sum:
         self._total_UD: Tensor | None = None
 
     def add(self, grad: Tensor, places: Tensor, lookup: Lookup) -> None:
-        """Gradients [*places.shape, D] of the lookup's rows, on the device of the rows."""
+        """Add gradients [*places.shape, D] of the lookup's rows, on the device of the rows."""
         grad_ND = grad.reshape(-1, grad.shape[-1]).to(torch.float32).contiguous()
         places_N = places.reshape(-1)
         self._used.add(lookup)
@@ -56,7 +56,10 @@ class _Sum:
         add_by_place(grad_ND.numpy(), places_N.numpy(), self._total_UD.numpy(), written)
 
     def result(self, link: Link) -> tuple[Ids, Values] | None:
-        """Ids int64[U] that a gradient reached and its sums float32[U, D]; None where none did."""
+        """Return the ids int64[U] that a gradient reached and its sums float32[U, D].
+
+        None where none did.
+        """
         if self._total_UD is None:
             return None
         (sums_UD,) = link.fetch([self._total_UD])
@@ -103,7 +106,10 @@ class PulledRows:
         self._sums: dict[str, list[_Sum]] = {}
 
     def rows(self, table: Embedding, ids: Tensor) -> Tensor:
-        """The rows of `ids` (any shape), shape [*ids.shape, dim]; gradients go to the sums."""
+        """Return the rows of `ids` (any shape), shape [*ids.shape, dim].
+
+        Their gradients go to the sums.
+        """
         if not ids.numel():
             return torch.zeros(*ids.shape, table.dim, device=self._link.device)
         total, lookup = self._find(table.name, ids)
@@ -116,7 +122,7 @@ class PulledRows:
         return rows
 
     def gradients(self) -> dict[str, tuple[Ids, Values]]:
-        """By table: distinct ids and their gradients, of the tables that a gradient reached."""
+        """Return distinct ids and their gradients, by table: of those that a gradient reached."""
         found = {}
         for name, sums in self._sums.items():
             parts = [part for total in sums if (part := total.result(self._link)) is not None]
@@ -125,7 +131,7 @@ class PulledRows:
         return found
 
     def _find(self, name: str, ids: Tensor) -> tuple[_Sum, Lookup]:
-        """Rows that were pulled ahead for these very ids, or are pulled now."""
+        """Return rows that were pulled ahead for these very ids, or are pulled now."""
         entry = self._prepared.get(name)
         if entry is not None:
             host = ids.cpu()
@@ -144,7 +150,10 @@ class PulledRows:
 
 
 class TableRows:
-    """The tables of a model. `patience_s` bounds a wait for the servers."""
+    """The tables of a model.
+
+    `patience_s` bounds a wait for the servers.
+    """
 
     def __init__(self, model: nn.Module, ps: PsClient, link: Link, patience_s: float) -> None:
         self._model = model
@@ -157,7 +166,7 @@ class TableRows:
                 self._features.setdefault(module.name, {})[module.feature] = None
 
     def prepare(self, features: Any) -> dict[str, Unique]:
-        """Distinct ids of the tables that name their features.
+        """Return the distinct ids of the tables that name their features.
 
         Tables of the same features share one result. Ids that the forward will refuse are left out.
         """
@@ -176,7 +185,7 @@ class TableRows:
     def attach(
         self, prepared: Mapping[str, Unique], rows: Mapping[str, Values], cut: str, *, train: bool
     ) -> PulledRows:
-        """The model's tables have these rows; others are pulled when the forward asks for them."""
+        """Give the model's tables these rows; others are pulled when the forward asks for them."""
 
         def pull_now(name: str, ids_U: Ids) -> Values:
             return self._ps.pull({name: ids_U}, cut=cut, timeout_s=self._patience_s).rows[name]
@@ -186,5 +195,5 @@ class TableRows:
         return source
 
 
-def _is_ids(values: Any) -> bool:
+def _is_ids(values: object) -> bool:
     return isinstance(values, Tensor) and values.dtype == torch.int64

@@ -18,7 +18,10 @@ from ..task_reader import Batch
 
 
 class TracedClient(PsClient):
-    """Remembers versions and servers of the pulls since the last one that brought dense values."""
+    """A client that remembers versions and servers of its pulls.
+
+    They are those since the last one that brought dense values.
+    """
 
     pulls: list[dict[str, Any]]
 
@@ -39,7 +42,7 @@ class WorkerTrace:
         self._client = client
 
     def __call__(self, batch: Batch, loss: float | None) -> None:
-        """The gradients of this minibatch have been computed."""
+        """Note that the gradients of this minibatch have been computed."""
         task = batch.lease.task
         self._lines.add(
             {
@@ -56,4 +59,4 @@ class WorkerTrace:
 
 
 def ignore(batch: Batch, loss: float | None) -> None:
-    """The trace of a job that keeps none."""
+    """Keep no trace."""

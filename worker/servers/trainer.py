@@ -41,7 +41,7 @@ from .rows import Ids, TableRows, Values
 
 @dataclass(frozen=True)
 class Exchange:
-    """How a trainer and its servers exchange values.
+    """The way in which a trainer and its servers exchange values.
 
     `get_model_steps`: steps between two pulls of the dense values. `ahead`: pulls may run while the
     model computes, so they land in a copy (`_landed`) and become the model's in `begin`; otherwise
@@ -62,7 +62,9 @@ class Exchange:
 
 
 class PsTrainer:
-    """One model on the servers. Not thread-safe, but for `prepare` and the pulls it starts itself.
+    """One model on the servers.
+
+    Not thread-safe, but for `prepare` and the pulls it starts itself.
 
     `make_model` gives the same first values whenever it is called: servers that have not been told
     the model are told those. `compile`: the training forward is compiled by torch, all but the
@@ -121,7 +123,10 @@ class PsTrainer:
         return max(self._known or [0])
 
     def prepare(self, features: Any) -> dict[str, Unique]:
-        """Distinct ids of the tables that name their features; runs in the stream's thread."""
+        """Return the distinct ids of the tables that name their features.
+
+        Runs in the stream's thread.
+        """
         return self._rows.prepare(features)
 
     def start_pull(
@@ -140,7 +145,10 @@ class PsTrainer:
         return pool.submit(pull)
 
     def begin(self, prepared: Mapping[str, Unique], ahead: Pull | None) -> Pull:
-        """Make the newest parameters (or those pulled ahead) the model's. Returns the rows."""
+        """Make the newest parameters (or those pulled ahead) the model's.
+
+        Returns the rows.
+        """
         if ahead is None or self._cut:
             ahead = self._pull(prepared, "", self._dense_due())
         self._install(ahead)
@@ -259,7 +267,10 @@ class PsTrainer:
 
     @torch.no_grad()
     def outputs(self, features: Any, prepared: Mapping[str, Unique], cut: str) -> Any:
-        """The model's outputs in evaluation mode, on the CPU, of the state `cut` ("": now)."""
+        """Return the model's outputs in evaluation mode, on the CPU.
+
+        They are those of the state `cut` ("": now).
+        """
         with self._landing:  # a pull of the present may still be under way
             # One cut never changes: its dense values are pulled once.
             pull = self._pull(prepared, cut, not cut or self._cut != cut)
@@ -274,15 +285,18 @@ class PsTrainer:
         self._reset_buffers()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The model's values, on the CPU."""
+        """Return the model's values, on the CPU."""
         return values_of(self.model)
 
     def outdated(self) -> None:
-        """The servers call the model's values stale: the next `begin` pulls them again."""
+        """Have the next `begin` pull the model's values again: the servers call them stale."""
         self._steps_since_pull = self._exchange.get_model_steps
 
     def _dense_due(self, computing: int = 0) -> bool:
-        """`computing`: minibatches that are begun, but not yet counted by `gradients`."""
+        """Tell whether the dense values are to be pulled.
+
+        `computing`: minibatches that are begun, but not yet counted by `gradients`.
+        """
         steps = self._steps_since_pull + computing
         return self._known is None or steps >= self._exchange.get_model_steps
 
@@ -301,7 +315,7 @@ class PsTrainer:
     def _retry(
         self, ids: Mapping[str, Ids], dense: Mapping[str, Values] | None, cut: str, full: bool
     ) -> Pulled:
-        """Pull; tell servers the model that have not been told."""
+        """Pull; servers that have not been told the model are told."""
         while True:
             pulled = self._ps.pull(ids, dense=dense, cut=cut, full=full, timeout_s=self._patience_s)
             if pulled.initialized:
@@ -337,5 +351,5 @@ class PsTrainer:
 
 
 def _float32(tensor: Tensor) -> Values:
-    """A copy, C-contiguous."""
+    """Return a copy, C-contiguous."""
     return np.array(tensor.detach().cpu().to(torch.float32).numpy(), order="C", copy=True)

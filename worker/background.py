@@ -1,0 +1,29 @@
+"""Work in a daemon thread, whose outcome belongs to whoever began it: its result or its error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def begin(name: str, work: Callable[[], Result]) -> Future[Result]:
+    """Return the result that `work` will have in a thread of this name, or the error it raises.
+
+    A daemon thread, unlike those of an executor, does not keep the process from ending.
+    """
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - of any kind: its owner waits for it
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
