@@ -2,7 +2,7 @@
 
 A decision is a frozen record of what was decided and of nothing else: made again in the same order on
 the same state, by `TaskQueue.decide`, the same decisions give the same queue. Its class's name and its
-fields are what stands in the journal, so that they are part of its format (journal_format.py): who
+fields are what stands in the journal, so that they are part of its format (state.py): who
 renames one, or adds a field, writes another format and reads this one on.
 """
 

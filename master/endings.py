@@ -3,7 +3,7 @@
 A process that is killed from outside looks the same whether a scheduler wanted its machine or the
 kernel its memory. What tells them apart is where it happens: preemption strikes anywhere, a span
 that ends whoever computes it is always the same one. So endings are counted by the span that the
-worker had begun with and nothing else (task_queue.py, "careful"), and taken as the span's own doing
+worker had begun with and nothing else (failures.py, "careful"), and taken as the span's own doing
 once a storm that strikes there as often as elsewhere would practically never have done that.
 """
 

@@ -2,7 +2,7 @@
 
 The master knows who was asked to go, and hears who hangs; the books know what each worker had begun
 with. From both follows what counts against the process (replicas.py) and what against the records
-(task_queue.py, "careful").
+(failures.py, "careful").
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Losses:
 
     def begins(self, trying: pb.Trying, worker: str, lessee: str) -> None:
         """A worker begins with a span of a careful lease, its own or its round's."""
-        if self._core.queue.holds(worker, trying.task, trying.attempt):
+        if self._core.queue.leases.holds(worker, trying.task, trying.attempt):
             lessee = worker
-        if self._core.queue.holds(lessee, trying.task, trying.attempt):
+        if self._core.queue.leases.holds(lessee, trying.task, trying.attempt):
             task, attempt, start, end = trying.task, trying.attempt, trying.start, trying.end
             self._core.decide(Tries(worker, task, attempt, start, end, lessee))
 
@@ -57,11 +57,13 @@ class Losses:
             return False
         if request.HasField("trying"):
             trying, worker = request.trying, request.replica.incarnation
-            if self._core.queue.holds(worker, trying.task, trying.attempt):
+            if self._core.queue.leases.holds(worker, trying.task, trying.attempt):
                 lessee = worker
             held_up = (each for _, each in self._hangs.values())
             # Members of a round wait for the one that hangs: one of them ends the round for all.
-            if lessee in held_up or not self._core.queue.holds(lessee, trying.task, trying.attempt):
+            if lessee in held_up or not self._core.queue.leases.holds(
+                lessee, trying.task, trying.attempt
+            ):
                 return False
             self.begins(trying, worker, lessee)
         self._hangs[process.incarnation] = how, lessee
@@ -101,7 +103,7 @@ class Losses:
                 continue
             worker = member.incarnation
             lessee = self._group.owes(worker)
-            if not any(core.queue.held_by(each) for each in (worker, lessee) if each):
+            if not any(core.queue.leases.held_by(each) for each in (worker, lessee) if each):
                 continue
             # Who leaves in order hands back, and says so before it ends with 0.
             quit_ = exit.code == 0 and member.state != DRAINING

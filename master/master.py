@@ -161,7 +161,7 @@ class Master:
         self.group.remember(memory.group)
         self.course.remember(memory.course)
         there = {self.group.lessee, *(member.incarnation for member in members)}
-        for worker in {t.worker for t in self.queue.leased_tasks} - there:
+        for worker in {t.worker for t in self.queue.leases.leased.values()} - there:
             self.core.decide(Lost(worker))  # its loss was half told when the master was killed
         self.core.tell(
             f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})"

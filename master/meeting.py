@@ -56,7 +56,7 @@ class Meeting:
         """Let a worker wait for the next round. What it did alone in the one before comes back: a
         member's stream of tasks ends with its round."""
         me = request.replica.incarnation
-        for task in self._core.queue.held_by(me):
+        for task in self._core.queue.leases.held_by(me):
             self._core.decide(HandBack(me, task.id, task.attempt))
         peer = _peer_of(request)
         was = self._rounds.running

@@ -17,7 +17,7 @@ from .status import StatusMemory
 class Memory:
     """`gone`: incarnations that are lost for good; `group`: in the words of the job's group.
 
-    Its fields are part of the journal's format (journal_format.py).
+    Its fields are part of the journal's format (state.py).
     """
 
     status: StatusMemory

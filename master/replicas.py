@@ -8,7 +8,7 @@ How a process ended decides what follows:
   exit 0, not told                   drained by somebody else (SIGTERM, as preemption does): as above,
                                      if it had worked; else a failure
   exit code, or a signal of a crash  failure: again after a growing pause, up to the limit
-What the books count against records (task_queue.py) does not count here: such an end is `excused`.
+What the books count against records (failures.py) does not count here: such an end is `excused`.
 One that is killed again and again before it has worked fails for good once that is no chance
 (endings.py). The same holds for servers; `dead_server` is one that failed for good. Scaling down
 drains the highest indexes, scaling up reuses the indexes that have left.

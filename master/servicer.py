@@ -20,7 +20,7 @@ from .master import Master
 
 _ANSWER_S = 30.0  # the loop answers at once; more than a lease means that it hangs
 _LONGEST_WAIT_S = 60.0  # of a long poll
-MOST_REPORTS = 64  # of one call: as many are remembered, should it be repeated (task_queue.py)
+MOST_REPORTS = 64  # of one call: as many are remembered, should it be repeated (leases.py)
 
 Reply = TypeVar("Reply")
 

@@ -233,7 +233,9 @@ def _row(
     }
     if slot.role == SERVER:
         return {**row, "version": member.version if member else None}
-    held = queue.held_by(member.incarnation) or queue.held_by(lessee) if member else []
+    held = (
+        queue.leases.held_by(member.incarnation) or queue.leases.held_by(lessee) if member else []
+    )
     task = next((t for t in held if t.kind != Kind.TRAIN), held[0] if held else None)
     rate = member.scalars.get("records_per_s", 0.0) if member else 0.0
     return {**row, "task": task.id if task else None, "records_per_s": round(rate, 1)}

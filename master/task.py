@@ -74,6 +74,19 @@ class Task:
     def tell(self, event: str) -> None:
         self.story = [*self.story[1 - _STORY_KEPT :], event]
 
+    def must_be(self, state: State, event: str) -> None:
+        """Raise IllegalTransition unless this event may happen, which it may in this state."""
+        if self.state != state:
+            raise self.illegal(event)
+
+    def illegal(self, event: str) -> IllegalTransition:
+        """Return the error that this event cannot happen to the task as it is."""
+        story = "; ".join(self.story)
+        return IllegalTransition(
+            f"task {self.id} is {self.state.value} (attempt {self.attempt}) and was told: {event}. "
+            f"Its story: {story or 'none'}"
+        )
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -121,7 +134,7 @@ class QueueState:
     """The content of a queue, for the journal, without its plan and its tolerance.
 
     So a compacted journal has it: a field that is added, renamed or taken out is another format
-    (journal_format.py). Tasks and the numbers of tasks stand in the queue's own order.
+    (state.py). Tasks and the numbers of tasks stand in the queue's own order.
     """
 
     tasks: list[Task]
