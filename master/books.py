@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from .plan import Kind, Plan
+from .queue_view import QueueView
 from .task import UNPLANNED_IDS, IllegalTransition, Quarantine, State, Task, planned
 from .task_queue import TaskQueue
 
 
-def books_of(queue: TaskQueue, applied: Mapping[int, int] | None = None) -> dict[str, Any]:
+def books_of(queue: QueueView, applied: Mapping[int, int] | None = None) -> dict[str, Any]:
     """Return the plan's state as JSON values, at a cut of all shards.
 
     `applied` is the cut's position of each task that the shards' ledgers hold, and it alone

@@ -131,7 +131,7 @@ class MasterClient(Line):
         request.reports.extend(report for report, _ in taken)
         try:
             reply = self._call(method, request, wait_s, **options)
-        except BaseException:
+        except BaseException:  # whatever has ended the call, the reports go with the next one
             self._later.extendleft(reversed(taken))
             raise
         for (_, told), accepted in zip(taken, reply.accepted, strict=False):  # fenced: none

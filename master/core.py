@@ -10,7 +10,7 @@ import json
 import logging
 import shlex
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,9 +21,10 @@ from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Loop, Script
-from .decisions import Durable, Lease, LeaseSome, written
+from .decisions import Durable, Lease, LeaseSome, Prove, written
 from .evaluation import Evaluations
 from .membership import Membership
+from .queue_view import QueueView
 from .replicas import Replicas
 from .status import Status
 from .task import Task
@@ -53,7 +54,8 @@ class Core:
     ) -> None:
         self.settings = settings
         self.job_dir = job_dir
-        self.queue = queue
+        self.queue: QueueView = queue  # it changes by what follows here, and by nothing else
+        self._queue = queue
         self.journal = journal
         self.clock = clock
         self.loop = Loop(clock)
@@ -75,20 +77,27 @@ class Core:
 
     def decide(self, decision: Decision[Answer]) -> Answer:
         """Make a decision about tasks, which nobody is told of before it is on disk (`commit`)."""
-        answer = self.queue.decide(decision)
-        self.note(decision)
+        answer = self._queue.decide(decision)
+        self.journal.append(*written(decision))
         return answer
 
-    def note(self, decision: Decision[Any]) -> None:
-        """Have a decision journaled that the queue has made already."""
-        self.journal.append(*written(decision))
+    def hear_progress(self, lessee: str, progress: Iterable[tuple[int, int, int]]) -> None:
+        """Note how far a worker, or a round, says that it is: (task, attempt, position) of its leases.
+
+        That some record of a kind of task was used is a decision, and is journaled.
+        """
+        proven = set(self.queue.proven)
+        for task, attempt, position in progress:
+            self._queue.progress(lessee, task, attempt, position)
+        for kind in self.queue.proven - proven:
+            self.journal.append(*written(Prove(kind)))
 
     def lease(self, terms: Lease | LeaseSome) -> list[Task]:
         """The tasks that a request gets, if any: to ask in vain is no decision, and is not journaled."""
-        found = self.queue.decide(terms)
+        found = self._queue.decide(terms)
         tasks = found if isinstance(found, list) else [found] if found is not None else []
         if tasks:
-            self.note(terms)
+            self.journal.append(*written(terms))
         return tasks
 
     def retire(self, durable: Sequence[int]) -> None:

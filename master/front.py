@@ -16,7 +16,7 @@ from ..proto import master_pb2 as pb
 from .asking import ROUND, SERVERS, TASK, Asking
 from .core import Core
 from .course import Course
-from .decisions import Done, Failed, HandBack, Prove
+from .decisions import Done, Failed, HandBack
 from .group import Group
 from .lookers import Lookers
 from .losses import Losses
@@ -228,11 +228,8 @@ class Front:
                 self._processes.stop(WORKER, replica.index, 0)
         elif request.HasField("trying"):
             self._losses.begins(request.trying, replica.incarnation, lessee)
-        proven = set(self._core.queue.proven)
-        for told in request.progress:
-            self._core.queue.progress(lessee, told.task, told.attempt, told.position)
-        for kind in self._core.queue.proven - proven:
-            self._core.note(Prove(kind))
+        told = ((each.task, each.attempt, each.position) for each in request.progress)
+        self._core.hear_progress(lessee, told)
         return pb.HeartbeatReply(
             drain=self._processes.must_leave(_ROLES[replica.role], replica.index),
             low_water=self._core.queue.low_water,

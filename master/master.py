@@ -23,7 +23,6 @@ from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
-from ..durable.journal import Journal
 from ..durable.schema import Json, dump_all, load
 from ..runtime.base import OnReport, Report, Runtime
 from .asking import Asking
@@ -34,18 +33,16 @@ from .decisions import Forgive, Lost
 from .front import Front
 from .group import Group
 from .hybrid import Hybrid
-from .judge import Judges
 from .lookers import Lookers
 from .losses import Losses
 from .membership import WORKER
 from .memory import Memory
-from .plan import Piece
+from .opening import Books
 from .processes import TICK_S, Processes
 from .server_group import ServerGroup
 from .servers import Servers
 from .shutdown import Shutdown
 from .state import dump_queue
-from .task_queue import TaskQueue
 
 log = logging.getLogger(__name__)
 
@@ -61,30 +58,25 @@ class Master:
         *,
         settings: JobSettings,
         job_dir: Path,
-        queue: TaskQueue,
-        validation: Sequence[Piece],
-        journal: Journal,
-        judges: Judges | None = None,
+        books: Books,
         connect: Callable[[Sequence[str]], Servers],
         clock: Clock,
         identity: Identity,
-        restore: str = "",
-        watch: Callable[[dict[str, Json]], None] = lambda status: None,
+        watch: Callable[[dict[str, Json]], None] = lambda _: None,
     ) -> None:
-        """`validation`: the pieces of evaluations while training. `restore`: the checkpoint whose
-        books `queue` goes on with. `watch` is shown the status now and then."""
+        """`connect` gives the servers at these addresses. `watch` is shown the status now and then."""
         core = self.core = Core(
             settings=settings,
             job_dir=job_dir,
-            queue=queue,
-            journal=journal,
+            queue=books.queue,
+            journal=books.journal,
             clock=clock,
             memory=self._memory,
         )
-        self.queue, self.loop, self.status = queue, core.loop, core.status
+        self.queue, self.loop, self.status = core.queue, core.loop, core.status
         self.members, self.replicas = core.members, core.replicas
-        group = self.group = _group_of(core, connect, restore)
-        self.course = Course(core, group, validation, judges or Judges())
+        group = self.group = _group_of(core, connect, books.restore)
+        self.course = Course(core, group, books.validation, books.judges)
         losses = Losses(core, group)
         self._processes = Processes(core, group, losses, identity)
         self._shutdown = Shutdown(core, group, self._processes, self.course.checkpoints)
@@ -100,8 +92,8 @@ class Master:
             lookers=self._lookers,
             asking=self._asking,
         )
-        self.status.began_from = restore or None
-        self.status.begin_run(clock.now(), queue.records_done)
+        self.status.began_from = books.restore or None
+        self.status.begin_run(clock.now(), core.queue.records_done)
         self._resumed = self._superseded = False
 
     # -- life

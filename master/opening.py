@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from .books import queue_of
 from .judge import Judges, judges_of
-from .plan import Plan, check_same_plan, plan_of
+from .plan import Piece, Plan, check_same_plan, plan_of, sources_of, split
 from .state import FORMAT, dump_queue, restore
 from .task_queue import TaskQueue
 
@@ -37,14 +38,16 @@ _QUARANTINE = (int, str, [int], str, int, int)  # the last two, kind and epoch, 
 class Books:
     """The books that a master begins with.
 
-    `restore`: the checkpoint whose books the queue goes on with, or "";
-    `described`: what the check of the definition has found (describe.py).
+    `restore`: the checkpoint whose books the queue goes on with, or "". `validation`: the pieces of
+    evaluations while training. `notes`: what the check of the definition says to the user.
     """
 
     journal: Journal
     queue: TaskQueue
-    restore: str
-    described: dict[str, Any]
+    restore: str = ""
+    validation: Sequence[Piece] = ()
+    judges: Judges = field(default_factory=Judges)
+    notes: Sequence[str] = ()
 
 
 def resume(settings: JobSettings, job_dir: Path) -> Books | None:
@@ -67,7 +70,7 @@ def resume(settings: JobSettings, job_dir: Path) -> Books | None:
     except (OSError, *UNREADABLE) as error:
         raise not_of_this_version(job_dir, error) from error
     log.info("resuming epoch=%d decisions=%d", journal.epoch, decisions)
-    return Books(journal, queue, "", described)
+    return _books(settings, described, journal, queue)
 
 
 def not_of_this_version(job_dir: Path, error: Exception) -> JobError:
@@ -89,7 +92,25 @@ def begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> Bo
     (job_dir / "result.json").unlink(missing_ok=True)
     journal = Journal(job_dir / paths.JOURNAL, FORMAT)
     journal.compact({"queue": dump_queue(queue)})
-    return Books(journal, queue, checkpoint, described)
+    return _books(settings, described, journal, queue, checkpoint)
+
+
+def _books(
+    settings: JobSettings,
+    described: dict[str, Any],
+    journal: Journal,
+    queue: TaskQueue,
+    restore: str = "",
+) -> Books:
+    """Return the books with what the check of the definition has found (describe.py)."""
+    judges = judges_of(settings, described.get("metrics", {}))
+    if restore:  # what was counted before
+        judges.remember(storage.read_manifest(restore, checksums=False).books.get("judged", {}))
+    pieces = split(
+        sources_of(described, "validation"),
+        settings.minibatch_size * settings.minibatches_per_task,
+    )
+    return Books(journal, queue, restore, pieces, judges, described.get("notes", ()))
 
 
 def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQueue, str]:
@@ -139,14 +160,6 @@ def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> Ta
             f"--checkpoint_dir_for_init {manifest.directory} with another --seed."
         ) from error
     return queue
-
-
-def judges_for(settings: JobSettings, described: dict[str, Any], restore: str) -> Judges:
-    """Return who judges evaluations, with what was counted before where a checkpoint is gone on with."""
-    judges = judges_of(settings, described.get("metrics", {}))
-    if restore:
-        judges.remember(storage.read_manifest(restore, checksums=False).books.get("judged", {}))
-    return judges
 
 
 def _tolerance(settings: JobSettings) -> int:

@@ -8,13 +8,15 @@ status.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common import log as logs
 from ..common import paths, rpc, storage
@@ -31,13 +33,9 @@ from .core import MEMORY
 from .describe import describe
 from .home import Home, LocalHome, PodHome
 from .master import Master
-from .plan import sources_of, split
 from .scalars import Scalars
 from .servers import RemoteServers
 from .servicer import MasterServicer
-
-if TYPE_CHECKING:
-    from ..k8s.home import Home as Pod
 
 log = logging.getLogger("edl.master")
 
@@ -63,7 +61,14 @@ def serve(
         logs.configure(settings.log_level, settings.log_format, "master")
         if settings.runtime == "kubernetes":
             return _serve_in_pod(settings, job_dir, after, checked)
-        return run(settings, job_dir, after, stop, nursery=nursery)
+        return run(
+            settings,
+            job_dir,
+            lambda nursery: LocalHome(job_dir, nursery),
+            after,
+            stop,
+            nursery=nursery,
+        )
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -91,7 +96,8 @@ def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Pat
         if not result.exists():
             code, message = 0, ""
             try:
-                code = run(settings, job_dir, after, "", pod, checked)
+                make_home = functools.partial(PodHome, pod)
+                code = run(settings, job_dir, make_home, after, checked=checked)
             except PeerError:
                 raise  # the pod is told to go, or nobody answers: another one goes on
             except EdlError as error:
@@ -122,19 +128,22 @@ def _last_words(log: Path) -> str:
 def run(
     settings: JobSettings,
     job_dir: Path,
+    make_home: Callable[[Nursery | None], Home],
     after: str,
-    stop: str,
-    pod: Pod | None = None,
+    stop: str = "",
     checked: Path | None = None,
     nursery: Nursery | None = None,
 ) -> int:
-    """The whole job; its exit code. Raises EdlError where it cannot even begin."""
+    """Run the whole job, and return its exit code. Raises EdlError where it cannot even begin.
+
+    `make_home` gives the place where the master lives, whose nursery this is, where there is one.
+    """
     # Now, since counting the records may take minutes.
     job_identity(rpc.job_token()).encrypts(own_host())
     health = rpc.serve_health()
     if checked is None and nursery is None:
         nursery = Nursery.of_job(settings, job_dir)
-    home: Home = PodHome(pod, nursery) if pod is not None else LocalHome(job_dir, nursery)
+    home = make_home(nursery)
     try:
         books = opening.resume(settings, job_dir)
         if books is None:
@@ -165,7 +174,7 @@ def _describe(
 def _run(
     settings: JobSettings, job_dir: Path, books: opening.Books, home: Home, after: str, stop: str
 ) -> int:
-    journal, described = books.journal, books.described
+    journal = books.journal
     tensorboard = settings.output and settings.tensorboard
     scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
     identity = job_identity(rpc.job_token())
@@ -177,17 +186,10 @@ def _run(
     master = Master(
         settings=settings,
         job_dir=job_dir,
-        queue=books.queue,
-        validation=split(
-            sources_of(described, "validation"),
-            settings.minibatch_size * settings.minibatches_per_task,
-        ),
-        judges=opening.judges_for(settings, described, books.restore),
-        journal=journal,
+        books=books,
         connect=lambda addresses: RemoteServers(addresses, identity.token, journal.epoch),
         clock=MonotonicClock(),
         identity=identity,
-        restore=books.restore,
         watch=show,
     )
     _go_on(master, job_dir, books, after)
@@ -219,7 +221,7 @@ def _go_on(master: Master, job_dir: Path, books: opening.Books, after: str) -> N
     """Have the master go on where the one before ended, if there was one; `after`: how it did."""
     memory = books.journal.get(MEMORY)
     if memory is None:
-        for note in books.described.get("notes", ()):
+        for note in books.notes:
             master.core.tell(note)
         return
     failed = job_dir / paths.FAILED

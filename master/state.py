@@ -13,13 +13,14 @@ from ..durable.journal import Journal
 from ..durable.schema import Json, dump, load
 from . import decisions, format_0
 from .core import MEMORY
+from .queue_view import QueueView
 from .task import QueueState
 from .task_queue import TaskQueue
 
 FORMAT = 1
 
 
-def dump_queue(queue: TaskQueue) -> Json:
+def dump_queue(queue: QueueView) -> Json:
     """Return the queue's state as JSON values: what a compacted journal starts from."""
     return dump(QueueState, queue.state())
 

@@ -17,8 +17,8 @@ from .evaluation import Evaluations
 from .membership import SERVER, WORKER, Member, Membership
 from .plan import Kind
 from .quarantine import by_record, data_of
+from .queue_view import QueueView
 from .replicas import Phase, Replicas, Slot
-from .task_queue import TaskQueue
 
 _EVENTS_KEPT = 50
 _REVISION_S = 0.25
@@ -134,7 +134,7 @@ class Status:
         *,
         now: float,
         settings: JobSettings,
-        queue: TaskQueue,
+        queue: QueueView,
         members: Membership,
         replicas: Replicas,
         evaluations: Evaluations,
@@ -211,7 +211,7 @@ def _rows(
     now: float,
     members: Membership,
     replicas: Replicas,
-    queue: TaskQueue,
+    queue: QueueView,
     lessee: str,
 ) -> list[dict[str, Any]]:
     here = {member.index: member for member in members.of(role)}
@@ -220,7 +220,7 @@ def _rows(
 
 
 def _row(
-    slot: Slot, member: Member | None, now: float, queue: TaskQueue, lessee: str
+    slot: Slot, member: Member | None, now: float, queue: QueueView, lessee: str
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "index": slot.index,
