@@ -17,13 +17,14 @@ from ..common.clock import Clock
 from ..common.errors import EdlError, JobError
 from ..durable.journal import Journal
 from ..durable.schema import Json
-from .rounds import DONE, FAILED, STOPPED, Failure, Node, Rendezvous, Round
+from .nodes import Failure, Node, Round
+from .rounds import DONE, FAILED, STOPPED, Rendezvous
 from .settings import LaunchSettings
 
 log = logging.getLogger("edl.launch")
 
 STATE = "rendezvous"  # in the journal
-FORMAT = 1  # of what stands there: the fields of rounds.State; 0 is that of before
+FORMAT = 1  # of what stands there: the fields of nodes.State; 0 is that of before
 INTERRUPTED = 130
 _CODES = {DONE: 0, FAILED: 1, STOPPED: INTERRUPTED}
 _MOST_EVENTS = 200
@@ -234,7 +235,7 @@ class Coordinator:
 
     def _tell(self, text: str) -> None:
         log.info("%s", text)
-        since = round(self._clock.now() - self._rendezvous.began_at, 3)
+        since = round(self._clock.now() - self._rendezvous.state.began_at, 3)
         self._events = [*self._events[1 - _MOST_EVENTS :], {"t": since, "text": text}]
 
     def _status(self) -> dict[str, Any]:
@@ -243,7 +244,7 @@ class Coordinator:
         state = "running" if machine.running else "waiting" if machine.round else "starting"
         if ended:
             state = {DONE: "done"}.get(ended, "failed") if self._gone else "stopping"
-        found, report = machine.round, machine.report
+        found, report = machine.round, machine.state.report
         return {
             "job_name": self.settings.job_name,
             "command": "launch",
@@ -252,14 +253,14 @@ class Coordinator:
             "exit_code": _CODES[ended] if ended and self._gone else None,
             "message": message,
             "resume": None,
-            "started_s_ago": now - machine.began_at,
+            "started_s_ago": now - machine.state.began_at,
             "min_nodes": self.settings.min_nodes,
             "max_nodes": self.settings.max_nodes,
             "round": found.number if found else 0,
             "round_s": now - found.formed_at if found and machine.running else None,
             "world_size": found.world_size if found and machine.running else 0,
             "num_restarts": found.restarts if found else 0,
-            "failures": machine.restarts_used,
+            "failures": machine.state.restarts_used,
             "throughput": report.throughput if report and not ended else None,
             "remaining_s": None if ended else machine.left_s(now),
             "checkpoint_dir": self.settings.checkpoint_dir,
@@ -271,7 +272,7 @@ class Coordinator:
         machine = self._rendezvous
         runs = machine.runs_in(node.name) is not None
         state = "running" if runs else "waiting" if node.joined else "starting"
-        if runs and machine.has_succeeded(node.name):
+        if runs and machine.state.has_succeeded(node.name):
             state = "finished"
         elif not runs and not node.joined and machine.round is not None:
             state = "stopping" if machine.round.rank(node.name) is not None else state

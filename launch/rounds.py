@@ -23,10 +23,11 @@ saves always sorts behind what an earlier one did, of a job before this one too.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..durable import schema
 from ..durable.schema import Json
+from .nodes import Failure, Member, Node, Report, Round, State
 
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
 
@@ -52,96 +53,16 @@ class Policy:
             raise ValueError(f"{self.min_nodes}:{self.max_nodes} is no range of nodes")
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A worker that ended with an error. `exit_code` < 0: by that signal. `words`: its last lines."""
-
-    rank: int
-    exit_code: int
-    words: str = ""
-
-
-@dataclass
-class Node:
-    """`store`: where it would host the store of a round; "" until it joins. `since`: when it was first
-    expected to join."""
-
-    name: str
-    arrival: int
-    since: float
-    last_heard: float
-    host: str = ""
-    pid: int = 0
-    nproc: int = 0
-    store: str = ""
-    newest: int = 0
-    request: str = ""  # of its last join
-
-    @property
-    def joined(self) -> bool:
-        return bool(self.store)
-
-
-@dataclass(frozen=True)
-class Member:
-    name: str
-    host: str
-    nproc: int
-
-
-@dataclass(frozen=True)
-class Round:
-    """`members` by rank. `restarts`: the rounds of this job before it."""
-
-    number: int
-    restarts: int
-    members: tuple[Member, ...]
-    store: str
-    formed_at: float
-
-    def rank(self, name: str) -> int | None:
-        return next((i for i, member in enumerate(self.members) if member.name == name), None)
-
-    @property
-    def world_size(self) -> int:
-        return sum(member.nproc for member in self.members)
-
-
-@dataclass(frozen=True)
-class Report:
-    """The job's word about itself at `at`."""
-
-    throughput: float | None
-    remaining_s: float | None
-    at: float
-
-
-@dataclass
-class State:
-    """The state that a restarted coordinator must know. Its fields are part of the journal's format."""
-
-    began_at: float
-    forming_since: float
-    nodes: dict[str, Node] = field(default_factory=dict)
-    arrivals: int = 0
-    round: Round | None = None
-    running: bool = False
-    enough_since: float | None = None  # since when there have been min_nodes
-    succeeded: list[str] = field(default_factory=list)  # members of the round
-    failures: list[tuple[str, Failure]] = field(default_factory=list)  # by node, not judged yet
-    restarts_used: int = 0
-    report: Report | None = None
-    outcome: str = ""
-    message: str = ""
-
-
 class Rendezvous:
-    """The machine. Methods take `now` and leave it settled. `news` is what happened, for people."""
+    """The machine. Methods take `now` and leave it settled.
+
+    `news` is what happened, for people. `state` is for reading: only the machine changes it.
+    """
 
     def __init__(self, policy: Policy, now: float) -> None:
         self.policy = policy
         self.news: list[str] = []
-        self._state = State(began_at=now, forming_since=now)
+        self.state = State(began_at=now, forming_since=now)
 
     # -- events
 
@@ -152,7 +73,7 @@ class Rendezvous:
 
     def dropped(self, name: str, now: float) -> None:
         """Note that its connection broke: unless it is heard again soon, it is lost."""
-        node = self._state.nodes.get(name)
+        node = self.state.nodes.get(name)
         if node is not None:
             soon = now - self.policy.silent_s + self.policy.dropped_s
             node.last_heard = min(node.last_heard, soon)
@@ -173,7 +94,7 @@ class Rendezvous:
         A member of the running round ends it by this, unless it repeats the `request` by which it
         came into it.
         """
-        state = self._state
+        state = self.state
         if nproc < 1 or not store:
             raise ValueError(f"{name} brings {nproc} workers and the store {store!r}")
         node = self._heard(name, now)
@@ -184,7 +105,7 @@ class Rendezvous:
         node.nproc, node.store, node.newest, node.request = nproc, store, newest, request
         member = state.round is not None and state.round.rank(name) is not None
         if failure is not None and member and not repeats:
-            what = f"rank {failure.rank} on {self._told(name)} {_how(failure.exit_code)}"
+            what = f"rank {failure.rank} on {state.told(name)} {_how(failure.exit_code)}"
             if state.running or state.failures:
                 state.failures.append((name, failure))
             if state.running:
@@ -192,7 +113,7 @@ class Rendezvous:
             else:
                 self.news.append(what)
         elif member and state.running:
-            self._break(f"{self._told(name)} starts its workers anew", now)
+            self._break(f"{state.told(name)} starts its workers anew", now)
         self.tick(now)
 
     def leave(self, name: str, now: float) -> None:
@@ -201,7 +122,7 @@ class Rendezvous:
 
     def succeed(self, name: str, round: int, now: float) -> None:
         """Note that all its workers in this round have ended with 0; of an older round it is nothing."""
-        state = self._state
+        state = self.state
         if self.runs_in(name) == round and name not in state.succeeded:
             state.succeeded.append(name)
         self.tick(now)
@@ -211,24 +132,24 @@ class Rendezvous:
     ) -> None:
         """Note a report of a member of the running round; others have nothing to say."""
         if self.runs_in(name) is not None:
-            self._state.report = Report(throughput, remaining_s, now)
+            self.state.report = Report(throughput, remaining_s, now)
             self.tick(now)
 
     def end(self, outcome: str, message: str = "") -> None:
         """The job is over; the first word counts."""
-        if not self._state.outcome:
-            self._state.outcome, self._state.message = outcome, message
-            self._state.running = False
+        if not self.state.outcome:
+            self.state.outcome, self.state.message = outcome, message
+            self.state.running = False
             self.news.append(f"{outcome}: {message}" if message else outcome)
 
     def tick(self, now: float) -> None:
         """Let time do what it does: leases end, waits end, rounds form and break."""
-        state, policy = self._state, self.policy
+        state, policy = self.state, self.policy
         for node in list(state.nodes.values()):
             if now - node.last_heard >= policy.silent_s:
                 self._lose(node.name, "is lost: it is silent", now)
             elif (
-                not state.outcome and self._is_awaited(node) and now - node.since >= policy.rejoin_s
+                not state.outcome and state.is_awaited(node) and now - node.since >= policy.rejoin_s
             ):
                 self._lose(node.name, f"is lost: it did not join in {policy.rejoin_s:g} s", now)
         if state.outcome:
@@ -243,53 +164,40 @@ class Rendezvous:
     @property
     def round(self) -> Round | None:
         """The running round, or the last one."""
-        return self._state.round
+        return self.state.round
 
     @property
     def running(self) -> bool:
-        return self._state.running
+        return self.state.running
 
     @property
     def outcome(self) -> tuple[str, str]:
         """DONE, FAILED or STOPPED and why; ("", "") while the job is not over."""
-        return self._state.outcome, self._state.message
+        return self.state.outcome, self.state.message
 
     @property
     def nodes(self) -> list[Node]:
         """Return the nodes that live, by arrival."""
-        return sorted(self._state.nodes.values(), key=lambda node: node.arrival)
-
-    @property
-    def report(self) -> Report | None:
-        return self._state.report
-
-    @property
-    def restarts_used(self) -> int:
-        return self._state.restarts_used
-
-    @property
-    def began_at(self) -> float:
-        return self._state.began_at
+        return self.state.by_arrival
 
     def left_s(self, now: float) -> float | None:
         """Return what remains by the last report; None: unknown, as where it said less and was wrong."""
-        report = self._state.report
-        if report is None or report.remaining_s is None or now >= self._outdated_at(report):
+        report = self.state.report
+        if (
+            report is None
+            or report.remaining_s is None
+            or now >= report.outdated_at(self.policy.nearly_done_s)
+        ):
             return None
         return max(0.0, report.remaining_s - (now - report.at))
 
     def runs_in(self, name: str) -> int | None:
-        """The number of the running round, if this node is a member of it."""
-        state = self._state
-        member = state.round is not None and state.round.rank(name) is not None
-        return state.round.number if state.round and state.running and member else None
-
-    def has_succeeded(self, name: str) -> bool:
-        return name in self._state.succeeded
+        """Return the number of the running round, if this node is a member of it."""
+        return self.state.runs_in(name)
 
     def held_back(self, now: float) -> str:
         """Return why a node that waits is not let in now; "" where it would be."""
-        state = self._state
+        state = self.state
         if not state.running or state.round is None:
             return ""
         if len(state.round.members) >= self.policy.max_nodes:
@@ -302,14 +210,14 @@ class Rendezvous:
         frozen_s = state.round.formed_at + self.policy.freeze_s - now
         if frozen_s > 0:
             return f"frozen for {frozen_s:.0f} s after the last change"
-        starting = [self._told(node.name) for node in self.nodes if self._is_awaited(node)]
+        starting = [state.told(node.name) for node in self.nodes if state.is_awaited(node)]
         return f"for {', '.join(starting)}, to come in together" if starting else ""
 
     def next_tick(self, now: float) -> float:
         """Return when `tick` is due at the latest, if nothing else happens."""
-        state, policy = self._state, self.policy
+        state, policy = self.state, self.policy
         times = [node.last_heard + policy.silent_s for node in state.nodes.values()]
-        times += [n.since + policy.rejoin_s for n in state.nodes.values() if self._is_awaited(n)]
+        times += [n.since + policy.rejoin_s for n in state.nodes.values() if state.is_awaited(n)]
         if not state.running:
             times.append(state.forming_since + policy.wait_for_nodes_s)
             if state.enough_since is not None:
@@ -317,14 +225,14 @@ class Rendezvous:
         elif state.round is not None:
             times.append(state.round.formed_at + policy.freeze_s)
             if state.report is not None:
-                times.append(self._outdated_at(state.report))
+                times.append(state.report.outdated_at(policy.nearly_done_s))
         return min((time for time in times if time > now), default=now + policy.silent_s)
 
     # -- to disk and back
 
     def dump(self) -> Json:
         """The state as JSON values."""
-        return schema.dump(State, self._state)
+        return schema.dump(State, self.state)
 
     @classmethod
     def restored(cls, policy: Policy, dumped: Json, now: float) -> Rendezvous:
@@ -333,7 +241,7 @@ class Rendezvous:
         Raises ValueError, which names what is wrong, where no `dump` of this version gave that.
         """
         made = cls(policy, now)
-        state = made._state = schema.load(State, dumped)
+        state = made.state = schema.load(State, dumped)
         for node in state.nodes.values():
             node.last_heard = now - max(0.0, policy.silent_s - policy.reconnect_s)
             node.since = now
@@ -347,24 +255,21 @@ class Rendezvous:
     # -- inside
 
     def _heard(self, name: str, now: float, host: str = "", pid: int = 0) -> Node:
-        state = self._state
+        state = self.state
         node = state.nodes.get(name)
         if node is None:
             node = state.nodes[name] = Node(name, state.arrivals, now, now, host, pid)
             state.arrivals += 1
-            self.news.append(f"{self._told(name)} arrived")
+            self.news.append(f"{state.told(name)} arrived")
         node.last_heard = now
         node.host, node.pid = host or node.host, pid or node.pid
         return node
 
-    def _is_awaited(self, node: Node) -> bool:
-        return not node.joined and self.runs_in(node.name) is None
-
     def _lose(self, name: str, how: str, now: float) -> None:
-        state = self._state
+        state = self.state
         if name not in state.nodes:
             return
-        what = f"{self._told(name)} {how}"
+        what = f"{state.told(name)} {how}"
         broken = self.runs_in(name) is not None and name not in state.succeeded
         del state.nodes[name]
         if broken:
@@ -372,15 +277,8 @@ class Rendezvous:
         else:
             self.news.append(what)
 
-    def _told(self, name: str) -> str:
-        node = self._state.nodes[name]
-        return f"node-{node.arrival}" + (f" ({node.host})" if node.host else "")
-
-    def _outdated_at(self, report: Report) -> float:
-        return report.at + (report.remaining_s or 0.0) + max(self.policy.nearly_done_s, 60.0)
-
     def _break(self, why: str, now: float) -> None:
-        state = self._state
+        state = self.state
         assert state.round is not None
         state.running, state.forming_since, state.enough_since = False, now, None
         for member in state.round.members:
@@ -389,17 +287,17 @@ class Rendezvous:
         self.news.append(f"round {state.round.number} ends: {why}")
 
     def _run_on(self, now: float) -> None:
-        state = self._state
+        state = self.state
         assert state.round is not None
         if all(member.name in state.succeeded for member in state.round.members):
             self.end(DONE)
             return
-        waiting = [self._told(node.name) for node in self.nodes if node.joined]
+        waiting = [state.told(node.name) for node in self.nodes if node.joined]
         if waiting and not self.held_back(now):
             self._break(f"{', '.join(waiting)} joined", now)
 
     def _form(self, now: float) -> None:
-        state, policy = self._state, self.policy
+        state, policy = self.state, self.policy
         joined = [node for node in self.nodes if node.joined]
         coming = [node for node in self.nodes if not node.joined]
         before = state.round
@@ -443,7 +341,7 @@ class Rendezvous:
     def _judge(self) -> None:
         """Judge whether what broke the last round was a failure of the script, once all that live
         have joined, so that a lost one is known to be."""
-        state = self._state
+        state = self.state
         if not state.failures or state.round is None:
             return
         failures, state.failures = state.failures, []
@@ -458,7 +356,7 @@ class Rendezvous:
         words = f"\nThe end of its log:\n{failure.words}" if failure.words else ""
         self.end(
             FAILED,
-            f"rank {failure.rank} on {self._told(name)} {_how(failure.exit_code)}{tried}.{words}",
+            f"rank {failure.rank} on {state.told(name)} {_how(failure.exit_code)}{tried}.{words}",
         )
 
 

@@ -16,7 +16,7 @@ from ..common.errors import EdlError
 from ..proto import master_pb2, master_pb2_grpc, rendezvous_pb2_grpc
 from ..proto import rendezvous_pb2 as pb
 from .coordinator import Coordinator
-from .rounds import Failure
+from .nodes import Failure
 
 _LONGEST_WAIT_S = 60.0  # of a held call
 

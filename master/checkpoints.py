@@ -86,7 +86,7 @@ class Checkpoints:
             self._busy = False
 
     def _write_newest(self) -> Script[None]:
-        cut, books = yield from self._group.take_cut()
+        cut, books = yield from self._group.cuts.take()
         try:
             if self._kept != (cut.version, books):
                 writing = self._loop.background(lambda: self._write(self.folder, cut, books))
@@ -94,7 +94,7 @@ class Checkpoints:
                 self._kept = cut.version, books
                 self._saved(written)
         finally:
-            self._loop.background(lambda: self._group.unpin(cut.name))
+            self._loop.background(lambda: self._group.cuts.unpin(cut.name))
 
     def keep(self, left: Cut) -> Script[None]:
         """A checkpoint of what is in the folder `left.name` already."""
@@ -108,7 +108,7 @@ class Checkpoints:
         """Write the checkpoint, and return where it is. Runs in the background."""
         directory = storage.free_directory(self.folder, left.version)
         directory.mkdir(parents=True, exist_ok=True)
-        snapshot = self._group.kept(left, directory)
+        snapshot = self._group.cuts.kept(left, directory)
         self._write_manifest(directory, left.version, snapshot, books)
         storage.prune(self.folder, self._settings.keep_checkpoint_max)
         return directory
@@ -117,7 +117,7 @@ class Checkpoints:
         """Write a cut into a new folder, and return that. Runs in the background."""
         directory = storage.free_directory(folder, cut.version)
         directory.mkdir(parents=True, exist_ok=True)
-        snapshot = self._group.snapshot(cut.name, directory)
+        snapshot = self._group.cuts.snapshot(cut.name, directory)
         self._write_manifest(directory, cut.version, snapshot, books)
         if folder == self.folder:
             storage.prune(folder, self._settings.keep_checkpoint_max)
@@ -177,13 +177,13 @@ class Checkpoints:
     def _write_best(self, cut: Cut, books: dict[str, Any] | None) -> Script[Path]:
         own = books is None  # a group's state has not changed since: nothing trains meanwhile
         if books is None:
-            cut, books = yield from self._group.take_cut()
+            cut, books = yield from self._group.cuts.take()
         try:
             folder = self.folder / BEST
             directory: Path = yield self._loop.background(lambda: self._write(folder, cut, books))
         finally:
             if own:
-                self._loop.background(lambda: self._group.unpin(cut.name))
+                self._loop.background(lambda: self._group.cuts.unpin(cut.name))
         yield self._loop.background(lambda: _remove_others(directory))
         return directory
 

@@ -132,7 +132,7 @@ class Course:
             self._core.save()
             faults.point("master.epoch_end", epoch=epoch)
             if self._validation:
-                self._loop.spawn(self._evaluate(epoch, *(yield from self._group.now())))
+                self._loop.spawn(self._evaluate(epoch, *(yield from self._group.cuts.now())))
             if self._judges:  # the next epoch is begun, or not, by what it says
                 yield lambda: not self._due
             epoch += 1
@@ -185,7 +185,7 @@ class Course:
     def _evaluate_now(self, epoch: int) -> Script[None]:
         self._due.append(epoch)
         self._core.save()
-        yield from self._evaluate(epoch, *(yield from self._group.now()))
+        yield from self._evaluate(epoch, *(yield from self._group.cuts.now()))
 
     def _evaluate_plan(self) -> Script[None]:
         """The whole of an evaluation job."""
@@ -213,14 +213,14 @@ class Course:
             if whole:
                 self._due.remove(epoch)
                 self._core.save()
-            yield from self._core.insist(lambda: self._group.unpin(cut.name))  # noqa: B023
+            yield from self._core.insist(lambda: self._group.cuts.unpin(cut.name))  # noqa: B023
             if whole:
                 return
             if self._judges and self._queue.uneven:  # what trains levels it, and then it is kept
                 self._due.remove(epoch)
                 yield lambda: not self._queue.uneven
                 self._due.append(epoch)
-            cut, books = yield from self._group.now()
+            cut, books = yield from self._group.cuts.now()
 
     def _evaluation(
         self,

@@ -24,7 +24,7 @@ from .memory import Memory
 from .plan import Kind
 from .replicas import Phase, ReplicasState, Slot
 from .rounds import Peer
-from .server_group import ServersMemory
+from .server_map import ServersMemory
 from .standing import Base
 from .status import StatusMemory
 from .task import Failure, Quarantine, QueueState, State, Task

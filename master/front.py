@@ -84,7 +84,7 @@ class Front:
             return reply
 
         return self._asking.ask_and_wait(
-            ROUND if self._group.trains_in_rounds else TASK,
+            ROUND if self._group.workers.trains_in_rounds else TASK,
             answer,
             lambda: pb.GetTaskReply(outcome=pb.GetTaskReply.WAIT, accepted=accepted),
             request.wait_s,
@@ -93,10 +93,12 @@ class Front:
 
     def get_servers(self, request: pb.GetServersRequest) -> Future[pb.GetServersReply]:
         def newer() -> pb.GetServersReply | None:
-            reply = self._group.servers()
+            reply = self._group.server_map.reply()
             return reply if reply.slot_map_version > request.known_slot_map_version else None
 
-        return self._asking.ask_and_wait(SERVERS, newer, self._group.servers, request.wait_s)
+        return self._asking.ask_and_wait(
+            SERVERS, newer, self._group.server_map.reply, request.wait_s
+        )
 
     def get_status(self, request: pb.StatusRequest) -> Future[pb.StatusReply]:
         future: Future[pb.StatusReply] = Future()
@@ -122,17 +124,17 @@ class Front:
             if self._core.members.get(replica.incarnation) is None:
                 return pb.JoinReply(outcome=pb.JoinReply.FENCED)
             if request.leaves:
-                return self._group.members().leave(request)
+                return self._group.workers.members().leave(request)
             if self._core.status.state == "done" or self._processes.must_leave(
                 WORKER, replica.index
             ):
                 return pb.JoinReply(outcome=pb.JoinReply.LEAVE)
-            return self._group.members().joined(request)
+            return self._group.workers.members().joined(request)
 
         def come() -> None:
             self._heard(request.replica.incarnation)
             if answer() is None and not request.leaves:
-                self._group.members().join(request)
+                self._group.workers.members().join(request)
 
         return self._asking.ask_and_wait(
             ROUND, answer, lambda: pb.JoinReply(outcome=pb.JoinReply.WAIT), request.wait_s, come
@@ -141,26 +143,26 @@ class Front:
     def watch_round(self, request: pb.WatchRoundRequest) -> Future[pb.WatchRoundReply]:
         def answer() -> pb.WatchRoundReply | None:
             leaving = self._processes.must_leave(WORKER, request.replica.index)
-            return self._group.members().watched(request, leaving)
+            return self._group.workers.members().watched(request, leaving)
 
         return self._asking.ask_and_wait(ROUND, answer, pb.WatchRoundReply, request.wait_s)
 
     def put_key(self, request: pb.PutKeyRequest) -> Future[pb.PutKeyReply]:
         def put() -> pb.PutKeyReply:
-            self._group.members().put_key(request)
+            self._group.workers.members().put_key(request)
             return pb.PutKeyReply()
 
         return self._asking.ask(put)
 
     def get_key(self, request: pb.GetKeyRequest) -> Future[pb.GetKeyReply]:
         def answer() -> pb.GetKeyReply | None:
-            return self._group.members().get_key(request)
+            return self._group.workers.members().get_key(request)
 
         return self._asking.ask_and_wait(ROUND, answer, pb.GetKeyReply, request.wait_s)
 
     def report_order(self, request: pb.ReportOrderRequest) -> Future[pb.ReportOrderReply]:
         def report() -> pb.ReportOrderReply:
-            self._group.members().reported(request)
+            self._group.workers.members().reported(request)
             return pb.ReportOrderReply()
 
         return self._asking.ask(report)
@@ -207,13 +209,14 @@ class Front:
         if not known:
             return pb.HeartbeatReply(fenced=True)
         if replica.role == pb.SERVER:
-            self._core.version = max(self._core.version, request.version)
+            if not self._group.workers.trains_in_rounds:  # its members count the steps
+                self._core.version = max(self._core.version, request.version)
             if request.HasField("coverage"):
-                self._group.covered(replica.index, request.coverage)
+                self._group.server_map.covered(replica.index, request.coverage)
         accepted = [self._report(replica, report) for report in request.reports]
         for note in request.notes:
             self._core.tell(f"{_ROLES[replica.role]} {replica.index}: {note}")
-        lessee = self._group.lessee_of(replica.incarnation, request.round)
+        lessee = self._group.workers.lessee_of(replica.incarnation, request.round)
         if lessee != replica.incarnation:
             self._core.version = max(self._core.version, request.version)
         if request.state not in ("", "starting"):
@@ -233,7 +236,7 @@ class Front:
         return pb.HeartbeatReply(
             drain=self._processes.must_leave(_ROLES[replica.role], replica.index),
             low_water=self._core.queue.low_water,
-            slot_map_version=self._group.map_version,
+            slot_map_version=self._group.server_map.version,
             tasks_below=self._core.queue.plan.first_id_of(self._core.queue.opened),
             accepted=accepted,
             interval_s=self._interval_s if replica.role == pb.WORKER else 0.0,
@@ -256,7 +259,7 @@ class Front:
         workers = self._core.members.count(WORKER)
         if workers < self._core.settings.min_workers and workers < self._core.replicas.wanted:
             return None
-        tasks = self._group.lease(request, evaluating=self._course.evaluating)
+        tasks = self._group.workers.lease(request, self._course.evaluating)
         if tasks is None:
             return pb.GetTaskReply(outcome=pb.GetTaskReply.ROUND_OVER)
         return self._leased(replica, tasks) if tasks else None
@@ -275,15 +278,15 @@ class Front:
 
     def _report(self, replica: pb.Replica, request: pb.ReportTaskRequest) -> bool:
         self._heard(replica.incarnation)
-        worker = self._group.lessee_of(replica.incarnation, request.round)
+        worker = self._group.workers.lessee_of(replica.incarnation, request.round)
         if worker != replica.incarnation:
             self._core.version = max(self._core.version, request.version)
             if request.WhichOneof("outcome") == "failed":
-                self._group.failed()
+                self._group.workers.failed()
         about = worker, request.task, request.attempt
         outcome = request.WhichOneof("outcome")
         if outcome == "done":
-            doubtful = request.slot_map_version < self._group.map_version
+            doubtful = request.slot_map_version < self._group.server_map.version
             return self._core.decide(Done(*about, request.result, doubtful))
         if outcome == "handed_back":
             return self._core.decide(HandBack(*about))

@@ -1,7 +1,8 @@
 """The seam between a job's course and what holds its parameters: servers, a group of workers, or both.
 
 `ServerGroup` holds them on servers, `Collective` on the workers themselves, `Hybrid` on both. Only the
-place where a master is put together (master.py) knows which one a job has.
+place where a master is put together (master.py) knows which one a job has. Each is made of three parts:
+its cuts, the map of its servers, and its workers as those who lease tasks.
 """
 
 from __future__ import annotations
@@ -14,18 +15,113 @@ from ..durable.loop import Script
 from ..durable.schema import Json
 from ..proto import master_pb2 as pb
 from .meeting import Meeting
+from .server_map import ServerMap
 from .servers import Cut, Snapshot
 from .task import Task
+
+
+class Cuts(Protocol):
+    """The states of a group that may be read while training goes on, and the one that it has left.
+
+    `snapshot`, `unpin` and `kept` block, and are called in the background; all else is called by the
+    loop's thread.
+    """
+
+    def take(self) -> Script[tuple[Cut, dict[str, Any]]]:
+        """Return one state of all of it, pinned, and the books of that very state. Raises JobError."""
+        ...
+
+    def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
+        """Return what an evaluation reads: a cut, with its books where it has some."""
+        ...
+
+    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+        """Write a cut into a folder, and return its files. Raises EdlError."""
+        ...
+
+    def unpin(self, cut: str) -> None:
+        """Forget a cut."""
+        ...
+
+    @property
+    def left(self) -> Cut | None:
+        """The state that the last worker has left, if any; `name`: the folder with the files."""
+        ...
+
+    def stand(self) -> None:
+        """Have the queue's positions be those of what is left: nobody goes on from another state."""
+        ...
+
+    def kept(self, left: Cut, directory: Path) -> Snapshot:
+        """Bring what the last worker has left to the folder of a checkpoint. Raises EdlError."""
+        ...
+
+
+class Workers(Protocol):
+    """The workers of a job as those who lease its tasks: each by itself, or together in rounds."""
+
+    @property
+    def trains_in_rounds(self) -> bool:
+        """Tell whether the workers train together, in rounds: they have a Meeting."""
+        ...
+
+    @property
+    def lessee(self) -> str:
+        """The name of the round that holds the leases of train tasks; "" where workers do."""
+        ...
+
+    def lessee_of(self, incarnation: str, round: int) -> str:
+        """Return who holds the leases that this worker works on: it, or the round it is in now."""
+        ...
+
+    def owes(self, incarnation: str) -> str:
+        """Return the round that this worker has not left in order; "" where there is none."""
+        ...
+
+    def lease(self, request: pb.GetTaskRequest, evaluating: bool) -> Sequence[Task] | None:
+        """Return the tasks that a worker gets now, which may be none, with the lease journaled.
+
+        None: its round is over. `evaluating`: an evaluation is under way.
+        """
+        ...
+
+    def failed(self) -> None:
+        """Note that a member of the round cannot finish the step under way: its content fails."""
+        ...
+
+    def lost(self, incarnation: str) -> None:
+        """Note that a worker is gone."""
+        ...
+
+    def overdue(self) -> list[int]:
+        """Return the workers that did not come back to the group in time, each once."""
+        ...
+
+    def members(self) -> Meeting:
+        """Return where workers meet for rounds. Raises UsageError where each trains by itself."""
+        ...
 
 
 class Group(Protocol):
     """The holder of the parameters, as a master sees it. Scripts run on the loop (durable/loop.py).
 
-    `snapshot`, `unpin` and `kept` block, and are called in the background; all else is called by the
-    loop's thread and answers at once.
+    All is called by the loop's thread, and answers at once.
     """
 
-    # -- its state
+    @property
+    def cuts(self) -> Cuts:
+        """Its states, for whoever writes or evaluates one."""
+        ...
+
+    @property
+    def server_map(self) -> ServerMap:
+        """The map of its servers, which is empty where it has none."""
+        ...
+
+    @property
+    def workers(self) -> Workers:
+        """Its workers."""
+        ...
 
     @property
     def version(self) -> int:
@@ -37,7 +133,7 @@ class Group(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Everybody who holds parameters has been there."""
+        """Tell whether everybody who holds parameters has been there."""
         ...
 
     def memory(self) -> Json:
@@ -56,107 +152,10 @@ class Group(Protocol):
         """Let go of it: whoever waits for it need not wait any longer."""
         ...
 
-    # -- cuts
-
-    def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        """Return one state of all of it, pinned, and the books of that very state. Raises JobError."""
-        ...
-
-    def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
-        """Return what an evaluation reads: a cut, with its books where it has some."""
-        ...
-
-    def snapshot(self, cut: str, directory: Path) -> Snapshot:
-        """Write a cut into a folder, and return its files. Raises EdlError."""
-        ...
-
-    def unpin(self, cut: str) -> None:
-        """Forget a cut."""
-        ...
-
-    def kept(self, left: Cut, directory: Path) -> Snapshot:
-        """Bring what the last worker has left to the folder of a checkpoint. Raises EdlError."""
-        ...
-
-    # -- steps
-
     def steps(self) -> Script[int]:
         """Return its steps so far, once all of it is there."""
         ...
 
     def flush(self) -> Script[None]:
         """Make a step of what waits for others, in sync mode."""
-        ...
-
-    # -- its servers
-
-    @property
-    def map_version(self) -> int:
-        """The version of the map of servers; 0 without servers, or before all have been there."""
-        ...
-
-    def servers(self) -> pb.GetServersReply:
-        """Return where the servers are, where there are any."""
-        ...
-
-    def arguments(self, index: int) -> tuple[str, ...]:
-        """Return what server `index` is started with."""
-        ...
-
-    def covered(self, index: int, coverage: pb.Coverage) -> None:
-        """Server `index` says what its snapshots hold."""
-        ...
-
-    # -- its workers
-
-    @property
-    def trains_in_rounds(self) -> bool:
-        """The workers train together, in rounds: they have a Meeting."""
-        ...
-
-    @property
-    def lessee(self) -> str:
-        """The name of the round that holds the leases of train tasks; "" where workers do."""
-        ...
-
-    def lessee_of(self, incarnation: str, round: int) -> str:
-        """Return who holds the leases that this worker works on: it, or the round it is in now."""
-        ...
-
-    def owes(self, incarnation: str) -> str:
-        """Return the round that this worker has not left in order; "" where there is none."""
-        ...
-
-    def lease(self, request: pb.GetTaskRequest, *, evaluating: bool) -> Sequence[Task] | None:
-        """Return the tasks that a worker gets now, which may be none, with the lease journaled.
-
-        None: its round is over. `evaluating`: an evaluation is under way.
-        """
-        ...
-
-    def failed(self) -> None:
-        """A member of the round cannot finish the step under way: its content fails."""
-        ...
-
-    def lost(self, incarnation: str) -> None:
-        """A worker is gone."""
-        ...
-
-    def overdue(self) -> list[int]:
-        """Return the workers that did not come back to the group in time, each once."""
-        ...
-
-    def members(self) -> Meeting:
-        """Return where workers meet for rounds. Raises UsageError where each trains by itself."""
-        ...
-
-    # -- the end
-
-    @property
-    def left(self) -> Cut | None:
-        """The state that the last worker has left, if any; `name`: the folder with the files."""
-        ...
-
-    def stand(self) -> None:
-        """Have the queue's positions be those of what is left: nobody goes on from another state."""
         ...

@@ -23,10 +23,9 @@ from ..proto import master_pb2 as pb
 from .books import books_of
 from .collective import Collective
 from .core import Core
-from .meeting import Meeting
+from .group_cuts import GroupCuts
 from .server_group import ServerGroup
 from .servers import Cut, Snapshot
-from .task import Task
 
 _HOLD_S = 2.0  # pushes are held back for a cut, of which there are none under way
 
@@ -37,14 +36,14 @@ class Hybrid:
     `group` does not answer fences (alone=False), and `servers` ask it for its position (beside).
     """
 
-    trains_in_rounds = True
-
     def __init__(self, core: Core, group: Collective, servers: ServerGroup) -> None:
         self._core = core
         self._group = group
         self._servers = servers
         self._known_servers = 0  # the version of those that the round trains with
-        self._left_numbers = itertools.count(1)
+        self.cuts = HybridCuts(core, group.cuts, servers)
+        self.server_map = servers.server_map
+        self.workers = group.workers
 
     @property
     def version(self) -> int:
@@ -69,14 +68,14 @@ class Hybrid:
         servers.tend()
         if servers.version != self._known_servers:
             self._known_servers = servers.version
-            group.failed()
+            group.workers.failed()
         if self._core.ended:
             return
         group.tend(may_form=servers.connected)
         durable: list[int] = []
-        if group.standing.newly_durable or servers.newly_covered:
-            group.standing.newly_durable = servers.newly_covered = False
-            there = set(servers.durable_tasks())
+        if group.standing.newly_durable or servers.server_map.newly_covered:
+            group.standing.newly_durable = servers.server_map.newly_covered = False
+            there = set(servers.server_map.durable_tasks())
             durable = [task for task in group.standing.durable_tasks() if task in there]
         self._core.retire(durable)
 
@@ -84,23 +83,44 @@ class Hybrid:
         self._group.close()
         self._servers.close()
 
-    # -- cuts
+    def steps(self) -> Script[int]:
+        return (yield from self._group.steps())
 
-    def take_cut(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        cut = yield from self._group.take(pb.Order.TAKE_ALL)
+    def flush(self) -> Script[None]:
+        yield from self._group.flush()
+
+
+class HybridCuts:
+    """The Cuts (group.py) of both sides at once: the group is one more shard."""
+
+    def __init__(self, core: Core, group: GroupCuts, servers: ServerGroup) -> None:
+        self._core = core
+        self._group = group
+        self._servers = servers
+        self._left_numbers = itertools.count(1)
+
+    def take(self) -> Script[tuple[Cut, dict[str, Any]]]:
+        cut = yield from self._group.have_taken(pb.Order.TAKE_ALL)
         return cut, books_of(self._core.queue, cut.applied)
 
     def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
         return (yield from self._group.now())
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
-        rows = self._servers.snapshot(cut, directory)
+        rows = self._servers.cuts.snapshot(cut, directory)
         return _together(self._group.snapshot(cut, directory), rows)
 
     def unpin(self, cut: str) -> None:
         self._group.unpin(cut)
         if cut:
-            self._servers.unpin(cut)
+            self._servers.cuts.unpin(cut)
+
+    @property
+    def left(self) -> Cut | None:
+        return self._group.left
+
+    def stand(self) -> None:
+        self._group.stand()
 
     def kept(self, left: Cut, directory: Path) -> Snapshot:
         shards = self._servers.shards
@@ -114,66 +134,7 @@ class Hybrid:
             shards.unpin(cut.name)
         return _together(self._group.kept(left, directory), rows)
 
-    # -- steps
-
-    def steps(self) -> Script[int]:
-        return (yield from self._group.steps())
-
-    def flush(self) -> Script[None]:
-        yield from self._group.flush()
-
-    # -- its servers
-
-    @property
-    def map_version(self) -> int:
-        return self._servers.version
-
-    def servers(self) -> pb.GetServersReply:
-        return self._servers.servers()
-
-    def arguments(self, index: int) -> tuple[str, ...]:
-        return self._servers.arguments(index)
-
-    def covered(self, index: int, coverage: pb.Coverage) -> None:
-        self._servers.covered(index, coverage)
-
-    # -- its workers
-
-    @property
-    def lessee(self) -> str:
-        return self._group.lessee
-
-    def lessee_of(self, incarnation: str, round: int) -> str:
-        return self._group.lessee_of(incarnation, round)
-
-    def owes(self, incarnation: str) -> str:
-        return self._group.owes(incarnation)
-
-    def lease(self, request: pb.GetTaskRequest, *, evaluating: bool) -> list[Task] | None:
-        return self._group.lease(request, evaluating=evaluating)
-
-    def failed(self) -> None:
-        self._group.failed()
-
-    def lost(self, incarnation: str) -> None:
-        self._group.lost(incarnation)
-
-    def overdue(self) -> list[int]:
-        return self._group.overdue()
-
-    def members(self) -> Meeting:
-        return self._group.members()
-
-    # -- the end
-
-    @property
-    def left(self) -> Cut | None:
-        return self._group.left
-
-    def stand(self) -> None:
-        self._group.stand()
-
 
 def _together(group: Snapshot, rows: Snapshot) -> Snapshot:
-    """The group is one more shard."""
+    """Return the files of both: the group is one more shard."""
     return Snapshot((*rows.files, *group.files), group.model, rows.num_shards + group.num_shards)

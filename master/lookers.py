@@ -63,7 +63,7 @@ class Lookers:
             replicas=self._core.replicas,
             evaluations=self._core.evaluations,
             version=self._core.version,
-            lessee=self._group.lessee,
+            lessee=self._group.workers.lessee,
         )
 
     def as_json(self) -> str:

@@ -102,7 +102,7 @@ class Losses:
             if member.index != exit.replica.index:
                 continue
             worker = member.incarnation
-            lessee = self._group.owes(worker)
+            lessee = self._group.workers.owes(worker)
             if not any(core.queue.leases.held_by(each) for each in (worker, lessee) if each):
                 continue
             # Who leaves in order hands back, and says so before it ends with 0.

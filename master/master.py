@@ -152,7 +152,7 @@ class Master:
         self.core.version = memory.version
         self.group.remember(memory.group)
         self.course.remember(memory.course)
-        there = {self.group.lessee, *(member.incarnation for member in members)}
+        there = {self.group.workers.lessee, *(member.incarnation for member in members)}
         for worker in {t.worker for t in self.queue.leases.leased.values()} - there:
             self.core.decide(Lost(worker))  # its loss was half told when the master was killed
         self.core.tell(
@@ -257,7 +257,7 @@ class Master:
             self._processes.expire(now)
             self._processes.start(now)
             self.group.settle()
-            for index in self.group.overdue():
+            for index in self.group.workers.overdue():
                 self._processes.stop(WORKER, index, 0)
             self._shutdown.check()
             self.course.settle()

@@ -120,7 +120,7 @@ class Processes:
             "EDL_INDEX": str(start.index),
             "EDL_INCARNATION": start.incarnation,
         }
-        arguments = self._group.arguments(start.index) if start.role == SERVER else ()
+        arguments = self._group.server_map.arguments(start.index) if start.role == SERVER else ()
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._running[start.role, start.index] = replica
         if replica.pid:
@@ -186,7 +186,7 @@ class Processes:
         if member.role != WORKER or self._core.ended:
             return
         fences = self._core.decide(Lost(member.incarnation))
-        self._group.lost(member.incarnation)
+        self._group.workers.lost(member.incarnation)
         log.info("worker=%d -> lost reason=%r tasks=%d", member.index, why, len(fences))
         faults.point("master.requeue", tasks=len(fences))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from ..common import faults
@@ -18,7 +19,7 @@ from .core import Core
 from .decisions import Doubt
 from .membership import WORKER
 from .plan import Kind
-from .servers import Cut, Servers
+from .servers import Cut, Servers, Snapshot
 from .task import State, Task
 
 _CUT_HOLD_S = 2.0  # how long a cut may hold back pushes at first; doubled up to
@@ -44,7 +45,9 @@ class Shards(Protocol):
 
 
 class ServerCuts:
-    """See the module. One is taken at a time; `busy`: one is under way, or a flush."""
+    """The Cuts (group.py) of servers. One is taken at a time; `busy`: one is under way, or a flush."""
+
+    left: Cut | None = None
 
     def __init__(self, core: Core, servers: Shards) -> None:
         self._core = core
@@ -89,6 +92,21 @@ class ServerCuts:
                 yield from core.loop.sleep(1.0)
         finally:
             self.busy = False
+
+    def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
+        return (yield from self.take())
+
+    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+        return self._servers.shards.snapshot(cut, directory)
+
+    def unpin(self, cut: str) -> None:
+        self._servers.shards.unpin(cut)
+
+    def stand(self) -> None:
+        """Do nothing: servers stand where they are."""
+
+    def kept(self, _left: Cut, _directory: Path) -> Snapshot:
+        raise JobError("workers that train with servers leave no state of their own")
 
     @property
     def _nobody_levels(self) -> bool:

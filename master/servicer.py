@@ -85,7 +85,7 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
         return await _wait(self._front.report_order(request), context)
 
     async def _must_reduce(self, context: Any) -> None:
-        if not self._group.trains_in_rounds:
+        if not self._group.workers.trains_in_rounds:
             await _refuse(context, "this job keeps its parameters on servers: there are no rounds")
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:

@@ -89,7 +89,7 @@ class Shutdown:
 
     def _stopping(self, reason: str) -> Script[None]:
         """Somebody wants the job to stop: hand everything back, keep what was learnt."""
-        together = self._group.trains_in_rounds
+        together = self._group.workers.trains_in_rounds
         resume = yield from (self._stop_members() if together else self._stop_workers())
         if not self._core.ended:
             text = f"stopped ({reason or 'asked to'}) at record {self._core.queue.records_done}"
@@ -144,9 +144,9 @@ class Shutdown:
         yield from self._core.until(
             lambda: not self._core.replicas.running(WORKER), self._what_stops_waits_for
         )
-        left = self._group.left
+        left = self._group.cuts.left
         if left is not None and not self._core.ended:
-            self._group.stand()
+            self._group.cuts.stand()
             yield from self._core.until(
                 lambda: not self._core.queue.fencing, self._what_stops_waits_for
             )

@@ -141,7 +141,7 @@ def _begins(master: Master, job_dir: Path) -> dict[str, Any]:
     settings = master.core.settings
     if settings.strategy != "allreduce":
         for index in range(settings.num_ps):
-            _, left = master.group.arguments(index)
+            _, left = master.group.server_map.arguments(index)
             found[f"server {index}"] = f"snapshot {left.partition(':')[2]}"
     if settings.strategy != "ps":
         path, version, applied = _base(master.group.memory())

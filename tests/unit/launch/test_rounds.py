@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from edl.launch.rounds import DONE, FAILED, Failure, Policy, Rendezvous
+from edl.launch.nodes import Failure
+from edl.launch.rounds import DONE, FAILED, Policy, Rendezvous
 
 CRASH = Failure(rank=0, exit_code=1, words="boom")
 
@@ -290,7 +291,7 @@ def test_no_node_is_let_in_once_somebody_has_succeeded():
 def test_a_script_that_fails_more_often_than_it_may_ends_the_job_with_its_words():
     made = running("a", max_restarts=1)
     join(made, "a", 1.0, failure=CRASH)
-    assert ("", 1) == (made.outcome[0], made.restarts_used)
+    assert ("", 1) == (made.outcome[0], made.state.restarts_used)
 
     join(made, "a", 2.0, failure=CRASH)
 
@@ -474,7 +475,7 @@ class Storm(RuleBasedStateMachine):
         waiting = [name for name in alive if copy.runs_in(name) is None]
         members = [member.name for member in copy.round.members] if copy.running else []
         if gone := set(members).difference(alive):
-            assert all(map(copy.has_succeeded, gone))  # their part is done: the others go on
+            assert all(map(copy.state.has_succeeded, gone))  # their part is done: the others go on
         else:
             assert copy.running == (len(alive) >= 2)
         assert not waiting or not copy.running or copy.held_back(now)

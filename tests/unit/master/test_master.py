@@ -526,6 +526,22 @@ def test_what_a_round_held_is_leased_again_before_anything_new_however_long_serv
     assert (first.id, first.attempt + 1) == (again.id, again.attempt)
 
 
+def test_a_groups_snapshot_is_not_written_again_because_servers_count_spans_that_it_does_not(start):
+    """A span whose records are all skipped is a version of the servers, and no step of the group."""
+    job = start([("a", 12)], strategy="hybrid", snapshot_s=0.05)
+    worker = job.worker()
+    about = worker.client.join(pb.JoinRequest(wait_s=20.0, version=-1))
+    watch = pb.WatchRoundRequest(round=about.round, wait_s=2.0)
+    replica = job.runtime.wait_for("server", 0)
+    server = job.client(pb.Replica(role=pb.SERVER, index=0, incarnation=replica.incarnation))
+
+    server.heartbeat(version=1)
+
+    assert [] == list(worker.client.watch_round(watch).orders)
+    worker.client.heartbeat(version=1, round_=about.round)
+    assert [pb.Order.TAKE] == [o.kind for o in worker.client.watch_round(watch).orders]
+
+
 # -- repeats and zombies
 
 

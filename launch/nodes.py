@@ -1,0 +1,119 @@
+"""The nodes of a launched job and the round that they are in, as its coordinator and the next one know them.
+
+How one state follows another is rounds.py. The fields of `State`, and of what is in it, are a format of the
+journal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A worker that ended with an error. `exit_code` < 0: by that signal. `words`: its last lines."""
+
+    rank: int
+    exit_code: int
+    words: str = ""
+
+
+@dataclass
+class Node:
+    """`store`: where it would host the store of a round; "" until it joins. `since`: when it was first
+    expected to join."""
+
+    name: str
+    arrival: int
+    since: float
+    last_heard: float
+    host: str = ""
+    pid: int = 0
+    nproc: int = 0
+    store: str = ""
+    newest: int = 0
+    request: str = ""  # of its last join
+
+    @property
+    def joined(self) -> bool:
+        return bool(self.store)
+
+
+@dataclass(frozen=True)
+class Member:
+    name: str
+    host: str
+    nproc: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """`members` by rank. `restarts`: the rounds of this job before it."""
+
+    number: int
+    restarts: int
+    members: tuple[Member, ...]
+    store: str
+    formed_at: float
+
+    def rank(self, name: str) -> int | None:
+        return next((i for i, member in enumerate(self.members) if member.name == name), None)
+
+    @property
+    def world_size(self) -> int:
+        return sum(member.nproc for member in self.members)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The job's word about itself at `at`."""
+
+    throughput: float | None
+    remaining_s: float | None
+    at: float
+
+    def outdated_at(self, grace_s: float) -> float:
+        """Return when the job should have ended by this, and `grace_s` (at least a minute) more."""
+        return self.at + (self.remaining_s or 0.0) + max(grace_s, 60.0)
+
+
+@dataclass
+class State:
+    """The state that a restarted coordinator must know. Its fields are part of the journal's format."""
+
+    began_at: float
+    forming_since: float
+    nodes: dict[str, Node] = field(default_factory=dict)
+    arrivals: int = 0
+    round: Round | None = None
+    running: bool = False
+    enough_since: float | None = None  # since when there have been min_nodes
+    succeeded: list[str] = field(default_factory=list)  # members of the round
+    failures: list[tuple[str, Failure]] = field(default_factory=list)  # by node, not judged yet
+    restarts_used: int = 0
+    report: Report | None = None
+    outcome: str = ""
+    message: str = ""
+
+    @property
+    def by_arrival(self) -> list[Node]:
+        """The nodes that live, the oldest first."""
+        return sorted(self.nodes.values(), key=lambda node: node.arrival)
+
+    def runs_in(self, name: str) -> int | None:
+        """Return the number of the running round, if this node is a member of it."""
+        member = self.round is not None and self.round.rank(name) is not None
+        return self.round.number if self.round and self.running and member else None
+
+    def has_succeeded(self, name: str) -> bool:
+        """Tell whether all workers of this node have ended with 0 in the round."""
+        return name in self.succeeded
+
+    def is_awaited(self, node: Node) -> bool:
+        """Tell whether this node has still to join."""
+        return not node.joined and self.runs_in(node.name) is None
+
+    def told(self, name: str) -> str:
+        """Return what people call this node."""
+        node = self.nodes[name]
+        return f"node-{node.arrival}" + (f" ({node.host})" if node.host else "")

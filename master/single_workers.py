@@ -1,0 +1,53 @@
+"""Workers that train each by itself: every one leases tasks of its own, and nobody waits for another."""
+
+from __future__ import annotations
+
+from ..common.errors import UsageError
+from ..proto import master_pb2 as pb
+from .core import Core
+from .decisions import LeaseSome
+from .meeting import Meeting
+from .membership import WORKER
+from .task import Task
+
+_MOST_TASKS = 32  # of one lease: half of what the books remember of a worker (task_queue.py)
+
+
+class SingleWorkers:
+    """The Workers (group.py) of a job with servers alone."""
+
+    trains_in_rounds = False
+    lessee = ""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        # Tasks that a checkpoint left in the midst come first: the order is that of its job.
+        self._awaits_fences = bool(core.queue.fencing)
+
+    def lessee_of(self, incarnation: str, _round: int) -> str:
+        return incarnation
+
+    def owes(self, _incarnation: str) -> str:
+        return ""
+
+    def lease(self, request: pb.GetTaskRequest, _evaluating: bool) -> list[Task] | None:
+        """Return a worker's next tasks; near the end of an epoch everybody gets a share of what is left."""
+        core = self._core
+        self._awaits_fences = self._awaits_fences and bool(core.queue.fencing)
+        if self._awaits_fences:
+            return []
+        share = core.queue.todo // (2 * max(1, core.members.count(WORKER)))
+        most = max(1, min(request.most, _MOST_TASKS, share))
+        return core.lease(LeaseSome(request.replica.incarnation, request.request_id, most))
+
+    def failed(self) -> None:
+        """Do nothing: nobody waits for the worker that has failed."""
+
+    def lost(self, _incarnation: str) -> None:
+        """Do nothing: nobody waits for the worker that is gone."""
+
+    def overdue(self) -> list[int]:
+        return []
+
+    def members(self) -> Meeting:
+        raise UsageError("this job keeps its parameters on servers: there are no rounds")
