@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from ..common.errors import EdlError, Unreachable
+from ..common.errors import EdlError, Unreachable, UsageError
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
 from .master import Master
@@ -85,8 +85,10 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
         return await _wait(self._front.report_order(request), context)
 
     async def _must_reduce(self, context: Any) -> None:
-        if not self._group.workers.trains_in_rounds:
-            await _refuse(context, "this job keeps its parameters on servers: there are no rounds")
+        try:
+            self._group.workers.members()
+        except UsageError as error:
+            await _refuse(context, str(error))
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
