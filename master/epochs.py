@@ -1,8 +1,8 @@
 """The epochs of the plan: which are opened, and how much of each is not done. Pure.
 
 The tasks of an epoch may be leased once it is opened. Those that nobody has touched are a range of
-numbers and nothing else, so that they cost nothing however many there are; a task is made when it is
-leased. When the plan is closed, what nobody has touched is not waited for any more.
+numbers and nothing else, so that they cost nothing however many there are; a task is made when it
+is leased. When the plan is closed, what nobody has touched is not waited for any more.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .task import UNPLANNED_IDS, IllegalTransition, Task, planned
 class Epochs:
     """The epochs of a plan.
 
-    `opened`: how many are; `closed`: nothing more of the plan is begun. `untouched`: first id, one past
-    the last, and the group of tasks that nobody has leased. `open_tasks`: by epoch, those that are not
-    done and, once closed, were begun. `records_done`: of tasks that are done.
+    `opened`: how many are; `closed`: nothing more of the plan is begun. `untouched`: first id, one
+    past the last, and the group of tasks that nobody has leased. `open_tasks`: by epoch, those that
+    are not done and, once closed, were begun. `records_done`: of tasks that are done.
     """
 
     plan: Plan
@@ -102,10 +102,10 @@ class Epochs:
 
     @property
     def all_opened(self) -> bool:
-        """Whether all epochs are opened, or no more of them is."""
+        """Tell whether all epochs are opened, or no more of them is."""
         return self.closed or (self.plan.epochs is not None and self.opened >= self.plan.epochs)
 
     @property
     def plan_done(self) -> bool:
-        """Whether every task of the plan is done."""
+        """Tell whether every task of the plan is done."""
         return self.all_opened and self.are_done(self.opened)

@@ -1,15 +1,18 @@
-"""The failures in the books, and whose doing they were: retries, quarantine, the end of a job. Pure.
+"""The failures in the books, and whose doing they were: retries, quarantine, the end of a job.
 
-Preemption never counts against a task. A span whose content fails `tolerance` times is quarantined: its
-positions join the task's `skips` and `quarantined`. `broken` tells where that would be wrong: the
-definition fails everywhere (`tolerance` + 2 failures before any record of that kind of task was used,
-or nothing would be left), or it failed `tolerance` times at no record (an end, a callback).
+Pure.
+
+Preemption never counts against a task. A span whose content fails `tolerance` times is quarantined:
+its positions join the task's `skips` and `quarantined`. `broken` tells where that would be wrong:
+the definition fails everywhere (`tolerance` + 2 failures before any record of that kind of task was
+used, or nothing would be left), or it failed `tolerance` times at no record (an end, a callback).
 
 A worker that ends while it holds a lease may have been ended by what it computed. A task that comes
-back so without progress (twice, or once where the process did it itself) is leased as `careful`: its
-worker does one span after the other and nothing beside, and says which one before it begins (`tries`).
-If it ends then, that counts for the span: as a failure of its content where the process did it itself,
-else once it is beyond chance (endings.py). Only endings count that nobody has asked for.
+back so without progress (twice, or once where the process did it itself) is leased as `careful`:
+its worker does one span after the other and nothing beside, and says which one before it begins
+(`tries`). If it ends then, that counts for the span: as a failure of its content where the process
+did it itself, else once it is beyond chance (endings.py). Only endings count that nobody has asked
+for.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ _OF_ONE_PLACE = 5  # endings that count for how often chance strikes
 class Failures:
     """The failures of spans and the endings of workers, and what follows from them.
 
-    `tolerance`: tries of a failing span before it is quarantined. `broken`: why the job cannot go on.
-    `proven`: kinds of tasks of which some record was used, so that the definition works. `failures`, by
-    kind; `of_no_record`: those in a row that were about none. `deaths`: endings at a known span, of a
-    kind that is not proven; `by_chance`: endings that were no span's doing; `survived`: leases that
-    ended otherwise, and careful spans.
+    `tolerance`: tries of a failing span before it is quarantined. `broken`: why the job cannot go
+    on. `proven`: kinds of tasks of which some record was used, so that the definition works.
+    `failures`, by kind; `of_no_record`: those in a row that were about none. `deaths`: endings at a
+    known span, of a kind that is not proven; `by_chance`: endings that were no span's doing;
+    `survived`: leases that ended otherwise, and careful spans.
     """
 
     plan: Plan
@@ -144,13 +147,16 @@ class Failures:
             del task.deaths[start]  # they are explained
 
     def _endings_but_at(self, task: Task, start: int, table: TaskTable) -> int:
-        """Count endings elsewhere that may be chance: few of one place, which may be a span's doing."""
+        """Count endings elsewhere that may be chance.
+
+        Few of one place count, which may be a span's doing.
+        """
         places = ((t, at, n) for t in table.begun.values() for at, n in t.deaths.items())
         others = (min(n, _OF_ONE_PLACE) for t, at, n in places if (t, at) != (task, start))
         return self.by_chance + sum(others)
 
     def quarantine(self, task: Task, anything_left: Callable[[Kind], bool]) -> None:
-        """Rule 7: after so many tries the positions to blame are never read again, and are named.
+        """Skip the positions to blame from now on, after so many tries, and name them (rule 7).
 
         anything_left: tells whether some record of a kind of task is not skipped and not done.
         """

@@ -1,8 +1,8 @@
 """The open leases, and the answers that workers would be given again. Pure.
 
-A lease is (task, attempt, worker incarnation); it ends with its worker: its deadline is the worker's
-(membership.py), so that any sign of life renews all leases. Messages may come twice and late: a request
-that was given a task is given the same lease again, and a report the same answer.
+A lease is (task, attempt, worker incarnation); it ends with its worker: its deadline is the
+worker's (membership.py), so that any sign of life renews all leases. Messages may come twice and
+late: a request that was given a task is given the same lease again, and a report the same answer.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _REPORTS_KEPT = 64  # answers kept of a worker, should it ask again; it holds fe
 class Leases:
     """The tasks that are leased, by id, in the order in which they were.
 
-    `answers`: by worker, what its reports of (task, attempt) were answered. `requests`: by worker, the
-    (task, attempt) that each of its requests was given.
+    `answers`: by worker, what its reports of (task, attempt) were answered. `requests`: by worker,
+    the (task, attempt) that each of its requests was given.
     """
 
     leased: dict[int, Task] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Leases:
         """Return the tasks that a worker (or round) holds."""
         return list(self._held.get(worker, {}).values())
 
-    def accept(self, worker: str, task: int, attempt: int) -> bool:
+    def confirm(self, worker: str, task: int, attempt: int) -> bool:
         """Answer a report with True, and keep that for when it is repeated."""
         answers = self.answers.get(worker)
         if answers is None:

@@ -1,10 +1,10 @@
 """The master: one thread that owns the books and decides (see durable/loop.py).
 
-What workers, servers and people say (front.py) and what the runtime says (processes.py) become events
-of the pure state machines; each decision about tasks is journaled before its answer leaves. `_settle`
-runs after every batch of events and does what the state calls for: processes are started and given
-up, the group looked after (group.py), who waits is answered. What the job does from its start to its
-end is the script of course.py, and then those of shutdown.py.
+What workers, servers and people say (front.py) and what the runtime says (processes.py) become
+events of the pure state machines; each decision about tasks is journaled before its answer leaves.
+`_settle` runs after every batch of events and does what the state calls for: processes are started
+and given up, the group looked after (group.py), who waits is answered. What the job does from its
+start to its end is the script of course.py, and then those of shutdown.py.
 
 `resume` begins where the master before ended: the processes are adopted, and nobody but the user
 notices.
@@ -51,7 +51,10 @@ _COMPACT_AT = 20_000  # decisions, or twice what there is to store: less than a 
 
 
 class Master:
-    """One job. `front` has what others ask of it; public methods may be called from any thread."""
+    """The master of one job.
+
+    `front` has what others ask of it; public methods may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,10 @@ class Master:
         identity: Identity,
         watch: Callable[[dict[str, Json]], None] = lambda _: None,
     ) -> None:
-        """`connect` gives the servers at these addresses. `watch` is shown the status now and then."""
+        """Put the parts together.
+
+        `connect` gives the servers at these addresses. `watch` is shown the status now and then.
+        """
         core = self.core = Core(
             settings=settings,
             job_dir=job_dir,
@@ -99,7 +105,7 @@ class Master:
     # -- life
 
     def run(self, start_runtime: Callable[[OnReport], Runtime]) -> int:
-        """The whole job; returns its exit code."""
+        """Run the whole job; returns its exit code."""
         runtime = start_runtime(self.reported)
         self._processes.use(runtime)
         try:
@@ -125,7 +131,9 @@ class Master:
         return self.status.exit_code
 
     def resume(self, after: str, told: Json, failed: str | None = None) -> None:
-        """Go on where the master before ended (`after`: how; `told`: what it has journaled as MEMORY).
+        """Go on where the master before ended.
+
+        `after`: how it did; `told`: what it has journaled as MEMORY.
 
         Before `run`. Raises ValueError where no master of this format has written that.
         `failed`: so the job had ended. Nothing runs any more, and what counted against its
@@ -223,7 +231,7 @@ class Master:
                 self.core.fail(str(error))
 
     def fence(self, why: str) -> None:
-        """There is another master: this one ends, and touches nothing more."""
+        """End, because there is another master, and touch nothing more."""
 
         def end() -> None:
             raise Fenced(why)
@@ -235,7 +243,7 @@ class Master:
         self._processes.close()
 
     def reported(self, report: Report) -> None:
-        """The runtime says what has become of a process."""
+        """Hear from the runtime what has become of a process."""
         self.loop.post(lambda: self._processes.reported(report))
 
     def status_json(self) -> str:
@@ -245,8 +253,10 @@ class Master:
     # -- what the state calls for, after each batch of events
 
     def _must_be_newest(self) -> None:
-        """Whoever slept may have been replaced meanwhile. Of a job that is over nothing hangs on it,
-        and what ended it may be the journal."""
+        """Raise Fenced where another master has replaced this one, which may have slept.
+
+        Of a job that is over nothing hangs on it, and what ended it may be the journal.
+        """
         if not self.core.ended:
             self.core.journal.check()
 

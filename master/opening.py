@@ -1,4 +1,4 @@
-"""The books of a job as its master finds or begins them: out of the journal, a checkpoint, or afresh."""
+"""The opening of a job's books by its master: out of the journal, a checkpoint, or afresh."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def not_of_this_version(job_dir: Path, error: Exception) -> JobError:
     log.debug("the journal cannot be replayed", exc_info=error)
     why = error if isinstance(error, ValueError) else repr(error)
     return JobError(
-        f"the job in {job_dir} cannot be gone on with: what its journal says is not what a master of "
-        f"this version writes: {why}. Go on with it by the version that wrote it, or start it again, "
-        "with --checkpoint_dir_for_init and its last checkpoint where it has one."
+        f"the job in {job_dir} cannot be gone on with: what its journal says is not what a master "
+        f"of this version writes: {why}. Go on with it by the version that wrote it, or start it "
+        "again, with --checkpoint_dir_for_init and its last checkpoint where it has one."
     )
 
 
@@ -114,7 +114,7 @@ def _books(
 
 
 def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQueue, str]:
-    """The queue, and the checkpoint whose books it goes on with ("" where it begins afresh).
+    """Return the queue, and the checkpoint whose books it goes on with ("": it begins afresh).
 
     A checkpoint of the same plan that was not at its end is gone on with, position by position;
     any other one only gives its parameters, unless --resume forbids that (UsageError).
@@ -139,7 +139,7 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
 
 
 def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> TaskQueue:
-    """The queue that goes on where the checkpoint's books end. Raises CheckpointError."""
+    """Return the queue that goes on where the checkpoint's books end. Raises CheckpointError."""
     try:
         must_be({"untouched": [], **manifest.books}, _BOOKS, "books")
         for number, row in enumerate(manifest.books["quarantined"]):
@@ -156,8 +156,8 @@ def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> Ta
     except UNREADABLE as error:
         what = f"there is no task {error}" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(
-            f"the books in {manifest.directory} are damaged: {what}. Begin from its parameters alone: "
-            f"--checkpoint_dir_for_init {manifest.directory} with another --seed."
+            f"the books in {manifest.directory} are damaged: {what}. Begin from its parameters "
+            f"alone: --checkpoint_dir_for_init {manifest.directory} with another --seed."
         ) from error
     return queue
 

@@ -17,7 +17,7 @@ from .todo import Todo
 
 
 class QueueView:
-    """What is to do, who has it, how far it is, and what has failed."""
+    """The state of a queue: what is to do, who has it, how far it is, and what has failed."""
 
     def __init__(self, plan: Plan, *, tolerance: int = 3) -> None:
         self.plan = plan
@@ -54,7 +54,7 @@ class QueueView:
 
     @property
     def done_results(self) -> list[int]:
-        """The ids of those of them that pushed nothing: no server need know of them."""
+        """The ids of the done tasks that pushed nothing: no server need know of them."""
         return list(self._table.results)
 
     @property
@@ -77,7 +77,7 @@ class QueueView:
 
     @property
     def has_todo(self) -> bool:
-        """Whether a task may be leased now."""
+        """Tell whether a task may be leased now."""
         return self.todo > 0
 
     @property
@@ -98,7 +98,7 @@ class QueueView:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more of the plan is begun."""
+        """Tell whether nothing more of the plan is begun."""
         return self._epochs.closed
 
     def epochs_done(self, epochs: int) -> bool:
@@ -107,12 +107,12 @@ class QueueView:
 
     @property
     def all_epochs_opened(self) -> bool:
-        """Whether all epochs are opened, or no more of them is."""
+        """Tell whether all epochs are opened, or no more of them is."""
         return self._epochs.all_opened
 
     @property
     def plan_done(self) -> bool:
-        """Whether every task of the plan is done."""
+        """Tell whether every task of the plan is done."""
         return self._epochs.plan_done
 
     @property
@@ -140,7 +140,7 @@ class QueueView:
 
     @property
     def broken(self) -> str | None:
-        """Why the job cannot go on."""
+        """The reason why the job cannot go on, if there is one."""
         return self._failures.broken
 
     @property
@@ -151,7 +151,10 @@ class QueueView:
     # -- to the journal and back
 
     def state(self) -> QueueState:
-        """Return what a queue of the same plan and tolerance needs to be as this one. Nothing is copied."""
+        """Return what a queue of the same plan and tolerance needs to be as this one.
+
+        Nothing is copied.
+        """
         table, epochs, failures = self._table, self._epochs, self._failures
         return QueueState(
             tasks=list(table.tasks.values()),

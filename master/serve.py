@@ -1,9 +1,9 @@
 """The master as a process: its parts put together, its end put on disk.
 
 The job's token comes in EDL_TOKEN, its certificate, where it has one, in EDL_IDENTITY. First
-`edl.worker --describe` checks the definition and counts the data, in a process of its own, so that no
-user code ever runs here. DIR/master.json says where the master serves; DIR/result.json is the last
-status.
+`edl.worker --describe` checks the definition and counts the data, in a process of its own, so that
+no user code ever runs here. DIR/master.json says where the master serves; DIR/result.json is the
+last status.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ def serve(
     checked: Path | None = None,
     nursery: Nursery | None = None,
 ) -> int:
-    """Run the job; its exit code.
+    """Run the job; returns its exit code.
 
     `after`: how the master before this one ended. `stop`: why the job is to be stopped at once.
     `told`: the folder with its settings where this is a pod, whose job folder is empty at first.
-    `checked`: where the definition was checked before (check.py). `nursery`: one that was begun before.
+    `checked`: where the definition was checked before (check.py). `nursery`: one that was begun
+    before.
     """
     logs.configure(role="master")
     seldom_collect_garbage()
@@ -75,14 +76,19 @@ def serve(
 
 
 def seldom_collect_garbage() -> None:
-    """Look for circles of objects seldom: the books make none, and have a hundred thousand objects to
-    look through, which took most of the time of a compaction and of a restart."""
+    """Look for circles of objects seldom.
+
+    The books make none, and have a hundred thousand objects to look through, which took most of the
+    time of a compaction and of a restart.
+    """
     gc.set_threshold(100_000, 50, 50)
 
 
 def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Path | None) -> int:
-    """Run the job as the one master among the pods that may try. What ends it is told before the pod
-    ends, so that no other tries again."""
+    """Run the job as the one master among the pods that may try.
+
+    What ends it is told before the pod ends, so that no other tries again.
+    """
     from ..k8s.home import Home as Pod
 
     pod = Pod(settings)
@@ -115,7 +121,7 @@ def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Pat
 
 
 def _failed(settings: JobSettings, code: int, message: str) -> dict[str, Any]:
-    """The status of a job that could not begin."""
+    """Return the status of a job that could not begin."""
     ended = {"job_name": settings.job_name, "state": "failed", "exit_code": code}
     return {**ended, "message": message, "resume": None}
 
@@ -134,7 +140,7 @@ def run(
     checked: Path | None = None,
     nursery: Nursery | None = None,
 ) -> int:
-    """Run the whole job, and return its exit code. Raises EdlError where it cannot even begin.
+    """Run the whole job; returns its exit code. Raises EdlError where it cannot even begin.
 
     `make_home` gives the place where the master lives, whose nursery this is, where there is one.
     """
@@ -162,7 +168,7 @@ def run(
 def _describe(
     settings: JobSettings, job_dir: Path, nursery: Nursery | None, checked: Path | None
 ) -> tuple[dict[str, Any] | None, int]:
-    """Return what is known of definition and data; or None and the exit code: it was told why."""
+    """Return what is known of definition and data, or None and the exit code: it was told why."""
     if nursery is not None:
         return describe(settings, job_dir, nursery)
     assert checked is not None
@@ -218,7 +224,7 @@ def _run(
 
 
 def _go_on(master: Master, job_dir: Path, books: opening.Books, after: str) -> None:
-    """Have the master go on where the one before ended, if there was one; `after`: how it did."""
+    """Have the master go on where the one before ended, if there was one. `after`: how it did."""
     memory = books.journal.get(MEMORY)
     if memory is None:
         for note in books.notes:

@@ -1,7 +1,7 @@
 """The gRPC face of the master: posts requests to the loop and waits for its answers.
 
-Nothing is decided here. A request that lacks what it must have is INVALID_ARGUMENT. The handlers are
-coroutines: a worker that waits for a task costs no thread (common/rpc.AsyncServer).
+Nothing is decided here. A request that lacks what it must have is INVALID_ARGUMENT. The handlers
+are coroutines: a worker that waits for a task costs no thread (common/rpc.AsyncServer).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ Reply = TypeVar("Reply")
 
 
 class MasterServicer(master_pb2_grpc.MasterServicer):
+    """The gRPC service of a master."""
+
     def __init__(self, master: Master) -> None:
         self._front = master.front
         self._group = master.group

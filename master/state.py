@@ -1,8 +1,8 @@
-"""What a restarted master reads: the queue out of a journal, by the schema of this version.
+"""The queue's state in a journal, as a restarted master reads it by the schema of this version.
 
 The journal has a format number. FORMAT is what this version writes: the names and the fields of
-decisions.py, task.QueueState and memory.Memory. What an older version has left is read by a reader of
-its own (format_0.py), and written anew in this one's format before anything else is.
+decisions.py, task.QueueState and memory.Memory. What an older version has left is read by a reader
+of its own (format_0.py), and written anew in this one's format before anything else is.
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@
 
 A lease ends with its worker (leases.py). A train task that comes back is first fenced: every shard
 refuses its old attempt from then on and says up to which position it applied the task. It is leased
-again from the least of these positions, with the others as boundaries of its minibatches, so that each
-shard drops exactly what it has. Tasks that push nothing (evaluate, predict, the two ends) come back at
-once, from their beginning; results of old attempts are refused.
+again from the least of these positions, with the others as boundaries of its minibatches, so that
+each shard drops exactly what it has. Tasks that push nothing (evaluate, predict, the two ends) come
+back at once, from their beginning; results of old attempts are refused.
 
-A server that was replaced stands where its snapshot does: tasks that were done are fenced and leased
-again from there, and a position that was reached is reached no more (`recovered`). A task that was
-done under servers that have been replaced since is fenced too, to see how far it is.
+A server that was replaced stands where its snapshot does: tasks that were done are fenced and
+leased again from there, and a position that was reached is reached no more (`recovered`). A task
+that was done under servers that have been replaced since is fenced too, to see how far it is.
 
 In which order tasks are leased says todo.py, and what failures count against failures.py.
 
@@ -42,7 +42,7 @@ class Decision(Protocol[Result_co]):
     """A decision of the books: see decisions.py, which has them all."""
 
     def apply(self, queue: TaskQueue, /) -> Result_co:
-        """Make it, and return what the queue answers."""
+        """Make the decision, and return what the queue answers."""
         ...
 
 
@@ -93,8 +93,8 @@ class TaskQueue(QueueView):
     def lease(self, worker: str, request: str, planned: bool | None = None) -> Task | None:
         """Lease the next task for a worker's request, and return it; None: none now.
 
-        Asked again, the same lease again. planned: only one of the plan, where none outside of it comes
-        first; or only one outside.
+        Asked again, the same lease again. planned: only one of the plan, where none outside of it
+        comes first; or only one outside.
         """
         given = self.leases.given(worker, request)
         if given is not None:  # a repeat, however late, never leases another task
@@ -144,7 +144,9 @@ class TaskQueue(QueueView):
     def done(
         self, worker: str, task: int, attempt: int, result: bytes = b"", doubtful: bool = False
     ) -> bool:
-        """End a lease that is done: all shards have all its spans. False: it is the worker's no more.
+        """End a lease that is done: all shards have all its spans.
+
+        False: it is the worker's no more.
 
         doubtful: by shards of which one has been replaced since, and may lack them.
         """
@@ -153,13 +155,13 @@ class TaskQueue(QueueView):
             return self.leases.answer_again(worker, task, attempt)
         if doubtful and current.kind == Kind.TRAIN:
             self._come_back(current, f"done by {worker}, at servers of which one was replaced")
-            return self.leases.accept(worker, task, attempt)
+            return self.leases.confirm(worker, task, attempt)
         self.leases.release(current)
         self._failures.survive_whole()
         current.result = result
         current.tell(f"attempt {attempt} done by {worker}")
         self._finish(current)
-        return self.leases.accept(worker, task, attempt)
+        return self.leases.confirm(worker, task, attempt)
 
     def hand_back(self, worker: str, task: int, attempt: int) -> bool:
         """Take a lease back that its worker gives up. False: it is the worker's no more.
@@ -171,7 +173,7 @@ class TaskQueue(QueueView):
             return self.leases.answer_again(worker, task, attempt)
         self._failures.survive()
         self._come_back(current, f"handed back by {worker}")
-        return self.leases.accept(worker, task, attempt)
+        return self.leases.confirm(worker, task, attempt)
 
     def failed(self, worker: str, task: int, attempt: int, failure: Failure) -> bool:
         """End a lease with a span whose content failed. False: it is the worker's no more.
@@ -183,7 +185,7 @@ class TaskQueue(QueueView):
             return self.leases.answer_again(worker, task, attempt)
         self._failures.count(current, failure)
         self._come_back(current, f"failed with {worker} at {failure.start}: {failure.error}")
-        return self.leases.accept(worker, task, attempt)
+        return self.leases.confirm(worker, task, attempt)
 
     # -- events of membership and shards
 
@@ -228,7 +230,10 @@ class TaskQueue(QueueView):
         return [Fence(t.id, t.attempt) for t in held if t.state == State.FENCING]
 
     def fenced(self, task: int, attempt: int, applied: Sequence[int]) -> None:
-        """Have a task go on: every shard refuses attempts below `attempt`; `applied`: its position."""
+        """Have a task go on, since every shard refuses attempts below `attempt`.
+
+        `applied`: each one's position.
+        """
         current = self._table.tasks.get(task)
         if current is None or attempt < current.attempt or current.state != State.FENCING:
             return  # late: fenced again since, or leased again by the first of two answers
@@ -331,7 +336,10 @@ class TaskQueue(QueueView):
         self._requeue(task)
 
     def _requeue(self, task: Task) -> None:
-        """Have a task wait again: after a failure at the back, unless its shards must be level first."""
+        """Have a task wait again.
+
+        After a failure at the back, unless its shards must be level first.
+        """
         self._failures.weigh_ending(task, self._table)
         at_the_back = task.failure is not None and not task.boundaries
         self._failures.quarantine(task, self._anything_left)

@@ -1,7 +1,7 @@
 """The tasks that the books remember, by state, and how many of each group are not done. Pure.
 
-A task is remembered from when it is first leased (one of the plan) or made (one outside of it) until it
-is retired. The ids of a state stand in the order in which the tasks reached it.
+A task is remembered from when it is first leased (one of the plan) or made (one outside of it)
+until it is retired. The ids of a state stand in the order in which the tasks reached it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class TaskTable:
     """The tasks that are not retired and not untouched, by id, and those of each state.
 
     `results`: those that are done and pushed nothing. `begun`: not done, but leased before.
-    `open_of_group`: tasks that are not done, by group, untouched ones too. `num_done`: tasks that are
-    done, retired ones too. `low`: a train task below which all are retired.
+    `open_of_group`: tasks that are not done, by group, untouched ones too. `num_done`: tasks that
+    are done, retired ones too. `low`: a train task below which all are retired.
     """
 
     tasks: dict[int, Task] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class TaskTable:
         self.begun[task.id] = task
 
     def fence(self, task: Task) -> None:
-        """Have every shard refuse what is pushed for the task so far: the next attempt is fenced."""
+        """Have every shard refuse what was pushed for the task so far: raise its attempt."""
         task.attempt += 1
         task.state = State.FENCING
         self.fencing[task.id] = self.begun[task.id] = task
@@ -94,23 +94,26 @@ class TaskTable:
 
     @property
     def fences(self) -> list[Fence]:
-        """Fences that every shard must answer."""
+        """The fences that every shard must answer."""
         return [Fence(task.id, task.attempt) for task in self.fencing.values()]
 
     @property
     def unretired(self) -> dict[int, int]:
-        """Train tasks of which a shard's ledger may have something: their attempts."""
+        """The train tasks of which a shard's ledger may have something: their attempts."""
         there = (*self.begun.values(), *self.done.values())
         return {task.id: task.attempt for task in there if task.kind == Kind.TRAIN}
 
     @property
     def uneven(self) -> list[Task]:
-        """Tasks of which shards stand at different positions, and those that are being fenced."""
+        """The tasks of which shards stand at different positions, and those being fenced."""
         return [task for task in self.begun.values() if _is_uneven(task)]
 
     @property
     def records_begun(self) -> int:
-        """Records of the plan that are applied (as far as was heard) in tasks that are not done."""
+        """The records of the plan that are applied in tasks that are not done.
+
+        As far as was heard.
+        """
         begun = (task for task in self.begun.values() if task.id < UNPLANNED_IDS)
         return sum(max(task.position, task.heard) for task in begun)
 
@@ -123,7 +126,7 @@ class TaskTable:
         return (t for t in self.tasks.values() if t.kind == kind and t.state != State.DONE)
 
     def low_water(self, end: int) -> int:
-        """Return the first train task below `end` that is not retired: all below it are, for good."""
+        """Return the first train task, up to `end`, that is not retired; all below it are."""
         while self.low < end and self.low not in self.tasks:
             self.low += 1
         return self.low

@@ -1,9 +1,9 @@
 """The tasks that wait to be leased, in the order in which they will be. Pure.
 
-Tasks that came back go first, evaluations go before training, and what failed goes to the back, behind
-all that had failed less often in all, so that others prove the definition meanwhile. Tasks of the plan
-that nobody has touched are not in it (epochs.py): they go between those that came back and those that
-failed, in the order of their numbers.
+Tasks that came back go first, evaluations go before training, and what failed goes to the back,
+behind all that had failed less often in all, so that others prove the definition meanwhile. Tasks
+of the plan that nobody has touched are not in it (epochs.py): they go between those that came back
+and those that failed, in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Todo:
         return len(self.heap)
 
     def first(self, untouched: int | None) -> int | None:
-        """Return the task that is leased next; `untouched`: the first of those that are not here."""
+        """Return the task that is leased next; None: none now.
+
+        `untouched`: the first of those that are not here.
+        """
         if self.heap and (untouched is None or self.heap[0] < (_RANKS + FRESH, 0, untouched)):
             return self.heap[0][-1]
         return untouched
