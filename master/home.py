@@ -6,9 +6,9 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from types import FrameType
+from typing import TYPE_CHECKING, Protocol
 
 from ..common import storage
 from ..common.errors import JobError
@@ -94,7 +94,7 @@ def end_with_pod(master: Master) -> None:
     Its successor goes on with all that runs.
     """
 
-    def leave(_number: int, _frame: Any) -> None:
+    def leave(_number: int, _frame: FrameType | None) -> None:
         threading.Thread(target=master.fence, args=("this pod is told to go",), daemon=True).start()
 
     signal.signal(signal.SIGTERM, leave)
@@ -104,7 +104,7 @@ def catch_signals(master: Master, job_dir: Path) -> None:
     """Stop the job in order at SIGTERM or SIGINT; the second one ends it at once."""
     asked = threading.Event()
 
-    def stop(number: int, _: Any) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
         # Not from the handler itself: it may have interrupted the holder of a lock.
         act = end_now if asked.is_set() else lambda: master.front.stop(signal.Signals(number).name)
         asked.set()
@@ -117,6 +117,5 @@ def catch_signals(master: Master, job_dir: Path) -> None:
         storage.write_file(job_dir / "result.json", result.encode())
         os._exit(EXIT_INTERRUPTED)
 
-    handler: Callable[[int, Any], None] = stop
-    signal.signal(signal.SIGTERM, handler)
-    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)

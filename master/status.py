@@ -187,13 +187,7 @@ class Status:
                 for r in evaluations.finished
             ],
             "quarantined": by_record(queue.quarantined, data_of(settings)),
-            "restarts": {
-                "worker": replicas.total("failures", WORKER),
-                "server": replicas.total("failures", SERVER),
-                "preemptions": replicas.total("preemptions", WORKER),
-                "server_preemptions": replicas.total("preemptions", SERVER),
-                "master": self._masters - 1,
-            },
+            "restarts": {**_restarts(replicas), "master": self._masters - 1},
             "predictions": _predictions(settings),
             "checkpoint": self.checkpoint,
             "best": self.best,
@@ -201,6 +195,15 @@ class Status:
             "resume": self.resume,
             "events": list(self._events),
         }
+
+
+def _restarts(replicas: Replicas) -> dict[str, int]:
+    return {
+        "worker": replicas.total("failures", WORKER),
+        "server": replicas.total("failures", SERVER),
+        "preemptions": replicas.total("preemptions", WORKER),
+        "server_preemptions": replicas.total("preemptions", SERVER),
+    }
 
 
 def _predictions(settings: JobSettings) -> str | None:

@@ -7,13 +7,15 @@ the end of its file: what that would have told was acknowledged to nobody, so it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..common.errors import UsageError
 from ..ps.books.ledger import Span
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def _computed(values: dict[str, Any]) -> Computed:
     )
 
 
-def _parsed(where: str, make: Any) -> Any:
+def _parsed(where: str, make: Callable[[], Found]) -> Found:
     try:
         return make()
     except (ValueError, KeyError, TypeError) as error:

@@ -56,8 +56,8 @@ class Replay:
         recording: Recording,
         definition: Definition,
         *,
-        on_state: Callable[[Shard], None] = lambda _: None,
-        on_loss: Callable[[Computed, float | None], None] = lambda _computed, _loss: None,
+        on_state: Callable[[Shard], None],
+        on_loss: Callable[[Computed, float | None], None],
     ) -> None:
         """Make ready to replay.
 
@@ -314,7 +314,11 @@ class Replay:
                     read.forget(version)
 
 
-def open_replay(job_dir: Path, **watch: Any) -> tuple[JobSettings, Replay]:
+def open_replay(
+    job_dir: Path,
+    on_state: Callable[[Shard], None],
+    on_loss: Callable[[Computed, float | None], None],
+) -> tuple[JobSettings, Replay]:
     """Return the replay of a job's folder.
 
     Raises UsageError, or what its definition and data raise.
@@ -322,7 +326,7 @@ def open_replay(job_dir: Path, **watch: Any) -> tuple[JobSettings, Replay]:
     settings = JobSettings.of_job(job_dir)
     recording = read(job_dir)
     be_deterministic()
-    return settings, Replay(settings, recording, load(settings), **watch)
+    return settings, Replay(settings, recording, load(settings), on_state=on_state, on_loss=on_loss)
 
 
 __all__ = ["Difference", "Epoch", "ModelSpec", "Replay", "Span", "open_replay"]

@@ -27,7 +27,7 @@ from ..ps.books.store import Store
 from ..ps.client import Shard as Server
 from ..ps.rows.optimizers import Floats
 from ..ps.snapshots import cut as snapshot
-from ..ps.wire.shard import ShardPull, ShardPulled, ShardPush
+from ..ps.wire.shard import ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
 from ..ps.worker_client import PsClient, Pulled, PushOutcome, PushResult
 from .recording import Step, Timeline
 
@@ -151,7 +151,7 @@ class Connection:
         self.shard: Shard | None = None
         self.version = 0
 
-    def start_pull(self, pull: ShardPull, _timeout_s: float) -> Any:
+    def start_pull(self, pull: ShardPull, _timeout_s: float) -> Waiter[ShardPulled]:
         assert self.shard is not None
         plan = self.shard.store.plan_pull(
             dense=pull.dense,
@@ -166,7 +166,7 @@ class Connection:
         pulled = ShardPulled(pb.PullReply.OK, plan.version, chunks, rows)
         return lambda: pulled
 
-    def start_push(self, push: ShardPush, timeout_s: float) -> Any:
+    def start_push(self, push: ShardPush, timeout_s: float) -> Waiter[ShardPushed]:
         raise NotImplementedError("gradients are collected, not pushed")
 
     def close(self) -> None:
