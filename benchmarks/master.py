@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import inspect
 import json
 import os
 import subprocess
@@ -106,12 +107,15 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     memory = journal.get(MEMORY)
     if memory is not None:  # the master before was killed
         state.restore(queue, journal)  # not of a tree whose journal has no format
+    books: dict[str, Any] = {"queue": queue, "validation": [], "journal": journal}
+    if "books" in inspect.signature(Master).parameters:  # else of an older tree
+        from edl.master.opening import Books
+
+        books = {"books": Books(journal, queue)}
     master = Master(
         settings=settings,
         job_dir=folder,
-        queue=queue,
-        validation=[],
-        journal=journal,
+        **books,
         connect=lambda addresses: _Servers(),  # type: ignore[arg-type,return-value]
         clock=MonotonicClock(),
         identity=Identity(TOKEN),

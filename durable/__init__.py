@@ -1,1 +1,1 @@
-"""What survives a process that is killed: its journal, its supervisor, and the loop that decides."""
+"""The parts of a process that survive its death: its journal, its supervisor, its loop."""

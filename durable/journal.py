@@ -1,19 +1,21 @@
-"""A journal: every decision of a process that may be killed, on disk before the answer leaves (rule 6).
+"""The journal: each decision of a process that may be killed, on disk before its answer leaves.
 
-SQLite in WAL mode with synchronous=FULL (docs/adr/0008-the-masters-journal.md): the decisions of a batch
-of events are one transaction (group commit), there whole or not at all after a power cut. A decision is a
-name and its fields as JSON; to make them again in this order, on top of the state that `compact`
-stored, gives the same state.
+Rule 6 of docs/architecture.md.
+
+SQLite in WAL mode with synchronous=FULL (docs/adr/0008-the-masters-journal.md): the decisions of a
+batch of events are one transaction (group commit), there whole or not at all after a power cut. A
+decision is a name and its fields as JSON; to make them again in this order, on top of the state
+that `compact` stored, gives the same state.
 
 What is small and changes seldom (who is there, which processes run, how far the job is) is no
 decision but a named state, written whole (`put`).
 
 Whoever opens the journal takes it over: its epoch rises by one, and in the very transaction that
-would write decisions an older epoch is refused. So of two masters only the newer can decide, however
-long the older one slept. `check` is for what is answered without a decision.
+would write decisions an older epoch is refused. So of two masters only the newer can decide,
+however long the older one slept. `check` is for what is answered without a decision.
 
-What the names and fields are is its owner's to know, and has a format number: whoever opens the file
-says which one it writes. A file of a newer format is refused, and left as it is.
+What the names and fields are is its owner's to know, and has a format number: whoever opens the
+file says which one it writes. A file of a newer format is refused, and left as it is.
 """
 
 from __future__ import annotations
@@ -44,13 +46,15 @@ _BUSY_S = 10.0  # another master writes one decision at a time; more is a disk t
 
 
 class Journal:
-    """Opened, it is this master's: `epoch` counts the masters of the job. Used by one thread.
+    """The journal of a job, which belongs to one master once it is opened.
 
-    `format`: of what is in it, where that is older than what its owner writes: `compact` must be the
-    first to write then. 0 is what was written before formats had a number.
-    `length`: decisions since the last `compact`. What is appended is on disk after the next `commit`,
-    `put` or `compact`. All methods but `append` raise JobError where the file cannot be
-    used, and Fenced where a newer master has taken over.
+    `epoch` counts the masters of the job. Used by one thread.
+
+    `format`: of what is in it, where that is older than what its owner writes: `compact` must be
+    the first to write then. 0 is what was written before formats had a number. `length`: decisions
+    since the last `compact`. What is appended is on disk after the next `commit`, `put` or
+    `compact`. All methods but `append` raise JobError where the file cannot be used, and Fenced
+    where a newer master has taken over.
     """
 
     def __init__(self, path: Path, format: int = 1) -> None:
@@ -80,7 +84,7 @@ class Journal:
 
     @property
     def waiting(self) -> int:
-        """Decisions that are not on disk."""
+        """The number of decisions that are not on disk."""
         return len(self._waiting)
 
     def commit(self) -> None:
@@ -99,7 +103,7 @@ class Journal:
         self._waiting.clear()
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """The named state; None where there is none."""
+        """Return the named state; None where there is none."""
         with self._errors():
             row = self._connection.execute(
                 "SELECT state FROM states WHERE name = ?", (name,)
@@ -110,7 +114,10 @@ class Journal:
             raise self._damaged(str(error)) from error
 
     def check(self) -> None:
-        """Raise Fenced unless this master is the newest: before it says anything. Takes microseconds."""
+        """Raise Fenced unless this master is the newest: before it says anything.
+
+        Takes microseconds.
+        """
         with self._errors():
             seen = self._data_version()  # changes only when another connection has written
             if seen != self._seen:
@@ -120,7 +127,7 @@ class Journal:
     def compact(
         self, state: Mapping[str, Any], named: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
-        """Store a state in the place of all decisions that led to it, and these named states with it.
+        """Store a state in the place of all decisions that led to it, and named states with it.
 
         The journal is of its owner's format then.
         """
@@ -136,7 +143,7 @@ class Journal:
         self.length = 0
 
     def replay(self) -> tuple[dict[str, Any] | None, list[Decision]]:
-        """The stored state, where there is one, and the decisions since, oldest first."""
+        """Return the stored state, where there is one, and the decisions since, oldest first."""
         with self._errors():
             found = self._one("PRAGMA quick_check(1)")
             if found != "ok":
@@ -180,7 +187,10 @@ class Journal:
         )
 
     def _format_on_disk(self) -> int:
-        """Which one the file has; of a new one the newest. Raises JobError where that is newer."""
+        """Return the format of the file; of a new one the newest.
+
+        Raises JobError where the file's is newer.
+        """
         columns = self._connection.execute("PRAGMA table_info(meta)").fetchall()
         if "format" not in (column[1] for column in columns):
             epoch = self._epoch_on_disk()
@@ -191,8 +201,9 @@ class Journal:
         found = self._one("SELECT max(format) FROM meta")
         if found is not None and found > self._newest_format:
             raise JobError(
-                f"the journal {self._path} is of format {found}, and this version of edl knows up to "
-                f"{self._newest_format}: go on with the job by the version that wrote it, or a newer one"
+                f"the journal {self._path} is of format {found}, and this version of edl knows up "
+                f"to {self._newest_format}: go on with the job by the version that wrote it, or a "
+                "newer one"
             )
         return self._newest_format if found is None else int(found)
 
@@ -229,19 +240,21 @@ class Journal:
                 raise self._damaged(str(error)) from error
             if code == sqlite3.SQLITE_BUSY:
                 remedy = (
-                    "Another process holds it for longer than a decision takes (a master stopped as "
-                    "it wrote?): end that process"
+                    "Another process holds it for longer than a decision takes (a master stopped "
+                    "as it wrote?): end that process"
                 )
             else:
                 remedy = "Make room on its disk (or set EDL_HOME to another one)"
             raise JobError(
-                f"the journal {self._path} cannot be used: {error}. {remedy} and start the job again."
+                f"the journal {self._path} cannot be used: {error}. {remedy} and start the job "
+                "again."
             ) from error
 
     def _damaged(self, how: str) -> JobError:
         return JobError(
-            f"the journal {self._path} is damaged: {how}. What it held cannot be trusted: start the "
-            "job again, with --checkpoint_dir_for_init and its last checkpoint where it has one."
+            f"the journal {self._path} is damaged: {how}. What it held cannot be trusted: "
+            "start the job again, with --checkpoint_dir_for_init and its last checkpoint where it "
+            "has one."
         )
 
 

@@ -1,4 +1,4 @@
-"""One thread that decides: events in an inbox, and scripts that wait.
+"""The loop of one thread that decides: events in an inbox, and scripts that wait.
 
 All state of the master belongs to this thread. Other threads post functions and get futures. A
 *script* is a generator that runs on the loop's thread and yields what it waits for: a Future (it is
@@ -29,7 +29,10 @@ _BATCH = 256  # events between two looks at the scripts
 
 
 class Loop:
-    """See the module. `clock` decides what time it is; the inbox wakes the thread."""
+    """A loop of events and scripts, which one thread runs.
+
+    `clock` decides what time it is; the inbox wakes the thread.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -57,8 +60,8 @@ class Loop:
     def background(self, work: Callable[[], Result]) -> Future[Result]:
         """Run blocking work elsewhere; the loop wakes when it is done.
 
-        It begins when `settle` has returned: it tells others of decisions, which are on disk then. In a
-        daemon thread: a call to a server that is gone must not keep the process from ending.
+        It begins when `settle` has returned: it tells others of decisions, which are on disk then.
+        In a daemon thread: a call to a server that is gone must not keep the process from ending.
         """
         future: Future[Result] = Future()
 
@@ -130,7 +133,10 @@ class Loop:
             return
 
     def _advance(self) -> bool:
-        """Resume one script whose wait is over (it may undo another's); whether there was one."""
+        """Resume one script whose wait is over (it may undo another's).
+
+        Returns whether there was one.
+        """
         for number, (script, wait) in enumerate(self._scripts):
             if isinstance(wait, Future):
                 if wait.done():
@@ -156,4 +162,4 @@ class Loop:
 
 
 def _nothing() -> None:
-    """Only wakes the loop."""
+    """Do nothing but wake the loop."""

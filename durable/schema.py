@@ -1,12 +1,14 @@
-"""A schema of what is kept on disk: dataclasses as JSON values, and back, by the types that they declare.
+"""A schema of what is kept on disk: dataclasses as JSON values and back, by their declared types.
 
-`dump(kind, value)` gives JSON values and `load(kind, values)` gives the value again, where `kind` is a
-dataclass, an enum, a container of such, or a plain type. On disk stand the names of the declared
-fields, and nothing of how the code stores them. A field whose value is its default is left out, and so
-is one that does not count for equality: it is for the eye. `dump_all` leaves nothing out.
+`dump(kind, value)` gives JSON values and `load(kind, values)` gives the value again, where `kind`
+is a dataclass, an enum, a container of such, or a plain type. On disk stand the names of the
+declared fields, and nothing of how the code stores them. A field whose value is its default is left
+out, and so is one that does not count for equality: it is for the eye. `dump_all` leaves nothing
+out.
 
-`load` takes nothing on trust: a field that is missing, one that is not known, and a value of another
-type raise a ValueError that names them. A mapping is a list of pairs, so data are never names.
+`load` takes nothing on trust: a field that is missing, one that is not known, and a value of
+another type raise a ValueError that names them. A mapping is a list of pairs, so data are never
+names.
 """
 
 from __future__ import annotations
@@ -72,7 +74,10 @@ def load_all(kind: type[Value], values: Json) -> Value:
 
 @dataclasses.dataclass(frozen=True)
 class _Codec:
-    """How values of one type are written and read. `dump` None: as they are, which costs nothing."""
+    """The way in which values of one type are written and read.
+
+    `dump` None: as they are, which costs nothing.
+    """
 
     dump: _Convert | None
     load: _Convert

@@ -1,9 +1,9 @@
-"""What starts the master, and starts it again when something kills it.
+"""The supervisor: it starts the master, and starts it again when something kills it.
 
-The supervisor knows nothing of the job: it holds the job's lock, hands signals on and waits. A master
-that ends with an exit code has decided so, and the code is passed on. One that is killed by a signal
-that nobody asked for is started again at once; it finds its journal and goes on. A supervisor that
-is killed itself takes nothing with it: the master has the lock too.
+The supervisor knows nothing of the job: it holds the job's lock, hands signals on and waits. A
+master that ends with an exit code has decided so, and the code is passed on. One that is killed by
+a signal that nobody asked for is started again at once; it finds its journal and goes on. A
+supervisor that is killed itself takes nothing with it: the master has the lock too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def supervise(
     *,
     ends_with_pod: bool = False,
 ) -> int:
-    """The job from its start to its end; its exit code. `command` runs a master; a test gives another.
+    """Run the job from its start to its end; returns its exit code.
+
+    `command` runs a master; a test gives another.
 
     `ends_with_pod`: who sends a signal wants this pod to end, not the job.
     """
@@ -97,13 +99,16 @@ class _Supervisor:
             self._child.send_signal(self._asked or known or 0)
         return self._child
 
-    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+    def _hand_on(self, number: int, _frame: FrameType | None) -> None:
         self._asked = number
         if self._child is not None:
             self._child.send_signal(number)
 
     def _identity(self) -> dict[str, str]:
-        """Return the variables that the environment lacks, out of the job's folder, to start one by hand."""
+        """Return the variables that the environment lacks, out of the job's folder.
+
+        So that a master can be started by hand.
+        """
         if os.environ.get("EDL_TOKEN"):
             return {}
         from ..common.identity import Identity
@@ -122,8 +127,8 @@ class _Supervisor:
     def _giving_up(self, after: str) -> str:
         return (
             f"edl: error: the master {after}, {_MOST_DEATHS} times in a row within "
-            f"{_SHORT_LIFE_S:.0f} s of its start: not started again. Workers and servers wait for it "
-            "for --master_timeout_s yet; when the cause is gone, go on with "
+            f"{_SHORT_LIFE_S:.0f} s of its start: not started again. Workers and servers wait for "
+            "it for --master_timeout_s yet; when the cause is gone, go on with "
             f"`edl train --resume {self._job_dir}`"
         )
 

@@ -1,8 +1,8 @@
 """`python -m edl.master --job-dir DIR`: the master of one job, from DIR/settings.json to its end.
 
-What runs is a supervisor (supervisor.py), which imports next to nothing; it starts the master itself
-(`--serve`, serve.py) as a process of its own, and again when that is killed. Exit codes: 0 done,
-1 failed, 2 usage, 3 finished with quarantined data, 130 interrupted.
+What runs is a supervisor (supervisor.py), which imports next to nothing; it starts the master
+itself (`--serve`, serve.py) as a process of its own, and again when that is killed. Exit codes: 0
+done, 1 failed, 2 usage, 3 finished with quarantined data, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a question of another thread gets its answer from the loop's: at once, or when there is one.
+"""The answers of the loop's thread to questions of others: at once, or when there is one.
 
 Whoever must wait is parked (parking.py) until what it waits for may have come, or its time is up.
 """
@@ -21,7 +21,10 @@ TASK, SERVERS, ROUND = "task", "servers", "round"
 
 
 class Asking:
-    """See the module. `ask`, `ask_and_wait` and `post` may be called from any thread."""
+    """The questions that wait for the loop's thread.
+
+    `ask`, `ask_and_wait` and `post` may be called from any thread.
+    """
 
     def __init__(self, core: Core, group: Group) -> None:
         self._core = core
@@ -66,7 +69,8 @@ class Asking:
 
     def post(self, event: Callable[[], None], future: Future[Answer]) -> Future[Answer]:
         """Have the loop's thread call this, which answers in its time."""
-        future.set_running_or_notify_cancel()  # whoever asked may go away; it is answered all the same
+        # Whoever asked may go away; it is answered all the same.
+        future.set_running_or_notify_cancel()
         if not self._core.loop.post(event):
             future.set_exception(Unreachable("the job is over"))
         return future
@@ -98,7 +102,7 @@ class Asking:
 
     @property
     def next_deadline(self) -> float | None:
-        """When the time of somebody who waits is up."""
+        """The time at which somebody has waited for long enough; None where nobody waits."""
         return self._parking.next_deadline()
 
     def take_parked(self) -> list[Parked]:

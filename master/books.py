@@ -1,4 +1,7 @@
-"""The books in a checkpoint: what it says of the queue, and the queue that goes on with it. Pure."""
+"""The books in a checkpoint: what it says of the queue, and the queue that goes on with it.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from .plan import Kind, Plan
+from .queue_view import QueueView
 from .task import UNPLANNED_IDS, IllegalTransition, Quarantine, State, Task, planned
 from .task_queue import TaskQueue
 
 
-def books_of(queue: TaskQueue, applied: Mapping[int, int] | None = None) -> dict[str, Any]:
+def books_of(queue: QueueView, applied: Mapping[int, int] | None = None) -> dict[str, Any]:
     """Return the plan's state as JSON values, at a cut of all shards.
 
     `applied` is the cut's position of each task that the shards' ledgers hold, and it alone
@@ -57,8 +61,10 @@ def books_of(queue: TaskQueue, applied: Mapping[int, int] | None = None) -> dict
 
 
 def queue_of(plan: Plan, books: Mapping[str, Any], *, tolerance: int = 3) -> TaskQueue:
-    """Return a queue that goes on where `books` ended; each open task that was touched is to be
-    fenced first. Raises ValueError where the books name what is not of the plan.
+    """Return a queue that goes on where `books` ended.
+
+    Each open task that was touched is to be fenced first. Raises ValueError where the books name
+    what is not of the plan.
     """
     if books["plan"] != plan.fingerprint() or books["first_id"] != plan.first_id:
         raise IllegalTransition("the books are those of another plan")

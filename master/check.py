@@ -1,9 +1,11 @@
-"""`python -m edl.master.check SETTINGS INTO JOB OWNER`: the check of a definition, apart from the master.
+"""The check of a definition, apart from the master.
 
-In a pod whose master has a token, the user's code runs in a container before the master's, which has
-none. That one runs this: `edl.worker --describe` as a process of its own, and how it ended as one file
-in INTO, which `read` reads on the master's side. All that lies there may be anything: the user's code
-could write it too.
+It is run by `python -m edl.master.check SETTINGS INTO JOB OWNER`.
+
+In a pod whose master has a token, the user's code runs in a container before the master's, which
+has none. That one runs this: `edl.worker --describe` as a process of its own, and how it ended as
+one file in INTO, which `read` reads on the master's side. All that lies there may be anything: the
+user's code could write it too.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _WORDS = 4000  # characters of what it said that a message keeps
 
 
 class CheckFailed(EdlError):
-    """The check has said why, and ended with this code."""
+    """The error of a check that has said why, and ended with this code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -39,14 +41,17 @@ class CheckFailed(EdlError):
 
 
 def main(arguments: list[str]) -> int:
-    """137 where the check was killed, as by the kernel for want of memory; 0 where anything is told."""
+    """Run the check; returns 0 where anything is told.
+
+    137 where it was killed, as by the kernel for want of memory.
+    """
     end_at_sigterm()
     told, into, job_dir, owner = arguments
     if _is_begun(Path(job_dir), owner):
         return 0  # the master reads the journal
     shutil.copy(Path(told) / "settings.json", Path(into) / "settings.json")
     command = [sys.executable, "-m", "edl.worker", "--describe", "--job-dir", into]
-    # The job's own folder is the master's to write: an index of the data made here is not the job's.
+    # The job's own folder is the master's to write: an index made here is not the job's.
     environment = {**os.environ, "EDL_JOB_DIR": into}
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -80,8 +85,10 @@ def _is_begun(job_dir: Path, owner: str) -> bool:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return what definition and data are. Raises CheckFailed, JobError, and UsageError where the images
-    differ."""
+    """Return what definition and data are.
+
+    Raises CheckFailed, JobError, and UsageError where the images differ.
+    """
     found = _result(folder / RESULT)
     if found.get("version") != __version__:
         raise UsageError(
@@ -97,8 +104,8 @@ def read(folder: Path) -> dict[str, Any]:
     described = found.get("described")
     if not isinstance(described, dict):
         raise JobError(
-            "the check of the definition ended before it was over, without an error: the definition "
-            f"ends its process (sys.exit, os._exit){_last(said)}"
+            "the check of the definition ended before it was over, without an error: the "
+            f"definition ends its process (sys.exit, os._exit){_last(said)}"
         )
     return described
 
@@ -109,7 +116,10 @@ def _last(said: str) -> str:
 
 
 def _result(path: Path) -> dict[str, Any]:
-    """Return its file, if it is one: a link might lead to what only the master may read."""
+    """Return the content of the result's file, if it is one.
+
+    A link might lead to what only the master may read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
@@ -119,7 +129,8 @@ def _result(path: Path) -> dict[str, Any]:
             return dict(json.loads(file.read(_LONGEST)))
     except (OSError, TypeError, ValueError) as error:
         raise JobError(
-            f"the check of the definition has left nothing that can be read ({type(error).__name__})"
+            "the check of the definition has left nothing that can be read "
+            f"({type(error).__name__})"
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""What a job keeps on disk: its checkpoints, and beside them the best by a metric.
+"""The states that a job keeps on disk: its checkpoints, and beside them the best by a metric.
 
-    <checkpoint_dir, or the job's folder>/checkpoints/version-...         the newest, --keep_checkpoint_max
-    <...>/best/version-...                                                one, of --keep_best
+    <checkpoint_dir, or the job's folder>/checkpoints/version-...  the newest, --keep_checkpoint_max
+    <...>/best/version-...                                         one, of --keep_best
 
 Scripts, as those of course.py. The best is written of the very cut that was evaluated.
 """
@@ -27,7 +27,7 @@ BEST = "best"
 
 
 class Checkpoints:
-    """See the module."""
+    """The writer of a job's checkpoints."""
 
     def __init__(self, core: Core, group: Group, judges: Judges) -> None:
         self._core, self._group, self._judges = core, group, judges
@@ -42,11 +42,14 @@ class Checkpoints:
 
     @property
     def keeps_last(self) -> bool:
-        """A job that finishes leaves its last state."""
+        """Tell whether a job that finishes leaves its last state."""
         return self._settings.keep_last and self._settings.keeps_checkpoints
 
     def promise(self) -> str:
-        """Return what a user must know when a training job starts: that nothing, or not all, is kept."""
+        """Return what a user must know when a training job starts.
+
+        That is: that nothing, or not all, is kept.
+        """
         settings = self._settings
         if settings.command != "train" or self.keeps_last:
             return ""
@@ -64,7 +67,10 @@ class Checkpoints:
     # -- the newest
 
     def write(self, last: bool = False) -> Script[None]:
-        """last: the one that nothing follows; the others may fail, and training goes on."""
+        """Write a checkpoint.
+
+        last: the one that nothing follows; the others may fail, and training goes on.
+        """
         yield lambda: not self._busy
         self._busy = True
         try:
@@ -97,7 +103,7 @@ class Checkpoints:
             self._loop.background(lambda: self._group.cuts.unpin(cut.name))
 
     def keep(self, left: Cut) -> Script[None]:
-        """A checkpoint of what is in the folder `left.name` already."""
+        """Make a checkpoint of what is in the folder `left.name` already."""
         books = books_of(self._core.queue, left.applied)
         try:
             self._saved((yield self._loop.background(lambda: self._keep(left, books))))
@@ -161,7 +167,8 @@ class Checkpoints:
                 if version != self._group.version or isinstance(error, Unreachable):
                     return False
                 self.unkept = (
-                    f"the best checkpoint ({judge.metric} {value:.6g}, version {evaluation.version}) "
+                    f"the best checkpoint ({judge.metric} {value:.6g}, version "
+                    f"{evaluation.version}) "
                     f"could not be written: {error}"
                 )
                 self._core.tell(f"{self.unkept}; training goes on")

@@ -1,8 +1,8 @@
-"""How workers, servers' launchers and the command line talk to the master.
+"""The master's client: by it workers, servers' launchers and the command line talk to the master.
 
 Every call is repeated while the master is unreachable (common/line.py); the master's answers are
-idempotent, so repeating changes nothing. A lost reply to `get_task` leases nothing twice: the repeat
-carries the same request id.
+idempotent, so repeating changes nothing. A lost reply to `get_task` leases nothing twice: the
+repeat carries the same request id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _MOST_REPORTS = 64  # of one call
 
 
 class MasterClient(Line):
-    """One caller's line to the master. Safe to share among threads.
+    """A caller's line to the master.
+
+    Safe to share among threads.
 
     `replica` says who calls (None for the command line, which may only look, scale and stop).
     `where` tells the master's address of now; by default the job's folder (EDL_JOB_DIR) does.
@@ -75,8 +77,10 @@ class MasterClient(Line):
         return reply
 
     def get_task(self, wait_s: float = 10.0, most: int = 1) -> pb.GetTaskReply:
-        """Lease a task, or at most so many at once; the master holds the call up to `wait_s` while
-        there is none."""
+        """Lease a task, or at most so many at once.
+
+        The master holds the call up to `wait_s` while there is none.
+        """
         request_id = f"{self.replica.incarnation if self.replica else ''}/{next(self._numbers)}"
         request = pb.GetTaskRequest(
             replica=self.replica, request_id=request_id, wait_s=wait_s, most=most
@@ -93,7 +97,9 @@ class MasterClient(Line):
         result: bytes = b"",
         slot_map_version: int = 0,
     ) -> bool:
-        """The lease is done: all its spans are acknowledged by all shards. False: fenced.
+        """Report that the lease is done: all its spans are acknowledged by all shards.
+
+        False: fenced.
 
         `slot_map_version`: of the servers that acknowledged the last one.
         """
@@ -109,15 +115,17 @@ class MasterClient(Line):
         )
 
     def report_later(
-        self, report: pb.ReportTaskRequest, told: Callable[[bool], object] = lambda accepted: None
+        self, report: pb.ReportTaskRequest, told: Callable[[bool], object] = lambda _: None
     ) -> None:
-        """Send a report with the next `get_task`, heartbeat or `send_reports`; `told` whether it was
-        accepted. What is not sent when this process is killed is found by the fence of its task.
+        """Send a report with the next `get_task`, heartbeat or `send_reports`.
+
+        `told` whether it was accepted. What is not sent when this process is killed is found by the
+        fence of its task.
         """
         self._later.append((report, told))
 
     def send_reports(self, state: str = "") -> None:
-        """Send those that were left for later."""
+        """Send the reports that were left for later."""
         while self._later:
             self.heartbeat(state=state)
 
@@ -131,7 +139,7 @@ class MasterClient(Line):
         request.reports.extend(report for report, _ in taken)
         try:
             reply = self._call(method, request, wait_s, **options)
-        except BaseException:
+        except BaseException:  # whatever has ended the call, the reports go with the next one
             self._later.extendleft(reversed(taken))
             raise
         for (_, told), accepted in zip(taken, reply.accepted, strict=False):  # fenced: none
@@ -139,7 +147,7 @@ class MasterClient(Line):
         return reply
 
     def report_failed(self, task: int, attempt: int, failure: pb.Failure, *, records: int) -> bool:
-        """The content of a span failed. False: fenced."""
+        """Report that the content of a span failed. False: fenced."""
         return self.report_task(
             pb.ReportTaskRequest(task=task, attempt=attempt, failed=failure, records=records)
         )
@@ -179,7 +187,7 @@ class MasterClient(Line):
     def heartbeat_with(
         self, request: pb.HeartbeatRequest, patience_s: float | None = None
     ) -> pb.HeartbeatReply:
-        """A heartbeat made by the caller; `replica` is filled in."""
+        """Send a heartbeat made by the caller; `replica` is filled in."""
         assert self.replica is not None, "only a replica has a heart"
         request.replica.CopyFrom(self.replica)
         reply: pb.HeartbeatReply = self._call_with_reports(
@@ -198,7 +206,10 @@ class MasterClient(Line):
         wait_s: float = 10.0,
         patience_s: float | None = None,
     ) -> pb.GetServersReply:
-        """Addresses of the servers; `slot_map_version` 0 while not all of them are there."""
+        """Return the addresses of the servers.
+
+        `slot_map_version` is 0 while not all of them are there.
+        """
         request = pb.GetServersRequest(known_slot_map_version=known_slot_map_version, wait_s=wait_s)
         reply: pb.GetServersReply = self._call("GetServers", request, wait_s, patience_s=patience_s)
         return reply
@@ -206,7 +217,7 @@ class MasterClient(Line):
     # -- members of an all-reduce group
 
     def get_task_of_round(self, round_: int, number: int, wait_s: float = 10.0) -> pb.GetTaskReply:
-        """The task of this number of the round, or one for this member alone."""
+        """Lease the task of this number of the round, or one for this member alone."""
         request_id = f"{self.replica.incarnation if self.replica else ''}/{next(self._numbers)}"
         request = pb.GetTaskRequest(
             replica=self.replica, request_id=request_id, wait_s=wait_s, round=round_, number=number
@@ -242,7 +253,10 @@ class MasterClient(Line):
     # -- command line
 
     def status(self, known_revision: int = 0, wait_s: float = 0.0) -> tuple[int, dict[str, Any]]:
-        """Revision and status of the job; held up to `wait_s` until newer than `known_revision`."""
+        """Return revision and status of the job.
+
+        The call is held up to `wait_s` until there is a revision newer than `known_revision`.
+        """
         request = pb.StatusRequest(known_revision=known_revision, wait_s=wait_s)
         reply = self._call("Status", request, wait_s)
         return reply.revision, json.loads(reply.status_json)

@@ -1,7 +1,8 @@
-"""What the parts of a master share: the books, the loop, and how to decide, to remember and to tell.
+"""The core that a master's parts share: the books, the loop, how to decide, remember and tell.
 
-Decisions about tasks are journaled (`do`), those of a batch of events together (`commit`); all else that a
-successor must know is small and is journaled as a whole (`save`). Both before anybody is told.
+Decisions about tasks are journaled (`decide`), those of a batch of events together (`commit`); all
+else that a successor must know is small and is journaled as a whole (`save`). Both before anybody
+is told.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import logging
 import shlex
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,9 +22,10 @@ from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Loop, Script
-from .decisions import Durable, Lease, LeaseSome, written
+from .decisions import Durable, Lease, LeaseSome, Prove, written
 from .evaluation import Evaluations
 from .membership import Membership
+from .queue_view import QueueView
 from .replicas import Replicas
 from .status import Status
 from .task import Task
@@ -39,7 +41,7 @@ TELL_S = 10.0  # how often the user is told what a script waits for
 
 
 class Core:
-    """See the module. `memory` says what a successor must know that is not the queue's."""
+    """The core of a master. `memory` says what a successor must know that is not the queue's."""
 
     def __init__(
         self,
@@ -53,7 +55,8 @@ class Core:
     ) -> None:
         self.settings = settings
         self.job_dir = job_dir
-        self.queue = queue
+        self.queue: QueueView = queue  # it changes by what follows here, and by nothing else
+        self._queue = queue
         self.journal = journal
         self.clock = clock
         self.loop = Loop(clock)
@@ -75,20 +78,32 @@ class Core:
 
     def decide(self, decision: Decision[Answer]) -> Answer:
         """Make a decision about tasks, which nobody is told of before it is on disk (`commit`)."""
-        answer = self.queue.decide(decision)
-        self.note(decision)
+        answer = self._queue.decide(decision)
+        self.journal.append(*written(decision))
         return answer
 
-    def note(self, decision: Decision[Any]) -> None:
-        """Have a decision journaled that the queue has made already."""
-        self.journal.append(*written(decision))
+    def hear_progress(self, lessee: str, progress: Iterable[tuple[int, int, int]]) -> None:
+        """Note how far a worker, or a round, says that it is in its leases.
+
+        `progress`: (task, attempt, position).
+
+        That some record of a kind of task was used is a decision, and is journaled.
+        """
+        proven = set(self.queue.proven)
+        for task, attempt, position in progress:
+            self._queue.progress(lessee, task, attempt, position)
+        for kind in self.queue.proven - proven:
+            self.journal.append(*written(Prove(kind)))
 
     def lease(self, terms: Lease | LeaseSome) -> list[Task]:
-        """The tasks that a request gets, if any: to ask in vain is no decision, and is not journaled."""
-        found = self.queue.decide(terms)
+        """Return the tasks that a request gets, if any.
+
+        To ask in vain is no decision, and is not journaled.
+        """
+        found = self._queue.decide(terms)
         tasks = found if isinstance(found, list) else [found] if found is not None else []
         if tasks:
-            self.note(terms)
+            self.journal.append(*written(terms))
         return tasks
 
     def retire(self, durable: Sequence[int]) -> None:
@@ -100,11 +115,14 @@ class Core:
             self.decide(Durable(gone))
 
     def answer(self, future: Future[Answer], reply: Answer) -> None:
-        """Give it, once what it may tell of is on disk."""
+        """Give the answer, once what it may tell of is on disk."""
         self._answers.append((future, reply))
 
     def commit(self) -> None:
-        """Write the decisions of a batch of events, then give its answers. Raises JobError, Fenced."""
+        """Write the decisions of a batch of events, then give its answers.
+
+        Raises JobError, Fenced.
+        """
         answers, self._answers = self._answers, []
         try:
             if self.journal.waiting or self._unsaved:
@@ -124,7 +142,7 @@ class Core:
             future.set_result(reply)
 
     def save_soon(self) -> None:
-        """Have what a successor must know journaled with the decisions of this batch of events."""
+        """Have the memory journaled with the decisions of this batch of events."""
         self._unsaved = True
         self.saves += 1
 
@@ -144,12 +162,15 @@ class Core:
             self._saved = text
 
     def tell(self, text: str) -> None:
-        """To the log, and to whoever looks at the status."""
+        """Tell the log, and whoever looks at the status."""
         self.status.tell(self.clock.now(), text)
         log.info("%s", text)
 
     def insist(self, call: Callable[[], Answer]) -> Script[Answer]:
-        """The result of a call to the servers, asked again until they answer; says so now and then."""
+        """Return the result of a call to the servers, asked again until they answer.
+
+        Says so now and then.
+        """
         told = self.clock.now()
         while True:
             try:
@@ -162,7 +183,10 @@ class Core:
             yield from self.loop.sleep(RETRY_S)
 
     def until(self, over: Callable[[], bool], what: Callable[[], str]) -> Script[None]:
-        """Wait until it is over; says every now and then `what` is waited for ("": nothing to say)."""
+        """Wait until it is over.
+
+        Says every now and then `what` is waited for ("": nothing to say).
+        """
         while not over():
             until = self.clock.now() + TELL_S
             self.loop.wake_at(until)
@@ -174,11 +198,11 @@ class Core:
 
     @property
     def ended(self) -> bool:
-        """The job's end is decided; its processes may still run."""
+        """Tell whether the job's end is decided; its processes may still run."""
         return self.status.exit_code is not None
 
     def end(self, state: str, code: int, message: str, resume: str | None = None) -> None:
-        """Decide it. `resume`: what goes on, of a job that has failed."""
+        """Decide the end of the job. `resume`: what goes on, of a job that has failed."""
         self.status.end(state, code, message, resume)
         self.tell(message)
         log.info("job -> %s exit_code=%d message=%r", state, code, message)
@@ -191,7 +215,10 @@ class Core:
 
     @property
     def resume(self) -> str | None:
-        """The folder that a training job goes on from if it fails now: where its journal has work in it."""
+        """The folder that a training job goes on from if it fails now.
+
+        None where its journal has no work in it.
+        """
         there = self.settings.command == "train" and self.queue.records_done
         return str(self.job_dir.absolute()) if there else None
 
@@ -205,10 +232,13 @@ class Core:
 
 
 def as_told(error: EdlError) -> EdlError:
-    """To whoever asked: another master will answer, where there is one."""
+    """Return the error for whoever asked: another master will answer, where there is one."""
     return Unreachable(str(error)) if isinstance(error, Fenced) else error
 
 
 def go_on_with(resume: str | None) -> str:
-    """`resume`: what `edl train --resume` takes, if there is anything to go on from."""
+    """Return what to do after a failure.
+
+    `resume`: what `edl train --resume` takes, if there is anything to go on from.
+    """
     return f"go on with: edl train --resume {shlex.quote(resume)}" if resume else "start it again"

@@ -30,7 +30,10 @@ _EVALUATION_END = "-end"  # of the group of an evaluation's last task
 
 @dataclass(frozen=True)
 class CourseMemory:
-    """The part of the journal that a course has. `due`: the epochs of evaluations that are under way."""
+    """The part of the journal that a course has.
+
+    `due`: the epochs of evaluations that are under way.
+    """
 
     epochs_ended: int
     due: list[int]
@@ -39,7 +42,10 @@ class CourseMemory:
 
 
 class Course:
-    """See the module. `validation`: the pieces of evaluations while training."""
+    """The course of a job from its start to the end of training.
+
+    `validation`: the pieces of evaluations while training.
+    """
 
     def __init__(
         self,
@@ -59,7 +65,7 @@ class Course:
 
     @property
     def evaluating(self) -> bool:
-        """An evaluation while training is under way."""
+        """Tell whether an evaluation while training is under way."""
         return bool(self._due)
 
     def memory(self) -> CourseMemory:
@@ -84,7 +90,7 @@ class Course:
                 del running[name]
 
     def run(self) -> Script[None]:
-        """From the first epoch, or the one where the master before ended, to the end of the job."""
+        """Run the job, from the first epoch or the one where the master before ended."""
         yield lambda: self._group.connected
         if self._settings.command == "train":
             yield from self._train()
@@ -153,7 +159,9 @@ class Course:
             # What it saw may have been a server that lacked something yet: once more.
 
     def _epochs_done(self, epochs: int, step: bool) -> Script[int]:
-        """Wait until so many epochs are done, and return the version of the group that says so.
+        """Wait until so many epochs are done.
+
+        Returns the version of the group that says so.
 
         step: they have made a step of all of it.
         """
@@ -188,7 +196,7 @@ class Course:
         yield from self._evaluate(epoch, *(yield from self._group.cuts.now()))
 
     def _evaluate_plan(self) -> Script[None]:
-        """The whole of an evaluation job."""
+        """Run the whole of an evaluation job."""
         if self._core.evaluations.finished:
             return
         evaluation = next(iter(self._core.evaluations.running.values()), None)
@@ -201,7 +209,7 @@ class Course:
         yield from self._evaluation(evaluation, self._group.version)
 
     def _evaluate(self, epoch: int, cut: Cut, books: dict[str, Any] | None) -> Script[None]:
-        """An evaluation of the cut; anew, on another one, where a server that holds it was replaced."""
+        """Evaluate the cut; anew, on another one, where a server that holds it was replaced."""
         while True:
             version = self._group.version
             evaluation = self._core.evaluations.begin(cut.version, epoch, cut.name)
@@ -229,7 +237,9 @@ class Course:
         cut: Cut | None = None,
         books: dict[str, Any] | None = None,
     ) -> Script[bool]:
-        """Have its tasks done to their end. False: it is given up, with the servers of `version` gone.
+        """Have the tasks of an evaluation done to their end.
+
+        False: it is given up, with the servers of `version` gone.
 
         `cut`, `books`: of an evaluation while training, the state that it reads.
         """
@@ -285,7 +295,10 @@ class Course:
         return bool(evaluation.cut) and version != self._group.version
 
     def settle(self) -> None:
-        """After each batch of events: nobody waits at the end of an epoch, where epochs overlap."""
+        """Open the next epoch where epochs overlap and nothing is left to lease.
+
+        After each batch of events, so that nobody waits at the end of an epoch.
+        """
         queue = self._queue
         if (
             queue.plan.overlap_epochs
@@ -311,8 +324,8 @@ class Course:
             core.end(
                 "done",
                 EXIT_QUARANTINED,
-                f"finished, but {skipped} record{'s were' if skipped > 1 else ' was'} quarantined (the "
-                f"budget, --skip_records, is {self._settings.skip_records}): see quarantined",
+                f"finished, but {skipped} record{'s were' if skipped > 1 else ' was'} quarantined "
+                f"(the budget, --skip_records, is {self._settings.skip_records}): see quarantined",
             )
         else:
             core.end("done", EXIT_DONE, early or "done")

@@ -1,8 +1,8 @@
 """The decisions of the books: what the journal keeps, one by one.
 
-A decision is a frozen record of what was decided and of nothing else: made again in the same order on
-the same state, by `TaskQueue.decide`, the same decisions give the same queue. Its class's name and its
-fields are what stands in the journal, so that they are part of its format (journal_format.py): who
+A decision is a frozen record of what was decided and of nothing else: made again in the same order
+on the same state, by `TaskQueue.decide`, the same decisions give the same queue. Its class's name
+and its fields are what stands in the journal, so that they are part of its format (state.py): who
 renames one, or adds a field, writes another format and reads this one on.
 """
 
@@ -19,7 +19,10 @@ from .task_queue import Decision, TaskQueue
 
 @dataclass(frozen=True, slots=True)
 class OpenEpoch:
-    """The tasks of the next epoch may be leased. `group`: what they are together."""
+    """The decision that the tasks of the next epoch may be leased.
+
+    `group`: what they are together.
+    """
 
     group: str = ""
 
@@ -29,7 +32,7 @@ class OpenEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Tasks outside of the plan are made."""
+    """The decision that tasks outside of the plan are made."""
 
     kind: Kind
     pieces: list[Piece]
@@ -51,7 +54,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """No more of the plan is begun."""
+    """The decision that no more of the plan is begun."""
 
     def apply(self, queue: TaskQueue) -> None:
         queue.close()
@@ -59,7 +62,10 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A worker, or a round, gets the next task. `planned`: of the plan; or not; None: any."""
+    """The decision that a worker, or a round, gets the next task.
+
+    `planned`: of the plan; or not; None: any.
+    """
 
     worker: str
     request: str
@@ -71,7 +77,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseSome:
-    """A worker gets the next tasks, at most so many."""
+    """The decision that a worker gets the next tasks, at most so many."""
 
     worker: str
     request: str
@@ -83,7 +89,7 @@ class LeaseSome:
 
 @dataclass(frozen=True, slots=True)
 class Prove:
-    """Some record of such a task was used: the definition works."""
+    """The decision that the definition works: some record of such a task was used."""
 
     kind: Kind
 
@@ -93,7 +99,10 @@ class Prove:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A lease is done. `doubtful`: by servers of which one has been replaced since."""
+    """The decision that a lease is done.
+
+    `doubtful`: by servers of which one has been replaced since.
+    """
 
     worker: str
     task: int
@@ -107,7 +116,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class HandBack:
-    """A worker gives a lease back."""
+    """The decision that a worker gives a lease back."""
 
     worker: str
     task: int
@@ -119,7 +128,7 @@ class HandBack:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The content of a span failed."""
+    """The decision that the content of a span failed."""
 
     worker: str
     task: int
@@ -132,7 +141,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """A worker begins with this span of a careful lease, its own or that of the round `lessee`."""
+    """The decision that a worker begins with this span of a careful lease.
+
+    The lease is its own or that of the round `lessee`.
+    """
 
     worker: str
     task: int
@@ -147,7 +159,7 @@ class Tries:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The process of a worker has ended, and nobody had asked for that."""
+    """The decision that the process of a worker has ended, and nobody had asked for that."""
 
     worker: str
     how: str
@@ -160,7 +172,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker, or a round, is gone, and its leases with it."""
+    """The decision that a worker, or a round, is gone, and its leases with it."""
 
     worker: str
 
@@ -170,7 +182,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Every shard refuses older attempts at a task; `applied`: where each stands."""
+    """The decision that every shard refuses older attempts at a task.
+
+    `applied`: where each stands.
+    """
 
     task: int
     attempt: int
@@ -182,7 +197,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Forgive:
-    """A job that had failed goes on: what counted against its tasks is forgotten."""
+    """The decision that a failed job goes on: what counted against its tasks is forgotten."""
 
     def apply(self, queue: TaskQueue) -> None:
         queue.forgive()
@@ -190,7 +205,7 @@ class Forgive:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A shard was replaced by one that stands at these positions, by task."""
+    """The decision that a shard was replaced by one that stands at these positions, by task."""
 
     applied: dict[int, int]
 
@@ -200,7 +215,10 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Shards do not stand where a task should; `position`: the least of theirs."""
+    """The decision that shards do not stand where a task should.
+
+    `position`: the least of theirs.
+    """
 
     task: int
     position: int
@@ -211,7 +229,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The tasks of a group are forgotten."""
+    """The decision that the tasks of a group are forgotten."""
 
     group: str
 
@@ -221,7 +239,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """These tasks, which are done, need not be remembered any more."""
+    """The decision that these tasks, which are done, need not be remembered any more."""
 
     tasks: list[int]
 

@@ -1,6 +1,7 @@
-"""The check of the definition and the count of the data, which a worker makes in a process of its own.
+"""The check of the definition and the count of the data, which a worker makes in its own process.
 
-So no user code ever runs in the master, and a definition that hangs is told from data that are large.
+So no user code ever runs in the master, and a definition that hangs is told from data that are
+large.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _DESCRIBE_S = 3600.0  # counting the records of very large text files takes minu
 def describe(
     settings: JobSettings, job_dir: Path, nursery: Nursery
 ) -> tuple[dict[str, Any] | None, int]:
-    """Return what the worker says of definition and data; or None and the exit code: it has said why."""
+    """Return what the worker says of definition and data, or None and the exit code."""
     log, result = job_dir / "logs" / "describe.log", job_dir / "describe.json"
     result.unlink(missing_ok=True)
     nursery.await_ready(_IMPORT_S, _SAY_S, lambda what, s: _tell_start(job_dir, what, s))
@@ -56,8 +57,8 @@ def describe(
                 end(STACK_SIGNAL)
                 time.sleep(_STACK_S)
                 raise JobError(
-                    f"{phase.what} has taken {phase.limit_s:g} s, so it hangs (--hang_s): {log} has "
-                    "its stack"
+                    f"{phase.what} has taken {phase.limit_s:g} s, so it hangs (--hang_s): {log} "
+                    "has its stack"
                 )
     except KeyboardInterrupt:
         code = -signal.SIGINT
@@ -95,7 +96,7 @@ class _Phase:
         self.what = "the check of the definition"
 
     def ended(self, child: ForkedReplica) -> int | None:
-        """Return its exit code, or None after a while."""
+        """Return the exit code of the check, or None after a while."""
         try:
             return child.wait(self._every_s)
         except subprocess.TimeoutExpired:
@@ -112,7 +113,10 @@ class _Phase:
 
     @property
     def is_over(self) -> bool:
-        """The check hangs; where it does not, the user is told that it still goes on."""
+        """Tell whether the check hangs.
+
+        Where it does not, the user is told that it still goes on.
+        """
         seconds = time.monotonic() - self._began
         _tell_start(self._dir, self.what, seconds)
         return 0 < self.limit_s <= seconds

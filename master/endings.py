@@ -1,9 +1,9 @@
-"""When the endings of workers are a span's doing, and when they are chance. Pure.
+"""A test of whether the endings of workers are a span's doing or chance. Pure.
 
 A process that is killed from outside looks the same whether a scheduler wanted its machine or the
 kernel its memory. What tells them apart is where it happens: preemption strikes anywhere, a span
 that ends whoever computes it is always the same one. So endings are counted by the span that the
-worker had begun with and nothing else (task_queue.py, "careful"), and taken as the span's own doing
+worker had begun with and nothing else (failures.py, "careful"), and taken as the span's own doing
 once a storm that strikes there as often as elsewhere would practically never have done that.
 """
 
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 # How often a storm may blame a span that is innocent: once in so many spans that it strikes.
 _CHANCE = 1e-9
-# What no storm is taken to be milder than: so at least 19 endings are needed, however calm all else is.
+# What no storm is taken to be milder than: at least 19 endings are needed, however calm it is.
 _MILDEST = 1 / 3
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a worker's process ended, in words, which held a lease.
+    """The way in which a worker's process ended, in words, which held a lease.
 
-    `certain`: its own doing (an exit code, a crash, a hang), and nobody's from outside. [start, end):
-    the span that it had begun with, -1 where nobody knows. `before`: the task that it had to do before
-    this one, of those that it held.
+    `certain`: its own doing (an exit code, a crash, a hang), and nobody's from outside. [start,
+    end): the span that it had begun with, -1 where nobody knows. `before`: the task that it had to
+    do before this one, of those that it held.
     """
 
     how: str
@@ -37,9 +37,9 @@ class Ending:
 def beyond_chance(endings: int, others: int, survived: int) -> bool:
     """Tell whether so many endings at one place, in a row, are no chance.
 
-    `others`: endings elsewhere that nothing explains; `survived`: leases, or starts, that went well.
-    Their share is how likely a try ends by chance (Laplace's rule, so that it is one half where
-    nothing is known: 30 endings).
+    `others`: endings elsewhere that nothing explains; `survived`: leases, or starts, that went
+    well. Their share is how likely a try ends by chance (Laplace's rule, so that it is one half
+    where nothing is known: 30 endings).
     """
     storm = max(_MILDEST, (others + 1) / (others + survived + 2))
     return endings * math.log(storm) <= math.log(_CHANCE)

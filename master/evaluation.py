@@ -1,9 +1,9 @@
 """The evaluations of a job. Pure.
 
-An evaluation is the validation data, split into EVALUATE tasks that read one cut of the parameters. When the
-last has brought its metric states, one EVALUATE_END task gets them all and answers with the values.
-The queue lets a result pass only from the lease that is current, and a task is done once: so no
-state is counted twice.
+An evaluation is the validation data, split into EVALUATE tasks that read one cut of the parameters.
+When the last has brought its metric states, one EVALUATE_END task gets them all and answers with
+the values. The queue lets a result pass only from the lease that is current, and a task is done
+once: so no state is counted twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..durable.schema import Json
 
 @dataclass
 class Evaluation:
-    """One evaluation of `version`; `tasks` of the data, and the end's when it is due."""
+    """An evaluation of `version`; `tasks` of the data, and the end's when it is due."""
 
     name: str
     version: int
@@ -63,7 +63,10 @@ class Evaluations:
         return self.running[name]
 
     def end(self, name: str, result: bytes) -> Evaluation:
-        """The EVALUATE_END task's result. Raises JobError where it is no JSON object."""
+        """Take the result of an evaluation's EVALUATE_END task.
+
+        Raises JobError where it is no JSON object.
+        """
         evaluation = self.running[name]
         evaluation.metrics = metrics_of(name, result)
         self.finished.append(self.running.pop(name))
@@ -76,7 +79,7 @@ class Evaluations:
 
 
 def metrics_of(name: str, result: bytes) -> dict[str, Any]:
-    """An EVALUATE_END task's result. Raises JobError where it is no JSON object."""
+    """Return the result of an EVALUATE_END task. Raises JobError where it is no JSON object."""
     metrics = json.loads(result or b"{}")
     if not isinstance(metrics, dict):
         raise JobError(f"metrics of {name} are {metrics!r}, not values by name")
@@ -84,7 +87,10 @@ def metrics_of(name: str, result: bytes) -> dict[str, Any]:
 
 
 def pack(states: Iterable[bytes]) -> bytes:
-    """Byte strings as one: uint32 count, then uint64 length and bytes of each (little-endian)."""
+    """Pack byte strings into one.
+
+    That is: uint32 count, then uint64 length and bytes of each (little-endian).
+    """
     parts = list(states)
     packed = [struct.pack("<I", len(parts))]
     for part in parts:

@@ -1,8 +1,8 @@
-"""TensorBoard's event files, written without TensorBoard: what draws them may be installed elsewhere.
+"""A writer of TensorBoard's event files, without TensorBoard: it may be installed elsewhere.
 
 A record is its length (uint64), the masked CRC-32C of that, the bytes, and theirs; the bytes are a
-protobuf message Event: 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 summary, whose
-1 is a value with 1 tag (string) and 2 simple_value (float).
+protobuf message Event: 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 summary,
+whose 1 is a value with 1 tag (string) and 2 simple_value (float).
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def _float(value: float) -> bytes:
 
 
 class EventFile:
-    """A new file of scalars in `folder`. What cannot be written is told once, and the job goes on."""
+    """A new file of scalars in `folder`.
+
+    What cannot be written is told once, and the job goes on.
+    """
 
     def __init__(self, folder: Path) -> None:
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.edl"

@@ -1,8 +1,9 @@
 """A reader of the journals of before formats had a number, the last of which commit e5532ee wrote.
 
-There a decision was the name of a method with its arguments, and a state whatever fields the machines
-had, each value with the name of its type: {"tuple": [...]}, {"Task": {...}}. Here they become the
-decisions and states of now. What it reads never changes, so neither does its own table of names.
+There a decision was the name of a method with its arguments, and a state whatever fields the
+machines had, each value with the name of its type: {"tuple": [...]}, {"Task": {...}}. Here they
+become the decisions and states of now. What it reads never changes, so neither does its own table
+of names.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ def decision(name: str, arguments: dict[str, Json]) -> Decision[Any]:
 
 
 def queue_state(values: dict[str, Json]) -> QueueState:
-    """Return the state of a queue that has these fields. Raises ValueError where they are others."""
+    """Return the state of a queue that has these fields.
+
+    Raises ValueError where they are others.
+    """
     fields = {name.lstrip("_"): _load(value) for name, value in values.items()}
     _must_have(fields, QueueState, "held")
     del fields["held"]  # tells nothing that the tasks do not
@@ -91,7 +95,10 @@ def queue_state(values: dict[str, Json]) -> QueueState:
 
 
 def memory(values: dict[str, Json]) -> Json:
-    """Return what a successor must know, in the format of now. Raises KeyError where it is missing."""
+    """Return what a successor must know, in the format of now.
+
+    Raises KeyError where it is missing.
+    """
     status = {name.lstrip("_"): value for name, value in values["status"].items()}
     replicas = {name.lstrip("_"): _load(value) for name, value in values["replicas"].items()}
     replicas["slots"] = list(replicas["slots"].values())

@@ -1,7 +1,9 @@
-"""What others ask of a master, and what it answers. Public methods may be called from any thread.
+"""The front of a master: what others ask of it, and its answers.
 
-A request becomes an event of the loop, which is answered at once or waits (asking.py). No answer leaves
-before the decisions that it may tell of are on disk (Core.answer).
+Public methods may be called from any thread.
+
+A request becomes an event of the loop, which is answered at once or waits (asking.py). No answer
+leaves before the decisions that it may tell of are on disk (Core.answer).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ..proto import master_pb2 as pb
 from .asking import ROUND, SERVERS, TASK, Asking
 from .core import Core
 from .course import Course
-from .decisions import Done, Failed, HandBack, Prove
+from .decisions import Done, Failed, HandBack
 from .group import Group
 from .lookers import Lookers
 from .losses import Losses
@@ -33,7 +35,7 @@ _BEATS_PER_S = 300  # of all workers together, while that leaves each of them th
 
 
 class Front:
-    """See the module."""
+    """The front of a master: one method for each question."""
 
     def __init__(
         self,
@@ -231,11 +233,8 @@ class Front:
                 self._processes.stop(WORKER, replica.index, 0)
         elif request.HasField("trying"):
             self._losses.begins(request.trying, replica.incarnation, lessee)
-        proven = set(self._core.queue.proven)
-        for told in request.progress:
-            self._core.queue.progress(lessee, told.task, told.attempt, told.position)
-        for kind in self._core.queue.proven - proven:
-            self._core.note(Prove(kind))
+        told = ((each.task, each.attempt, each.position) for each in request.progress)
+        self._core.hear_progress(lessee, told)
         return pb.HeartbeatReply(
             drain=self._processes.must_leave(_ROLES[replica.role], replica.index),
             low_water=self._core.queue.low_water,
@@ -247,7 +246,7 @@ class Front:
 
     @property
     def _interval_s(self) -> float:
-        """Between two heartbeats of a worker: the more there are, the longer."""
+        """The seconds between two heartbeats of a worker: the more there are, the longer."""
         lease_s, workers = self._core.settings.lease_s, self._core.members.count(WORKER)
         return min(max(min(1.0, lease_s / 5), workers / _BEATS_PER_S), lease_s / 3)
 

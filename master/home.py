@@ -6,9 +6,9 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from types import FrameType
+from typing import TYPE_CHECKING, Protocol
 
 from ..common import storage
 from ..common.errors import JobError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Home(Protocol):
-    """The place that tells a master what its user wants, runs its processes, and shows its status."""
+    """The place where a master lives: it tells what its user wants, and runs its processes."""
 
     def serve(self, master: Master) -> None:
         """Hand on, from now on, what the user wants of the job."""
@@ -60,7 +60,7 @@ class LocalHome:
         )
 
     def show(self, status: dict[str, Json]) -> None:
-        """Whoever wants to know asks the master."""
+        """Do nothing: whoever wants to know asks the master."""
 
 
 class PodHome:
@@ -81,7 +81,7 @@ class PodHome:
         )
         end_with_pod(master)
 
-    def start_runtime(self, report: OnReport, address: str) -> Runtime:
+    def start_runtime(self, report: OnReport, _address: str) -> Runtime:
         return self._pod.start_runtime(report)
 
     def show(self, status: dict[str, Json]) -> None:
@@ -89,19 +89,22 @@ class PodHome:
 
 
 def end_with_pod(master: Master) -> None:
-    """A pod that is told to go takes nothing with it: its successor goes on with all that runs."""
+    """Have a pod that is told to go take nothing with it.
 
-    def leave(number: int, _: Any) -> None:
+    Its successor goes on with all that runs.
+    """
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
         threading.Thread(target=master.fence, args=("this pod is told to go",), daemon=True).start()
 
     signal.signal(signal.SIGTERM, leave)
 
 
 def catch_signals(master: Master, job_dir: Path) -> None:
-    """SIGTERM and SIGINT stop the job in order; the second one ends it at once."""
+    """Stop the job in order at SIGTERM or SIGINT; the second one ends it at once."""
     asked = threading.Event()
 
-    def stop(number: int, _: Any) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
         # Not from the handler itself: it may have interrupted the holder of a lock.
         act = end_now if asked.is_set() else lambda: master.front.stop(signal.Signals(number).name)
         asked.set()
@@ -114,6 +117,5 @@ def catch_signals(master: Master, job_dir: Path) -> None:
         storage.write_file(job_dir / "result.json", result.encode())
         os._exit(EXIT_INTERRUPTED)
 
-    handler: Callable[[int, Any], None] = stop
-    signal.signal(signal.SIGTERM, handler)
-    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)

@@ -1,8 +1,8 @@
-"""Which evaluation is the best, and when there has been no better one for too long. Pure.
+"""The judges of evaluations: which is the best, and when none was better for too long. Pure.
 
-Evaluations are counted in their order, each version once: one that is repeated, by a master that was
-started again or a job that goes on with a checkpoint, changes nothing. So what is kept and where a
-job ends depend on the values alone.
+Evaluations are counted in their order, each version once: one that is repeated, by a master that
+was started again or a job that goes on with a checkpoint, changes nothing. So what is kept and
+where a job ends depend on the values alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from ..common.settings import JobSettings
 
 @dataclass
 class Judge:
-    """The judge of one metric; `high`: more is better. `since`: evaluations in a row that were no better."""
+    """The judge of one metric; `high`: more is better.
+
+    `since`: evaluations in a row that were no better.
+    """
 
     metric: str
     high: bool
@@ -36,24 +39,28 @@ class Judge:
         return version > self.counted
 
     def of(self, metrics: Mapping[str, Any]) -> float:
-        """The value that counts. Raises JobError where there is none."""
+        """Return the value that counts. Raises JobError where there is none."""
         value = metrics.get(self.metric)
         if isinstance(value, bool) or not isinstance(value, int | float):
             there = ", ".join(metrics) or "none at all"
             what = "no number" if self.metric in metrics else f"not among the metrics ({there})"
             raise JobError(
-                f"the metric {self.metric!r}, which --keep_best or --early_stopping names, is {what}"
+                f"the metric {self.metric!r}, which --keep_best or --early_stopping names, is "
+                f"{what}"
             )
         return float(value)
 
     def is_better(self, value: float) -> bool:
-        """Strictly: of two that are alike the earlier one is kept. NaN is never better."""
+        """Tell whether the value is strictly better.
+
+        Of two that are alike the earlier one is kept. NaN is never better.
+        """
         if math.isnan(value):
             return False
         return self.value is None or (value > self.value if self.high else value < self.value)
 
     def count(self, value: float, version: int, epoch: int, checkpoint: str = "") -> None:
-        """An evaluation has ended."""
+        """Count an evaluation that has ended."""
         if not self.is_new(version):
             return
         self.counted = version
@@ -68,19 +75,22 @@ class Judge:
 
     @property
     def verdict(self) -> str:
-        """Why the job ends."""
+        """The reason why the job ends, in words."""
         times = f"{self.since} evaluation{'s' if self.since > 1 else ''}"
         if self.value is None:
             return f"stopped early: {self.metric} has had no value for {times}"
         return (
-            f"stopped early: {self.metric} was best at version {self.version} ({self.value:.6g}), and "
-            f"no better in {times} since"
+            f"stopped early: {self.metric} was best at version {self.version} ({self.value:.6g}), "
+            f"and no better in {times} since"
         )
 
 
 @dataclass
 class Judges:
-    """`best` says which checkpoint is kept, `stopper` when the job ends; where they are asked for."""
+    """The judges of a job: `best` says which checkpoint is kept, `stopper` when the job ends.
+
+    None where that is not asked for.
+    """
 
     best: Judge | None = None
     stopper: Judge | None = None
@@ -93,14 +103,14 @@ class Judges:
         return [judge for judge in (self.best, self.stopper) if judge is not None]
 
     def memory(self) -> dict[str, Any]:
-        """Return it as JSON values, for the journal and for checkpoints."""
+        """Return them as JSON values, for the journal and for checkpoints."""
         return {
             name: None if judge is None else dataclasses.asdict(judge)
             for name, judge in (("best", self.best), ("stopper", self.stopper))
         }
 
     def remember(self, memory: Mapping[str, Any]) -> None:
-        """Go on from there, where it is about the same metric; the patience is that of now."""
+        """Go on from these, where they are about the same metric; the patience is that of now."""
         for name, mine in (("best", self.best), ("stopper", self.stopper)):
             theirs = memory.get(name)
             if mine is None or not theirs:
@@ -110,7 +120,9 @@ class Judges:
 
 
 def judges_of(settings: JobSettings, known: Mapping[str, str]) -> Judges:
-    """Those that the settings ask for; `known`: what is best of each metric, as the definition says.
+    """Return the judges that the settings ask for.
+
+    `known`: what is best of each metric, as the definition says.
 
     Whoever stops early wants the best, and not what came after it: it is kept as well.
     """
@@ -130,5 +142,5 @@ def judges_of(settings: JobSettings, known: Mapping[str, str]) -> Judges:
 
 
 def best_of(asked: Criterion, known: Mapping[str, str]) -> str:
-    """min or max, of a metric or a part of one ("name/part"); "": it does not say."""
+    """Return min or max, of a metric or a part of one ("name/part"); "": it does not say."""
     return known.get(asked.metric) or known.get(asked.metric.partition("/")[0], "")

@@ -1,4 +1,4 @@
-"""The status of a job for those who look at it, and who waits for a newer one."""
+"""The lookers at a job's status, some of whom wait for a newer one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parking import Parked
 
 
 class Lookers:
-    """See the module. `watch` is shown the status now and then."""
+    """The lookers at a job's status. `watch` is shown the status now and then."""
 
     def __init__(self, core: Core, group: Group, watch: Callable[[dict[str, Json]], None]) -> None:
         self._core = core

@@ -1,8 +1,8 @@
-"""What the ends of processes mean: preemption, a failure of the process, or the doing of a span.
+"""The meaning of the ends of processes: preemption, a process's failure, or the doing of a span.
 
 The master knows who was asked to go, and hears who hangs; the books know what each worker had begun
 with. From both follows what counts against the process (replicas.py) and what against the records
-(task_queue.py, "careful").
+(failures.py, "careful").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED_AT = (2, 3, 5)  # endings at one span of which the user hears, and each t
 
 
 class Losses:
-    """See the module."""
+    """The judge of processes that have ended."""
 
     def __init__(self, core: Core, group: Group) -> None:
         self._core = core
@@ -32,36 +32,41 @@ class Losses:
         self._hangs: dict[str, tuple[str, str]] = {}  # how, and whose lease it holds up
 
     def asked(self, replica: Replica) -> None:
-        """The master tells this process to end: that is nobody else's doing."""
+        """Note that the master tells this process to end: that is nobody else's doing."""
         self._asked.add(replica.incarnation)
 
     def begins(self, trying: pb.Trying, worker: str, lessee: str) -> None:
-        """A worker begins with a span of a careful lease, its own or its round's."""
-        if self._core.queue.holds(worker, trying.task, trying.attempt):
+        """Note that a worker begins with a span of a careful lease, its own or its round's."""
+        if self._core.queue.leases.holds(worker, trying.task, trying.attempt):
             lessee = worker
-        if self._core.queue.holds(lessee, trying.task, trying.attempt):
+        if self._core.queue.leases.holds(lessee, trying.task, trying.attempt):
             task, attempt, start, end = trying.task, trying.attempt, trying.start, trying.end
             self._core.decide(Tries(worker, task, attempt, start, end, lessee))
 
     def hangs(self, request: pb.HeartbeatRequest, process: Replica | None, lessee: str) -> bool:
-        """A worker tells that it is stuck; whether to kill it. Told again it changes nothing."""
+        """Tell whether to kill a worker that says that it is stuck.
+
+        Told again it changes nothing.
+        """
         stuck, index = request.stuck, request.replica.index
         if process is None or process.incarnation in self._hangs:
             return False
         how = f"hung for {stuck.seconds:.0f} s in {stuck.what}"
         if not stuck.over:
             self._core.tell(
-                f"worker {index} has been in {stuck.what} for {stuck.seconds:.0f} s; its log has the "
-                "stack"
+                f"worker {index} has been in {stuck.what} for {stuck.seconds:.0f} s; its log has "
+                "the stack"
             )
             return False
         if request.HasField("trying"):
             trying, worker = request.trying, request.replica.incarnation
-            if self._core.queue.holds(worker, trying.task, trying.attempt):
+            if self._core.queue.leases.holds(worker, trying.task, trying.attempt):
                 lessee = worker
             held_up = (each for _, each in self._hangs.values())
             # Members of a round wait for the one that hangs: one of them ends the round for all.
-            if lessee in held_up or not self._core.queue.holds(lessee, trying.task, trying.attempt):
+            if lessee in held_up or not self._core.queue.leases.holds(
+                lessee, trying.task, trying.attempt
+            ):
                 return False
             self.begins(trying, worker, lessee)
         self._hangs[process.incarnation] = how, lessee
@@ -69,7 +74,10 @@ class Losses:
         return True
 
     def exited(self, exit: Exit) -> tuple[Slot, str]:
-        """A process has ended: its slot, whose `last_end` says how, and the verdict on it."""
+        """Judge a process that has ended.
+
+        Returns its slot, whose `last_end` says how, and the verdict on it.
+        """
         core, replica, code = self._core, exit.replica, exit.code
         slot = core.replicas.slots[replica.role, replica.index]
         hung = self._hangs.pop(replica.incarnation, ("", ""))[0]
@@ -94,14 +102,17 @@ class Losses:
         return slot, verdict
 
     def _blame(self, exit: Exit, how: str, hung: bool) -> tuple[bool, int]:
-        """Return whether a worker's end was its own doing, and how many failures the books count for it."""
+        """Tell whether a worker's end was its own doing.
+
+        Returns also how many failures the books count for it.
+        """
         core, own, excused = self._core, hung, 0
         for member in core.members.of(WORKER):
             if member.index != exit.replica.index:
                 continue
             worker = member.incarnation
             lessee = self._group.workers.owes(worker)
-            if not any(core.queue.held_by(each) for each in (worker, lessee) if each):
+            if not any(core.queue.leases.held_by(each) for each in (worker, lessee) if each):
                 continue
             # Who leaves in order hands back, and says so before it ends with 0.
             quit_ = exit.code == 0 and member.state != DRAINING

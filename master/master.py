@@ -1,10 +1,10 @@
 """The master: one thread that owns the books and decides (see durable/loop.py).
 
-What workers, servers and people say (front.py) and what the runtime says (processes.py) become events
-of the pure state machines; each decision about tasks is journaled before its answer leaves. `_settle`
-runs after every batch of events and does what the state calls for: processes are started and given
-up, the group looked after (group.py), who waits is answered. What the job does from its start to its
-end is the script of course.py, and then those of shutdown.py.
+What workers, servers and people say (front.py) and what the runtime says (processes.py) become
+events of the pure state machines; each decision about tasks is journaled before its answer leaves.
+`_settle` runs after every batch of events and does what the state calls for: processes are started
+and given up, the group looked after (group.py), who waits is answered. What the job does from its
+start to its end is the script of course.py, and then those of shutdown.py.
 
 `resume` begins where the master before ended: the processes are adopted, and nobody but the user
 notices.
@@ -23,7 +23,6 @@ from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.identity import Identity
 from ..common.settings import JobSettings
-from ..durable.journal import Journal
 from ..durable.schema import Json, dump_all, load
 from ..runtime.base import OnReport, Report, Runtime
 from .asking import Asking
@@ -34,18 +33,16 @@ from .decisions import Forgive, Lost
 from .front import Front
 from .group import Group
 from .hybrid import Hybrid
-from .judge import Judges
 from .lookers import Lookers
 from .losses import Losses
 from .membership import WORKER
 from .memory import Memory
-from .plan import Piece
+from .opening import Books
 from .processes import TICK_S, Processes
 from .server_group import ServerGroup
 from .servers import Servers
 from .shutdown import Shutdown
 from .state import dump_queue
-from .task_queue import TaskQueue
 
 log = logging.getLogger(__name__)
 
@@ -54,37 +51,38 @@ _COMPACT_AT = 20_000  # decisions, or twice what there is to store: less than a 
 
 
 class Master:
-    """One job. `front` has what others ask of it; public methods may be called from any thread."""
+    """The master of one job.
+
+    `front` has what others ask of it; public methods may be called from any thread.
+    """
 
     def __init__(
         self,
         *,
         settings: JobSettings,
         job_dir: Path,
-        queue: TaskQueue,
-        validation: Sequence[Piece],
-        journal: Journal,
-        judges: Judges | None = None,
+        books: Books,
         connect: Callable[[Sequence[str]], Servers],
         clock: Clock,
         identity: Identity,
-        restore: str = "",
-        watch: Callable[[dict[str, Json]], None] = lambda status: None,
+        watch: Callable[[dict[str, Json]], None] = lambda _: None,
     ) -> None:
-        """`validation`: the pieces of evaluations while training. `restore`: the checkpoint whose
-        books `queue` goes on with. `watch` is shown the status now and then."""
+        """Put the parts together.
+
+        `connect` gives the servers at these addresses. `watch` is shown the status now and then.
+        """
         core = self.core = Core(
             settings=settings,
             job_dir=job_dir,
-            queue=queue,
-            journal=journal,
+            queue=books.queue,
+            journal=books.journal,
             clock=clock,
             memory=self._memory,
         )
-        self.queue, self.loop, self.status = queue, core.loop, core.status
+        self.queue, self.loop, self.status = core.queue, core.loop, core.status
         self.members, self.replicas = core.members, core.replicas
-        group = self.group = _group_of(core, connect, restore)
-        self.course = Course(core, group, validation, judges or Judges())
+        group = self.group = _group_of(core, connect, books.restore)
+        self.course = Course(core, group, books.validation, books.judges)
         losses = Losses(core, group)
         self._processes = Processes(core, group, losses, identity)
         self._shutdown = Shutdown(core, group, self._processes, self.course.checkpoints)
@@ -100,14 +98,14 @@ class Master:
             lookers=self._lookers,
             asking=self._asking,
         )
-        self.status.began_from = restore or None
-        self.status.begin_run(clock.now(), queue.records_done)
+        self.status.began_from = books.restore or None
+        self.status.begin_run(clock.now(), core.queue.records_done)
         self._resumed = self._superseded = False
 
     # -- life
 
     def run(self, start_runtime: Callable[[OnReport], Runtime]) -> int:
-        """The whole job; returns its exit code."""
+        """Run the whole job; returns its exit code."""
         runtime = start_runtime(self.reported)
         self._processes.use(runtime)
         try:
@@ -133,7 +131,9 @@ class Master:
         return self.status.exit_code
 
     def resume(self, after: str, told: Json, failed: str | None = None) -> None:
-        """Go on where the master before ended (`after`: how; `told`: what it has journaled as MEMORY).
+        """Go on where the master before ended.
+
+        `after`: how it did; `told`: what it has journaled as MEMORY.
 
         Before `run`. Raises ValueError where no master of this format has written that.
         `failed`: so the job had ended. Nothing runs any more, and what counted against its
@@ -161,7 +161,7 @@ class Master:
         self.group.remember(memory.group)
         self.course.remember(memory.course)
         there = {self.group.workers.lessee, *(member.incarnation for member in members)}
-        for worker in {t.worker for t in self.queue.leased_tasks} - there:
+        for worker in {t.worker for t in self.queue.leases.leased.values()} - there:
             self.core.decide(Lost(worker))  # its loss was half told when the master was killed
         self.core.tell(
             f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})"
@@ -231,7 +231,7 @@ class Master:
                 self.core.fail(str(error))
 
     def fence(self, why: str) -> None:
-        """There is another master: this one ends, and touches nothing more."""
+        """End, because there is another master, and touch nothing more."""
 
         def end() -> None:
             raise Fenced(why)
@@ -243,7 +243,7 @@ class Master:
         self._processes.close()
 
     def reported(self, report: Report) -> None:
-        """The runtime says what has become of a process."""
+        """Hear from the runtime what has become of a process."""
         self.loop.post(lambda: self._processes.reported(report))
 
     def status_json(self) -> str:
@@ -253,8 +253,10 @@ class Master:
     # -- what the state calls for, after each batch of events
 
     def _must_be_newest(self) -> None:
-        """Whoever slept may have been replaced meanwhile. Of a job that is over nothing hangs on it,
-        and what ended it may be the journal."""
+        """Raise Fenced where another master has replaced this one, which may have slept.
+
+        Of a job that is over nothing hangs on it, and what ended it may be the journal.
+        """
         if not self.core.ended:
             self.core.journal.check()
 

@@ -1,7 +1,8 @@
-"""The place where the workers of a group meet: they come into a round, are told of it, and leave it.
+"""The place where a group's workers meet: they come into a round, are told of it, and leave it.
 
-The rules are those of rounds.py; here they become the answers to what members ask, and a round that is
-formed becomes positions of the queue (standing.py). Members find each other by keys that they put here.
+The rules are those of rounds.py; here they become the answers to what members ask, and a round that
+is formed becomes positions of the queue (standing.py). Members find each other by keys that they
+put here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ FOLDER = "group"  # of snapshots, in the job's
 
 
 class Meeting:
-    """See the module. `afresh`: the newest round began from the base, not from a member's state."""
+    """The place where the workers of a group meet.
+
+    `afresh`: the newest round began from the base, not from a member's state.
+    """
 
     def __init__(
         self, core: Core, rounds: Rounds, orders: Orders, standing: Standing, *, sharded: bool
@@ -49,14 +53,17 @@ class Meeting:
 
     @property
     def changing(self) -> bool:
-        """The round is to end, in order: somebody waits to come in."""
+        """Tell whether the round is to end, in order: somebody waits to come in."""
         return self._rounds.newcomers
 
     def join(self, request: pb.JoinRequest) -> None:
-        """Let a worker wait for the next round. What it did alone in the one before comes back: a
-        member's stream of tasks ends with its round."""
+        """Let a worker wait for the next round.
+
+        What it did alone in the one before comes back: a member's stream of tasks ends with its
+        round.
+        """
         me = request.replica.incarnation
-        for task in self._core.queue.held_by(me):
+        for task in self._core.queue.leases.held_by(me):
             self._core.decide(HandBack(me, task.id, task.attempt))
         peer = _peer_of(request)
         was = self._rounds.running
@@ -65,7 +72,7 @@ class Meeting:
             log.info("round=%d -> over worker=%d", self._rounds.number, peer.index)
 
     def joined(self, request: pb.JoinRequest) -> pb.JoinReply | None:
-        """The round that a worker was asked into; None while there is none."""
+        """Return the round that a worker was asked into; None while there is none."""
         me, rounds = request.replica.incarnation, self._rounds
         if not rounds.is_running(me) or request.round == rounds.number:
             return None
@@ -85,9 +92,12 @@ class Meeting:
         )
 
     def leave(self, request: pb.JoinRequest) -> pb.JoinReply | None:
-        """A member goes, in order. The last one saves the state first. May come twice.
+        """Let a member go, in order.
 
-        None: it has a part of a sharded state that somebody may need yet."""
+        The last one saves the state first. May come twice.
+
+        None: it has a part of a sharded state that somebody may need yet.
+        """
         if self._sharded:
             return self._farewell(request)
         me = request.replica.incarnation
@@ -143,14 +153,17 @@ class Meeting:
         return None if value is None else pb.GetKeyReply(found=True, value=value)
 
     def reported(self, report: pb.ReportOrderRequest) -> None:
-        """Hear what became of an order, or where the last member has saved the state. May come twice."""
+        """Hear what became of an order, or where the last member has saved the state.
+
+        May come twice.
+        """
         if report.id:
             self._orders.reported(report)
         else:
             self._leave_state(report)
 
     def _leave_state(self, report: pb.ReportOrderRequest) -> None:
-        """The last member has saved the state."""
+        """Keep the state that the last member has saved."""
         if self._rounds.running or report.version < self._standing.base.version:
             return
         written(report).write_manifest(Path(report.directory), report.version)
@@ -203,17 +216,17 @@ class Meeting:
         return gave_up
 
     def asks(self) -> None:
-        """A member asks for a task: it has what the round begins with."""
+        """Note that a member asks for a task: it has what the round begins with."""
         if self._sharded:
             self._rounds.settle()
 
     def lost(self, incarnation: str) -> None:
-        """A worker is gone."""
+        """Forget a worker that is gone."""
         self._rounds.lost(incarnation, self._core.clock.now())
         self._orders.lost(incarnation)
 
     def failed(self) -> None:
-        """A member cannot finish the step under way: the round breaks."""
+        """Break the round: a member cannot finish the step under way."""
         self._rounds.break_(self._core.clock.now())
 
     @property

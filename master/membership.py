@@ -1,4 +1,4 @@
-"""Who is in the job: each incarnation of a worker or server, and when it was last heard. Pure.
+"""The members of a job: each incarnation of a worker or server, and when it was last heard. Pure.
 
 An incarnation is registered, heard, and lost for good: whoever was lost, or never registered, is
 `fenced` whatever it says. A new incarnation of the same role and index replaces the old one, which
@@ -19,7 +19,7 @@ DRAINING = "draining"  # the state of a worker that leaves in order
 
 @dataclass
 class Member:
-    """One incarnation that lives, as it described itself."""
+    """An incarnation that lives, as it described itself."""
 
     role: str
     index: int
@@ -39,18 +39,25 @@ class Member:
 
 
 class Membership:
-    """`lease_s`: a worker silent for longer is lost. Servers are lost only when they exit."""
+    """The members of a job.
+
+    `lease_s`: a worker silent for longer is lost. Servers are lost only when they exit.
+    """
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._members: dict[str, Member] = {}  # by incarnation
         self._places: dict[str, dict[int, Member]] = {WORKER: {}, SERVER: {}}
         self._lost: set[str] = set()
-        # Of each worker, when it was heard once; it may have been since. Looked at when that is old.
+        # Of each worker, when it was heard once; it may have been since. Looked at when that is
+        # old.
         self._heard: list[tuple[float, str]] = []  # heap
 
     def register(self, member: Member) -> tuple[bool, list[Member]]:
-        """Let a member in. Returns whether it is in, and who is lost by that. A repeat changes nothing."""
+        """Let a member in.
+
+        Returns whether it is in, and who is lost by that. A repeat changes nothing.
+        """
         if member.incarnation in self._lost:
             return False, []
         known = self._members.get(member.incarnation)
@@ -76,7 +83,7 @@ class Membership:
         state: str = "",
         scalars: Mapping[str, float] | None = None,
     ) -> bool:
-        """A sign of life. False: fenced."""
+        """Note a sign of life. False: fenced."""
         member = self._members.get(incarnation)
         if member is None:
             return False
@@ -104,7 +111,7 @@ class Membership:
         return [member]
 
     def expire(self, now: float) -> list[Member]:
-        """Workers silent for longer than the lease: lost."""
+        """Take out the workers that are silent for longer than the lease, and return them."""
         gone = []
         while self._heard and now - self._heard[0][0] > self._lease_s:
             _, incarnation = heapq.heappop(self._heard)
@@ -119,11 +126,11 @@ class Membership:
         return gone
 
     def next_expiry(self) -> float | None:
-        """When `expire` may have somebody; it must be asked then to know more."""
+        """Return when `expire` may have somebody; it must be asked then to know more."""
         return self._heard[0][0] + self._lease_s if self._heard else None
 
     def hung_servers(self, now: float, patience_s: float) -> list[Member]:
-        """Servers silent for longer than `patience_s`; named again after as long."""
+        """Return the servers silent for longer than `patience_s`; named again after as long."""
         hung = [m for m in self._places[SERVER].values() if now - m.last_heard > patience_s]
         for member in hung:
             member.last_heard = now
@@ -140,7 +147,7 @@ class Membership:
 
     @property
     def gone(self) -> list[str]:
-        """Incarnations that are lost for good."""
+        """The incarnations that are lost for good."""
         return sorted(self._lost)
 
     def restore(self, members: Iterable[Member], gone: Iterable[str]) -> None:
@@ -156,9 +163,9 @@ class Membership:
         return self._members.get(incarnation)
 
     def count(self, role: str) -> int:
-        """How many there are of a role."""
+        """Return how many there are of a role."""
         return len(self._places[role])
 
     def of(self, role: str) -> list[Member]:
-        """Members of a role, by index."""
+        """Return the members of a role, by index."""
         return [member for _, member in sorted(self._places[role].items())]

@@ -1,4 +1,4 @@
-"""What a successor of the master must know that is not the queue's: one record, journaled as a whole."""
+"""The memory of a master: what its successor must know that is not the queue's, as one record."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from .status import StatusMemory
 
 @dataclass(frozen=True)
 class Memory:
-    """`gone`: incarnations that are lost for good; `group`: in the words of the job's group.
+    """The memory of a master, which is journaled as a whole.
 
-    Its fields are part of the journal's format (journal_format.py).
+    `gone`: incarnations that are lost for good; `group`: in the words of the job's group.
+
+    Its fields are part of the journal's format (state.py).
     """
 
     status: StatusMemory

@@ -1,9 +1,10 @@
-"""The books of a job as its master finds or begins them: out of the journal, a checkpoint, or afresh."""
+"""The opening of a job's books by its master: out of the journal, a checkpoint, or afresh."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from .books import queue_of
 from .judge import Judges, judges_of
-from .plan import Plan, check_same_plan, plan_of
+from .plan import Piece, Plan, check_same_plan, plan_of, sources_of, split
 from .state import FORMAT, dump_queue, restore
 from .task_queue import TaskQueue
 
@@ -37,14 +38,16 @@ _QUARANTINE = (int, str, [int], str, int, int)  # the last two, kind and epoch, 
 class Books:
     """The books that a master begins with.
 
-    `restore`: the checkpoint whose books the queue goes on with, or "";
-    `described`: what the check of the definition has found (describe.py).
+    `restore`: the checkpoint whose books the queue goes on with, or "". `validation`: the pieces of
+    evaluations while training. `notes`: what the check of the definition says to the user.
     """
 
     journal: Journal
     queue: TaskQueue
-    restore: str
-    described: dict[str, Any]
+    restore: str = ""
+    validation: Sequence[Piece] = ()
+    judges: Judges = field(default_factory=Judges)
+    notes: Sequence[str] = ()
 
 
 def resume(settings: JobSettings, job_dir: Path) -> Books | None:
@@ -67,7 +70,7 @@ def resume(settings: JobSettings, job_dir: Path) -> Books | None:
     except (OSError, *UNREADABLE) as error:
         raise not_of_this_version(job_dir, error) from error
     log.info("resuming epoch=%d decisions=%d", journal.epoch, decisions)
-    return Books(journal, queue, "", described)
+    return _books(settings, described, journal, queue)
 
 
 def not_of_this_version(job_dir: Path, error: Exception) -> JobError:
@@ -75,9 +78,9 @@ def not_of_this_version(job_dir: Path, error: Exception) -> JobError:
     log.debug("the journal cannot be replayed", exc_info=error)
     why = error if isinstance(error, ValueError) else repr(error)
     return JobError(
-        f"the job in {job_dir} cannot be gone on with: what its journal says is not what a master of "
-        f"this version writes: {why}. Go on with it by the version that wrote it, or start it again, "
-        "with --checkpoint_dir_for_init and its last checkpoint where it has one."
+        f"the job in {job_dir} cannot be gone on with: what its journal says is not what a master "
+        f"of this version writes: {why}. Go on with it by the version that wrote it, or start it "
+        "again, with --checkpoint_dir_for_init and its last checkpoint where it has one."
     )
 
 
@@ -89,11 +92,29 @@ def begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> Bo
     (job_dir / "result.json").unlink(missing_ok=True)
     journal = Journal(job_dir / paths.JOURNAL, FORMAT)
     journal.compact({"queue": dump_queue(queue)})
-    return Books(journal, queue, checkpoint, described)
+    return _books(settings, described, journal, queue, checkpoint)
+
+
+def _books(
+    settings: JobSettings,
+    described: dict[str, Any],
+    journal: Journal,
+    queue: TaskQueue,
+    restore: str = "",
+) -> Books:
+    """Return the books with what the check of the definition has found (describe.py)."""
+    judges = judges_of(settings, described.get("metrics", {}))
+    if restore:  # what was counted before
+        judges.remember(storage.read_manifest(restore, checksums=False).books.get("judged", {}))
+    pieces = split(
+        sources_of(described, "validation"),
+        settings.minibatch_size * settings.minibatches_per_task,
+    )
+    return Books(journal, queue, restore, pieces, judges, described.get("notes", ()))
 
 
 def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQueue, str]:
-    """The queue, and the checkpoint whose books it goes on with ("" where it begins afresh).
+    """Return the queue, and the checkpoint whose books it goes on with ("": it begins afresh).
 
     A checkpoint of the same plan that was not at its end is gone on with, position by position;
     any other one only gives its parameters, unless --resume forbids that (UsageError).
@@ -118,7 +139,7 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
 
 
 def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> TaskQueue:
-    """The queue that goes on where the checkpoint's books end. Raises CheckpointError."""
+    """Return the queue that goes on where the checkpoint's books end. Raises CheckpointError."""
     try:
         must_be({"untouched": [], **manifest.books}, _BOOKS, "books")
         for number, row in enumerate(manifest.books["quarantined"]):
@@ -135,18 +156,10 @@ def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> Ta
     except UNREADABLE as error:
         what = f"there is no task {error}" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(
-            f"the books in {manifest.directory} are damaged: {what}. Begin from its parameters alone: "
-            f"--checkpoint_dir_for_init {manifest.directory} with another --seed."
+            f"the books in {manifest.directory} are damaged: {what}. Begin from its parameters "
+            f"alone: --checkpoint_dir_for_init {manifest.directory} with another --seed."
         ) from error
     return queue
-
-
-def judges_for(settings: JobSettings, described: dict[str, Any], restore: str) -> Judges:
-    """Return who judges evaluations, with what was counted before where a checkpoint is gone on with."""
-    judges = judges_of(settings, described.get("metrics", {}))
-    if restore:
-        judges.remember(storage.read_manifest(restore, checksums=False).books.get("judged", {}))
-    return judges
 
 
 def _tolerance(settings: JobSettings) -> int:

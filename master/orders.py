@@ -1,4 +1,4 @@
-"""What the members of a group are ordered to do with cuts of their state: take, write, drop.
+"""The orders to the members of a group about cuts of their state: take, write, drop.
 
 An order goes to all who have the cut and is over when all have answered. The members learn of their
 orders by a long poll (`waiting_for`).
@@ -22,8 +22,11 @@ GONE = "the worker that had it is gone"
 
 @dataclass
 class _Ordered:
-    """One member's share of an order. `future`: what became of it, with all `members` who were told;
-    `told`: what they have said so far."""
+    """A member's share of an order.
+
+    `future`: what became of it, with all `members` who were told; `told`: what they have said so
+    far.
+    """
 
     order: pb.Order
     member: str
@@ -36,7 +39,7 @@ class _Ordered:
             self.future.set_exception(error)
 
     def report(self, report: pb.ReportOrderRequest) -> None:
-        """A member's answer. The last one resolves the future: all files, of one step."""
+        """Take a member's answer. The last one resolves the future: all files, of one step."""
         if report.error:
             self.fail(EdlError(report.error))
         self.told.append(report)
@@ -51,7 +54,9 @@ class _Ordered:
 
 
 class Orders:
-    """See the module. `sharded`: each member has a part of the state; else the first one has it all.
+    """The orders that the members of a group have.
+
+    `sharded`: each member has a part of the state; else the first one has it all.
 
     `epoch`: the master's, so that its numbers are above those of the masters before, which the
     members know.
@@ -71,7 +76,10 @@ class Orders:
         future: Future[pb.ReportOrderRequest],
         directory: str = "",
     ) -> None:
-        """Order all who have the cut, or are to take it; `future` is resolved when all have answered."""
+        """Order all who have the cut, or are to take it.
+
+        `future` is resolved when all have answered.
+        """
         if kind in (pb.Order.TAKE, pb.Order.TAKE_ALL):
             members = self._rounds.members
             self._holders[cut] = list(members if self._sharded else members[:1])
@@ -100,24 +108,24 @@ class Orders:
         self._holders.pop(cut, None)
 
     def waiting_for(self, member: str, after: int) -> list[pb.Order]:
-        """The orders of a member with numbers above `after`."""
+        """Return the orders of a member with numbers above `after`."""
         return [o.order for o in self._open.values() if o.member == member and o.order.id > after]
 
     def reported(self, report: pb.ReportOrderRequest) -> None:
-        """A member says what became of an order. May come twice."""
+        """Hear from a member what became of an order. May come twice."""
         ordered = self._open.pop(report.id, None)
         if ordered is not None:
             ordered.report(report)
 
     def round_began(self) -> None:
-        """Members of a new round take no cut of an old one that not all have taken."""
+        """Have the members of a new round take no cut of an old one that not all have taken."""
         for number, ordered in [*self._open.items()]:
             if ordered.order.kind == pb.Order.TAKE:
                 del self._open[number]
                 ordered.fail(Unreachable("its round is over"))
 
     def lost(self, incarnation: str) -> None:
-        """A member is gone, with all that it has of cuts."""
+        """Forget a member that is gone, with all that it has of cuts."""
         for number, ordered in [*self._open.items()]:
             if ordered.member == incarnation:
                 del self._open[number]
@@ -129,7 +137,7 @@ class Orders:
                 self.drop(cut)
 
     def close(self) -> None:
-        """Whoever waits for a member need not wait any longer."""
+        """Fail all orders: whoever waits for a member need not wait any longer."""
         for ordered in self._open.values():
             ordered.fail(Unreachable("the job is over"))
         self._open.clear()

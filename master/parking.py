@@ -1,4 +1,4 @@
-"""Those who wait for an answer of the master, by what they wait for. Pure.
+"""The callers who wait for an answer of the master, by what they wait for. Pure.
 
 Nobody is asked about in vain: who has just come is looked at once, those of a topic again when what
 they wait for may have come, and each when its time is up. A thousand that wait cost nothing.
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass
 class Parked:
-    """Somebody who waits until `deadline`: for what `answer` gives, or `otherwise` then."""
+    """A caller who waits until `deadline`: for what `answer` gives, or `otherwise` then."""
 
     answer: Callable[[], Any | None]
     otherwise: Callable[[], Any]
@@ -25,7 +25,7 @@ class Parked:
 
 
 class Parking:
-    """See the module. Topics are whatever the caller names them."""
+    """The callers who wait, by topic. Topics are whatever the caller names them."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -41,7 +41,7 @@ class Parking:
     def settle(
         self, topic: str, may_have_come: Callable[[], bool], ask: Callable[[Parked], bool]
     ) -> None:
-        """Ask those who wait, oldest first, for as long as it may have come, and all who are new.
+        """Ask those who wait, oldest first, while it may have come, and all who are new.
 
         `ask` says whether it has answered.
         """
@@ -56,7 +56,7 @@ class Parking:
                 waiting[number] = parked
 
     def overdue(self, now: float) -> list[Parked]:
-        """Those whose time is up; they wait no more."""
+        """Return those whose time is up; they wait no more."""
         over = []
         while (soonest := self.next_deadline()) is not None and soonest <= now:
             _, number, topic = heapq.heappop(self._deadlines)
@@ -64,7 +64,7 @@ class Parking:
         return over
 
     def next_deadline(self) -> float | None:
-        """When the time of somebody who waits is up."""
+        """Return the time at which somebody has waited for long enough; None where nobody waits."""
         while self._deadlines:
             deadline, number, topic = self._deadlines[0]
             if number in self._waiting.get(topic, ()):
@@ -73,7 +73,7 @@ class Parking:
         return None
 
     def take_all(self) -> list[Parked]:
-        """Everybody; nobody waits any more."""
+        """Return all who wait; nobody waits any more."""
         places = [*self._waiting.values(), *self._new.values()]
         self._waiting, self._new, self._deadlines = {}, {}, []
         return [parked for place in places for parked in place.values()]

@@ -1,9 +1,10 @@
-"""What a job reads, split into tasks: a pure function of the data and the settings.
+"""The plan of a job: its data, split into tasks, as a pure function of the data and the settings.
 
-An epoch is all sources split into tasks of minibatch_size * num_minibatches_per_task records (one more
-where one would be left alone), in an order that depends on (seed, epoch) alone. Task ids grow in the
-order of leasing and depend on nothing but the plan, so that the same job has the same tasks whatever
-happens to it. Nothing here lists tasks: what is asked about one, or about a range, is computed.
+An epoch is all sources split into tasks of minibatch_size * num_minibatches_per_task records (one
+more where one would be left alone), in an order that depends on (seed, epoch) alone. Task ids grow
+in the order of leasing and depend on nothing but the plan, so that the same job has the same tasks
+whatever happens to it. Nothing here lists tasks: what is asked about one, or about a range, is
+computed.
 
 `max_steps` counts versions of the parameters. In sync mode a version is `pushes_per_step`
 minibatches, or what is left of an epoch (which is flushed unless epochs overlap).
@@ -55,15 +56,21 @@ class Plan:
 
     @property
     def tasks_per_epoch(self) -> int:
-        """Tasks of a whole epoch."""
+        """The number of tasks of a whole epoch."""
         return self._firsts[-1]
 
     def tasks_of(self, epoch: int) -> int:
-        """Tasks of an epoch; less, and the last one shorter, where `max_steps` ends the job."""
+        """Return the number of tasks of an epoch.
+
+        Where `max_steps` ends the job it is less, and the last one is shorter.
+        """
         return self._course(epoch).tasks
 
     def of_first(self, epochs: int) -> tuple[int, int]:
-        """Tasks and records of the first so many epochs; only the last one of all may be short."""
+        """Return the tasks and records of the first so many epochs.
+
+        Only the last one of all may be short.
+        """
         if epochs == self.epochs and epochs:
             last = self._course(epochs - 1)
             tasks, records = last.tasks, last.records_before(last.tasks)
@@ -74,7 +81,10 @@ class Plan:
         return tasks + epochs * self.tasks_per_epoch, records + epochs * full
 
     def task(self, number: int) -> tuple[int, Piece]:
-        """The epoch and the records of the task with this id. Raises ValueError where there is none."""
+        """Return the epoch and the records of the task with this id.
+
+        Raises ValueError where there is none.
+        """
         epoch = self.epoch_of(number)
         position = number - self.first_id_of(epoch)
         if epoch < 0 or position >= self.tasks_of(epoch):
@@ -82,7 +92,7 @@ class Plan:
         return epoch, self._course(epoch).piece(position)
 
     def records_between(self, first: int, end: int) -> int:
-        """Records of the tasks with ids from `first` to `end` - 1, all of one epoch."""
+        """Return the records of the tasks with ids from `first` to `end` - 1, all of one epoch."""
         if first >= end:
             return 0
         epoch = self.epoch_of(first)
@@ -91,16 +101,16 @@ class Plan:
         return before(position + end - first) - before(position)
 
     def epoch_of(self, number: int) -> int:
-        """The epoch of the task with this id."""
+        """Return the epoch of the task with this id."""
         return (number - self.first_id) // max(1, self.tasks_per_epoch)
 
     def first_id_of(self, epoch: int) -> int:
-        """Id of the epoch's first task."""
+        """Return the id of the epoch's first task."""
         return self.first_id + epoch * self.tasks_per_epoch
 
     @cached_property
     def epochs(self) -> int | None:
-        """How many epochs have tasks; None: no end."""
+        """The number of epochs that have tasks; None: no end."""
         if not self.minibatches_per_epoch:
             return 0
         bounds = []
@@ -117,7 +127,7 @@ class Plan:
 
     @cached_property
     def records(self) -> int | None:
-        """Records of all epochs; None: no end."""
+        """The records of all epochs; None: no end."""
         return None if self.epochs is None else self.of_first(self.epochs)[1]
 
     def fingerprint(self) -> dict[str, Any]:
@@ -137,11 +147,11 @@ class Plan:
 
     @property
     def task_size(self) -> int:
-        """Records of a task, of all but the last one of a source."""
+        """The records of a task, of all but the last one of a source."""
         return self.minibatch_size * self.num_minibatches_per_task
 
     def piece(self, index: int) -> Piece:
-        """A task of an uncut epoch, in the order of the sources."""
+        """Return a task of a whole epoch, in the order of the sources."""
         number = bisect_right(self._firsts, index) - 1
         source, records = self.sources[number]
         start = (index - self._firsts[number]) * self.task_size
@@ -150,7 +160,7 @@ class Plan:
 
     @cached_property
     def last_pieces(self) -> list[tuple[int, int]]:
-        """Index and records of the last task of each source that has any."""
+        """The index and the records of the last task of each source that has any."""
         return [
             (end - 1, records - (end - 1 - first) * self.task_size)
             for first, end, (_, records) in zip(
@@ -161,13 +171,13 @@ class Plan:
 
     @cached_property
     def _firsts(self) -> list[int]:
-        """Index of the first task of each source, and one past the last of all."""
+        """The index of the first task of each source, and one past the last of all."""
         counts = (minibatches(records, self.task_size) for _, records in self.sources)
         return [0, *itertools.accumulate(counts)]
 
     @cached_property
     def minibatches_per_epoch(self) -> int:
-        """Minibatches of an uncut epoch."""
+        """The number of minibatches of a whole epoch."""
         lasts = self.last_pieces
         whole = (self.tasks_per_epoch - len(lasts)) * self.num_minibatches_per_task
         return whole + sum(minibatches(records, self.minibatch_size) for _, records in lasts)
@@ -218,7 +228,7 @@ class _Course:
         return source, start, end - (self._short if position + 1 == self.tasks else 0)
 
     def records_before(self, position: int) -> int:
-        """Records of the tasks before this position."""
+        """Return the records of the tasks before this position."""
         short = self._short if position == self.tasks else 0
         return self._sum(position, self._plan.task_size, 0) - short
 
@@ -226,14 +236,16 @@ class _Course:
         return self._sum(position, self._plan.num_minibatches_per_task, 1)
 
     def _sum(self, position: int, of_each: int, what: int) -> int:
-        """All tasks have as much, but the last ones of the sources."""
+        """Sum over tasks that all have as much, but for the last ones of the sources."""
         positions, more = self._lasts
         return position * of_each + more[what][bisect_left(positions, position)]
 
     @cached_property
     def _lasts(self) -> tuple[list[int], tuple[list[int], list[int]]]:
-        """Where the last tasks of sources come, and what so many of them have more than others:
-        records, and minibatches."""
+        """The positions of the last tasks of sources, and what they have more than others.
+
+        Of so many of them: records, and minibatches.
+        """
         plan = self._plan
         found = sorted((self._order.position_of(i), records) for i, records in plan.last_pieces)
         records = [size - plan.task_size for _, size in found]
@@ -249,15 +261,18 @@ _FLAGS = {"sources": "training_data", "pushes_per_step": "grads_to_wait"}
 
 
 def check_same_plan(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Positions of one plan's fingerprint mean the same in the other. Raises UsageError."""
+    """Check that positions of one plan's fingerprint mean the same in the other.
+
+    Raises UsageError.
+    """
     for name in sorted({**before, **now}, key=lambda name: (name == "last_records", name)):
         old, new = before.get(name), now.get(name)
         if old == new:
             continue
         if name == "last_records":
             raise UsageError(
-                "--resume goes on record by record, but the checkpoint was taken by a version that cut "
-                "these data otherwise: start a new job from its parameters with "
+                "--resume goes on record by record, but the checkpoint was taken by a version that "
+                "cut these data otherwise: start a new job from its parameters with "
                 "--checkpoint_dir_for_init."
             )
         flag = _FLAGS.get(name, name)
@@ -273,7 +288,7 @@ def check_same_plan(before: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def _difference(old: dict[str, int], new: dict[str, int]) -> str:
-    """The first source that is not the same."""
+    """Return the first source that is not the same, in words."""
     for source in (*old, *new):
         if old.get(source) != new.get(source):
             return f"{source} had {old.get(source, 0)} records, and has {new.get(source, 0)}"
@@ -281,8 +296,11 @@ def _difference(old: dict[str, int], new: dict[str, int]) -> str:
 
 
 def split(sources: tuple[tuple[str, int], ...], size: int) -> list[Piece]:
-    """Sources split into pieces of `size` records or what is left, none across two sources; one that is
-    left alone makes the piece before it longer, so that it has a minibatch to be in."""
+    """Split sources into pieces of `size` records or what is left, none across two sources.
+
+    A record that is left alone makes the piece before it longer, so that it has a minibatch to be
+    in.
+    """
     pieces = []
     for name, records in sources:
         count = minibatches(records, size)
@@ -292,7 +310,7 @@ def split(sources: tuple[tuple[str, int], ...], size: int) -> list[Piece]:
 
 
 def plan_of(settings: JobSettings, described: dict[str, Any], first_id: int = 1) -> Plan:
-    """The plan of a job; `described` is what `edl.worker --describe` wrote."""
+    """Return the plan of a job; `described` is what `edl.worker --describe` wrote."""
     common: dict[str, Any] = {
         "minibatch_size": settings.minibatch_size,
         "num_minibatches_per_task": settings.minibatches_per_task,
@@ -316,5 +334,5 @@ def plan_of(settings: JobSettings, described: dict[str, Any], first_id: int = 1)
 
 
 def sources_of(described: dict[str, Any], name: str) -> tuple[tuple[str, int], ...]:
-    """(source, records) of the training, validation or prediction data."""
+    """Return (source, records) of the training, validation or prediction data."""
     return tuple((source, int(records)) for source, records in described.get(name, ()))

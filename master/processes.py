@@ -1,7 +1,7 @@
 """The processes of a job: started where they are wanted, watched, given up, told to end.
 
-What should run is decided in replicas.py, and what the end of a process means in losses.py; here this
-becomes calls of the runtime, and the reports of the runtime become losses.
+What should run is decided in replicas.py, and what the end of a process means in losses.py; here
+this becomes calls of the runtime, and the reports of the runtime become losses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AWAY_S = 4 * TICK_S  # a longer pause between two looks is no ordinary one
 
 
 class Processes:
-    """See the module. `use` gives it the runtime, before anything is started."""
+    """The processes of a job. `use` gives it the runtime, before anything is started."""
 
     def __init__(self, core: Core, group: Group, losses: Losses, identity: Identity) -> None:
         self._core = core
@@ -129,7 +129,7 @@ class Processes:
     # -- what becomes of them
 
     def reported(self, report: Report) -> None:
-        """The runtime says what has become of a process."""
+        """Hear from the runtime what has become of a process."""
         if isinstance(report, Exit):
             self._exited(report)
         elif isinstance(report, Note):
@@ -153,11 +153,11 @@ class Processes:
         self._silent[replica.role, replica.index] = until
 
     def registered(self, role: str, index: int) -> None:
-        """A process has said hello: it is not silent."""
+        """Note that a process has said hello: it is not silent."""
         self._silent.pop((role, index), None)
 
     def incarnation(self, role: str, index: int) -> str:
-        """Return the name that a place's process was started by; it may have had others since."""
+        """Return the name that a place's process was started by. It may have had others since."""
         process = self._running.get((role, index))
         return process.incarnation if process is not None else ""
 
@@ -203,7 +203,8 @@ class Processes:
                 self._silent[WORKER, member.index] = member.last_heard
                 whose = ""
             self._core.tell(
-                f"worker {member.index}{whose} was silent for {self._core.settings.lease_s:g} s: lost"
+                f"worker {member.index}{whose} was silent for {self._core.settings.lease_s:g} s: "
+                "lost"
             )
             self.lost(member, "silent")
             self._core.save_soon()

@@ -17,7 +17,7 @@ _NAMES = {Kind.TRAIN: "training", Kind.EVALUATE: "evaluation", Kind.PREDICT: "pr
 
 
 def data_of(settings: JobSettings) -> dict[Kind, str]:
-    """Which data the tasks of each kind read."""
+    """Return which data the tasks of each kind read."""
     return {
         Kind.TRAIN: settings.training_data,
         Kind.EVALUATE: settings.validation_data,
@@ -26,7 +26,9 @@ def data_of(settings: JobSettings) -> dict[Kind, str]:
 
 
 def by_record(found: Iterable[Quarantine], data: Mapping[Kind, str]) -> list[dict[str, Any]]:
-    """Records that share their source, error and places, together; in the order of the first find.
+    """Put records together that share their source, error and places.
+
+    They stand in the order of the first find.
 
     A path or URL is one source, whoever reads it. Another name is one of its data: two readers of a
     definition's own may both call something "part-0".
@@ -59,5 +61,5 @@ def by_record(found: Iterable[Quarantine], data: Mapping[Kind, str]) -> list[dic
 
 
 def count(rows: Iterable[Mapping[str, Any]]) -> int:
-    """How many records `by_record` names."""
+    """Return how many records `by_record` names."""
     return sum(len(row["records"]) for row in rows)

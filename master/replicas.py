@@ -1,14 +1,14 @@
-"""Which replicas should run, against which do. Pure.
+"""The replicas of a job: which should run, against which do. Pure.
 
     wanted --start--> running --exit--> wanted (again, at once or after a pause) | finished | failed
 
 How a process ended decides what follows:
   killed by a signal from outside    preemption: started again at once, however often
   exit 0, told to leave              finished: gone for good
-  exit 0, not told                   drained by somebody else (SIGTERM, as preemption does): as above,
-                                     if it had worked; else a failure
+  exit 0, not told                   drained by somebody else (SIGTERM, as preemption does):
+                                     as above, if it had worked; else a failure
   exit code, or a signal of a crash  failure: again after a growing pause, up to the limit
-What the books count against records (task_queue.py) does not count here: such an end is `excused`.
+What the books count against records (failures.py) does not count here: such an end is `excused`.
 One that is killed again and again before it has worked fails for good once that is no chance
 (endings.py). The same holds for servers; `dead_server` is one that failed for good. Scaling down
 drains the highest indexes, scaling up reuses the indexes that have left.
@@ -41,6 +41,8 @@ _SHORT_LIFE_S = 2.0  # who leaves sooner without being told is not started again
 
 
 class Phase(Enum):
+    """The phase that the process of a replica is in."""
+
     WAITING = "waiting"  # to be started at `not_before`
     RUNNING = "running"
     FINISHED = "finished"
@@ -49,7 +51,7 @@ class Phase(Enum):
 
 @dataclass
 class Slot:
-    """One place for a replica: its role and index, and what became of its processes."""
+    """A place for a replica: its role and index, and what became of its processes."""
 
     role: str
     index: int
@@ -69,7 +71,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Start:
-    """Start this replica now."""
+    """The demand to start this replica now."""
 
     role: str
     index: int
@@ -89,7 +91,10 @@ class ReplicasState:
 
 
 class Replicas:
-    """`relaunches`: restarts of one that failed. `name()` makes a fresh incarnation's name."""
+    """The replicas of a job, by role and index.
+
+    `relaunches`: restarts of one that failed. `name()` makes a fresh incarnation's name.
+    """
 
     def __init__(
         self, workers: int, servers: int, *, relaunches: int, name: Callable[[], str]
@@ -137,7 +142,7 @@ class Replicas:
         return [Start(s.role, s.index, s.incarnation) for s in due]
 
     def next_start(self) -> float | None:
-        """When `starts` has something to say again."""
+        """Return when `starts` has something to say again."""
         return min((slot.not_before for slot in self._those_that_wait()), default=None)
 
     def _those_that_wait(self) -> list[Slot]:
@@ -150,7 +155,7 @@ class Replicas:
         self._waiting[slot.role, slot.index] = None
 
     def works(self, role: str, index: int, incarnation: str) -> None:
-        """A process has got beyond its start."""
+        """Note that a process has got beyond its start."""
         slot = self.slots.get((role, index))
         if slot is not None and slot.incarnation == incarnation and not slot.worked:
             slot.worked, slot.stillborn = True, 0
@@ -167,7 +172,9 @@ class Replicas:
         own: bool = False,
         excused: int = 0,
     ) -> str:
-        """A process has ended; returns "preempted", "failed", "finished" or "" (not ours).
+        """Note that a process has ended.
+
+        Returns "preempted", "failed", "finished" or "" (not ours).
 
         own: its own doing, whatever the code says. excused: so many failures, this one among them,
         are counted elsewhere.
@@ -221,7 +228,7 @@ class Replicas:
         return len(wanted)
 
     def end(self) -> None:
-        """The job is over: start nothing more; whoever leaves now has finished."""
+        """Start nothing more: the job is over, and whoever leaves now has finished."""
         self._ending = True
         for slot in self.slots.values():
             slot.leaving = True
@@ -237,7 +244,7 @@ class Replicas:
 
     @property
     def wanted(self) -> int:
-        """How many workers are wanted."""
+        """The number of workers that are wanted."""
         return len(self._wanted_workers())
 
     @property
@@ -250,7 +257,7 @@ class Replicas:
         return failed[-1] if failed and len(failed) == len(wanted) else None
 
     def total(self, what: str, role: str) -> int:
-        """Sum of "failures" or "preemptions" over the slots of a role."""
+        """Sum "failures" or "preemptions" over the slots of a role."""
         return sum(getattr(s, what) for s in self.slots.values() if s.role == role)
 
     def _give_up(self, slot: Slot) -> None:
@@ -265,12 +272,12 @@ class Replicas:
 
 
 def own_doing(code: int) -> bool:
-    """A process that ends so was not ended from outside."""
+    """Tell whether a process that ends so was not ended from outside."""
     return code > 0 or -code in _CRASHES
 
 
 def describe_end(code: int) -> str:
-    """An exit code in words."""
+    """Return an exit code in words."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

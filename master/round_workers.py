@@ -55,7 +55,7 @@ class RoundWorkers:
             return None
         self._meeting.asks()
         together = Lease(self.lessee, str(request.number))
-        if core.queue.knows(together.worker, together.request):
+        if core.queue.leases.knows(together.worker, together.request):
             return core.lease(together)
         if self._meeting.changing:
             return None  # the others get the same answer: none of them has this one

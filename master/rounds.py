@@ -1,4 +1,4 @@
-"""Who trains together in elastic all-reduce: the rounds of the group. Pure.
+"""The rounds of a group: who trains together in elastic all-reduce. Pure.
 
     gathering --form--> running --a step after which all stop--> gathering
                            |------- a member is lost ------------^
@@ -14,12 +14,12 @@ them is lost, or says that it failed: the others are told to give up the step un
 the next one is formed once all who are left are here, so that nobody is left behind in the old one;
 whoever does not come back within `patience_s` is `overdue`.
 
-A sharded state (worker/group/sharded_state.py) is held in parts, named (world, rank) after the round that
-cut it: a member has its own and a mirror of its neighbour's. Two parts of one version and name are
-equal, whoever has them. The next round goes on from the newest version of which all parts are here:
-a death leaves one, two neighbours that die at once do not, and all begin from a snapshot. Whoever
-leaves stays until the next round has taken what it holds (`settle`), or, where all leave, until one
-of them has saved the state.
+A sharded state (worker/group/sharded_state.py) is held in parts, named (world, rank) after the
+round that cut it: a member has its own and a mirror of its neighbour's. Two parts of one version
+and name are equal, whoever has them. The next round goes on from the newest version of which all
+parts are here: a death leaves one, two neighbours that die at once do not, and all begin from a
+snapshot. Whoever leaves stays until the next round has taken what it holds (`settle`), or, where
+all leave, until one of them has saved the state.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ from enum import Enum
 
 @dataclass(frozen=True)
 class Peer:
-    """One who trains, or waits to. `version`: steps that its state has, -1 without one; `applied`: its ledger, the
-    position by task; `address`: where its state can be fetched.
+    """A worker that trains, or waits to.
+
+    `version`: steps that its state has, -1 without one; `applied`: its ledger, the position by
+    task; `address`: where its state can be fetched.
 
     `parts`: those of a sharded state that it has, each (world, rank); `pending`: it has all that it
-    needs for the next step, and makes it where somebody has."""
+    needs for the next step, and makes it where somebody has.
+    """
 
     incarnation: str
     index: int
@@ -47,7 +50,10 @@ class Peer:
     pending: bool = False
 
     def lasting(self) -> Peer:
-        """Return it as the journal keeps it: its ledger is known only while it waits for a round."""
+        """Return it as the journal keeps it.
+
+        Its ledger is known only while it waits for a round.
+        """
         return dataclasses.replace(self, applied={}, pending=False)
 
     def can_be(self, version: int) -> bool:
@@ -82,8 +88,11 @@ class Farewell(Enum):
 
 
 class Rounds:
-    """`last_call_s`: how long a round that nobody continues waits for workers that are still to come.
-    `sharded`: the state is held in parts."""
+    """The rounds of a group.
+
+    `last_call_s`: how long a round that nobody continues waits for workers that are still to come.
+    `sharded`: the state is held in parts.
+    """
 
     def __init__(self, *, last_call_s: float, patience_s: float, sharded: bool = False) -> None:
         self._last_call_s = last_call_s
@@ -103,12 +112,15 @@ class Rounds:
     def remember(
         self, number: int, members: tuple[Peer, ...], world: int = 0, givers: tuple[Peer, ...] = ()
     ) -> None:
-        """Be as after that round was formed: nobody knows yet that it is not running any more."""
+        """Be as after that round was formed: nobody knows yet whether it still runs."""
         self.number, self.members, self.running = number, members, bool(members)
         self.world, self._leaving = world, {giver.incarnation: giver for giver in givers}
 
     def join(self, member: Peer, round_: int, broken: bool, now: float) -> None:
-        """Take in a member that is out of round `round_` (0: of none) and wants the next. May come twice."""
+        """Take in a member that is out of round `round_` (0: of none) and wants the next.
+
+        May come twice.
+        """
         if self.is_running(member.incarnation):
             if round_ != self.number:
                 return  # a repeat: it is in already, and has not heard so
@@ -128,11 +140,11 @@ class Rounds:
 
     @property
     def givers(self) -> tuple[Peer, ...]:
-        """Members that leave, and have parts that the newest round, or the next one, may need."""
+        """The members that leave, and have parts that the newest round, or the next, may need."""
         return tuple(self._leaving.values())
 
     def owes(self, incarnation: str) -> bool:
-        """Tell whether it is in the running round, or has not said that it is out of the last one."""
+        """Tell whether it is in the running round, or has not said that it left the last one."""
         return self.is_running(incarnation) or incarnation in self._missing
 
     def settle(self) -> None:
@@ -141,8 +153,10 @@ class Rounds:
         self._leaving.clear()
 
     def farewell(self, member: Peer, now: float) -> Farewell:
-        """With a sharded state: it is out of its round, in order, and wants no other. Asked again
-        until it may go."""
+        """Let a member that has a part of a sharded state leave its round, in order.
+
+        It wants no other, and asks again until it may go.
+        """
         me = member.incarnation
         if self.is_running(me):
             self._end(False, now)
@@ -160,7 +174,7 @@ class Rounds:
 
     @property
     def wanted(self) -> tuple[int, int]:
-        """Version and number of parts of what those who leave are asked for."""
+        """The version and number of parts of what those who leave are asked for."""
         if self.running:
             return self.members[0].version, self.world
         return self._whole or (-1, 0)
@@ -174,7 +188,7 @@ class Rounds:
         return any(had) and not others
 
     def break_(self, now: float) -> None:
-        """The step under way cannot be finished."""
+        """End the round: the step under way cannot be finished."""
         if self.running:
             self._end(True, now)
 
@@ -184,11 +198,11 @@ class Rounds:
 
     @property
     def newcomers(self) -> bool:
-        """Somebody waits while the round is running."""
+        """Tell whether somebody waits while the round is running."""
         return self.running and bool(self._here)
 
     def ready(self, expected: int, now: float) -> bool:
-        """The next round can be formed. `expected`: workers that are wanted."""
+        """Tell whether the next round can be formed. `expected`: workers that are wanted."""
         if self.running or self._missing or not self._here:
             return False
         return self._goes_on or len(self._here) >= expected or now >= self.last_call
@@ -198,7 +212,10 @@ class Rounds:
         return self._since + self._last_call_s
 
     def form(self) -> Formed:
-        """Form it of all who are here. Ranks: who has the newest state first, then by index."""
+        """Form the next round of all who are here.
+
+        Ranks: who has the newest state first, then by index.
+        """
         if self._sharded:
             return self._form_sharded()
         afresh = not self._goes_on
@@ -212,9 +229,12 @@ class Rounds:
         return Formed(self.number, self.members, afresh, top.version, top.applied)
 
     def _form_sharded(self) -> Formed:
-        """By index alone: whoever replaces a lost member has its rank, and the others keep their parts.
+        """Form the next round by index alone.
 
-        The members' version is from now on that of the round."""
+        Whoever replaces a lost member has its rank, and the others keep their parts.
+
+        The members' version is from now on that of the round.
+        """
         there = [*self._here.values(), *self._leaving.values()]
         whole = self._whole
         version, self.world = whole or (-1, 0)
@@ -239,7 +259,7 @@ class Rounds:
         return Formed(self.number, self.members, whole is None, version, applied)
 
     def overdue(self, now: float) -> list[Peer]:
-        """Members that did not come back in time; named once."""
+        """Return the members that did not come back in time; named once."""
         if now - self._since <= self._patience_s:
             return []
         overdue = list(self._missing.values())
@@ -248,7 +268,7 @@ class Rounds:
 
     @property
     def _goes_on(self) -> bool:
-        """Somebody is here who has what the last round began with."""
+        """Tell whether somebody is here who has what the last round began with."""
         if self._sharded:
             return self._whole is not None
         began = self.members[0].version if self.members else 0
@@ -258,7 +278,7 @@ class Rounds:
 
     @property
     def _whole(self) -> tuple[int, int] | None:
-        """The newest version of a sharded state of which all parts are here, and how many they are."""
+        """The newest version of a sharded state of which all parts are here, and their number."""
         there = [*self._here.values(), *self._leaving.values()]
         for version in sorted({m.version for m in there if m.parts}, reverse=True):
             found = {part for m in there if m.can_be(version) for part in m.parts}

@@ -1,4 +1,4 @@
-"""What the master shows to Prometheus and TensorBoard, from the status alone."""
+"""The numbers that the master shows to Prometheus and TensorBoard, from the status alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _QUARANTINED = Gauge("edl_quarantined_records", "Records that are skipped.")
 
 
 class Scalars:
-    """Call it with each status."""
+    """The numbers of a job. Call it with each status."""
 
     def __init__(self, tensorboard: Path | None) -> None:
         self._writer = EventFile(tensorboard) if tensorboard else None
@@ -35,7 +35,7 @@ class Scalars:
 
     @staticmethod
     def serve() -> str:
-        """Serve /metrics; its address."""
+        """Serve /metrics; returns its address."""
         return listen.serve_metrics()[1]
 
     def __call__(self, status: dict[str, Any], last: bool = False) -> None:

@@ -1,20 +1,22 @@
 """The master as a process: its parts put together, its end put on disk.
 
 The job's token comes in EDL_TOKEN, its certificate, where it has one, in EDL_IDENTITY. First
-`edl.worker --describe` checks the definition and counts the data, in a process of its own, so that no
-user code ever runs here. DIR/master.json says where the master serves; DIR/result.json is the last
-status.
+`edl.worker --describe` checks the definition and counts the data, in a process of its own, so that
+no user code ever runs here. DIR/master.json says where the master serves; DIR/result.json is the
+last status.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common import log as logs
 from ..common import paths, rpc, storage
@@ -31,13 +33,9 @@ from .core import MEMORY
 from .describe import describe
 from .home import Home, LocalHome, PodHome
 from .master import Master
-from .plan import sources_of, split
 from .scalars import Scalars
 from .servers import RemoteServers
 from .servicer import MasterServicer
-
-if TYPE_CHECKING:
-    from ..k8s.home import Home as Pod
 
 log = logging.getLogger("edl.master")
 
@@ -50,11 +48,12 @@ def serve(
     checked: Path | None = None,
     nursery: Nursery | None = None,
 ) -> int:
-    """Run the job; its exit code.
+    """Run the job; returns its exit code.
 
     `after`: how the master before this one ended. `stop`: why the job is to be stopped at once.
     `told`: the folder with its settings where this is a pod, whose job folder is empty at first.
-    `checked`: where the definition was checked before (check.py). `nursery`: one that was begun before.
+    `checked`: where the definition was checked before (check.py). `nursery`: one that was begun
+    before.
     """
     logs.configure(role="master")
     seldom_collect_garbage()
@@ -63,21 +62,33 @@ def serve(
         logs.configure(settings.log_level, settings.log_format, "master")
         if settings.runtime == "kubernetes":
             return _serve_in_pod(settings, job_dir, after, checked)
-        return run(settings, job_dir, after, stop, nursery=nursery)
+        return run(
+            settings,
+            job_dir,
+            lambda nursery: LocalHome(job_dir, nursery),
+            after,
+            stop,
+            nursery=nursery,
+        )
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
 
 
 def seldom_collect_garbage() -> None:
-    """Look for circles of objects seldom: the books make none, and have a hundred thousand objects to
-    look through, which took most of the time of a compaction and of a restart."""
+    """Look for circles of objects seldom.
+
+    The books make none, and have a hundred thousand objects to look through, which took most of the
+    time of a compaction and of a restart.
+    """
     gc.set_threshold(100_000, 50, 50)
 
 
 def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Path | None) -> int:
-    """Run the job as the one master among the pods that may try. What ends it is told before the pod
-    ends, so that no other tries again."""
+    """Run the job as the one master among the pods that may try.
+
+    What ends it is told before the pod ends, so that no other tries again.
+    """
     from ..k8s.home import Home as Pod
 
     pod = Pod(settings)
@@ -91,7 +102,8 @@ def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Pat
         if not result.exists():
             code, message = 0, ""
             try:
-                code = run(settings, job_dir, after, "", pod, checked)
+                make_home = functools.partial(PodHome, pod)
+                code = run(settings, job_dir, make_home, after, checked=checked)
             except PeerError:
                 raise  # the pod is told to go, or nobody answers: another one goes on
             except EdlError as error:
@@ -109,7 +121,7 @@ def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Pat
 
 
 def _failed(settings: JobSettings, code: int, message: str) -> dict[str, Any]:
-    """The status of a job that could not begin."""
+    """Return the status of a job that could not begin."""
     ended = {"job_name": settings.job_name, "state": "failed", "exit_code": code}
     return {**ended, "message": message, "resume": None}
 
@@ -122,19 +134,22 @@ def _last_words(log: Path) -> str:
 def run(
     settings: JobSettings,
     job_dir: Path,
+    make_home: Callable[[Nursery | None], Home],
     after: str,
-    stop: str,
-    pod: Pod | None = None,
+    stop: str = "",
     checked: Path | None = None,
     nursery: Nursery | None = None,
 ) -> int:
-    """The whole job; its exit code. Raises EdlError where it cannot even begin."""
+    """Run the whole job; returns its exit code. Raises EdlError where it cannot even begin.
+
+    `make_home` gives the place where the master lives, whose nursery this is, where there is one.
+    """
     # Now, since counting the records may take minutes.
     job_identity(rpc.job_token()).encrypts(own_host())
     health = rpc.serve_health()
     if checked is None and nursery is None:
         nursery = Nursery.of_job(settings, job_dir)
-    home: Home = PodHome(pod, nursery) if pod is not None else LocalHome(job_dir, nursery)
+    home = make_home(nursery)
     try:
         books = opening.resume(settings, job_dir)
         if books is None:
@@ -153,7 +168,7 @@ def run(
 def _describe(
     settings: JobSettings, job_dir: Path, nursery: Nursery | None, checked: Path | None
 ) -> tuple[dict[str, Any] | None, int]:
-    """Return what is known of definition and data; or None and the exit code: it was told why."""
+    """Return what is known of definition and data, or None and the exit code: it was told why."""
     if nursery is not None:
         return describe(settings, job_dir, nursery)
     assert checked is not None
@@ -165,7 +180,7 @@ def _describe(
 def _run(
     settings: JobSettings, job_dir: Path, books: opening.Books, home: Home, after: str, stop: str
 ) -> int:
-    journal, described = books.journal, books.described
+    journal = books.journal
     tensorboard = settings.output and settings.tensorboard
     scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
     identity = job_identity(rpc.job_token())
@@ -177,17 +192,10 @@ def _run(
     master = Master(
         settings=settings,
         job_dir=job_dir,
-        queue=books.queue,
-        validation=split(
-            sources_of(described, "validation"),
-            settings.minibatch_size * settings.minibatches_per_task,
-        ),
-        judges=opening.judges_for(settings, described, books.restore),
-        journal=journal,
+        books=books,
         connect=lambda addresses: RemoteServers(addresses, identity.token, journal.epoch),
         clock=MonotonicClock(),
         identity=identity,
-        restore=books.restore,
         watch=show,
     )
     _go_on(master, job_dir, books, after)
@@ -216,10 +224,10 @@ def _run(
 
 
 def _go_on(master: Master, job_dir: Path, books: opening.Books, after: str) -> None:
-    """Have the master go on where the one before ended, if there was one; `after`: how it did."""
+    """Have the master go on where the one before ended, if there was one. `after`: how it did."""
     memory = books.journal.get(MEMORY)
     if memory is None:
-        for note in books.described.get("notes", ()):
+        for note in books.notes:
             master.core.tell(note)
         return
     failed = job_dir / paths.FAILED

@@ -69,12 +69,12 @@ class ServerCuts:
                 # Positions that a lost worker left uneven are only levelled by the next lease.
                 yield from core.until(
                     lambda: not queue.uneven or self._nobody_levels,
-                    lambda: f"a worker to level {_named(queue.uneven_tasks)}",
+                    lambda: f"a worker to level {_named(queue.uneven)}",
                 )
                 if queue.uneven:
                     raise JobError(
                         "the servers do not stand at one state, and no worker is left to level "
-                        f"{_named(queue.uneven_tasks)}"
+                        f"{_named(queue.uneven)}"
                     )
                 version, done = self._servers.version, queue.done_tasks
                 cut = yield from core.insist(lambda: self._try_to_take(hold_s))  # noqa: B023
@@ -145,7 +145,7 @@ class ServerCuts:
         """
         core, queue = self._core, self._core.queue
         uneven = self._servers.shards.uneven
-        held = {t.id: t.worker for t in queue.leased_tasks}
+        held = {t.id: t.worker for t in queue.leases.leased.values()}
         texts = []
         for number, positions in uneven.items():
             if number < queue.low_water:

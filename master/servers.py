@@ -46,7 +46,7 @@ class Snapshot:
 
 
 class Servers(Protocol):
-    """All shards of the job as one. Raises Unreachable where one does not answer in time."""
+    """The shards of a job as one. Raises Unreachable where one does not answer in time."""
 
     def fence(self, attempts: Mapping[int, int]) -> Mapping[int, Sequence[int]]:
         """Refuse attempts below these; afterwards none of them is ever applied.
@@ -56,14 +56,17 @@ class Servers(Protocol):
         ...
 
     def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
-        """The same on the server at `address`, which replaces the one of this shard. By task.
+        """Do the same on the server at `address`, which replaces the one of this shard.
 
-        Those that it has retired are missing.
+        Answers its applied positions by task; those that it has retired are missing.
         """
         ...
 
     def replace(self, addresses: Sequence[str], version: int) -> None:
-        """From now on the servers are at these addresses. Calls that run at old ones are repeated."""
+        """Call the servers at these addresses from now on.
+
+        Calls that run at old ones are repeated.
+        """
         ...
 
     def take_cut(self, name: str, hold_s: float) -> Cut | None:
@@ -72,7 +75,7 @@ class Servers(Protocol):
 
     @property
     def uneven(self) -> Mapping[int, Sequence[int]]:
-        """The tasks of which shards stood at different positions when the last cut began: by shard."""
+        """The tasks of which shards stood apart when the last cut began: positions by shard."""
         ...
 
     def unpin(self, name: str) -> None:
@@ -84,18 +87,18 @@ class Servers(Protocol):
         ...
 
     def flush(self) -> int:
-        """Sync mode: step with the pushes that wait for others. The version."""
+        """Step with the pushes that wait for others, in sync mode; returns the version."""
         ...
 
     def version(self) -> int:
-        """The version now."""
+        """Return the version now."""
         ...
 
     def close(self) -> None: ...
 
 
 class RemoteServers:
-    """Servers over gRPC."""
+    """The servers of a job over gRPC."""
 
     def __init__(self, addresses: Sequence[str], token: str, master_epoch: int = 1) -> None:
         self._client = PsControl(addresses, token=token, master_epoch=master_epoch)

@@ -1,7 +1,7 @@
 """The gRPC face of the master: posts requests to the loop and waits for its answers.
 
-Nothing is decided here. A request that lacks what it must have is INVALID_ARGUMENT. The handlers are
-coroutines: a worker that waits for a task costs no thread (common/rpc.AsyncServer).
+Nothing is decided here. A request that lacks what it must have is INVALID_ARGUMENT. The handlers
+are coroutines: a worker that waits for a task costs no thread (common/rpc.AsyncServer).
 """
 
 from __future__ import annotations
@@ -9,32 +9,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from ..common.errors import EdlError, Unreachable
+from ..common.errors import EdlError, Unreachable, UsageError
 from ..proto import master_pb2 as pb
 from ..proto import master_pb2_grpc
 from .master import Master
 
 _ANSWER_S = 30.0  # the loop answers at once; more than a lease means that it hangs
 _LONGEST_WAIT_S = 60.0  # of a long poll
-MOST_REPORTS = 64  # of one call: as many are remembered, should it be repeated (task_queue.py)
+MOST_REPORTS = 64  # of one call: as many are remembered, should it be repeated (leases.py)
 
 Reply = TypeVar("Reply")
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class MasterServicer(master_pb2_grpc.MasterServicer):
+    """The gRPC service of a master."""
+
     def __init__(self, master: Master) -> None:
         self._front = master.front
         self._group = master.group
 
-    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterReply:
+    async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterReply:
         await _check_replica(request.replica, context)
         return await _wait(self._front.register(request), context)
 
-    async def GetTask(self, request: pb.GetTaskRequest, context: Any) -> pb.GetTaskReply:
+    async def GetTask(self, request: pb.GetTaskRequest, context: Context) -> pb.GetTaskReply:
         await _check_replica(request.replica, context, worker=True)
         if not request.request_id:
             await _refuse(context, "request_id is empty: it is what makes a repeat harmless")
@@ -42,85 +46,93 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return await _wait(self._front.get_task(request), context, request.wait_s)
 
-    async def ReportTask(self, request: pb.ReportTaskRequest, context: Any) -> pb.ReportTaskReply:
+    async def ReportTask(
+        self, request: pb.ReportTaskRequest, context: Context
+    ) -> pb.ReportTaskReply:
         await _check_replica(request.replica, context, worker=True)
         await _check_reports([request], context)
         return await _wait(self._front.report_task(request), context)
 
-    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatReply:
         await _check_replica(request.replica, context)
         await _check_reports(request.reports, context)
         return await _wait(self._front.heartbeat(request), context)
 
-    async def GetServers(self, request: pb.GetServersRequest, context: Any) -> pb.GetServersReply:
+    async def GetServers(
+        self, request: pb.GetServersRequest, context: Context
+    ) -> pb.GetServersReply:
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return await _wait(self._front.get_servers(request), context, request.wait_s)
 
-    async def Join(self, request: pb.JoinRequest, context: Any) -> pb.JoinReply:
+    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
         await _check_replica(request.replica, context, worker=True)
         await self._must_reduce(context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return await _wait(self._front.join(request), context, request.wait_s)
 
-    async def WatchRound(self, request: pb.WatchRoundRequest, context: Any) -> pb.WatchRoundReply:
+    async def WatchRound(
+        self, request: pb.WatchRoundRequest, context: Context
+    ) -> pb.WatchRoundReply:
         await _check_replica(request.replica, context, worker=True)
         await self._must_reduce(context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return await _wait(self._front.watch_round(request), context, request.wait_s)
 
-    async def PutKey(self, request: pb.PutKeyRequest, context: Any) -> pb.PutKeyReply:
+    async def PutKey(self, request: pb.PutKeyRequest, context: Context) -> pb.PutKeyReply:
         await self._must_reduce(context)
         return await _wait(self._front.put_key(request), context)
 
-    async def GetKey(self, request: pb.GetKeyRequest, context: Any) -> pb.GetKeyReply:
+    async def GetKey(self, request: pb.GetKeyRequest, context: Context) -> pb.GetKeyReply:
         await self._must_reduce(context)
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return await _wait(self._front.get_key(request), context, request.wait_s)
 
     async def ReportOrder(
-        self, request: pb.ReportOrderRequest, context: Any
+        self, request: pb.ReportOrderRequest, context: Context
     ) -> pb.ReportOrderReply:
         await _check_replica(request.replica, context, worker=True)
         await self._must_reduce(context)
         return await _wait(self._front.report_order(request), context)
 
-    async def _must_reduce(self, context: Any) -> None:
-        if not self._group.workers.trains_in_rounds:
-            await _refuse(context, "this job keeps its parameters on servers: there are no rounds")
+    async def _must_reduce(self, context: Context) -> None:
+        try:
+            self._group.workers.members()
+        except UsageError as error:
+            await _refuse(context, str(error))
 
-    async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
+    async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return await _wait(self._front.get_status(request), context, request.wait_s)
 
-    async def Scale(self, request: pb.ScaleRequest, context: Any) -> pb.ScaleReply:
+    async def Scale(self, request: pb.ScaleRequest, context: Context) -> pb.ScaleReply:
         if request.num_workers < 1:
             await _refuse(
                 context, f"{request.num_workers} workers: scale to at least 1, or stop the job"
             )
         return await _wait(self._front.scale(request), context)
 
-    async def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:
+    async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         return await _wait(self._front.stop(request.reason), context)
 
 
-async def _check_replica(replica: pb.Replica, context: Any, worker: bool = False) -> None:
+async def _check_replica(replica: pb.Replica, context: Context, worker: bool = False) -> None:
     roles = (pb.WORKER,) if worker else (pb.WORKER, pb.SERVER)
     if replica.role not in roles or not replica.incarnation:
         await _refuse(context, "a request must name the role and the incarnation of its sender")
 
 
-async def _check_reports(reports: Sequence[pb.ReportTaskRequest], context: Any) -> None:
+async def _check_reports(reports: Sequence[pb.ReportTaskRequest], context: Context) -> None:
     if len(reports) > MOST_REPORTS:
         await _refuse(context, f"{len(reports)} reports in one call: at most {MOST_REPORTS}")
     if any(report.WhichOneof("outcome") is None for report in reports):
         await _refuse(context, "a report must say done, failed or handed_back")
 
 
-async def _refuse(context: Any, message: str) -> None:
+async def _refuse(context: Context, message: str) -> None:
     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
-async def _wait(future: Future[Reply], context: Any, wait_s: float = 0.0) -> Reply:
+async def _wait(future: Future[Reply], context: Context, wait_s: float = 0.0) -> Reply:
     try:
         return await asyncio.wait_for(asyncio.wrap_future(future), wait_s + _ANSWER_S)
     except TimeoutError:

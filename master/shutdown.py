@@ -1,4 +1,4 @@
-"""How a job comes to its end: what ends it, how it stops when somebody asks, how its processes leave.
+"""The end of a job: what ends it, how it stops when somebody asks, how its processes leave.
 
 Scripts, as those of course.py, that read from top to bottom.
 """
@@ -20,7 +20,7 @@ _FAILED_GRACE_S = 2.0
 
 
 class Shutdown:
-    """See the module. `over`: all processes have left."""
+    """The end of a job. `over`: all processes have left."""
 
     def __init__(
         self, core: Core, group: Group, processes: Processes, checkpoints: Checkpoints
@@ -63,7 +63,8 @@ class Shutdown:
             self._core.fail(f"the definition or the data is broken: {self._core.queue.broken}")
         elif dead is not None:
             self._core.fail(
-                f"parameter server {dead.index} {dead.last_end}{self._last_line(SERVER, dead.index)}"
+                f"parameter server {dead.index} {dead.last_end}"
+                f"{self._last_line(SERVER, dead.index)}"
                 f"; {self._core.how_to_go_on()}"
             )
         elif failed is not None:
@@ -88,7 +89,7 @@ class Shutdown:
     # -- scripts
 
     def _stopping(self, reason: str) -> Script[None]:
-        """Somebody wants the job to stop: hand everything back, keep what was learnt."""
+        """Stop because somebody wants it: hand everything back, keep what was learnt."""
         together = self._group.workers.trains_in_rounds
         resume = yield from (self._stop_members() if together else self._stop_workers())
         if not self._core.ended:
@@ -96,7 +97,10 @@ class Shutdown:
             self._core.end("failed", EXIT_INTERRUPTED, f"{text}; {go_on_with(resume)}", resume)
 
     def _stop_workers(self) -> Script[str | None]:
-        """Return what the job goes on with: a checkpoint of the servers, once the workers have left."""
+        """Stop the workers; returns what the job goes on with.
+
+        It is a checkpoint of the servers, once the workers have left.
+        """
         queue, running = self._core.queue, self._core.replicas.running
         grace_s = self._core.settings.drain_grace_s
         trains = self._core.settings.command == "train"
@@ -135,7 +139,9 @@ class Shutdown:
         return [fence.task for fence in self._core.queue.fencing][:5]
 
     def _stop_members(self) -> Script[str | None]:
-        """Return what the job goes on with: what the last worker leaves, all having stopped at one step.
+        """Stop the members of a round; returns what the job goes on with.
+
+        It is what the last worker leaves, all having stopped at one step.
 
         Where none did in time, the journal and the newest snapshot go on.
         """
@@ -161,7 +167,10 @@ class Shutdown:
         )
 
     def _leave(self) -> Script[None]:
-        """Workers first, so that none sees its servers vanish; whoever does not go is killed."""
+        """Have workers leave first, so that none sees its servers vanish.
+
+        Whoever does not go is killed.
+        """
         faults.point("master.shutdown")
         grace_s = self._core.settings.drain_grace_s
         if self._core.status.state != "done":  # what they hold is void, and the servers may be gone

@@ -1,7 +1,8 @@
-"""The state that a group's books stand at: where it would begin anew, where it has begun, what is left.
+"""The state that a group's books stand at: where it would begin, has begun, and what is left.
 
 To the queue a group is one shard. Whenever a round begins, or its last worker has left a state, the
-queue's positions become those of that state: what the round before held comes back, and goes on there.
+queue's positions become those of that state: what the round before held comes back, and goes on
+there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Base:
 
 
 class Standing:
-    """See the module. `restore`: the checkpoint that the group begins from, or "".
+    """The state that a group's books stand at.
+
+    `restore`: the checkpoint that the group begins from, or "".
 
     `alone`: there are no servers beside it, so that what a round held is fenced here, and at once.
     `base`: what it begins from where nobody has its state; `newly_durable`: that has changed.
@@ -49,7 +52,7 @@ class Standing:
         self.base, self._at = base, base.applied
 
     def keep(self, path: str, version: int, applied: Mapping[int, int]) -> None:
-        """From now on the group would begin anew from this snapshot."""
+        """Have the group begin anew from this snapshot, from now on."""
         self.base, self.newly_durable = Base(path, version, dict(applied)), True
 
     @property
@@ -68,12 +71,15 @@ class Standing:
             core.decide(Fenced(fence.task, fence.attempt, [there.get(fence.task, 0)]))
 
     def position(self, task: int) -> int:
-        """A position that the group has reached in a task, maybe not its last: it drops what it has."""
+        """Return a position that the group has reached in a task, maybe not its last.
+
+        It drops what it has.
+        """
         known = self._core.queue.tasks.get(task)
         return max(self._at.get(task, 0), known.position if known else 0)
 
     def durable_tasks(self) -> list[int]:
-        """Train tasks that the newest snapshot has."""
+        """Return the train tasks that the newest snapshot has."""
         done = (self._core.queue.tasks[n] for n in self._core.queue.done_tasks)
         return [
             t.id for t in done if t.kind == Kind.TRAIN and self.base.applied.get(t.id) == t.size

@@ -1,8 +1,8 @@
-"""What a restarted master reads: the queue out of a journal, by the schema of this version.
+"""The queue's state in a journal, as a restarted master reads it by the schema of this version.
 
 The journal has a format number. FORMAT is what this version writes: the names and the fields of
-decisions.py, task.QueueState and memory.Memory. What an older version has left is read by a reader of
-its own (format_0.py), and written anew in this one's format before anything else is.
+decisions.py, task.QueueState and memory.Memory. What an older version has left is read by a reader
+of its own (format_0.py), and written anew in this one's format before anything else is.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from ..durable.journal import Journal
 from ..durable.schema import Json, dump, load
 from . import decisions, format_0
 from .core import MEMORY
+from .queue_view import QueueView
 from .task import QueueState
 from .task_queue import TaskQueue
 
 FORMAT = 1
 
 
-def dump_queue(queue: TaskQueue) -> Json:
+def dump_queue(queue: QueueView) -> Json:
     """Return the queue's state as JSON values: what a compacted journal starts from."""
     return dump(QueueState, queue.state())
 

@@ -1,4 +1,6 @@
-"""The state of the job for people: what the Status RPC answers, as JSON values. Never the token.
+"""The state of the job for people: what the Status RPC answers, as JSON values.
+
+Never the token.
 
 The revision rises at most every few tenths of a second, so that somebody who waits for a newer one
 is not woken by every heartbeat.
@@ -17,8 +19,8 @@ from .evaluation import Evaluations
 from .membership import SERVER, WORKER, Member, Membership
 from .plan import Kind
 from .quarantine import by_record, data_of
+from .queue_view import QueueView
 from .replicas import Phase, Replicas, Slot
-from .task_queue import TaskQueue
 
 _EVENTS_KEPT = 50
 _REVISION_S = 0.25
@@ -34,7 +36,10 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class StatusMemory:
-    """The part of the journal that a status has. Times are those of the machine's monotonic clock."""
+    """The part of the journal that a status has.
+
+    Times are those of the machine's monotonic clock.
+    """
 
     state: str
     exit_code: int | None
@@ -82,11 +87,14 @@ class Status:
         self.revision += 1
 
     def begin_run(self, now: float, records_done: int) -> None:
-        """Begin to count for this run: what was done before, and the time until now, are not its own."""
+        """Begin to count for this run.
+
+        What was done before, and the time until now, are not its own.
+        """
         self._run_began, self.before = now, records_done
 
     def go_on(self, state: str) -> None:
-        """The end, which was a failure, is taken back."""
+        """Take back the end, which was a failure."""
         self.state, self.exit_code, self.message, self.resume = state, None, "", None
 
     def memory(self) -> StatusMemory:
@@ -126,7 +134,10 @@ class Status:
         return True
 
     def took(self, now: float, seconds: float) -> None:
-        """To render and to show it took so long: with thousands of workers, do it seldomer."""
+        """Note how long it took to render and to show it.
+
+        With thousands of workers, it is done seldomer.
+        """
         self._next_revision = max(self._next_revision, now + min(_RESTS * seconds, _LONGEST_REST_S))
 
     def render(
@@ -134,14 +145,17 @@ class Status:
         *,
         now: float,
         settings: JobSettings,
-        queue: TaskQueue,
+        queue: QueueView,
         members: Membership,
         replicas: Replicas,
         evaluations: Evaluations,
         version: int,
         lessee: str = "",
     ) -> dict[str, Any]:
-        """Return the whole status, as documented in docs/architecture.md. `lessee`: who holds a group's leases."""
+        """Return the whole status, as documented in docs/architecture.md.
+
+        `lessee`: who holds a group's leases.
+        """
         workers = members.of(WORKER)
         losses = [m.scalars["loss"] for m in workers if "loss" in m.scalars]
         newest = max(workers, key=lambda m: m.version).scalars if workers else {}
@@ -173,13 +187,7 @@ class Status:
                 for r in evaluations.finished
             ],
             "quarantined": by_record(queue.quarantined, data_of(settings)),
-            "restarts": {
-                "worker": replicas.total("failures", WORKER),
-                "server": replicas.total("failures", SERVER),
-                "preemptions": replicas.total("preemptions", WORKER),
-                "server_preemptions": replicas.total("preemptions", SERVER),
-                "master": self._masters - 1,
-            },
+            "restarts": {**_restarts(replicas), "master": self._masters - 1},
             "predictions": _predictions(settings),
             "checkpoint": self.checkpoint,
             "best": self.best,
@@ -189,15 +197,24 @@ class Status:
         }
 
 
+def _restarts(replicas: Replicas) -> dict[str, int]:
+    return {
+        "worker": replicas.total("failures", WORKER),
+        "server": replicas.total("failures", SERVER),
+        "preemptions": replicas.total("preemptions", WORKER),
+        "server_preemptions": replicas.total("preemptions", SERVER),
+    }
+
+
 def _predictions(settings: JobSettings) -> str | None:
-    """The folder that they are written to."""
+    """Return the folder that predictions are written to."""
     if settings.command != "predict" or not settings.output:
         return None
     return os.path.join(settings.output, "predictions")
 
 
 def _waits(replicas: Replicas, members: Membership) -> str:
-    """Why there is less than is wanted, of the first that waits; "" where nothing waits."""
+    """Return why there is less than is wanted, of the first that waits; "" where nothing waits."""
     here = {member.incarnation for role in (SERVER, WORKER) for member in members.of(role)}
     waiting = [s for s in replicas.slots.values() if s.waits and s.incarnation not in here]
     if not waiting:
@@ -211,7 +228,7 @@ def _rows(
     now: float,
     members: Membership,
     replicas: Replicas,
-    queue: TaskQueue,
+    queue: QueueView,
     lessee: str,
 ) -> list[dict[str, Any]]:
     here = {member.index: member for member in members.of(role)}
@@ -220,7 +237,7 @@ def _rows(
 
 
 def _row(
-    slot: Slot, member: Member | None, now: float, queue: TaskQueue, lessee: str
+    slot: Slot, member: Member | None, now: float, queue: QueueView, lessee: str
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "index": slot.index,
@@ -233,7 +250,9 @@ def _row(
     }
     if slot.role == SERVER:
         return {**row, "version": member.version if member else None}
-    held = queue.held_by(member.incarnation) or queue.held_by(lessee) if member else []
+    held = (
+        queue.leases.held_by(member.incarnation) or queue.leases.held_by(lessee) if member else []
+    )
     task = next((t for t in held if t.kind != Kind.TRAIN), held[0] if held else None)
     rate = member.scalars.get("records_per_s", 0.0) if member else 0.0
     return {**row, "task": task.id if task else None, "records_per_s": round(rate, 1)}

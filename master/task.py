@@ -22,6 +22,8 @@ class IllegalTransition(EdlError):
 
 
 class State(Enum):
+    """The state of a task in the queue (task_queue.py)."""
+
     TODO = "todo"
     LEASED = "leased"
     FENCING = "fencing"
@@ -30,10 +32,13 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Task:
-    """A range of records of one epoch. Positions count from its start, in its own order.
+    """A range of records of one epoch.
 
-    `attempt` is that of the current lease, or of the next one. `position` is where the lease begins:
-    all shards have applied what is before it. `heard` is how far its worker says that it is.
+    Positions count from its start, in its own order.
+
+    `attempt` is that of the current lease, or of the next one. `position` is where the lease
+    begins: all shards have applied what is before it. `heard` is how far its worker says that it
+    is.
     """
 
     id: int
@@ -68,16 +73,32 @@ class Task:
 
     @property
     def careful(self) -> bool:
-        """The worker is to do one span after the other, and to say which."""
+        """Tell whether the worker is to do one span after the other, and to say which."""
         return self.ends >= CAREFUL_AT or bool(self.deaths)
 
     def tell(self, event: str) -> None:
         self.story = [*self.story[1 - _STORY_KEPT :], event]
 
+    def must_be(self, state: State, event: str) -> None:
+        """Raise IllegalTransition unless this event may happen, which it may in this state."""
+        if self.state != state:
+            raise self.illegal(event)
+
+    def illegal(self, event: str) -> IllegalTransition:
+        """Return the error that this event cannot happen to the task as it is."""
+        story = "; ".join(self.story)
+        return IllegalTransition(
+            f"task {self.id} is {self.state.value} (attempt {self.attempt}) and was told: {event}. "
+            f"Its story: {story or 'none'}"
+        )
+
 
 @dataclass(frozen=True)
 class Failure:
-    """The content of positions [start, end) failed; of `record` of the source, where known."""
+    """The failure of the content of positions [start, end).
+
+    `record`: that of the source which is to blame, where known.
+    """
 
     start: int
     end: int
@@ -101,7 +122,7 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class Fence:
-    """Raise the task's attempt on every shard."""
+    """The demand to raise the task's attempt on every shard."""
 
     task: int
     attempt: int
@@ -121,7 +142,7 @@ class QueueState:
     """The content of a queue, for the journal, without its plan and its tolerance.
 
     So a compacted journal has it: a field that is added, renamed or taken out is another format
-    (journal_format.py). Tasks and the numbers of tasks stand in the queue's own order.
+    (state.py). Tasks and the numbers of tasks stand in the queue's own order.
     """
 
     tasks: list[Task]

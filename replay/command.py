@@ -1,4 +1,4 @@
-"""`edl replay`: replay, compare with the last checkpoint, or show the state at a moment."""
+"""The command `edl replay`: replay, compare with the last checkpoint, or show a moment's state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 def replay(job: str, until: str, output: str, losses: str, say: Say) -> int:
-    """The exit code: 0 identical (or shown), 1 not."""
+    """Replay a job; returns the exit code: 0 identical (or shown), 1 not."""
     here = Path(job) if Path(job).is_dir() else paths.job_folder(job)
     job_dir = paths.named_job(job) or here
     paths.check_file(output, "--output")

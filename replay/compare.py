@@ -1,4 +1,4 @@
-"""Is the state of a shard, replayed, the one that a checkpoint holds? Bit for bit.
+"""A comparison, bit for bit, of a shard's replayed state with the one that a checkpoint holds.
 
 Of chunks: value, optimizer state, step count and the version that changed them. Of rows: the same
 rows, weight, optimizer state, step count. Of the books: version, and how far each open task is.
@@ -26,7 +26,10 @@ _BLOCK_ROWS = 1 << 16
 
 @dataclass
 class Compared:
-    """`tensors` chunks' tensors and rows that were compared; `difference`: the first, if any."""
+    """The result of a comparison.
+
+    `tensors` chunks' tensors and rows that were compared; `difference`: the first, if any.
+    """
 
     tensors: int = 0
     rows: int = 0
@@ -54,7 +57,7 @@ class Checkpoint:
             found.append(shard)
 
     def compare(self) -> Compared:
-        """With what was kept; the newest incarnation of each server that was there."""
+        """Compare it with what was kept: the newest incarnation of each server that was there."""
         result = Compared()
         names = set[str]()
         for index, books in sorted(self._books.items()):
@@ -124,7 +127,7 @@ class Checkpoint:
 
 
 def first_difference(here: np.ndarray[Any, Any], there: np.ndarray[Any, Any]) -> int | None:
-    """The first element that is not the same, bit for bit."""
+    """Return the first element that is not the same, bit for bit."""
     if here.shape != there.shape:
         return min(here.size, there.size)
     bits = np.dtype(f"u{here.dtype.itemsize}")
@@ -136,7 +139,7 @@ def first_difference(here: np.ndarray[Any, Any], there: np.ndarray[Any, Any]) ->
 
 
 def rows_of(store: Store, table: str, cut: str) -> dict[str, np.ndarray[Any, Any]]:
-    """ids, weight, steps and optimizer state, by id."""
+    """Return ids, weight, steps and optimizer state, by id."""
     blocks = list(store.pins.rows(cut, table, _BLOCK_ROWS))
     if not blocks:
         return {"ids": np.zeros(0, np.int64)}
@@ -155,7 +158,7 @@ def _rows(store: Store, table: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def dense_of(stores: list[Store], cut: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """The dense tensors of all shards together, whole."""
+    """Yield the dense tensors of all shards together, whole."""
     spec, _ = stores[0].pins.books(cut)
     chunks = {key: chunk.value for store in stores for key, chunk in store.pins.chunks(cut)}
     for tensor in spec.dense:

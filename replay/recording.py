@@ -1,4 +1,4 @@
-"""A job's trace as it was written: what each server incarnation applied, what workers computed.
+"""The trace of a job as it was written: what each server applied, what workers computed.
 
 Pure reading (docs/replay.md has the lines). A process that was killed may have left half a line at
 the end of its file: what that would have told was acknowledged to nobody, so it is left out.
@@ -7,20 +7,23 @@ the end of its file: what that would have told was acknowledged to nobody, so it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..common.errors import UsageError
 from ..ps.books.ledger import Span
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class Step:
     """A push that a server applied at `version`, or (no span) a flush.
 
-    `on`: the version of this server that its gradients were computed on; `digest`: of the gradients.
+    `on`: the version of this server that its gradients were computed on; `digest`: of the
+    gradients.
     """
 
     version: int
@@ -32,8 +35,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One incarnation of a server. `parent`: the one whose snapshot it began from, if it did:
-    of its version `version`, `pushes` of which waited for their step."""
+    """The trace of one incarnation of a server.
+
+    `parent`: the one whose snapshot it began from, if it did: of its version `version`, `pushes` of
+    which waited for their step.
+    """
 
     index: int
     incarnation: str
@@ -52,7 +58,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Pull:
-    """By server: the version, and the address of the incarnation that answered."""
+    """The answer to a pull, by server: the version, and the address of who answered."""
 
     versions: tuple[int, ...]
     addresses: tuple[str, ...]
@@ -60,7 +66,7 @@ class Pull:
 
 @dataclass(frozen=True)
 class Computed:
-    """Gradients that a worker computed: the minibatch, and what it pulled from whom."""
+    """The gradients that a worker computed: the minibatch, and what it pulled from whom."""
 
     span: Span
     epoch: int
@@ -75,14 +81,14 @@ class Computed:
 
 @dataclass(frozen=True)
 class Recording:
-    """`computed`: by span, in no order, each once."""
+    """The trace of a job. `computed`: by span, in no order, each once."""
 
     timelines: tuple[Timeline, ...]
     computed: dict[Span, tuple[Computed, ...]]
 
 
 def read(job_dir: Path) -> Recording:
-    """The trace of a job. Raises UsageError where there is none, or a line that cannot be."""
+    """Read the trace of a job. Raises UsageError where there is none, or a line that cannot be."""
     folder = job_dir / "trace"
     servers = sorted(folder.glob("server-*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     timelines = [found for path in servers if (found := _timeline(path)) is not None]
@@ -99,7 +105,7 @@ def read(job_dir: Path) -> Recording:
 
 
 def _timeline(path: Path) -> Timeline | None:
-    """None: it was killed before it had a store."""
+    """Read the trace of a server; None: it was killed before it had a store."""
     lines = _lines(path)
     where, start = next(lines, ("", {}))
     if not start:
@@ -143,7 +149,7 @@ def _computed(values: dict[str, Any]) -> Computed:
     )
 
 
-def _parsed(where: str, make: Any) -> Any:
+def _parsed(where: str, make: Callable[[], Found]) -> Found:
     try:
         return make()
     except (ValueError, KeyError, TypeError) as error:
@@ -151,7 +157,7 @@ def _parsed(where: str, make: Any) -> Any:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, values) of each whole line."""
+    """Yield (where, values) of each whole line."""
     *whole, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(whole, 1):
         where = f"{path}:{number}"

@@ -1,11 +1,11 @@
-"""Replay a recorded job in one process: compute again what was applied, on what it was computed on.
+"""A replay of a recorded job in one process: it computes again what was applied, on the same state.
 
 Each shard moves along its recorded steps as far as it can. A step needs its gradients; gradients
-are computed once all shards have reached the versions that they were computed on, wherever the shards
-are by then (shards.py keeps those states). What was computed and never applied is left out. The run
-itself was such a course of things, so there always is a next step; where there is none, or where
-gradients are not those that a server has applied (their digest is in the trace), the replay ends
-with the first difference.
+are computed once all shards have reached the versions that they were computed on, wherever the
+shards are by then (shards.py keeps those states). What was computed and never applied is left out.
+The run itself was such a course of things, so there always is a next step; where there is none, or
+where gradients are not those that a server has applied (their digest is in the trace), the replay
+ends with the first difference.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Epoch:
 
 
 class Replay:
-    """One job. `run` raises Difference at the first thing that is not as it was recorded."""
+    """The replay of one job.
+
+    `run` raises Difference at the first thing that is not as it was recorded.
+    """
 
     def __init__(
         self,
@@ -53,11 +56,14 @@ class Replay:
         recording: Recording,
         definition: Definition,
         *,
-        on_state: Callable[[Shard], None] = lambda shard: None,
-        on_loss: Callable[[Computed, float | None], None] = lambda computed, loss: None,
+        on_state: Callable[[Shard], None],
+        on_loss: Callable[[Computed, float | None], None],
     ) -> None:
-        """`on_state` sees each shard as it begins and after each of its steps; `on_loss` each
-        minibatch that was computed."""
+        """Make ready to replay.
+
+        `on_state` sees each shard as it begins and after each of its steps; `on_loss` each
+        minibatch that was computed.
+        """
         self.shards = [Shard(timeline, settings) for timeline in recording.timelines]
         self.computed = 0
         self._recording = recording
@@ -118,7 +124,10 @@ class Replay:
                 )
 
     def epochs(self) -> dict[int, Epoch]:
-        """By epoch, along the last incarnation of server 0 and its parents."""
+        """Return what was applied, by epoch.
+
+        That is: along the last incarnation of server 0 and its parents.
+        """
         last = [shard for shard in self.shards if shard.timeline.index == 0][-1]
         found: dict[int, Epoch] = defaultdict(Epoch)
         for step in self._lineage(last):
@@ -143,8 +152,10 @@ class Replay:
         yield from timeline.steps
 
     def _parent(self, shard: Shard) -> Shard:
-        """The incarnation that was in the state of the snapshot: the one it names, or, where that
-        one's own snapshots were damaged, one before it."""
+        """Return the incarnation that was in the state of the snapshot.
+
+        It is the one that it names, or, where that one's own snapshots were damaged, one before it.
+        """
         name = shard.timeline.parent
         named = {other.timeline.incarnation: other for other in self.shards}
         start = shard.timeline.version, shard.timeline.pushes
@@ -161,7 +172,7 @@ class Replay:
         return [c for c in computed if c.pulls[0].versions[index] == step.on]
 
     def _want(self) -> None:
-        """Which minibatches are to be computed, and which versions they read."""
+        """Find out which minibatches are to be computed, and which versions they read."""
         for shard in self.shards:
             for step in shard.timeline.steps:
                 if step.span is None:
@@ -179,7 +190,7 @@ class Replay:
                 shard.reads[version] += 1
 
     def _reads(self, computed: Computed) -> list[list[tuple[Shard, int]]]:
-        """By pull, by server: the shard that answered, and its version."""
+        """Return by pull, by server: the shard that answered, and its version."""
         try:
             return [
                 [(self._by_address[a], v) for a, v in zip(p.addresses, p.versions, strict=True)]
@@ -208,7 +219,7 @@ class Replay:
         return begun
 
     def _advance(self, shard: Shard) -> bool:
-        """Move a shard as far as it can go by itself. Returns whether it moved."""
+        """Move a shard as far as it can go by itself; returns whether it moved."""
         moved = False
         while (step := shard.next) is not None and not self._is_awaited(shard):
             update = None
@@ -225,7 +236,7 @@ class Replay:
         return moved
 
     def _is_awaited(self, shard: Shard) -> bool:
-        """A replacement begins from the state that the shard is in, and has not begun."""
+        """Tell whether a replacement that has not begun begins from the shard's state of now."""
         return any(
             not other.begun
             and other.timeline.parent
@@ -235,7 +246,7 @@ class Replay:
         )
 
     def _of(self, shard: Shard, step: Step) -> Computed | None:
-        """The gradients that the step applied; None: they cannot be computed yet."""
+        """Return the gradients that the step applied; None: they cannot be computed yet."""
         complete = True
         for computed in self._candidates(shard.timeline.index, step):
             if computed not in self._updates and not self._compute(computed):
@@ -292,7 +303,7 @@ class Replay:
         return next(self._reader.read(Lease(task), span.start, boundaries=(span.end,)))
 
     def _done(self, shard: Shard, step: Step) -> None:
-        """The step has been made: its gradients are needed once less."""
+        """Note that the step has been made: its gradients are needed once less."""
         for computed in self._candidates(shard.timeline.index, step):
             self._wanted[computed].discard(step)
             if self._wanted[computed]:
@@ -303,12 +314,19 @@ class Replay:
                     read.forget(version)
 
 
-def open_replay(job_dir: Path, **watch: Any) -> tuple[JobSettings, Replay]:
-    """The replay of a job's folder. Raises UsageError, or what its definition and data raise."""
+def open_replay(
+    job_dir: Path,
+    on_state: Callable[[Shard], None],
+    on_loss: Callable[[Computed, float | None], None],
+) -> tuple[JobSettings, Replay]:
+    """Return the replay of a job's folder.
+
+    Raises UsageError, or what its definition and data raise.
+    """
     settings = JobSettings.of_job(job_dir)
     recording = read(job_dir)
     be_deterministic()
-    return settings, Replay(settings, recording, load(settings), **watch)
+    return settings, Replay(settings, recording, load(settings), on_state=on_state, on_loss=on_loss)
 
 
 __all__ = ["Difference", "Epoch", "ModelSpec", "Replay", "Span", "open_replay"]

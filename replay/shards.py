@@ -1,4 +1,4 @@
-"""Servers inside this process: a `Store` for each incarnation, moved along its recorded steps.
+"""The servers of a replay: a `Store` for each incarnation, moved along its recorded steps.
 
 A shard keeps its state of every version that a minibatch was computed on, as a pin (copy on write),
 until that minibatch has been computed again; so each may run ahead of the others. A replacement
@@ -27,7 +27,7 @@ from ..ps.books.store import Store
 from ..ps.client import Shard as Server
 from ..ps.rows.optimizers import Floats
 from ..ps.snapshots import cut as snapshot
-from ..ps.wire.shard import ShardPull, ShardPulled, ShardPush
+from ..ps.wire.shard import ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
 from ..ps.worker_client import PsClient, Pulled, PushOutcome, PushResult
 from .recording import Step, Timeline
 
@@ -35,11 +35,11 @@ _NOW_S = 1.0  # nobody else holds anything here, so no wait is one
 
 
 class Difference(Exception):
-    """The replay is not what was recorded: a sentence that says where."""
+    """The error that the replay is not what was recorded: a sentence that says where."""
 
 
 class Shard:
-    """One incarnation."""
+    """A server's incarnation, replayed."""
 
     def __init__(self, timeline: Timeline, settings: JobSettings) -> None:
         self.timeline = timeline
@@ -51,7 +51,7 @@ class Shard:
             index=timeline.index,
             slot_map=SlotMap(settings.num_ps),
             policy=Policy.of(settings),
-            trace=lambda span, on, update, version: None,  # one push at a time
+            trace=lambda _span, _on, _update, _version: None,  # one push at a time
         )
         self.begun = False
 
@@ -89,7 +89,7 @@ class Shard:
 
     @property
     def next(self) -> Step | None:
-        """None: all was replayed."""
+        """The next step; None: all was replayed."""
         steps = self.timeline.steps
         return steps[self._next] if self.begun and self._next < len(steps) else None
 
@@ -125,7 +125,7 @@ class Shard:
             self._pinned.add(version)
 
     def forget(self, version: int) -> None:
-        """One minibatch less needs that version."""
+        """Note that one minibatch less needs that version."""
         self.reads[version] -= 1
         if not self.reads[version] and version in self._pinned:
             self._pinned.remove(version)
@@ -137,21 +137,21 @@ def cut_of(version: int) -> str:
 
 
 def pin(store: Store, cut: str) -> None:
-    """The state now, under that name."""
+    """Pin the state of now under that name."""
     store.pins.freeze(cut, _NOW_S)
     pinned, _ = store.pins.pin(cut, {}, _NOW_S)
     assert pinned, "the model is not known yet"
 
 
 class Connection:
-    """Pulls as of a recorded version, from the shard that served them."""
+    """A connection that pulls as of a recorded version, from the shard that served it."""
 
     def __init__(self, index: int) -> None:
         self._index = index
         self.shard: Shard | None = None
         self.version = 0
 
-    def start_pull(self, pull: ShardPull, timeout_s: float) -> Any:
+    def start_pull(self, pull: ShardPull, _timeout_s: float) -> Waiter[ShardPulled]:
         assert self.shard is not None
         plan = self.shard.store.plan_pull(
             dense=pull.dense,
@@ -166,11 +166,11 @@ class Connection:
         pulled = ShardPulled(pb.PullReply.OK, plan.version, chunks, rows)
         return lambda: pulled
 
-    def start_push(self, push: ShardPush, timeout_s: float) -> Any:
+    def start_push(self, push: ShardPush, timeout_s: float) -> Waiter[ShardPushed]:
         raise NotImplementedError("gradients are collected, not pushed")
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class LocalPs(PsClient):
@@ -183,11 +183,11 @@ class LocalPs(PsClient):
         self.updates: list[Update] = []
 
     def at(self, pulls: Iterable[list[tuple[Shard, int]]]) -> None:
-        """The pulls that come see these: by server, the incarnation and its version."""
+        """Have the pulls that come see these: by server, the incarnation and its version."""
         self._pulls = deque(pulls)
 
     def agree(self, spec: ModelSpec, *, timeout_s: float) -> None:
-        """All shards here are told the model when they begin."""
+        """Do nothing: all shards here are told the model when they begin."""
 
     def pull(self, tables: Mapping[str, Any], **how: Any) -> Pulled:
         if not self._pulls:
@@ -204,10 +204,10 @@ class LocalPs(PsClient):
         return PushResult(PushOutcome.APPLIED, tuple(versions))
 
     def first_chunks(self, values: Mapping[str, Floats]) -> list[dict[ChunkKey, Floats]]:
-        """By shard: its chunks of the model's first values."""
+        """Return by shard: its chunks of the model's first values."""
         return [{(t, n): v for t, n, v in chunks} for chunks in self.splitter.split_dense(values)]
 
-    def connection_to(self, shard: Server, index: int, address: str) -> Connection:
+    def connection_to(self, _shard: Server, index: int, _address: str) -> Connection:
         self._connections.append(Connection(index))
         return self._connections[-1]
 

@@ -24,7 +24,6 @@ from edl.master import opening
 from edl.master.books import books_of
 from edl.master.core import MEMORY
 from edl.master.master import Master
-from edl.master.plan import sources_of, split
 from edl.master.task import State, Task
 from edl.master.task_queue import TaskQueue
 
@@ -34,16 +33,14 @@ def of_job(job_dir: Path) -> dict[str, Any]:
     settings = JobSettings.of_job(job_dir)
     begun = opening.resume(settings, job_dir)
     assert begun is not None, "no master would go on with it"
-    journal, queue, described = begun.journal, begun.queue, begun.described
+    journal, queue = begun.journal, begun.queue
     told = _told(queue)
     memory = journal.get(MEMORY)
     assert memory is not None
     master = Master(
         settings=settings,
         job_dir=job_dir,
-        queue=queue,
-        validation=split(sources_of(described, "validation"), queue.plan.task_size),
-        journal=journal,
+        books=begun,
         connect=lambda addresses: None,
         clock=MonotonicClock(),
         identity=Identity.of_folder(job_dir),

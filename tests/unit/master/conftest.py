@@ -21,6 +21,7 @@ from edl.master.client import MasterClient
 from edl.master.core import MEMORY
 from edl.master.judge import judges_of
 from edl.master.master import Master
+from edl.master.opening import Books
 from edl.master.plan import plan_of, sources_of, split
 from edl.master.servers import Cut, Snapshot
 from edl.master.servicer import MasterServicer
@@ -284,14 +285,16 @@ class FakeJob:
         return Master(
             settings=self.settings,
             job_dir=self.folder,
-            queue=self.queue,
-            validation=split(sources_of(described, "validation"), pieces),
-            journal=self.journal,
-            judges=judges_of(self.settings, described.get("metrics", {})),
+            books=Books(
+                self.journal,
+                self.queue,
+                self.restore,
+                split(sources_of(described, "validation"), pieces),
+                judges_of(self.settings, described.get("metrics", {})),
+            ),
             connect=lambda addresses: self.servers,
             clock=MonotonicClock(),
             identity=IDENTITY,
-            restore=self.restore,
         )
 
     def restart(self, failed: str | None = None) -> None:

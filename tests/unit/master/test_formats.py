@@ -47,7 +47,7 @@ def resumed(tmp_path):
 def test_what_a_master_writes_is_read(resumed):
     queue = resumed(lambda state: None, ("Lost", LOST))
 
-    assert ([1], []) == ([fence.task for fence in queue.fencing], queue.held_by("w"))
+    assert ([1], []) == ([fence.task for fence in queue.fencing], queue.leases.held_by("w"))
 
 
 @pytest.mark.parametrize(

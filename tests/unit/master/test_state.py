@@ -35,10 +35,13 @@ KINDS = {name_of(name): kind for name, kind in decisions.DECISIONS.items()}
 
 def fields(queue):
     """All that decides what the queue does from now on."""
-    caches = {"_low"}
-    kept = {name: value for name, value in vars(queue).items() if name not in caches}
-    ordered = {name: list(kept[name]) for name in ("_leased", "_fencing", "_done", "_begun")}
-    return {**kept, **ordered, "_todo": sorted(queue._todo), "low": queue.low_water}
+    kept = {**vars(queue), "low": queue.low_water}  # which both have found out by now
+    parts = ("_table", "leases", "_epochs", "_failures")
+    for part in parts:
+        kept[part] = {name: getattr(kept[part], name) for name in kept[part].__slots__}
+    ordered = [list(kept["_table"][name]) for name in ("fencing", "done", "begun")]
+    ordered.append(list(kept["leases"]["leased"]))
+    return {**kept, "_todo": sorted(queue._todo.heap), "ordered": ordered}
 
 
 def through_json(values):

@@ -18,6 +18,7 @@ from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
 from edl.master.master import Master
+from edl.master.opening import Books
 from edl.master.plan import plan_of
 from edl.master.servers import RemoteServers
 from edl.master.servicer import MasterServicer
@@ -206,8 +207,8 @@ class Job:
         self.journal = Journal(folder / "journal.sqlite")
         (folder / "logs").mkdir()
         self.master = Master(
-            settings=settings, job_dir=folder, queue=self.queue, validation=[],
-            journal=self.journal, connect=lambda found: RemoteServers(found, TOKEN),
+            settings=settings, job_dir=folder, books=Books(self.journal, self.queue),
+            connect=lambda found: RemoteServers(found, TOKEN),
             clock=MonotonicClock(), identity=Identity(TOKEN),
         )  # fmt: skip
         servicer = MasterServicer(self.master)
