@@ -193,6 +193,11 @@ def mixed(z):  # type: ignore[no-untyped-def]
     return z ^ (z >> np.uint64(31))
 
 
+def integers(*names: str) -> np.dtype[Any]:
+    """Return the record type that has an int64 of each name."""
+    return np.dtype([(name, np.int64) for name in names])
+
+
 def record_at(kind: np.dtype[Any]) -> Any:
     """For kernels: a function of an address, which returns the record that is there."""
     record = numba.from_dtype(kind)

@@ -15,8 +15,8 @@ from ..books.answers import PullPlan, Pushed
 from ..books.ledger import Span
 from ..books.slots import SlotMap
 from ..books.view import StoreView
+from .board import Board
 from .buffers import Buffers
-from .pulls import Board
 from .turns import Turns
 
 

@@ -22,8 +22,10 @@ from ..books.parameters import Invalid
 from ..rows.memory import fresh
 from . import frames, quantize
 from .backend import Backend, Serving
+from .board import Board
+from .compiled_reply import REPLY_NBYTES
 from .frames import Head
-from .pulls import BROKEN, IDLE, REPLY_NBYTES, Board, SmallPulls
+from .pulls import BROKEN, IDLE, SmallPulls
 from .reply import ReplyWriter
 from .request import FIRST_NBYTES, Receiver, span_named
 from .stream import Stream

@@ -31,7 +31,7 @@ from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
 from edl.ps.wire.plane import Plane
 from edl.ps.wire.shard import ShardPull, ShardPush
-from edl.ps.wire.turns import _COUNT, Turns
+from edl.ps.wire.turns import Turns
 
 IDENTITY = Identity.create("secret")
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 16),), optimizers.SGD(1.0))
@@ -95,7 +95,7 @@ def test_a_turn_that_is_not_ended_is_taken_away_and_counts_once():
     forgetful = started(turns.take)
     forgetful.join(FAR_S)
     turns.take()  # its patience is over
-    turns.words[-1] = int(FAR_S * 1e9)
+    turns.record["patience"] = int(FAR_S * 1e9)
 
     def next_one():
         turns.take()
@@ -129,7 +129,7 @@ def test_who_lost_a_turn_ends_none_when_he_comes_back():
     started(stopped)
     assert has.wait(FAR_S)
     turns.take()
-    turns.words[-1] = int(FAR_S * 1e9)
+    turns.record["patience"] = int(FAR_S * 1e9)
     lost.set()
     assert ended.wait(FAR_S)
     thread = started(next_one)
@@ -152,7 +152,7 @@ def test_who_awaits_a_turn_has_patience_while_others_get_theirs():
 
     def others():
         while not ended.wait(0.001):
-            turns.words[_COUNT] += 1
+            turns.record["count"] += 1
 
     more = started(others)
     thread = started(next_one)
