@@ -45,6 +45,7 @@ from ...kernels.compile import (
     INTS_1D,
     INTS_1D_IN,
     compiled,
+    frozen,
     inlined,
     load_integer,
     load_word,
@@ -74,7 +75,7 @@ from .index import (
     shape_of,
 )
 from .memory import Memory, physical_nbytes
-from .optimizers import Floats, Rule, constants_of, step
+from .optimizers import Floats, RowAt, Rule, coefficients, constants_of, step
 from .work import Work
 
 _LINE = 64
@@ -82,7 +83,7 @@ _MOST_ROWS = 2**32 - 2
 _PUSH_AHEAD = 16  # rows that are asked for before they are updated, fewer where they are long
 _PUSH_AHEAD_NBYTES = 4 << 10  # of them
 _FOUND_AHEAD = 4  # rows that are found before they are asked for
-_RING = 32  # ids: a power of two, at least _PUSH_AHEAD + _FOUND_AHEAD
+_RING = 32  # ids under way: a power of two, at least _PUSH_AHEAD + _FOUND_AHEAD
 TILE = 1024  # ids that are found before their rows are copied
 _COPY_AHEAD = 16  # rows that are asked for before they are copied
 _PIECE = 4096  # rows that one thread applies at a time: some 0.2 ms
@@ -107,6 +108,13 @@ LAYOUT = np.dtype(  # what kernels are told of rows
     ]
 )
 _layout_at = record_at(LAYOUT)
+_UNDER_WAY = np.dtype(  # an id between the stages of `apply`
+    [
+        ("home", np.int64),  # its home in the index
+        ("row", np.int64),  # the address of its row; 0: unknown
+        ("tag", np.int64),  # the address of its row's tag
+    ]
+)
 
 
 class Rows:
@@ -254,7 +262,7 @@ def row_at(word, layout):  # type: ignore[no-untyped-def]
     return layout.rows + ((word & ROW) - 1) * layout.stride
 
 
-@inlined
+@frozen
 def prefetch_row(address, nbytes):  # type: ignore[no-untyped-def]
     for at in range(0, nbytes, _LINE):
         prefetch(address + at)
@@ -380,26 +388,26 @@ def _apply_of(rule: int, states: int, floats: int) -> Any:
         state = 4 * floats if floats > 0 else layout.state
         kind = FLOAT32 if floats > 0 else layout.kind
         stochastic, mark = layout.stochastic != 0, np.uint32(layout.mark)
-        source, k = np.int64(grads.ctypes.data), constants_of(constants)
-        homes, rows = np.empty(_RING, np.int64), np.empty(_RING, np.int64)
-        tags = np.empty(_RING, np.int64)
+        asked, source = np.int64(ids.ctypes.data), np.int64(grads.ctypes.data)
+        k = constants_of(constants)
+        ring = np.empty(_RING, _UNDER_WAY)
         wide = np.empty(dim if kind != FLOAT32 else 0, np.float32)
         n, unknown, busy, find = len(ids), 0, 0, layout.lag + _FOUND_AHEAD
         for i in range(-2 * find, n):
             if i >= 0:
-                row, address = rows[i & (_RING - 1)], tags[i & (_RING - 1)]
+                now = ring[i & (_RING - 1)]
+                row, address = now.row, now.tag
                 # another thread's `set_bit` of this tag fails until our `release_word`
                 if row != 0 and set_bit(address):
                     tag = load_word(address) & np.uint32(_MOST)
                     steps = np.int64(tag >> np.uint32(STEPS))
-                    line = min(steps, len(by_step) - 1)
-                    x, y, g = by_step[line, 0], by_step[line, 1], source + 4 * dim * i
-                    weight, a, b, c = row, row + state, row + state + 4 * dim, row + state + 8 * dim
+                    weight, a = row, row + state
                     if kind != FLOAT32:
                         weight = np.int64(wide.ctypes.data)
                         widen(row, weight, dim, kind)
                     # the only call, so that LLVM puts it in place here
-                    step(rule, dim, weight, a, b, c, g, k, x, y)  # type: ignore[no-untyped-call]
+                    at = RowAt(weight, a, a + 4 * dim, a + 8 * dim, source + 4 * dim * i)
+                    step(rule, dim, at, coefficients(k, by_step, steps))  # type: ignore[no-untyped-call]
                     if kind != FLOAT32:
                         narrow(weight, row, dim, kind, stochastic, ids[i], steps)
                     if tag < np.uint32(_MOST):
@@ -409,21 +417,22 @@ def _apply_of(rule: int, states: int, floats: int) -> Any:
                     busy += 1
                     left[n - busy] = i
             j = i + find - _FOUND_AHEAD
-            if 0 <= j < n and rows[j & (_RING - 1)] != 0:
-                prefetch_row(rows[j & (_RING - 1)], nbytes)
+            if 0 <= j < n and ring[j & (_RING - 1)].row != 0:
+                prefetch_row(ring[j & (_RING - 1)].row, nbytes)
             j = i + find
             if 0 <= j < n:
-                word, address = probe(shape.buckets, ids[j], homes[j & (_RING - 1)])
+                found = ring[j & (_RING - 1)]
+                word, address = probe(shape.buckets, load_integer(asked + 8 * j), found.home)
                 if word == 0:
                     left[unknown] = j
                     unknown += 1
-                rows[j & (_RING - 1)] = row_at(word, place) if word != 0 else 0
-                tags[j & (_RING - 1)] = address + TAG
+                found.row = row_at(word, place) if word != 0 else 0
+                found.tag = address + TAG
             j = i + 2 * find
             if j < n:
-                home = home_of(ids[j], shape)
+                home = home_of(load_integer(asked + 8 * j), shape)
                 prefetch(shape.buckets + BUCKET_NBYTES * home)
-                homes[j & (_RING - 1)] = home
+                ring[j & (_RING - 1)].home = home
         return unknown, busy
 
     return apply
