@@ -17,12 +17,13 @@ from typing import Any, Generic, TypeVar
 from ..common import rpc
 from ..common.errors import EdlError, Unreachable
 from ..common.identity import Identity
+from ..common.retry import Backoff, retry
 from ..proto import ps_pb2_grpc
 from .wire.grpc import start
 from .wire.shard import Reply, Waiter
 
-_FIRST_BACKOFF_S = 0.05
-_LAST_BACKOFF_S = 1.0
+_BACKOFF = Backoff(0.05, 1.0)
+_LEAST_S = 0.001  # for a call whose deadline is now
 
 # Answers where the servers are now and by which version of their map, held up to the seconds given
 # for a version newer than the one given.
@@ -120,9 +121,9 @@ class Shards(Generic[One]):
         """
         indices = list(self._shards if shards is None else shards)
         replies: dict[int, Reply] = {}
-        backoff_s = _FIRST_BACKOFF_S
-        while True:
-            left_s = max(0.001, deadline - time.monotonic())
+
+        def attempt(left_s: float) -> list[Reply]:
+            left_s = max(_LEAST_S, left_s)
             missing = [index for index in indices if index not in replies]
             waiters = [(i, _begun(begin, self._shards[i], i, left_s)) for i in missing]
             failure = _gather(waiters, replies)
@@ -131,11 +132,17 @@ class Shards(Generic[One]):
             index, error = failure
             if not isinstance(error, Unreachable):
                 raise error
-            wait_s = min(deadline - time.monotonic(), backoff_s * random.uniform(0.5, 1.0))
-            if wait_s <= 0 or self._wait(wait_s) or time.monotonic() >= deadline:
-                address = self._shards[index].address
-                raise Unreachable(f"parameter server {index} at {address}: {error}") from error
-            backoff_s = min(_LAST_BACKOFF_S, 2 * backoff_s)
+            address = self._shards[index].address
+            raise Unreachable(f"parameter server {index} at {address}: {error}") from error
+
+        return retry(
+            attempt,
+            _BACKOFF,
+            deadline - time.monotonic(),
+            on=(Unreachable,),
+            wait=self._wait,
+            jitter=lambda: random.uniform(0.5, 1.0),
+        )
 
     # `Any`: messages of ps.proto; the generated stubs do not tie a method's name to their types.
 

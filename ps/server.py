@@ -286,7 +286,7 @@ class Server:
                 self._draining = True
             store.leased.tell(reply.tasks_below if reply.HasField("tasks_below") else None, asks)
             if reply.low_water:
-                store.retire(reply.low_water)
+                store.masters.retire(reply.low_water)
         self._hand_over(store)
         log.info("drained version=%d", store.version)
         return 0

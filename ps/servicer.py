@@ -107,7 +107,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         store = self._ready(context)
         epoch = dict(context.invocation_metadata() or ()).get(rpc.MASTER_EPOCH_KEY)
         if epoch is not None:
-            store.meet_master(int(epoch))
+            store.masters.meet(int(epoch))
         return store
 
     @_served
@@ -170,7 +170,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     @_served
     def Fence(self, request: pb.FenceRequest, context: grpc.ServicerContext) -> pb.FenceReply:
         attempts = {entry.task: entry.attempt for entry in request.entries}
-        applied = self._of_master(context).fence(attempts, request.master_epoch)
+        applied = self._of_master(context).masters.fence(attempts, request.master_epoch)
         return pb.FenceReply(
             entries=[pb.FenceReply.Entry(task=t, applied=p) for t, p in applied.items()]
         )
@@ -218,7 +218,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
 
     @_served
     def Retire(self, request: pb.RetireRequest, context: grpc.ServicerContext) -> pb.RetireReply:
-        self._of_master(context).retire(request.low_water)
+        self._of_master(context).masters.retire(request.low_water)
         return pb.RetireReply()
 
     @_served

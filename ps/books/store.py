@@ -37,7 +37,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar, cast
 
-from ...common.errors import EdlError, Fenced
+from ...common.errors import EdlError
 from ...common.patience import Patience
 from ...nn.model_spec import ModelSpec
 from ..rows.optimizers import Floats, Ints
@@ -46,6 +46,7 @@ from .answers import REFUSALS, Outcome, PullPlan, Pushed
 from .dense import ChunkKey
 from .leased import LeasedTasks
 from .ledger import Entry, Span, Verdict
+from .masters import Masters
 from .parameters import Invalid, Parameters, check_ids, check_spec, difference
 from .pins import Pins
 from .restorer import Restorer
@@ -84,8 +85,8 @@ class Store:
         self.pins = Pins(self._state)
         self.restorer = Restorer(self._state)
         self.leased = LeasedTasks(self._state)
+        self.masters = Masters(self._state, self.pins)
         self._summed: set[int] = set()  # tasks with a span in the aggregation
-        self._master_epoch = 0
         self.counts = dict.fromkeys(Outcome, 0)
 
     # -- The model
@@ -278,6 +279,23 @@ class Store:
                     state.stepped.notify()  # the next one
             return state.version
 
+    def flush(self) -> tuple[int, int]:
+        """Step with the pushes that wait. The version; how many waited."""
+        state = self._state
+        with state.lock:
+            state.await_steps(lambda: not state.applying)
+            waiting = state.aggregation.pushes
+            state.check_whole()
+            if waiting:
+                state.held().check_room(state.aggregation.row_counts())
+                if self._trace is not None:
+                    self._trace(None, state.version, None, state.version)
+                state.tear(True)
+                self._step(state.aggregation.flush(), 1.0)
+                state.tear(False)
+                state.changed.notify_all()
+            return state.version, waiting
+
     @property
     def _concurrent(self) -> bool:
         """Each push is a step of its own (pushes: of a checkpoint, which the next step takes)."""
@@ -358,57 +376,6 @@ class Store:
         self.counts[outcome] += 1
         part_of = state.version + (span.task in self._summed)
         return Pushed(outcome, state.version, state.ledger.applied(span.task), part_of, staleness)
-
-    # -- The master
-
-    def meet_master(self, epoch: int) -> None:
-        """A master of this epoch calls. Raises Fenced where a later one has called before."""
-        with self._state.lock:
-            self._meet(epoch)
-
-    def _meet(self, epoch: int) -> None:
-        if epoch < self._master_epoch:
-            raise Fenced(
-                f"a master of epoch {self._master_epoch} has taken over: "
-                f"this one, of epoch {epoch}, must end"
-            )
-        if 0 < self._master_epoch < epoch:  # nobody will let go of these
-            self.pins.let_go()
-        self._master_epoch = epoch
-
-    def fence(self, attempts: Mapping[int, int], master_epoch: int) -> dict[int, int]:
-        """Raise attempts; return the positions applied, without those of retired tasks."""
-        state = self._state
-        with state.lock:
-            self._meet(master_epoch)
-            for task, attempt in attempts.items():
-                state.ledger.fence(task, attempt)  # at once: what is under way is the last
-            state.wake_all()
-            state.await_steps(lambda: state.applying.keys().isdisjoint(attempts))
-            applied = {task: state.ledger.fence(task, a) for task, a in attempts.items()}
-            return {task: position for task, position in applied.items() if position is not None}
-
-    def retire(self, low_water: int) -> None:
-        """Forget tasks below the mark."""
-        with self._state.lock:
-            self._state.ledger.retire(low_water)
-
-    def flush(self) -> tuple[int, int]:
-        """Step with the pushes that wait. The version; how many waited."""
-        state = self._state
-        with state.lock:
-            state.await_steps(lambda: not state.applying)
-            waiting = state.aggregation.pushes
-            state.check_whole()
-            if waiting:
-                state.held().check_room(state.aggregation.row_counts())
-                if self._trace is not None:
-                    self._trace(None, state.version, None, state.version)
-                state.tear(True)
-                self._step(state.aggregation.flush(), 1.0)
-                state.tear(False)
-                state.changed.notify_all()
-            return state.version, waiting
 
     # -- Snapshots and figures
 

@@ -15,6 +15,7 @@ restore reaches even where any one file of the newest is damaged.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -60,6 +61,15 @@ class Coverage:
         return cls(link.number, link.low_water, link.ledger)
 
 
+@contextlib.contextmanager
+def _only_logged(trouble: str) -> Iterator[None]:
+    """Log what is raised within, and nothing more: a folder's backend may raise anything."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  no tuple names the errors of all backends
+        log.warning("%s: %s", trouble, error)
+
+
 class Recorder:
     """Writes the snapshots of one incarnation of a shard. One thread at a time."""
 
@@ -96,6 +106,7 @@ class Recorder:
             return None
         self._next += 1  # also where it fails: no number is ever used twice
         records: list[FileRecord] = []
+        written: Link | None = None
         tables = moment.parameters.tables
         try:
             sizes = {name: table.pinned_rows(_PIN) for name, table in tables.items()}
@@ -113,18 +124,17 @@ class Recorder:
                 if len(records) == 1:
                     faults.point("ps.snapshot.mid", number=number)
             if not store.pins.is_of_this_life(moment):  # the model was replaced beneath the pin
-                self._clear_away(number, records)
                 return None
             link = self._link(number, moment, is_base, records)
             faults.point("ps.snapshot.commit", number=number)
             self._folder.commit(self._incarnation, link)
-        except BaseException:  # whatever it was: half a snapshot is not left behind
-            self._clear_away(number, records)
-            raise
+            written = link
         finally:
+            if written is None:  # whatever it was: half a snapshot is not left behind
+                self._clear_away(number, records)
             store.pins.unpin_moment(moment)
-        self._is_written(moment, link, sizes)
-        return link
+        self._is_written(moment, written, sizes)
+        return written
 
     def _note_touched(self, moment: Moment) -> None:
         lost, self._marks_are_lost = self._marks_are_lost, True
@@ -189,10 +199,8 @@ class Recorder:
 
     def _clear_away(self, number: int, records: Iterable[FileRecord]) -> None:
         names = [link_name(number), *(record.name for record in records)]
-        try:
-            self._folder.remove(self._incarnation, names)
-        except Exception as error:  # noqa: BLE001  what went wrong first is what is told
-            log.warning("snapshot=%d half a snapshot is left behind: %s", number, error)
+        with _only_logged(f"snapshot={number} half a snapshot is left behind"):
+            self._folder.remove(self._incarnation, names)  # what went wrong first is what is told
 
     def prune(self) -> None:
         """Remove what is older than the two newest chains. Raises what the folder raises."""
@@ -256,10 +264,8 @@ class Snapshots:
             self._covered = coverage.number
             self._tell("", coverage)
         if not link.previous:
-            try:
+            with _only_logged("old snapshots could not be removed"):  # the next base tries again
                 self._recorder.prune()
-            except Exception as error:  # noqa: BLE001  as above, and the next base tries again
-                log.warning("old snapshots could not be removed: %s", error)
 
     def _failed(self, error: Exception) -> None:
         text = str(error) or ("out of memory" if isinstance(error, MemoryError) else repr(error))

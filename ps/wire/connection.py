@@ -97,22 +97,21 @@ class PlaneShardConnection:
         timeout_s: float,
     ) -> Waiter[Result]:
         deadline = time.monotonic() + timeout_s
-        link: Link | None = None
         try:
-            link = self._link(deadline)
-            link.stream.arm(deadline)
-            send(link, request, deadline)
+            with contextlib.ExitStack() as failed:
+                link = self._link(deadline)
+                # whatever fails, an array of the caller's, say: the socket may be half written
+                failed.callback(self._end, link)
+                link.stream.arm(deadline)
+                send(link, request, deadline)
+                failed.pop_all()
         except (EdlError, OSError) as error:
-            self._end(link)
             failure = self._told(error)
 
             def fail() -> Result:
                 raise failure
 
             return fail
-        except BaseException:  # an array of the caller's, say: the socket may be half written
-            self._end(link)
-            raise
 
         def wait() -> Result:
             try:
@@ -151,10 +150,8 @@ class PlaneShardConnection:
                 raise Unreachable("the connection was closed")
             self._links.add(link)
 
-    def _end(self, link: Link | None) -> None:
+    def _end(self, link: Link) -> None:
         """Keep the socket if the whole reply was read; else others are stale as well."""
-        if link is None:
-            return
         with self._lock:
             if link.sound and not self._closed:
                 self._idle.append(link)
