@@ -56,8 +56,8 @@ def initial_rows(seed: int, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[
     if spec.initializer == "normal":  # Box-Muller, one pair of uniforms an element
         u = uniforms(seed, spec.name, ids, 2 * spec.dim)
         radius = np.sqrt(-2.0 * np.log1p(-u[:, : spec.dim]))
-        turn = np.cos(2.0 * np.pi * u[:, spec.dim :])
-        return (spec.scale * radius * turn).astype(np.float32)
+        cosine = np.cos(2.0 * np.pi * u[:, spec.dim :])
+        return (spec.scale * radius * cosine).astype(np.float32)
     raise ValueError(
         f"table {spec.name!r}: unknown initializer {spec.initializer!r}: "
         f"choose from {', '.join(INITIALIZERS)}"

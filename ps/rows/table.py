@@ -32,7 +32,7 @@ from .index import MANY, STEPS
 from .lock import SharedLock
 from .memory import Memory
 from .optimizers import Floats, Ints, Rule
-from .passes import Rows, Weights
+from .rows import Rows, Weights
 
 _RUN = 4096  # rows copied in one go: nobody waits longer for the lock
 
