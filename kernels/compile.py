@@ -5,32 +5,23 @@ numba has no prefetch, no atomics and no pointers of its own, so these few LLVM 
 given to it as intrinsics. An address is an int64. Whoever must start fast without numba imports
 this module inside the function that needs it.
 
-numba looks for changes in the kernel's own file only. So the name under which a kernel is kept ends
-in a digest of the source files of all that it calls, and files of other digests are removed.
+Where machine code is kept, and when it is made anew: cache.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
-import hashlib
-import inspect
-import linecache
-import os
-import shutil
-import tempfile
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import extending, types
+
+from .cache import alone, digest_of, keep_elsewhere
 
 BYTES_1D = types.Array(types.uint8, 1, "C")
 BYTES_1D_IN = types.Array(types.uint8, 1, "C", readonly=True)
@@ -44,11 +35,6 @@ BOOLEAN = types.boolean
 INTEGER = types.int64
 UINT64 = types.uint64
 
-CACHE_VARIABLE = "EDL_KERNEL_CACHE"
-IMAGE_VARIABLE = "EDL_IMAGE_KERNELS"  # the folder of an image, which brings some along
-_PATIENCE_S = 60.0  # with one who compiles, or was stopped while it did
-_PAUSE_S = 0.02
-
 intrinsic: Any = extending.intrinsic  # numba types it as if the typing context were an argument
 overload: Any = extending.overload
 OPTIONS: dict[str, Any] = {  # IEEE division, no exceptions; nobody asks for a C callback
@@ -59,32 +45,7 @@ OPTIONS: dict[str, Any] = {  # IEEE division, no exceptions; nobody asks for a C
 PART: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}  # is called from kernels only
 
 
-def keep_elsewhere(package: Path) -> None:
-    """Keep machine code in the folder that EDL_KERNEL_CACHE names where `package` cannot be written, as
-    in an image; else numba keeps it beside the sources, where it is found warm."""
-    folder = os.environ.get(CACHE_VARIABLE)
-    if folder and not os.access(package, os.W_OK):
-        bring(Path(os.environ.get(IMAGE_VARIABLE) or folder), Path(folder))
-        numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]
-
-
 keep_elsewhere(Path(__file__).parent)
-
-
-def bring(source: Path, folder: Path) -> None:
-    """Copy what an image holds compiled (`edl kernels`) to where more is kept, unless it is there."""
-    if source == folder:
-        return
-    files = [path for path in source.rglob("*") if path.is_file()]
-    for path in sorted(files, key=lambda path: path.suffix):  # code (.nbc) before its index (.nbi)
-        target = folder / path.relative_to(source)
-        if target.exists():
-            continue
-        with contextlib.suppress(OSError):  # then it is compiled
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_suffix(f".{os.getpid()}-{uuid.uuid4().hex[:8]}")
-            shutil.copyfile(path, partial)
-            partial.replace(target)
 
 
 def prepare() -> None:
@@ -98,7 +59,7 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
 
     Numbers of the functions around it are constants in it, and each set of them is kept for itself.
     """
-    digest = _digest(function)
+    digest = digest_of(function)
     name = function.__qualname__.replace(".<locals>", "")
     named = FunctionType(
         function.__code__,
@@ -109,7 +70,7 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
     )
     named.__qualname__ = f"{name}-{digest}"
     try:
-        with _alone(digest):
+        with alone(digest):
             code: Any = numba.njit([signature], cache=True, **OPTIONS)(named)
     except RuntimeError as error:  # neither the package's folder nor the home can be written
         if "cache" not in str(error):
@@ -122,59 +83,6 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
             if digest not in path.name:
                 path.unlink(missing_ok=True)
     return code  # type: ignore[no-any-return]
-
-
-@contextlib.contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """One process compiles; the others, who wait here, then find its result in the cache."""
-    path = Path(tempfile.gettempdir()) / f"edl-kernel-{os.getuid()}-{name}.lock"
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError:  # no place for it: then each compiles for itself
-        yield
-        return
-    try:
-        deadline = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:  # there is no lock of files with a deadline
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(_PAUSE_S)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _digest(function: FunctionType) -> str:
-    """Of the source files of a kernel and of all functions that it calls, and of the numbers that
-    they name."""
-    reached, open_ends, numbers = {function}, [function], set()
-    while open_ends:
-        for name, value in _named_in(open_ends.pop()):
-            callee = inspect.unwrap(value) if callable(value) else None
-            if isinstance(callee, FunctionType) and callee not in reached:
-                reached.add(callee)
-                open_ends.append(callee)
-            elif isinstance(value, np.dtype):
-                numbers.add(f"{name}={value.descr}")
-            elif name and isinstance(value, (int, float, np.number)):
-                numbers.add(f"{name}={value}")
-    files = {each.__code__.co_filename: each.__globals__ for each in reached}
-    sources = ("".join(linecache.getlines(file, files[file])) for file in sorted(files))
-    return hashlib.sha256("\0".join([*sources, *sorted(numbers)]).encode()).hexdigest()[:16]
-
-
-def _named_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The globals that a function and those inside it name, and the nameless values around it."""
-    codes = [function.__code__]
-    for code in codes:
-        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-        for name in code.co_names:
-            if name in function.__globals__:
-                yield name, function.__globals__[name]
-    for cell in function.__closure__ or ():
-        yield "", cell.cell_contents
 
 
 # Parts of kernels, each compiled once for all that call it, in every one of which LLVM then has it
@@ -325,7 +233,8 @@ def load_word(typingctx: Any, address: Any) -> Any:
 @intrinsic  # type: ignore[untyped-decorator]
 def compare_and_swap(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
     """Write the int64 at `address` if it is the expected one, atomically; whether it was. Acquires
-    and releases."""
+    and releases.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = pointer(builder, args[0], ir.IntType(64))
@@ -380,7 +289,8 @@ def read_integer_last(typingctx: Any, address: Any) -> Any:
 @intrinsic  # type: ignore[untyped-decorator]
 def write_integer_first(typingctx: Any, address: Any, value: Any) -> Any:
     """Write the int64 at `address`, atomically, before all that is written after it, and after all
-    that was written before."""
+    that was written before.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.atomic_rmw("xchg", pointer(builder, args[0], _INT64), args[1], "seq_cst")

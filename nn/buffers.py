@@ -63,12 +63,14 @@ class Buffers:
 
     def changed(self) -> list[bool]:
         """Whether each is other than it was. Raises DefinitionError where a persistent one has
-        another shape or type."""
+        another shape or type.
+        """
         return _differ(self._like_before(), self.before)
 
     def changes(self) -> list[Tensor | None]:
         """The differences, None where there is none: of float32 or float64, and of whole numbers or
-        truth values as they are. Raises NonFinite, and as `changed`."""
+        truth values as they are. Raises NonFinite, and as `changed`.
+        """
         there = self._like_before()
         changes = [
             _change(now, was) if differs and now is not None else None
@@ -153,7 +155,8 @@ def mean_changes(
     share: float,
 ) -> list[Tensor | None]:
     """The mean over the members of torch's default group, each with its share; of whole numbers and
-    truth values it is rounded. `changed`: of which any member has changes, the same for all."""
+    truth values it is rounded. `changed`: of which any member has changes, the same for all.
+    """
     some = [number for number, is_changed in enumerate(changed) if is_changed]
     means: list[Tensor | None] = [None] * len(buffers)
     if not some:

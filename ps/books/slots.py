@@ -77,7 +77,8 @@ class SlotMap:
 
     def fault_of_ids(self, table: str, ids: Ints, index: int) -> str:
         """ "" where all rows are shard `index`'s and none is named twice; else what is wrong:
-        "not unique" or "foreign"."""
+        "not unique" or "foreign".
+        """
         bits = np.zeros(1 << max(1, (len(ids) // 4).bit_length()), np.uint64)  # 16 or more an id
         key, (first, end) = _name_hash("table", table), map(self._first_slot, (index, index + 1))
         fault = _kernels()[0](ids, key, self.num_slots, first, end, bits)
@@ -85,7 +86,8 @@ class SlotMap:
 
     def partition(self, table: str, ids: Ints) -> tuple[Ints, Ints]:
         """(order int64[n], bounds int64[num_shards + 1]): ids[order[bounds[i] : bounds[i + 1]]] are
-        shard i's, in the order in which they stand in `ids`."""
+        shard i's, in the order in which they stand in `ids`.
+        """
         if self.num_shards == 1:
             return np.arange(len(ids)), np.array([0, len(ids)])
         order = np.empty(len(ids), np.int64)

@@ -108,7 +108,8 @@ class Store:
 
     def watch(self, make: Callable[[StoreView], _Observer]) -> _Observer | None:
         """Return the observer that `make` made of what the store shows now, and make it where there
-        is none yet. None: nothing is shown, for it is not initialized, or torn, or traced."""
+        is none yet. None: nothing is shown, for it is not initialized, or torn, or traced.
+        """
         state = self._state
         observer = state.observers.get(make)
         if observer is None and self._trace is None:

@@ -98,7 +98,7 @@ def _put_word(typingctx: Any, address: Any, value: Any) -> Any:
 
 @part
 def widen(source, target, n, kind):  # type: ignore[no-untyped-def]
-    """n values of 16 bits as float32."""
+    """N values of 16 bits as float32."""
     for j in range(n):
         bits = _word_at(source + 2 * j)
         value = _float_of_half(bits) if kind == FLOAT16 else _float_of(bits << np.uint32(16))
@@ -107,7 +107,7 @@ def widen(source, target, n, kind):  # type: ignore[no-untyped-def]
 
 @part
 def narrow(source, target, n, kind, stochastic, id, step):  # type: ignore[no-untyped-def]
-    """n float32 as values of 16 bits."""
+    """N float32 as values of 16 bits."""
     z = (np.uint64(id) ^ (np.uint64(step) * np.uint64(0xD1B54A32D192ED03))) + _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

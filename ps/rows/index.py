@@ -260,7 +260,8 @@ def _set_steps(index, ids, steps):  # type: ignore[no-untyped-def]
 
 def _collect(index, start, count, mark):  # type: ignore[no-untyped-def]
     """Runs end behind a bucket that is not full. So whatever stands above has its home above, and
-    while growth may move it, it does not come below."""
+    while growth may move it, it does not come below.
+    """
     base = index_at(index).buckets
     stop = start + count
     while is_full(base + BUCKET_NBYTES * (stop - 1)):
@@ -299,7 +300,8 @@ def _add(address, ids, rows):  # type: ignore[no-untyped-def]
 @part
 def _make_room(index, count):  # type: ignore[no-untyped-def]
     """Before up to `count` ids come: begin to grow where they take the load above 0.65, and move
-    on with a growth that has begun, so fast that it ends before the next has to begin."""
+    on with a growth that has begun, so fast that it ends before the next has to begin.
+    """
     base = index.buckets
     if index.cursor == 0 and 100 * (index.size + count) > 65 * ENTRIES * index.new:
         index.new = 12 * index.old // 10 + count

@@ -34,13 +34,15 @@ _POPULATE_WRITE = 23  # madvise(2), since Linux 5.14; where it fails, pages come
 
 def fresh(nbytes: int) -> NDArray[np.uint8]:
     """Private memory that goes back to the system with the last view of it, as malloc's does not
-    (kernels/malloc.py)."""
+    (kernels/malloc.py).
+    """
     return np.frombuffer(mmap.mmap(-1, nbytes, flags=_FLAGS), np.uint8)
 
 
 def huge_pages(nbytes: int) -> NDArray[np.uint8]:
     """Fresh private memory of whole pages, in huge ones as the machine has them, from its first use
-    until the last view of it is gone."""
+    until the last view of it is gone.
+    """
     memory = _aligned(nbytes, _FLAGS)
     _madvise()(memory.ctypes.data, nbytes, mmap.MADV_HUGEPAGE)
     return memory

@@ -146,7 +146,8 @@ class Place(NamedTuple):
 @inlined
 def gather_rows(shape, place, nbytes, asked, n, target, unknown):  # type: ignore[no-untyped-def]
     """Copy the weights of the n ids at the address `asked`, `nbytes` each, to `target`. Into
-    `unknown` int64[n] go the places of those that are not there, and how many is returned."""
+    `unknown` int64[n] go the places of those that are not there, and how many is returned.
+    """
     base = shape.buckets
     rows, homes = np.empty(min(n, TILE), np.int64), np.empty(AHEAD, np.int64)
     unknowns = 0

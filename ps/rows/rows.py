@@ -138,7 +138,8 @@ class Rows:
 
     def apply(self, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
         """One step of the rows `ids` with grads[n, dim]; the places of those that are unknown, and
-        of those that another thread is at. A core that is free takes its share of many."""
+        of those that another thread is at. A core that is free takes its share of many.
+        """
         if len(ids) < 2 * _PIECE:
             return self._apply_some(constants, ids, grads)
         starts = range(0, len(ids) - _PIECE + 1, _PIECE)

@@ -222,7 +222,8 @@ class Table:
 
     def touched(self, cut: str) -> Ints:
         """The numbers of the rows written between the two last pins with a mark, of which `cut` is
-        the last, in order. Once only: the marks are taken away."""
+        the last, in order. Once only: the marks are taken away.
+        """
         pin = self._pins[cut]
         is_touched = np.zeros(pin.size, np.bool_)
         start = None

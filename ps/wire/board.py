@@ -70,7 +70,8 @@ CHUNK = integers(
 class Board:
     """What compiled code needs of a store: where its tables and chunks are, its version, and whether
     these are still so. Keeps alive what it points to until each connection that was served by it
-    has had its next request, or idled for its patience."""
+    has had its next request, or idled for its patience.
+    """
 
     def __init__(self, view: StoreView) -> None:
         """At most 63 tables; all chunks, or where they are more than 256 or 64 MiB none."""

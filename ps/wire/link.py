@@ -152,7 +152,8 @@ class Link:
         deadline: float,
     ) -> tuple[int, int]:
         """Copy a large body's parts into a region, its first ones at least; find one for a reply of
-        at least `least` bytes. Their numbers, or 0."""
+        at least `least` bytes. Their numbers, or 0.
+        """
         self.sound = False
         lent = into = None
         body = reply = 0

@@ -139,7 +139,8 @@ def _parts(
     arrays: Sequence[Array], tables: Sequence[RowPlan], place: int, size: int
 ) -> Iterator[tuple[list[_Piece], int]]:
     """The rows of all tables in parts of at most `size` bytes, and how many each has; `place` bytes
-    of the first are used. All but the last are whole words: eight rows of a table at least."""
+    of the first are used. All but the last are whole words: eight rows of a table at least.
+    """
     pieces: list[_Piece] = []
     for array, rows in zip(arrays, tables, strict=False):
         row_nbytes = rows.dtype.itemsize * rows.dim

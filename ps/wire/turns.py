@@ -78,7 +78,8 @@ class Turns:
 
     def receive(self, fd: int, into: Bytes) -> int:
         """End the turn, receive what is there, await the next turn. How many bytes; 0: closed; -1:
-        nothing in time. Raises OSError."""
+        nothing in time. Raises OSError.
+        """
         me = threading.get_ident()
         got: int = self._receive(fd, into.ctypes.data, len(into), self._address, me)
         if got >= 0:
