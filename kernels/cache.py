@@ -30,8 +30,9 @@ _PAUSE_S = 0.02
 
 
 def keep_elsewhere(package: Path) -> None:
-    """Keep machine code in the folder that EDL_KERNEL_CACHE names where `package` cannot be written, as
-    in an image; else numba keeps it beside the sources, where it is found warm.
+    """Keep machine code in EDL_KERNEL_CACHE's folder where `package` cannot be written.
+
+    As in an image; else numba keeps it beside the sources, where it is found warm.
     """
     folder = os.environ.get(CACHE_VARIABLE)
     if folder and not os.access(package, os.W_OK):
@@ -40,7 +41,10 @@ def keep_elsewhere(package: Path) -> None:
 
 
 def bring(source: Path, folder: Path) -> None:
-    """Copy what an image holds compiled (`edl kernels`) to where more is kept, unless it is there."""
+    """Copy what an image holds compiled (`edl kernels`) to where more is kept.
+
+    What is there already stays.
+    """
     if source == folder:
         return
     files = [path for path in source.rglob("*") if path.is_file()]
@@ -57,7 +61,7 @@ def bring(source: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def alone(name: str) -> Iterator[None]:
-    """One process compiles; the others, who wait here, then find its result in the cache."""
+    """Let one process compile; the others, who wait here, then find its result in the cache."""
     path = Path(tempfile.gettempdir()) / f"edl-kernel-{os.getuid()}-{name}.lock"
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -78,8 +82,9 @@ def alone(name: str) -> Iterator[None]:
 
 
 def digest_of(function: FunctionType) -> str:
-    """Of the source files of a kernel and of all functions that it calls, and of the numbers that
-    they name.
+    """Return a digest of the source files of a kernel and of all functions that it calls.
+
+    The numbers that they name are in it as well.
     """
     reached, open_ends, numbers = {function}, [function], set()
     while open_ends:
@@ -98,7 +103,7 @@ def digest_of(function: FunctionType) -> str:
 
 
 def _named_in(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """The globals that a function and those inside it name, and the nameless values around it."""
+    """Yield the globals that a function and those inside it name, and its closure's values."""
     codes = [function.__code__]
     for code in codes:
         codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]

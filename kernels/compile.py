@@ -2,7 +2,7 @@
 
 `compiled` makes a kernel of a plain function. What is decorated here is called from kernels only:
 numba has no prefetch, no atomics and no pointers of its own, so these few LLVM instructions are
-given to it as intrinsics. An address is an int64. Whoever must start fast without numba imports
+given to it (`instruction`). An address is an int64. Whoever must start fast without numba imports
 this module inside the function that needs it.
 
 Where machine code is kept, and when it is made anew: cache.py.
@@ -35,7 +35,6 @@ BOOLEAN = types.boolean
 INTEGER = types.int64
 UINT64 = types.uint64
 
-intrinsic: Any = extending.intrinsic  # numba types it as if the typing context were an argument
 overload: Any = extending.overload
 OPTIONS: dict[str, Any] = {  # IEEE division, no exceptions; nobody asks for a C callback
     "nogil": True,
@@ -55,7 +54,7 @@ def prepare() -> None:
 
 @functools.cache
 def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
-    """The machine code of `function` for these argument types.
+    """Return the machine code of `function` for these argument types.
 
     Numbers of the functions around it are constants in it, and each set of them is kept for itself.
     """
@@ -86,8 +85,8 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
 
 
 # Parts of kernels, each compiled once for all that call it, in every one of which LLVM then has it
-# in place. (numba's own `inline="always"` types and lowers a part anew at each call: three times the
-# CPU time for the same machine code.) Of a `part` LLVM decides whether that pays.
+# in place. (numba's own `inline="always"` types and lowers a part anew at each call: three times
+# the CPU time for the same machine code.) Of a `part` LLVM decides whether that pays.
 inlined = numba.njit(forceinline=True, **PART)
 part = numba.njit(**PART)
 frozen = numba.njit(inline="always", **PART)  # typed anew at each call, for the constants there
@@ -95,10 +94,31 @@ frozen = numba.njit(inline="always", **PART)  # typed anew at each call, for the
 
 @inlined
 def mixed(z):  # type: ignore[no-untyped-def]
-    """splitmix64's finaliser of a uint64."""
+    """Return splitmix64's finaliser of a uint64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+def instruction(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator, by which kernels call what emits LLVM instructions.
+
+    It is called with the builder and LLVM's values of `arguments` (none: whatever is given), and
+    returns that of `result`.
+    """
+
+    def made(emit: Callable[..., Any]) -> Any:
+        @functools.wraps(emit)
+        def typed(_typing: Any, *given: Any) -> Any:
+            def generate(context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
+                value = emit(builder, *values)
+                return context.get_dummy_value() if result is types.void else value
+
+            return result(*(arguments or given)), generate
+
+        return extending.intrinsic(typed)
+
+    return made
 
 
 def integers(*names: str) -> np.dtype[Any]:
@@ -107,16 +127,13 @@ def integers(*names: str) -> np.dtype[Any]:
 
 
 def record_at(kind: np.dtype[Any]) -> Any:
-    """For kernels: a function of an address, which returns the record that is there."""
+    """Return, for kernels, a function of an address, which returns the record that is there."""
     record = numba.from_dtype(kind)
+    assert kind.itemsize == record.size
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def at(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            assert kind.itemsize == record.size
-            return builder.inttoptr(args[0], context.get_value_type(record))
-
-        return record(types.int64), codegen
+    @instruction(record, types.int64)
+    def at(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        return pointer(builder, address, ir.ArrayType(ir.IntType(8), kind.itemsize))
 
     return at
 
@@ -127,216 +144,156 @@ def offset_of(kind: np.dtype[Any], field: str) -> int:
     return int(kind.fields[field][1])
 
 
-def pointer(builder: Any, address: Any, kind: ir.Type) -> Any:
-    """For intrinsics: the address as an LLVM pointer."""
+def pointer(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
+    """Return, for an `instruction`, the address as an LLVM pointer."""
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def declared(builder: Any, name: str, kind: ir.FunctionType) -> Any:
-    """For intrinsics: LLVM's function of this name."""
+def declared(builder: ir.IRBuilder, name: str, kind: ir.FunctionType) -> ir.Function:
+    """Return, for an `instruction`, LLVM's function of this name."""
     return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Begin to load the cache line at `address` (int64). Any address is allowed."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = declared(builder, "llvm.prefetch.p0", kind)
-        line = pointer(builder, args[0], ir.IntType(8))
-        builder.call(function, [line, word(0), word(3), word(1)])  # read, keep, data
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+@instruction(types.void, types.int64)
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Begin to load the cache line at `address` (int64), which may be any."""
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    function = declared(builder, "llvm.prefetch.p0", kind)
+    line = pointer(builder, address, ir.IntType(8))
+    builder.call(function, [line, word(0), word(3), word(1)])  # read, keep, data
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def high_product(typingctx: Any, a: Any, b: Any) -> Any:
-    """The upper 64 bits of the 128 of a * b (uint64)."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wide = ir.IntType(128)
-        product = builder.mul(*(builder.zext(value, wide) for value in args))
-        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), codegen
+@instruction(types.uint64, types.uint64, types.uint64)
+def high_product(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return the upper 64 bits of the 128 of a * b (uint64)."""
+    wide = ir.IntType(128)
+    product = builder.mul(builder.zext(a, wide), builder.zext(b, wide))
+    return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def leading_zeros(typingctx: Any, number: Any) -> Any:
-    """How many of the highest bits of a uint64, which is not 0, are clear."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctlz(args[0], ir.IntType(1)(1))
-
-    return types.uint64(types.uint64), codegen
+@instruction(types.uint64, types.uint64)
+def leading_zeros(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
+    """Return how many of the highest bits of a uint64, which is not 0, are clear."""
+    return builder.ctlz(number, ir.IntType(1)(1))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def trailing_zeros(typingctx: Any, number: Any) -> Any:
-    """How many of the lowest bits of a uint64, which is not 0, are clear."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.IntType(1)(1))
-
-    return types.uint64(types.uint64), codegen
+@instruction(types.uint64, types.uint64)
+def trailing_zeros(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
+    """Return how many of the lowest bits of a uint64, which is not 0, are clear."""
+    return builder.cttz(number, ir.IntType(1)(1))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_bytes(typingctx: Any, address: Any) -> Any:
-    """The eight bytes at `address`, of any alignment, as a uint64: the first is the lowest."""
+@instruction(types.uint64, types.int64)
+def load_bytes(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the eight bytes at `address`, of any alignment, as a uint64.
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(pointer(builder, args[0], _INT64), align=1)
-
-    return types.uint64(types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def set_bit(typingctx: Any, address: Any) -> Any:
-    """Set the lowest bit of the uint32 at `address`, atomically; whether it was clear. Acquires."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(32)
-        place = pointer(builder, args[0], word)
-        before = builder.atomic_rmw("or", place, word(1), "acquire")
-        return builder.icmp_unsigned("==", builder.and_(before, word(1)), word(0))
-
-    return types.boolean(types.int64), codegen
+    The first byte is the lowest.
+    """
+    return builder.load(pointer(builder, address, _INT64), align=1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def clear_bits(typingctx: Any, address: Any, bits: Any) -> Any:
+@instruction(types.boolean, types.int64)
+def set_bit(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Set the lowest bit of the uint32 at `address`, atomically, and return whether it was clear.
+
+    Acquires.
+    """
+    word = ir.IntType(32)
+    place = pointer(builder, address, word)
+    before = builder.atomic_rmw("or", place, word(1), "acquire")
+    return builder.icmp_unsigned("==", builder.and_(before, word(1)), word(0))
+
+
+@instruction(types.void, types.int64, types.uint32)
+def clear_bits(builder: ir.IRBuilder, address: ir.Value, bits: ir.Value) -> None:
     """Clear `bits` of the uint32 at `address`, atomically; the others are left alone."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(32))
-        builder.atomic_rmw("and", place, builder.not_(args[1]), "monotonic")
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint32), codegen
+    place = pointer(builder, address, ir.IntType(32))
+    builder.atomic_rmw("and", place, builder.not_(bits), "monotonic")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_word(typingctx: Any, address: Any) -> Any:
-    """The uint32 at `address`, read atomically."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(32))
-        return builder.load_atomic(place, "monotonic", 4)
-
-    return types.uint32(types.int64), codegen
+@instruction(types.uint32, types.int64)
+def load_word(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the uint32 at `address`, read atomically."""
+    place = pointer(builder, address, ir.IntType(32))
+    return builder.load_atomic(place, "monotonic", 4)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def compare_and_swap(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
-    """Write the int64 at `address` if it is the expected one, atomically; whether it was. Acquires
-    and releases.
+@instruction(types.boolean, types.int64, types.int64, types.int64)
+def compare_and_swap(
+    builder: ir.IRBuilder, address: ir.Value, expected: ir.Value, value: ir.Value
+) -> ir.Value:
+    """Write the int64 at `address` if it is the expected one, atomically.
+
+    Returns whether it was. Acquires and releases.
     """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(64))
-        swapped = builder.cmpxchg(place, args[1], args[2], "acq_rel", "monotonic")
-        return builder.extract_value(swapped, 1)
-
-    return types.boolean(types.int64, types.int64, types.int64), codegen
+    place = pointer(builder, address, ir.IntType(64))
+    swapped = builder.cmpxchg(place, expected, value, "acq_rel", "monotonic")
+    return builder.extract_value(swapped, 1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def fetch_add(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to the int64 at `address`, atomically; what it was. Acquires and releases."""
+@instruction(types.int64, types.int64, types.int64)
+def fetch_add(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
+    """Add to the int64 at `address`, atomically, and return what it was.
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(64))
-        return builder.atomic_rmw("add", place, args[1], "acq_rel")
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def acquire_integer(typingctx: Any, address: Any) -> Any:
-    """The int64 at `address`, read atomically, before all that is read after it."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(pointer(builder, args[0], ir.IntType(64)), "acquire", 8)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def read_integer(typingctx: Any, address: Any) -> Any:
-    """The int64 at `address`, read atomically, in no order with others."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(pointer(builder, args[0], _INT64), "monotonic", 8)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def read_integer_last(typingctx: Any, address: Any) -> Any:
-    """The int64 at `address`, read atomically, after all that was read before."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("acquire")
-        return builder.load_atomic(pointer(builder, args[0], _INT64), "monotonic", 8)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def write_integer_first(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write the int64 at `address`, atomically, before all that is written after it, and after all
-    that was written before.
+    Acquires and releases.
     """
+    place = pointer(builder, address, ir.IntType(64))
+    return builder.atomic_rmw("add", place, value, "acq_rel")
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.atomic_rmw("xchg", pointer(builder, args[0], _INT64), args[1], "seq_cst")
-        return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), codegen
+@instruction(types.int64, types.int64)
+def acquire_integer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the int64 at `address`, read atomically, before all that is read after it."""
+    return builder.load_atomic(pointer(builder, address, ir.IntType(64)), "acquire", 8)
+
+
+@instruction(types.int64, types.int64)
+def read_integer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the int64 at `address`, read atomically, in no order with others."""
+    return builder.load_atomic(pointer(builder, address, _INT64), "monotonic", 8)
+
+
+@instruction(types.int64, types.int64)
+def read_integer_last(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the int64 at `address`, read atomically, after all that was read before."""
+    builder.fence("acquire")
+    return builder.load_atomic(pointer(builder, address, _INT64), "monotonic", 8)
+
+
+@instruction(types.void, types.int64, types.int64)
+def write_integer_first(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    """Write the int64 at `address`, atomically, before all that is written after it.
+
+    It is also written after all that was written before.
+    """
+    builder.atomic_rmw("xchg", pointer(builder, address, _INT64), value, "seq_cst")
 
 
 def _load(kind: Any, llvm: ir.Type) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def load(typingctx: Any, address: Any) -> Any:
-        """The number at `address`."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.load(pointer(builder, args[0], llvm))
-
-        return kind(types.int64), codegen
+    @instruction(kind, types.int64)
+    def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        """Return the number at `address`."""
+        return builder.load(pointer(builder, address, llvm))
 
     return load
 
 
 def _store(kind: Any, llvm: ir.Type) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def store(typingctx: Any, address: Any, value: Any) -> Any:
+    @instruction(types.void, types.int64, kind)
+    def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
         """Write the number at `address`."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            builder.store(args[1], pointer(builder, args[0], llvm))
-            return context.get_dummy_value()
-
-        return types.void(types.int64, kind), codegen
+        builder.store(value, pointer(builder, address, llvm))
 
     return store
 
 
 def _release(kind: Any, llvm: ir.Type) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def release(typingctx: Any, address: Any, value: Any) -> Any:
+    @instruction(types.void, types.int64, kind)
+    def release(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
         """Write the number at `address`, atomically, after all that was written before."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place = pointer(builder, args[0], llvm)
-            builder.store_atomic(args[1], place, "release", kind.bitwidth // 8)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, kind), codegen
+        place = pointer(builder, address, llvm)
+        builder.store_atomic(value, place, "release", kind.bitwidth // 8)
 
     return release
 

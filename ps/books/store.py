@@ -21,8 +21,9 @@ ones (rule 1), since there is nothing to apply.
 A cut (pins.py). `freeze` holds back pushes that would be applied; answers that apply nothing are
 still given. `pin` lets through exactly the pushes that end at or before their task's target; when
 the ledger covers all targets the state is pinned (copy on write) and pushes go on at once. A freeze
-ends by itself at its deadline, and a pin that has not reached its targets by its own pins nothing: a
-master that dies never stops training. A master of a higher epoch ends what an older one has begun.
+ends by itself at its deadline, and a pin that has not reached its targets by its own pins nothing:
+a master that dies never stops training. A master of a higher epoch ends what an older one has
+begun.
 
 A recovery snapshot (snapshots/recorder.py) needs no cut: `Pins.pin_moment` lets the steps under way
 end, pins, and lets pushes go on at once.

@@ -2,8 +2,8 @@
 
 <job>/trace/server-INDEX-INCARNATION.jsonl: how the incarnation began, then a line for each push
 that is applied and each flush, written before the step is made, so before its push is acknowledged.
-What changes nothing (duplicate, fenced, gap, stale) is not written. The file goes through the kernel and
-not to the disk: processes die here, not machines.
+What changes nothing (duplicate, fenced, gap, stale) is not written. The file goes through the
+kernel and not to the disk: processes die here, not machines.
 
 In such a job pushes are applied one at a time, and a pull is answered with copies that are made
 under the store's lock: all of it is of exactly the version that it names.

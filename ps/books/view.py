@@ -14,7 +14,8 @@ from .dense import Chunk, ChunkKey
 class StoreView:
     """A shard at one version: where its rows and its dense chunks are.
 
-    Rows and chunks are the live ones; which chunks a later version has changed, an `Observer` is told.
+    Rows and chunks are the live ones; which chunks a later version has changed, an `Observer` is
+    told.
     """
 
     version: int

@@ -7,8 +7,6 @@ of (id, updates of the row, column): no generator has a state that a snapshot wo
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -19,7 +17,7 @@ from ...kernels.compile import (
     INTEGER,
     compiled,
     inlined,
-    intrinsic,
+    instruction,
     load_float,
     part,
     pointer,
@@ -55,45 +53,24 @@ def _narrow_rows(values, out, kind):  # type: ignore[no-untyped-def]
 # -- Parts of kernels. `kind` is BFLOAT16 or FLOAT16, addresses are int64.
 
 
-def _cast(result: Any, argument: Any, emit: Any) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def cast(typingctx: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return emit(builder, args[0])
-
-        return result(argument), codegen
-
-    return cast
-
-
 _I16, _I32, _F16, _F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType()
-_word_at = _cast(
-    types.uint32,
-    types.int64,
+_word_at = instruction(types.uint32, types.int64)(
     lambda b, a: b.zext(b.load(pointer(b, a, _I16), align=2), _I32),
 )
-_float_of = _cast(types.float32, types.uint32, lambda b, v: b.bitcast(v, _F32))
-_bits_of = _cast(types.uint32, types.float32, lambda b, v: b.bitcast(v, _I32))
-_float_of_half = _cast(
-    types.float32,
-    types.uint32,
+_float_of = instruction(types.float32, types.uint32)(lambda b, v: b.bitcast(v, _F32))
+_bits_of = instruction(types.uint32, types.float32)(lambda b, v: b.bitcast(v, _I32))
+_float_of_half = instruction(types.float32, types.uint32)(
     lambda b, v: b.fpext(b.bitcast(b.trunc(v, _I16), _F16), _F32),
 )
-_half_of_float = _cast(
-    types.uint32,
-    types.float32,
+_half_of_float = instruction(types.uint32, types.float32)(
     lambda b, v: b.zext(b.bitcast(b.fptrunc(v, _F16), _I16), _I32),
 )
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _put_word(typingctx: Any, address: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], _I16)
-        builder.store(builder.trunc(args[1], _I16), place, align=2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint32), codegen
+@instruction(types.void, types.int64, types.uint32)
+def _put_word(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    place = pointer(builder, address, _I16)
+    builder.store(builder.trunc(value, _I16), place, align=2)
 
 
 @part

@@ -2,8 +2,9 @@
 
 A bucket is a cache line of four entries: the ids, then for each the row number plus one (0: no
 entry) and the row's tag (its updates so far, whether a push is at it, and whether it was written
-since a snapshot: ps/rows/passes.py). Within a line all four are compared at once, so that a lookup costs one cache miss and no mispredicted
-branch; an entry for which there is no room stands in the next bucket that has some.
+since a snapshot: ps/rows/passes.py). Within a line all four are compared at once, so that a lookup
+costs one cache miss and no mispredicted branch; an entry for which there is no room stands in the
+next bucket that has some.
 
 An id's home is `hash * buckets / 2^64`, so homes keep their order when the array grows, and every
 entry moves upwards only. Growth therefore needs no second array: a cursor walks from the top down,
@@ -35,7 +36,7 @@ from ...kernels.compile import (
     compiled,
     high_product,
     inlined,
-    intrinsic,
+    instruction,
     load_integer,
     offset_of,
     part,
@@ -140,27 +141,23 @@ class Index:
 # -- Compiled by numba. Buckets are int64; an entry's address is that of its id.
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def match(typingctx: Any, address: Any, id: Any) -> Any:
+@instruction(types.int64, types.int64, types.int64)
+def match(builder: ir.IRBuilder, address: ir.Value, id: ir.Value) -> ir.Value:
     """The number of the first entry of the bucket at `address` whose id is `id`; 4: there is none.
 
     It may be one that was taken out, whose word is 0: then none of those after it has a word.
     """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        integer = ir.IntType(64)
-        four = ir.VectorType(integer, ENTRIES)
-        line = pointer(builder, args[0], four)
-        ids = builder.load(line, align=32)
-        wanted = builder.insert_element(ir.Constant(four, ir.Undefined), args[1], integer(0))
-        wanted = builder.shuffle_vector(
-            wanted, wanted, ir.Constant(ir.VectorType(ir.IntType(32), ENTRIES), [0] * ENTRIES)
-        )
-        hit = builder.bitcast(builder.icmp_signed("==", ids, wanted), ir.IntType(ENTRIES))
-        none = integer(1 << ENTRIES)
-        return builder.cttz(builder.or_(builder.zext(hit, integer), none), ir.IntType(1)(1))
-
-    return types.int64(types.int64, types.int64), codegen
+    integer = ir.IntType(64)
+    four = ir.VectorType(integer, ENTRIES)
+    line = pointer(builder, address, four)
+    ids = builder.load(line, align=32)
+    wanted = builder.insert_element(ir.Constant(four, ir.Undefined), id, integer(0))
+    wanted = builder.shuffle_vector(
+        wanted, wanted, ir.Constant(ir.VectorType(ir.IntType(32), ENTRIES), [0] * ENTRIES)
+    )
+    hit = builder.bitcast(builder.icmp_signed("==", ids, wanted), ir.IntType(ENTRIES))
+    none = integer(1 << ENTRIES)
+    return builder.cttz(builder.or_(builder.zext(hit, integer), none), ir.IntType(1)(1))
 
 
 class Shape(NamedTuple):

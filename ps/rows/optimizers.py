@@ -132,8 +132,8 @@ def _corrections(beta1: float, beta2: float) -> Floats:
     return np.ascontiguousarray(table, np.float32)
 
 
-# -- Compiled by numba. A formula takes weight, states (zeros where it has none) and gradient, all of
-# them Lanes (kernels/lanes.py), and what it is told of the step. Its result: weight and states.
+# -- Compiled by numba. A formula takes weight, states (zeros where it has none) and gradient, all
+# of them Lanes (kernels/lanes.py), and what it is told of the step. Its result: weight and states.
 
 _ZERO = np.float32(0.0)
 

@@ -4,17 +4,17 @@ A pull of an unknown id answers its initial value and makes nothing, so reading 
 a snapshot holds.
 
 Any number of threads may pull and push at the same time: they share the table's lock, kernels run
-without the GIL, and a push has each row for itself while it is at it (ps/rows/passes.py), so no update is
-lost. Who makes rows, pins or restores has the lock alone. A pull beside a push may see a row half
-updated; a pull of a cut never does.
+without the GIL, and a push has each row for itself while it is at it (ps/rows/passes.py), so no
+update is lost. Who makes rows, pins or restores has the lock alone. A pull beside a push may see a
+row half updated; a pull of a cut never does.
 
 Pins (copy on write, row by row): a pin remembers how many rows there were; before a row is written
 for the first time after it, the row's old content is kept with the pin. So a pin costs four bytes a
 row, lazily, and a copy of each row that is then written, and several pins may be open.
 
-A recovery snapshot pins too, and the pin begins a new generation of marks (ps/rows/passes.py). `touched` then
-tells which rows were written between its pin and the one before: those that still have the old mark
-and those that the pin had to keep while they had it.
+A recovery snapshot pins too, and the pin begins a new generation of marks (ps/rows/passes.py).
+`touched` then tells which rows were written between its pin and the one before: those that still
+have the old mark and those that the pin had to keep while they had it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """The recovery snapshots of one shard, as files: what is written, what is whole, what came before.
 
     <snapshot_dir>/<job id>/shard-K/<incarnation>/
-        PARENT, PARENT.copy             the incarnation that this one was restored from, and its number
-        000000000012.*.safetensors      pieces of snapshot 12 (snapshot.py)
-        000000000012.link               its books, and size and sha256 of each piece; written last
+        PARENT, PARENT.copy         the incarnation that this one was restored from, and its number
+        000000000012.*.safetensors  pieces of snapshot 12 (cut.py)
+        000000000012.link           its books, and size and sha256 of each piece; written last
 
 Snapshots build on each other: a *base* has everything, each further *link* of its chain what has
 changed since the one before, which it names. Numbers rise over all incarnations of the shard and
 none is used twice. A link without a whole file that says so does not exist.
 
 An incarnation writes into its own folder only, so one that was declared lost and lives on can spoil
-nothing. Before it removes old links of its own it looks whether another has been restored from them.
+nothing. Before it removes old links of its own it looks whether another has been restored from
+them.
 
 `.link` and PARENT begin with a line that has the format, and size and checksum of all that follows:
 whatever byte is torn off or bit turned over, it is found.

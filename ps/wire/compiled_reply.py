@@ -133,7 +133,8 @@ def write_reply(mine, board, nbytes, most_copied, places):  # type: ignore[no-un
 def _find_tables(mine, board, frame_end):  # type: ignore[no-untyped-def]
     """Which tables the request asks, by array; False where Python has to answer.
 
-    Takes note of where, behind their descriptors, those of the chunks begin, and of the bytes of values.
+    Takes note of where, behind their descriptors, those of the chunks begin, and of the bytes of
+    values.
     """
     head, seen = _head_at(mine.request), 0
     at = mine.request + _HEAD_NBYTES

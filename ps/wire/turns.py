@@ -3,13 +3,15 @@
 A call that lets go of the GIL must get it back. Where many threads want it, that takes two context
 switches, and a request has up to a dozen such calls: they were half of the CPU time of a server to
 which 16 processes pushed over TLS. So a thread that has received a request awaits its turn before
-it asks for the GIL, and has it until it waits for something else: its next request, the rest of this
-one, another push. What takes long in kernels (store) and system calls (wire) is done without a turn.
+it asks for the GIL, and has it until it waits for something else: its next request, the rest of
+this one, another push. What takes long in kernels (store) and system calls (wire) is done without a
+turn.
 
-A turn is a courtesy, not a lock: nothing is safe because of it. Who has waited for its patience, in which
-nobody got a turn, takes it away from who has it, and was stopped, or forgot to end it. Where others
-got theirs the queue is only long: if all of a thousand lost patience with it, they would all ask for the
-GIL, and a push cost twenty times of what it does. Theirs is longer also so that they do not wake too often.
+A turn is a courtesy, not a lock: nothing is safe because of it. Who has waited for its patience, in
+which nobody got a turn, takes it away from who has it, and was stopped, or forgot to end it. Where
+others got theirs the queue is only long: if all of a thousand lost patience with it, they would all
+ask for the GIL, and a push cost twenty times of what it does. Theirs is longer also so that they do
+not wake too often.
 """
 
 from __future__ import annotations
