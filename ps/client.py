@@ -1,4 +1,6 @@
-"""Asks all shards of a job at once, and again while one does not answer; follows those that move.
+"""Calls of all shards of a job at once, and again while one does not answer.
+
+They follow shards that move.
 
 Every call of a shard is idempotent (a push by the ledger), so an unreachable shard is asked again
 until the caller's deadline, and only that shard. Workers call by worker_client.py, the master by
@@ -46,7 +48,10 @@ class Shard:
 def open_shard(
     index: int, address: str, token: str, identity: Identity, master_epoch: int | None = None
 ) -> Shard:
-    """The shard `index` at this address; a server that is another shard's is Unreachable."""
+    """Open the shard `index` at this address.
+
+    A server that is another shard's is Unreachable.
+    """
     channel = rpc.Channel(address, token, master_epoch, index, identity)
     return Shard(address, channel, ps_pb2_grpc.ParameterServerStub(channel))
 
@@ -55,7 +60,10 @@ One = TypeVar("One", bound=Shard)
 
 
 class Shards(Generic[One]):
-    """The shards of a job by their index. Any thread may call."""
+    """The shards of a job by their index.
+
+    Any thread may call.
+    """
 
     def __init__(
         self,
@@ -65,7 +73,9 @@ class Shards(Generic[One]):
         servers_version: int = 1,
         find: Find | None = None,
     ) -> None:
-        """`addresses` are those of `servers_version`; `connect(index, address)` opens one.
+        """Open the shards.
+
+        `addresses` are those of `servers_version`; `connect(index, address)` opens one.
 
         `find` is asked while a server does not answer.
         """
@@ -114,7 +124,7 @@ class Shards(Generic[One]):
         deadline: float,
         shards: Iterable[int] | None = None,
     ) -> list[Reply]:
-        """The replies of all shards, or of these, in their order.
+        """Return the replies of all shards, or of these, in their order.
 
         `begin(shard, index, left_s)` starts a call. It is begun on all, then gathered, and begun
         again on the unreachable until the deadline. Raises Unreachable, and what a shard answers.
@@ -147,7 +157,10 @@ class Shards(Generic[One]):
     # `Any`: messages of ps.proto; the generated stubs do not tie a method's name to their types.
 
     def call(self, method: str, requests: Mapping[int, Any], deadline: float) -> dict[int, Any]:
-        """An RPC of these shards, each with its own request. Their replies, by shard."""
+        """Make an RPC of these shards, each with its own request.
+
+        Returns the replies by shard.
+        """
         replies = self.ask(
             lambda shard, index, left_s: start(
                 getattr(shard.stub, method), requests[index], left_s
@@ -160,12 +173,18 @@ class Shards(Generic[One]):
     def call_all(
         self, method: str, request: Any, timeout_s: float, shards: Iterable[int] | None = None
     ) -> dict[int, Any]:
-        """An RPC of all shards, or of these, with the same request. Their replies, by shard."""
+        """Make an RPC of all shards, or of these, with the same request.
+
+        Returns the replies by shard.
+        """
         indices = self._shards if shards is None else shards
         return self.call(method, dict.fromkeys(indices, request), time.monotonic() + timeout_s)
 
     def _wait(self, seconds: float) -> bool:
-        """Wait until an unreachable server may be asked again, or has moved. True: closed."""
+        """Wait until an unreachable server may be asked again, or has moved.
+
+        True: closed.
+        """
         until = time.monotonic() + seconds
         if self._find is not None and not self._closed.is_set():
             known = self.servers_version
@@ -194,7 +213,10 @@ def _begun(
 def _gather(
     waiters: Iterable[tuple[int, Waiter[Reply]]], replies: dict[int, Reply]
 ) -> tuple[int, EdlError] | None:
-    """Wait for all. The first error, one that asking again cannot cure before all others."""
+    """Wait for all, and return the first error.
+
+    One that asking again cannot cure goes before all others.
+    """
     failure: tuple[int, EdlError] | None = None
     for index, wait in waiters:
         try:

@@ -25,7 +25,10 @@ class Masters:
         self._epoch = 0
 
     def meet(self, epoch: int) -> None:
-        """Note that a master of this epoch calls. Raises Fenced where a later one has called."""
+        """Note that a master of this epoch calls.
+
+        Raises Fenced where a later one has called.
+        """
         with self._state.lock:
             self._meet(epoch)
 

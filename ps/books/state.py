@@ -30,7 +30,10 @@ class ShardBooks:
 
 
 class ShardState:
-    """One shard: parameters, version, ledger and aggregation. Read and written under `lock`."""
+    """The state of one shard: parameters, version, ledger and aggregation.
+
+    Read and written under `lock`.
+    """
 
     def __init__(self, index: int, slot_map: SlotMap, policy: Policy) -> None:
         self.index = index
@@ -53,7 +56,7 @@ class ShardState:
         self.observers: dict[object, Observer] = {}  # by who made them
 
     def held(self) -> Parameters:
-        """The parameters of a shard that has been told the model."""
+        """Return the parameters of a shard that has been told the model."""
         assert self.parameters is not None, "the model is not known yet"
         return self.parameters
 
@@ -70,7 +73,7 @@ class ShardState:
         self.observers = {}
 
     def books(self) -> ShardBooks:
-        """The books as they are."""
+        """Return the books as they are."""
         return ShardBooks(
             self.version,
             self.ledger.low_water,
@@ -86,7 +89,7 @@ class ShardState:
             patience = self.wait_for_step(patience)
 
     def wait_for_step(self, patience: Patience | None) -> Patience:
-        """Wait for any change. Returns what that step's next wait is given.
+        """Wait for any change, and return what that step's next wait is given.
 
         Raises EdlError where a step does not end: this process can only end, to be replaced.
         """
@@ -105,13 +108,13 @@ class ShardState:
             condition.notify_all()
 
     def tear(self, torn: bool) -> None:
-        """A step has been begun that must end, or has ended."""
+        """Note that a step has been begun that must end, or has ended."""
         self.torn = torn
         for observer in self.observers.values():
             observer.set_valid(not torn)
 
     def check_whole(self) -> None:
-        """Raises EdlError where a step failed half way."""
+        """Raise EdlError where a step failed half way."""
         if self.torn:
             raise EdlError(
                 f"server {self.index} failed in the midst of a step (see its log): what it holds "

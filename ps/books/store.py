@@ -1,4 +1,6 @@
-"""One shard: parameters, version and ledger. Exactly once, in whole spans, also for many threads.
+"""One shard: parameters, version and ledger.
+
+Exactly once, in whole spans, also for many threads.
 
 A push asks the ledger, applies, advances (rules 1 and 2). The order of the checks is: fenced,
 never leased, duplicate, gap, stale, held by a freeze, apply. Only the last changes anything but an
@@ -61,7 +63,10 @@ Traced = Callable[[Span | None, int, Update | None, int], None]  # trace.ShardTr
 
 
 class Store:
-    """The shard `index` of a slot map. Every public method may be called from any thread."""
+    """The shard `index` of a slot map.
+
+    Every public method may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -69,10 +74,12 @@ class Store:
         index: int,
         slot_map: SlotMap,
         policy: Policy,
-        on_version: Callable[[int], None] = lambda version: None,
+        on_version: Callable[[int], None] = lambda _version: None,
         trace: Traced | None = None,
     ) -> None:
-        """`on_version` is called after each step, under the lock: it must only take note.
+        """Make a shard without a model.
+
+        `on_version` is called after each step, under the lock: it must only take note.
 
         `trace` is told, under the lock, what is going to be applied (trace.py). With it pushes are
         applied one at a time and pulls answered with copies of exactly their version.
@@ -98,18 +105,20 @@ class Store:
 
     @property
     def version(self) -> int:
-        """Steps made. Those under way do not count."""
+        """Return the steps made, without those under way."""
         return self._state.version
 
     @property
     def initialized(self) -> bool:
-        """The model is known and every chunk of this shard has its first value."""
+        """Tell whether the model is known and every chunk of this shard has its first value."""
         parameters = self._state.parameters
         return parameters is not None and parameters.complete
 
     def watch(self, make: Callable[[StoreView], _Observer]) -> _Observer | None:
-        """Return the observer that `make` made of what the store shows now, and make it where there
-        is none yet. None: nothing is shown, for it is not initialized, or torn, or traced.
+        """Return the observer that `make` made of what the store shows now.
+
+        It is made where there is none yet. None: nothing is shown, for the store is not
+        initialized, or torn, or traced.
         """
         state = self._state
         observer = state.observers.get(make)
@@ -125,7 +134,10 @@ class Store:
         return cast(_Observer | None, observer)
 
     def init(self, spec: ModelSpec, chunks: Mapping[ChunkKey, Floats], complete: bool) -> int:
-        """Take the model, and first values of chunks; what is there is left alone. The version."""
+        """Take the model, and first values of chunks, and return the version.
+
+        What is there is left alone.
+        """
         state = self._state
         check_spec(spec)
         made = None
@@ -157,7 +169,10 @@ class Store:
         tables: Iterable[tuple[str, Ints]],
         cut: str = "",
     ) -> PullPlan | None:
-        """The chunks that changed since `known_version`, and rows. None: not initialized."""
+        """Return the chunks that changed since `known_version`, and rows.
+
+        None: not initialized.
+        """
         state = self._state
         with state.lock:
             state.check_whole()
@@ -186,7 +201,10 @@ class Store:
         tables: Iterable[tuple[str, Ints]],
         cut: str = "",
     ) -> tuple[int, list[tuple[ChunkKey, bytes]], list[Floats]] | None:
-        """The version, chunks changed since, rows by table: copies. None: not initialized."""
+        """Return copies: the version, chunks changed since, rows by table.
+
+        None: not initialized.
+        """
         plan = self.plan_pull(dense=dense, known_version=known_version, tables=tables, cut=cut)
         if plan is None:
             return None
@@ -194,7 +212,9 @@ class Store:
         return plan.version, chunks, [rows.values() for rows in plan.tables]
 
     def check_rows(self, table: str, ids: Ints, dim: int) -> None:
-        """Check that gradients of these rows may be pushed here. Raises Invalid.
+        """Check that gradients of these rows may be pushed here.
+
+        Raises Invalid.
 
         For a push whose gradients are still on their way; `push(checked=True)` then leaves out what
         takes a look at each id. Needs no lock.
@@ -261,11 +281,11 @@ class Store:
         return pushed
 
     def lets_through(self, span: Span) -> bool:
-        """Whether pushes are held back, but this one is not: a pin waits for it."""
+        """Tell whether pushes are held back, but this one is not: a pin waits for it."""
         return self.pins.lets_through(span)
 
     def wait_version(self, newer_than: int, timeout_s: float) -> int:
-        """Wait until the version is above `newer_than`, or the time is over. The version."""
+        """Wait until the version is above `newer_than`, or the time is over, and return it."""
         state = self._state
         deadline = time.monotonic() + timeout_s
         with state.lock:
@@ -282,7 +302,7 @@ class Store:
             return state.version
 
     def flush(self) -> tuple[int, int]:
-        """Step with the pushes that wait. The version; how many waited."""
+        """Step with the pushes that wait, and return the version and how many waited."""
         state = self._state
         with state.lock:
             state.await_steps(lambda: not state.applying)
@@ -300,13 +320,16 @@ class Store:
 
     @property
     def _concurrent(self) -> bool:
-        """Each push is a step of its own (pushes: of a checkpoint, which the next step takes)."""
+        """Tell whether each push is a step of its own.
+
+        Not while there are pushes of a checkpoint, which the next step takes.
+        """
         return self._policy.use_async and not self._state.aggregation.pushes and self._trace is None
 
     def _wait_to_apply(
         self, span: Span, version: int, before_wait: Callable[[], None]
     ) -> Outcome | None:
-        """Wait until the span may be applied; the answer where it may not."""
+        """Wait until the span may be applied, or return the answer where it may not."""
         state = self._state
         patience: Patience | None = None
         while True:
@@ -382,7 +405,7 @@ class Store:
     # -- Snapshots and figures
 
     def sizes(self) -> tuple[int, dict[str, int], int]:
-        """Dense bytes; rows by table; bytes in all."""
+        """Return dense bytes, rows by table, and bytes in all."""
         state = self._state
         with state.lock:
             if state.parameters is None:
@@ -394,7 +417,7 @@ class Store:
 
     @property
     def torn(self) -> bool:
-        """A step failed half way: this process can only end."""
+        """Tell whether a step failed half way: this process can only end."""
         with self._state.lock:
             return self._state.torn
 

@@ -54,7 +54,10 @@ class ShardTrace:
         self._lines.add({**self._about, **start})
 
     def __call__(self, span: Span | None, on: int, update: Update | None, version: int) -> None:
-        """A push computed on version `on` is going to be applied at `version`; no span: a flush."""
+        """Note that a push computed on version `on` is going to be applied at `version`.
+
+        No span: a flush.
+        """
         if span is None or update is None:
             self._lines.add({"flush": True, "at": version})
             return
@@ -63,7 +66,7 @@ class ShardTrace:
 
 
 def digest(update: Update) -> str:
-    """Equal where two updates are, bit for bit."""
+    """Return a text that is equal where two updates are, bit for bit."""
     sums = hashlib.blake2b(digest_size=12)
     for key, values in sorted(update.dense.items()):
         sums.update(repr(key).encode() + values.tobytes())

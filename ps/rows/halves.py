@@ -32,14 +32,14 @@ _BITS_2D = types.Array(types.uint16, 2, "C")
 
 
 def widened(bits: Bits, dtype: str) -> Floats:
-    """float32 of the same values."""
+    """Return float32 of the same values."""
     if KINDS[dtype] == FLOAT16:
         return bits.view(np.float16).astype(np.float32)
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def narrowed(values: Floats, dtype: str) -> Bits:
-    """uint16[n, dim] bits of float32[n, dim], to the nearest."""
+    """Return the uint16[n, dim] bits of float32[n, dim], to the nearest."""
     out = np.empty(values.shape, np.uint16)
     compiled(_narrow_rows, FLOATS_2D, _BITS_2D, INTEGER)(values, out, KINDS[dtype])
     return out
@@ -75,7 +75,7 @@ def _put_word(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None
 
 @part
 def widen(source, target, n, kind):  # type: ignore[no-untyped-def]
-    """N values of 16 bits as float32."""
+    """Write n values of 16 bits as float32."""
     for j in range(n):
         bits = _word_at(source + 2 * j)
         value = _float_of_half(bits) if kind == FLOAT16 else _float_of(bits << np.uint32(16))
@@ -84,7 +84,7 @@ def widen(source, target, n, kind):  # type: ignore[no-untyped-def]
 
 @part
 def narrow(source, target, n, kind, stochastic, id, step):  # type: ignore[no-untyped-def]
-    """N float32 as values of 16 bits."""
+    """Write n float32 as values of 16 bits."""
     z = (np.uint64(id) ^ (np.uint64(step) * np.uint64(0xD1B54A32D192ED03))) + _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,6 @@
-"""int64 id -> row number: one open-addressed array that grows in place, a little at each insert.
+"""An index from int64 ids to row numbers: one open-addressed array that grows in place.
+
+It grows a little at each insert.
 
 A bucket is a cache line of four entries: the ids, then for each the row number plus one (0: no
 entry) and the row's tag (its updates so far, whether a push is at it, and whether it was written
@@ -79,7 +81,7 @@ class Index:
     """Rows are numbered in the order in which their ids came."""
 
     def __init__(self, most: int) -> None:
-        """For at most `most` ids."""
+        """Make room for at most `most` ids."""
         # room for twice as many, and for a run of any length behind them
         buckets = 3 * most // ENTRIES + 2 * _FIRST_BUCKETS
         self._memory = Memory(BUCKET_NBYTES, buckets)
@@ -100,13 +102,13 @@ class Index:
         return BUCKET_NBYTES * int(self.record["new"][0])
 
     def find(self, ids: Ints) -> Ints:
-        """Row numbers; -1 where unknown."""
+        """Return row numbers; -1 where unknown."""
         rows = np.empty(len(ids), np.int64)
         self._find(self.address, ids, rows)
         return rows
 
     def add(self, ids: Ints) -> Ints:
-        """Row numbers; an unknown id gets the next one, and no updates."""
+        """Return row numbers; an unknown id gets the next one, and no updates."""
         rows = np.empty(len(ids), np.int64)
         self._add(self.address, ids, rows)
         if 100 * len(self) > 60 * ENTRIES * self.record["new"][0]:  # soon it will grow, by a fifth
@@ -115,17 +117,17 @@ class Index:
         return rows
 
     def steps(self, ids: Ints) -> Ints:
-        """The updates that the rows of these ids (known) have had."""
+        """Return how many updates the rows of these ids (known) have had."""
         return self.tags(ids) >> STEPS
 
     def tags(self, ids: Ints) -> Ints:
-        """The tags of the rows of these ids (known)."""
+        """Return the tags of the rows of these ids (known)."""
         tags = np.empty(len(ids), np.int64)
         self._tags(self.address, ids, tags)
         return tags
 
     def collect(self, start: int, mark: int) -> tuple[Ints, int]:
-        """The rows marked in a run of buckets from `start`, in no order; where to go on.
+        """Return the rows marked in a run of buckets from `start`, in no order, and where to go on.
 
         The marks are taken away. 0: that was all. Begin at 0. Rows may come and be written between
         the runs, and nothing is left out. Needs the shared lock.
@@ -134,7 +136,7 @@ class Index:
         return rows, 0 if stop >= self.record["new"][0] else stop
 
     def set_steps(self, ids: Ints, steps: Ints) -> None:
-        """As if the rows of these ids (known) had had so many updates."""
+        """Set how many updates the rows of these ids (known) have had."""
         self._set_steps(self.address, ids, steps.copy())
 
 
@@ -143,7 +145,9 @@ class Index:
 
 @instruction(types.int64, types.int64, types.int64)
 def match(builder: ir.IRBuilder, address: ir.Value, id: ir.Value) -> ir.Value:
-    """The number of the first entry of the bucket at `address` whose id is `id`; 4: there is none.
+    """Return the number of the bucket's first entry whose id is `id`; 4: there is none.
+
+    The bucket is at `address`.
 
     It may be one that was taken out, whose word is 0: then none of those after it has a word.
     """
@@ -171,7 +175,7 @@ class Shape(NamedTuple):
 
 @inlined
 def home_of(id, shape):  # type: ignore[no-untyped-def]
-    """The bucket where to look for an id first."""
+    """Return the bucket where to look for an id first."""
     h = np.uint64(id) * np.uint64(0x9E3779B97F4A7C15)
     h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     h ^= h >> np.uint64(32)
@@ -182,7 +186,7 @@ def home_of(id, shape):  # type: ignore[no-untyped-def]
 
 @inlined
 def probe(base, id, home):  # type: ignore[no-untyped-def]
-    """(word, address) of the entry of an id; word 0 where it is unknown."""
+    """Return (word, address) of the entry of an id; word 0 where it is unknown."""
     bucket = base + BUCKET_NBYTES * home
     word, address = look(bucket, id)
     while word == 0 and is_full(bucket):
@@ -193,7 +197,7 @@ def probe(base, id, home):  # type: ignore[no-untyped-def]
 
 @inlined
 def look(bucket, id):  # type: ignore[no-untyped-def]
-    """`probe` in one bucket."""
+    """Return what `probe` does, of one bucket."""
     number = match(bucket, id)
     address = bucket + 8 * number
     # the row's number stays; the tag is changed meanwhile by `set_bit`, `release_word` (passes.py)
@@ -208,7 +212,7 @@ def is_full(address):  # type: ignore[no-untyped-def]
 
 @inlined
 def put(address, id, word):  # type: ignore[no-untyped-def]
-    """An entry into the bucket at `address` or the next one that is not full."""
+    """Put an entry into the bucket at `address` or the next one that is not full."""
     while is_full(address):
         address += BUCKET_NBYTES
     while load_integer(address + WORD) != 0:
@@ -256,8 +260,10 @@ def _set_steps(index, ids, steps):  # type: ignore[no-untyped-def]
 
 
 def _collect(index, start, count, mark):  # type: ignore[no-untyped-def]
-    """Runs end behind a bucket that is not full. So whatever stands above has its home above, and
-    while growth may move it, it does not come below.
+    """Collect the marked rows of a run of buckets, which ends behind one that is not full.
+
+    So whatever stands above has its home above, and while growth may move it, it does not come
+    below.
     """
     base = index_at(index).buckets
     stop = start + count
@@ -296,8 +302,10 @@ def _add(address, ids, rows):  # type: ignore[no-untyped-def]
 
 @part
 def _make_room(index, count):  # type: ignore[no-untyped-def]
-    """Before up to `count` ids come: begin to grow where they take the load above 0.65, and move
-    on with a growth that has begun, so fast that it ends before the next has to begin.
+    """Begin to grow, or move on with a growth, before up to `count` ids come.
+
+    It begins where they take the load above 0.65. A growth that has begun moves so fast that it
+    ends before the next has to begin.
     """
     base = index.buckets
     if index.cursor == 0 and 100 * (index.size + count) > 65 * ENTRIES * index.new:

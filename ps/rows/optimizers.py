@@ -45,7 +45,9 @@ _NO_STEPS = np.zeros((1, 2), np.float32)
 
 @dataclass(frozen=True)
 class Rule:
-    """An optimizer with its constants. `state`: name -> value of a fresh row.
+    """An optimizer with its constants.
+
+    `state`: name -> value of a fresh row.
 
     `by_step` float32[T, 2]: what the formula is told of the updates that the row has had; the last
     line is for all that follow.
@@ -57,7 +59,7 @@ class Rule:
     _constants: Callable[[float], Sequence[float]]
 
     def constants(self, lr: float) -> Floats | None:
-        """float32[7] for a step at the rate `lr`; None where such a step changes nothing."""
+        """Return float32[7] for a step at the rate `lr`; None where it changes nothing."""
         if self.kind == _FTRL and lr <= 0.0:
             return None  # the formula divides by the rate; a schedule's end must not make NaN
         values = np.zeros(7, np.float32)
@@ -66,7 +68,7 @@ class Rule:
         return values
 
     def of_chunks(self, lr: float) -> ChunkStep:
-        """A step at the rate `lr`, already modulated, for any number of dense chunks.
+        """Return a step at the rate `lr`, already modulated, for any number of dense chunks.
 
         Of value float32[n], the states, steps int64[1] and the gradient float32[n].
         """
@@ -87,7 +89,7 @@ def _chunk_kernel(kind: int) -> Callable[..., None]:
 
 
 def make_rule(spec: specs.Optimizer) -> Rule:
-    """The rule of an optimizer spec, its kernel for dense chunks compiled."""
+    """Return the rule of an optimizer spec, its kernel for dense chunks compiled."""
     rule = _rule_of(spec)
     _chunk_kernel(rule.kind)
     return rule
@@ -124,7 +126,10 @@ def _rule_of(spec: specs.Optimizer) -> Rule:
 
 
 def _corrections(beta1: float, beta2: float) -> Floats:
-    """By the updates before: 1 / (1 - beta1^t) and sqrt(1 - beta2^t), until both are 1."""
+    """Return 1 / (1 - beta1^t) and sqrt(1 - beta2^t) by the updates before.
+
+    The table ends where both are 1.
+    """
     slowest = max(beta1, beta2)
     last = math.log(2.0**-26) / math.log(slowest) if 0 < slowest < 1 else 1.0
     t = np.arange(1, 2 + min(int(last), _MOST_STEPS), dtype=np.float64)
@@ -149,7 +154,10 @@ class RowAt(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """What a formula is told of a step, all float32: the rule's constants, a line of `by_step`."""
+    """The inputs of a formula beside the row, all float32.
+
+    They are the rule's constants, and a line of `by_step`.
+    """
 
     constants: Any
     x: Any
@@ -270,13 +278,13 @@ def step(kind, n, row, told):  # type: ignore[no-untyped-def]
     _each(formula, states, n, row, told)
 
 
-@overload(step, jit_options={**PART, "forceinline": True})
-def _step_in_kernels(kind, n, row, told):  # type: ignore[no-untyped-def]
+@overload(step, strict=False, jit_options={**PART, "forceinline": True})
+def _step_in_kernels(kind, _n, _row, _told):  # type: ignore[no-untyped-def]
     if not isinstance(kind, types.IntegerLiteral):
         return None  # numba then asks with the constant
     formula, states = _FORMULAS[kind.literal_value]
 
-    def in_place(kind, n, row, told):  # type: ignore[no-untyped-def]
+    def in_place(_kind, n, row, told):  # type: ignore[no-untyped-def]
         _each(formula, states, n, row, told)
 
     return in_place

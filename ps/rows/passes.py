@@ -93,7 +93,9 @@ _UNDER_WAY = np.dtype(  # an id between the stages of `apply`
 
 
 def place_rows(rows: Floats, places: Ints, target: Floats) -> None:
-    """target[places] = rows, all of them float32[n, dim], in a third of numpy's time.
+    """Write target[places] = rows, in a third of numpy's time.
+
+    All are float32[n, dim].
 
     Raises ValueError where the shapes do not fit. `places` must be of the target.
     """
@@ -107,7 +109,7 @@ def place_rows(rows: Floats, places: Ints, target: Floats) -> None:
 
 @inlined
 def row_at(word, layout):  # type: ignore[no-untyped-def]
-    """The address of the row of an index entry's word (not 0)."""
+    """Return the address of the row of an index entry's word (not 0)."""
     return layout.rows + ((word & ROW) - 1) * layout.stride
 
 
@@ -145,8 +147,9 @@ class Place(NamedTuple):
 
 @inlined
 def gather_rows(shape, place, nbytes, asked, n, target, unknown):  # type: ignore[no-untyped-def]
-    """Copy the weights of the n ids at the address `asked`, `nbytes` each, to `target`. Into
-    `unknown` int64[n] go the places of those that are not there, and how many is returned.
+    """Copy the weights of the n ids at the address `asked`, `nbytes` each, to `target`.
+
+    Into `unknown` int64[n] go the places of those that are not there, and how many is returned.
     """
     base = shape.buckets
     rows, homes = np.empty(min(n, TILE), np.int64), np.empty(AHEAD, np.int64)
@@ -190,7 +193,7 @@ def gather_rows(shape, place, nbytes, asked, n, target, unknown):  # type: ignor
 
 @functools.cache
 def gather_of(frozen_nbytes: int) -> Any:
-    """The kernel of `gather` for weights of so many bytes; 0: for any."""
+    """Return the kernel of `gather` for weights of so many bytes; 0: for any."""
 
     def gather(index, layout_address, ids, out, unknown):  # type: ignore[no-untyped-def]
         layout = _layout_at(layout_address)
@@ -228,7 +231,7 @@ def _place(rows, places, target):  # type: ignore[no-untyped-def]
 
 @functools.cache
 def apply_of(rule: int, states: int, floats: int) -> Any:
-    """The kernel of `apply` for a rule, and rows of so many float32; 0: for any rows."""
+    """Return the kernel of `apply` for a rule, and rows of so many float32; 0: for any rows."""
 
     def apply(index, layout_address, ids, grads, constants, by_step, left):  # type: ignore[no-untyped-def]
         shape, layout = shape_of(index_at(index)), _layout_at(layout_address)

@@ -80,7 +80,7 @@ class Rows:
         self._copy = compiled(copy_rows, INTEGER, INTS_1D, INTS_1D_IN, INTS_1D, BYTES_1D)
 
     def views(self, raw: NDArray[np.void]) -> tuple[Weights, list[Floats]]:
-        """The weight and each state in rows like those of `raw`, each [n, dim]."""
+        """Return the weight and each state in rows like those of `raw`, each [n, dim]."""
         at, dim = int(self.layout["state"][0]), int(self.layout["dim"][0])
         offsets = [at + 4 * dim * k for k in range(self._num_states)]
         parts = [(self._item, (dim,)), *[(np.float32, (dim,))] * self._num_states]
@@ -101,16 +101,16 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Memory in use, by rows, ids and index."""
+        """Return the memory in use, by rows, ids and index."""
         return len(self) * (int(self.layout["stride"][0]) + 8) + self.index.nbytes
 
     def check_room(self, count: int) -> None:
-        """MemoryError where `count` more rows may not have room."""
+        """Raise MemoryError where `count` more rows may not have room."""
         if len(self) + count > self.most:
             raise MemoryError(f"{len(self):,} rows, and {count:,} more: the machine has no memory")
 
     def append(self, ids: Ints, weight: Weights, state: Sequence[Floats | float]) -> None:
-        """New rows, whose ids are unique and unknown, of no updates."""
+        """Append new rows, whose ids are unique and unknown, of no updates."""
         self.check_room(len(ids))
         new, many = slice(len(self), len(self) + len(ids)), len(ids) > MANY
         self._memory.use(new.stop * int(self.layout["stride"][0]), wait=many)
@@ -121,24 +121,29 @@ class Rows:
         self.index.add(ids)
 
     def change_mark(self) -> int:
-        """Updates from now on leave another mark; the one so far. No update may be under way."""
+        """Change the mark that updates leave from now on, and return the one so far.
+
+        No update may be under way.
+        """
         before = int(self.layout["mark"][0])
         self.layout["mark"] = OTHER if before == COLOUR else COLOUR
         return before
 
     def copy(self, numbers: Ints, ids: Ints, raw: NDArray[np.void]) -> None:
-        """The rows of these numbers, and their ids, into arrays of the same length."""
+        """Copy the rows of these numbers, and their ids, into arrays of the same length."""
         self._copy(self._address, self.ids, numbers, ids, raw.view(np.uint8))
 
     def gather(self, ids: Ints, out: Weights) -> Ints:
-        """The weights of `ids` into out[n, dim]; the places of those that are unknown."""
+        """Gather the weights of `ids` into out[n, dim], and return the places of unknown ones."""
         unknown = np.empty(len(ids), np.int64)
         count = self._gather(self.index.address, self._address, ids, out, unknown)
         return unknown[:count]
 
     def apply(self, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
-        """One step of the rows `ids` with grads[n, dim]; the places of those that are unknown, and
-        of those that another thread is at. A core that is free takes its share of many.
+        """Make one step of the rows `ids` with grads[n, dim].
+
+        Returns the places of those that are unknown, and of those that another thread is at. A core
+        that is free takes its share of many.
         """
         if len(ids) < 2 * _PIECE:
             return self._apply_some(constants, ids, grads)
@@ -157,7 +162,7 @@ class Rows:
         return np.concatenate(unknown), np.concatenate(busy)
 
     def _apply_some(self, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
-        """`apply`, by this thread."""
+        """Do what `apply` does, by this thread alone."""
         left = np.empty(len(ids), np.int64)
         unknown, busy = self._apply(
             self.index.address, self._address, ids, grads, constants, self._by_step, left
@@ -166,7 +171,7 @@ class Rows:
 
 
 def _stride(nbytes: int) -> int:
-    """Whole cache lines, or a whole part of one, where that is at most a quarter more."""
+    """Return whole cache lines, or a whole part of one, where that is at most a quarter more."""
     whole = (
         1 << (nbytes - 1).bit_length()
         if nbytes < LINE_NBYTES

@@ -92,10 +92,13 @@ def job_id(token: str) -> str:
 
 
 class Folder:
-    """The folder of a shard. Raises OSError, or what fsspec's backend raises, where it fails."""
+    """The folder of a shard.
+
+    Raises OSError, or what fsspec's backend raises, where it fails.
+    """
 
     def __init__(self, snapshot_dir: str, job: str, index: int) -> None:
-        """Raises UsageError where there is no such kind of folder."""
+        """Find the folder; raise UsageError where there is no such kind of folder."""
         try:
             self._fs, root = fsspec.core.url_to_fs(snapshot_dir)
         except (ImportError, ValueError) as error:
@@ -122,7 +125,7 @@ class Folder:
         return record_of(name, parts)
 
     def read(self, incarnation: str, name: str, most: int = MOST_JSON_NBYTES) -> bytes:
-        """Raises CheckpointError where it cannot be read."""
+        """Return a file's bytes; raise CheckpointError where it cannot be read."""
         path = f"{self.path}/{incarnation}/{name}"
         try:
             if self._is_local:
@@ -135,7 +138,10 @@ class Folder:
         return data
 
     def read_checked(self, incarnation: str, record: FileRecord) -> bytes:
-        """A file that is what was written. Raises CheckpointError, which names it."""
+        """Return a file that is what was written.
+
+        Raises CheckpointError, which names it.
+        """
         path = f"{self.path}/{incarnation}/{record.name}"
         data = self.read(incarnation, record.name, most=_MOST_NBYTES)
         if len(data) != record.nbytes:
@@ -145,7 +151,7 @@ class Folder:
         return data
 
     def names(self, incarnation: str = "") -> list[str]:
-        """The files of an incarnation; without one: the incarnations."""
+        """Return the files of an incarnation; without one: the incarnations."""
         self._fs.invalidate_cache()
         try:
             found = self._fs.ls(f"{self.path}/{incarnation}".rstrip("/"), detail=False)
@@ -242,7 +248,7 @@ class Folder:
 
 
 def _must_stay(values: Mapping[str, Any]) -> None:
-    """Raises ValueError where a name leads out of its folder."""
+    """Raise ValueError where a name leads out of its folder."""
     check_names([file["name"] for file in values.get("files", ())])
     parent = values if "incarnation" in values else values.get("parent")
     if parent is None:

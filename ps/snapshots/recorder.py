@@ -1,4 +1,6 @@
-"""Writes a shard's own snapshots, from which its replacement begins where it ended (recovery.py).
+"""Snapshots that a shard writes of itself, for its replacement to begin where it ended.
+
+recovery.py reads them.
 
 Each is of one moment of this shard, beside no other: parameters, optimizer state, version, ledger,
 what the aggregation has summed. What the others have and this one lacks after its restore is sent
@@ -71,7 +73,10 @@ def _only_logged(trouble: str) -> Iterator[None]:
 
 
 class Recorder:
-    """Writes the snapshots of one incarnation of a shard. One thread at a time."""
+    """The writer of the snapshots of one incarnation of a shard.
+
+    One thread at a time.
+    """
 
     def __init__(
         self, store: Store, folder: Folder, incarnation: str, restored: Restored | None = None
@@ -91,11 +96,11 @@ class Recorder:
 
     @property
     def coverage(self) -> Coverage | None:
-        """None: nothing is sure yet."""
+        """Return the coverage; None: nothing is sure yet."""
         return Coverage.of(self._before) if self._before and self._chain else None
 
     def take(self) -> Link | None:
-        """A snapshot of now. None: there is nothing new.
+        """Take a snapshot of now; None: there is nothing new.
 
         Raises what the folder raises, having left nothing behind and forgotten nothing.
         """
@@ -203,7 +208,10 @@ class Recorder:
             self._folder.remove(self._incarnation, names)  # what went wrong first is what is told
 
     def prune(self) -> None:
-        """Remove what is older than the two newest chains. Raises what the folder raises."""
+        """Remove what is older than the two newest chains.
+
+        Raises what the folder raises.
+        """
         if len(self._oldest) < 2 or self._folder.has_child(self._incarnation):
             return
         self._oldest = self._oldest[-2:]
@@ -216,12 +224,18 @@ class Recorder:
 
 
 class Snapshots:
-    """Takes one every `interval_s`, in a thread of its own; what fails is told and tried again."""
+    """A thread that takes a snapshot every `interval_s`.
+
+    What fails is told and tried again.
+    """
 
     def __init__(
         self, recorder: Recorder, interval_s: float, tell: Callable[[str, Coverage | None], None]
     ) -> None:
-        """`tell` is called with what the user shall know ("": nothing), and with new coverage."""
+        """Prepare the thread.
+
+        `tell` is called with what the user shall know ("": nothing), and with new coverage.
+        """
         self._recorder, self._interval_s, self._tell = recorder, interval_s, tell
         self._told = ""  # of the failure that lasts
         self._covered = 0
@@ -232,7 +246,7 @@ class Snapshots:
         self._thread.start()
 
     def stop(self) -> None:
-        """A snapshot under way may still end."""
+        """Stop; a snapshot under way may still end."""
         self._stop.set()
         self._thread.join(_END_S)
 

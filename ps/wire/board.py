@@ -68,13 +68,17 @@ CHUNK = integers(
 
 
 class Board:
-    """What compiled code needs of a store: where its tables and chunks are, its version, and whether
-    these are still so. Keeps alive what it points to until each connection that was served by it
-    has had its next request, or idled for its patience.
+    """The state of a store that compiled code reads: tables, chunks and version.
+
+    It says where they are, and whether these are still so. Keeps alive what it points to until each
+    connection that was served by it has had its next request, or idled for its patience.
     """
 
     def __init__(self, view: StoreView) -> None:
-        """At most 63 tables; all chunks, or where they are more than 256 or 64 MiB none."""
+        """Take at most 63 tables, and all chunks.
+
+        No chunks where they are more than 256 or 64 MiB.
+        """
         tables, chunks = view.tables, view.chunks
         nbytes = sum(chunk.value.nbytes for chunk in chunks.values())
         whole = len(chunks) <= MOST_CHUNKS and nbytes <= _MOST_NBYTES
@@ -131,7 +135,7 @@ class Board:
         self._step_made(self.address, np.array(lines, np.int64), version)
 
     def set_valid(self, valid: bool) -> None:
-        """Whether pulls may be answered of it."""
+        """Note whether pulls may be answered of it."""
         self._set_valid(self.address, int(valid))
 
 
@@ -157,5 +161,8 @@ def _set_valid(board, valid):  # type: ignore[no-untyped-def]
 
 @inlined
 def is_valid(board):  # type: ignore[no-untyped-def]
-    """Whether all that was read of the board until now was so: the other end of `_set_valid`."""
+    """Tell whether all that was read of the board until now was so.
+
+    The other end of `_set_valid`.
+    """
     return read_integer_last(board + _VALID) != 0

@@ -48,7 +48,7 @@ _MAX_COUNT = 1 << 16
 
 # Records that Python and the kernels share. Addresses are int64.
 CONNECTION = integers(
-    "fd", "request", "most", "reply",  # where requests are received, so many bytes; where replies go
+    "fd", "request", "most", "reply",  # where requests are received, how many bytes; replies
     "asked", "chosen", "pieces", "message",  # addresses of memory to work in
     "turns", "bounds", "num_bounds", "counters",  # addresses (pulls.py), and how many bounds
     # of the answer that is being made: arrays of the request, chunks, where to write on, bytes of
@@ -79,7 +79,10 @@ def _padded(nbytes):  # type: ignore[no-untyped-def]
 
 @inlined
 def frame_nbytes(request, most):  # type: ignore[no-untyped-def]
-    """Of a frame whose body is on the socket, by its head; 0: more than `most`, or malformed."""
+    """Return the length of a frame whose body is on the socket, by its head.
+
+    0: it is more than `most`, or malformed.
+    """
     head = _head_at(request)
     told, body = np.int64(head.descriptors_nbytes), np.int64(head.body_nbytes)
     if head.magic != _MAGIC or head.protocol != _PROTOCOL or head.body_region != 0:
@@ -91,7 +94,7 @@ def frame_nbytes(request, most):  # type: ignore[no-untyped-def]
 
 @inlined
 def is_pull(request, board):  # type: ignore[no-untyped-def]
-    """Of no cut, over the socket, by this slot map."""
+    """Tell whether the request is a pull of no cut, over the socket, by this slot map."""
     head, slot_map = _head_at(request), board_at(board).slot_map_version
     if head.op != _PULL or np.int64(head.flags) & ~(_DENSE | _KNOWN) != 0 or head.reply_region != 0:
         return False
@@ -100,8 +103,9 @@ def is_pull(request, board):  # type: ignore[no-untyped-def]
 
 @part
 def write_reply(mine, board, nbytes, most_copied, places):  # type: ignore[no-untyped-def]
-    """Write the reply, but for chunks of more than `most_copied` bytes, into `mine.reply`, of
-    REPLY_NBYTES. How many pieces it then has; 0: Python has to answer.
+    """Write the reply into `mine.reply`, of REPLY_NBYTES, and return how many pieces it has.
+
+    Chunks of more than `most_copied` bytes are pieces where they live. 0: Python has to answer.
 
     `places` int64[most / 8] is memory to work in.
     """
@@ -131,7 +135,7 @@ def write_reply(mine, board, nbytes, most_copied, places):  # type: ignore[no-un
 
 @part
 def _find_tables(mine, board, frame_end):  # type: ignore[no-untyped-def]
-    """Which tables the request asks, by array; False where Python has to answer.
+    """Find the tables that the request asks, by array; False where Python has to answer.
 
     Takes note of where, behind their descriptors, those of the chunks begin, and of the bytes of
     values.
@@ -168,7 +172,7 @@ def _find_tables(mine, board, frame_end):  # type: ignore[no-untyped-def]
 
 @part
 def _table_named(board, text, text_end, name_nbytes):  # type: ignore[no-untyped-def]
-    """The number of the table of this name; -1: there is none."""
+    """Return the number of the table of this name; -1: there is none."""
     shown = board_at(board)
     for number in range(shown.num_tables):
         table = table_at(shown.tables + TABLE_NBYTES * number)
@@ -184,7 +188,7 @@ def _table_named(board, text, text_end, name_nbytes):  # type: ignore[no-untyped
 
 @part
 def _find_chunks(mine, board, most_copied):  # type: ignore[no-untyped-def]
-    """Which chunks the reply has, and of which version it is; False where Python has to answer."""
+    """Find the chunks that the reply has, and its version; False: Python has to answer."""
     head, shown = _head_at(mine.request), board_at(board)
     # of `_step_made`: chunks that changed after this version are there or will be asked for again
     mine.version = acquire_integer(board + VERSION)
@@ -211,7 +215,10 @@ def _find_chunks(mine, board, most_copied):  # type: ignore[no-untyped-def]
 
 @part
 def _write_rows(mine, board, number, descriptor, places):  # type: ignore[no-untyped-def]
-    """The rows of an array that was asked, and what is told of them; False: Python has to answer."""
+    """Write the rows of an array that was asked, and its descriptor.
+
+    False: Python has to answer.
+    """
     asked = _asked_at(mine.asked + _ASKED_NBYTES * number)
     table, array = table_at(asked.table), _array_at(descriptor)
     array.kind, array.wire, array.name_nbytes = _ROWS, table.wire, 0
@@ -238,7 +245,7 @@ def _write_rows(mine, board, number, descriptor, places):  # type: ignore[no-unt
 
 @part
 def _put_first(table, id, target):  # type: ignore[no-untyped-def]
-    """The first values of the row `id` of a table."""
+    """Write the first values of the row `id` of a table."""
     row = np.empty(table.dim if table.kind != FLOAT32 else 0, np.float32)
     values = np.int64(row.ctypes.data) if table.kind != FLOAT32 else target
     if table.first == UNIFORM:
@@ -253,7 +260,10 @@ def _put_first(table, id, target):  # type: ignore[no-untyped-def]
 
 @part
 def _write_chunks(mine, most_copied):  # type: ignore[no-untyped-def]
-    """The values of the chosen chunks, behind those of rows; how many pieces the reply then has."""
+    """Write the values of the chosen chunks behind those of rows.
+
+    Returns how many pieces the reply then has.
+    """
     begin, place, count = mine.reply, mine.place, 0
     for k in range(mine.num_chosen):
         chunk = chunk_at(load_integer(mine.chosen + 8 * k))

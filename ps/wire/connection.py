@@ -55,7 +55,9 @@ class PlaneShardConnection:
         transport: str = "auto",
         stall_s: float = SILENT_S,
     ) -> None:
-        """`transport` "auto": shared memory on the same host, else TCP, with TLS off loopback.
+        """Prepare a connection, which connects at its first call.
+
+        `transport` "auto": shared memory on the same host, else TCP, with TLS off loopback.
 
         `stall_s`: a call in which nothing moves for so long is given up, whatever its deadline:
         the next one connects anew.

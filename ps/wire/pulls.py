@@ -187,7 +187,7 @@ def _serve(connection, board, window, told, me):  # type: ignore[no-untyped-def]
         if got < 0:
             error = last_error()
             if error == EINTR:
-                continue  # not one thread of a thousand asks for the GIL because the process had stopped
+                continue  # not one of a thousand asks for the GIL because the process had stopped
             if error == EAGAIN:
                 return IDLE
         if got < _HEAD_NBYTES:

@@ -75,12 +75,13 @@ class Turns:
         self._take(self._address, threading.get_ident())
 
     def end(self) -> None:
-        """It is the next one's turn, if it was this thread's."""
+        """Give the turn to the next one, if it was this thread's."""
         self._end(self._address, threading.get_ident())
 
     def receive(self, fd: int, into: Bytes) -> int:
-        """End the turn, receive what is there, await the next turn. How many bytes; 0: closed; -1:
-        nothing in time. Raises OSError.
+        """End the turn, receive what is there, and await the next turn.
+
+        Returns how many bytes; 0: closed; -1: nothing in time. Raises OSError.
         """
         me = threading.get_ident()
         got: int = self._receive(fd, into.ctypes.data, len(into), self._address, me)
@@ -93,7 +94,7 @@ class Turns:
 
 @functools.cache
 def of_this_process() -> Turns:
-    """It has one GIL."""
+    """Return the turns of this process, which has one GIL."""
     return Turns()
 
 
