@@ -123,6 +123,12 @@ class Parameters:
             new.tables[name].take_over(table, keep_state=same_state)
         return new
 
+    def sizes(self) -> tuple[int, dict[str, int], int]:
+        """Return dense bytes, rows by table, and bytes in all."""
+        rows = {name: len(table) for name, table in self.tables.items()}
+        nbytes = self.dense.nbytes
+        return nbytes, rows, nbytes + sum(table.nbytes for table in self.tables.values())
+
     def check_room(self, rows: Iterable[tuple[str, int]]) -> None:
         """Raise MemoryError where a table may not have room for so many more rows.
 

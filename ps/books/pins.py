@@ -1,8 +1,13 @@
 """Cuts of a shard: freezes, pins, moments, and reading what is pinned.
 
-`freeze` holds back pushes that would be applied; `pin` lets through exactly those that end at or
-before their task's target, then pins the state (copy on write). A freeze ends by itself at its
-deadline. A moment needs no freeze: it pins the state as soon as the steps under way have ended.
+`freeze` holds back pushes that would be applied; answers that apply nothing are still given. `pin`
+lets through exactly the pushes that end at or before their task's target; when the ledger covers
+all targets the state is pinned (copy on write) and pushes go on at once. A freeze ends by itself at
+its deadline, and a pin that has not reached its targets by its own pins nothing: a master that dies
+never stops training. A master of a higher epoch ends what an older one has begun (masters.py).
+
+A moment, for a recovery snapshot (snapshots/recorder.py), needs no freeze: `pin_moment` lets the
+steps under way end, pins, and lets pushes go on at once.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ The docstring of store.py says in which order it changes.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -101,6 +102,21 @@ class ShardState:
             self.wake_all()
             raise
         return patience
+
+    def wait_version(self, newer_than: int, timeout_s: float) -> int:
+        """Wait until the version is above `newer_than`, or the time is over, and return it."""
+        deadline = time.monotonic() + timeout_s
+        seen = self.version
+        while self.version <= newer_than:
+            self.check_whole()
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            self.stepped.wait(left_s)
+            if self.version != seen:
+                seen = self.version
+                self.stepped.notify()  # the next one
+        return self.version
 
     def wake_all(self) -> None:
         """Let everybody look again."""

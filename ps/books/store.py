@@ -1,6 +1,4 @@
-"""One shard: parameters, version and ledger.
-
-Exactly once, in whole spans, also for many threads.
+"""One shard: parameters, version and ledger, exactly once, in whole spans, for many threads.
 
 A push asks the ledger, applies, advances (rules 1 and 2). The order of the checks is: fenced,
 never leased, duplicate, gap, stale, held by a freeze, apply. Only the last changes anything but an
@@ -20,15 +18,7 @@ in the version or in the ledger before all of it is there.
 The pushes of a sync job are one critical section each: their order is their meaning. So are empty
 ones (rule 1), since there is nothing to apply.
 
-A cut (pins.py). `freeze` holds back pushes that would be applied; answers that apply nothing are
-still given. `pin` lets through exactly the pushes that end at or before their task's target; when
-the ledger covers all targets the state is pinned (copy on write) and pushes go on at once. A freeze
-ends by itself at its deadline, and a pin that has not reached its targets by its own pins nothing:
-a master that dies never stops training. A master of a higher epoch ends what an older one has
-begun.
-
-A recovery snapshot (snapshots/recorder.py) needs no cut: `Pins.pin_moment` lets the steps under way
-end, pins, and lets pushes go on at once.
+Cuts, and moments for recovery snapshots, are in pins.py.
 
 A step that fails half way (out of memory) leaves the shard torn for good: a repetition of the push
 would apply its first half twice, and a cut would keep a half. Steps that run beside it still end.
@@ -36,7 +26,6 @@ would apply its first half twice, and a cut would keep a half. Steps that run be
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar, cast
 
@@ -80,7 +69,6 @@ class Store:
         """Make a shard without a model.
 
         `on_version` is called after each step, under the lock: it must only take note.
-
         `trace` is told, under the lock, what is going to be applied (trace.py). With it pushes are
         applied one at a time and pulls answered with copies of exactly their version.
         """
@@ -286,20 +274,8 @@ class Store:
 
     def wait_version(self, newer_than: int, timeout_s: float) -> int:
         """Wait until the version is above `newer_than`, or the time is over, and return it."""
-        state = self._state
-        deadline = time.monotonic() + timeout_s
-        with state.lock:
-            seen = state.version
-            while state.version <= newer_than:
-                state.check_whole()
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    break
-                state.stepped.wait(left_s)
-                if state.version != seen:
-                    seen = state.version
-                    state.stepped.notify()  # the next one
-            return state.version
+        with self._state.lock:
+            return self._state.wait_version(newer_than, timeout_s)
 
     def flush(self) -> tuple[int, int]:
         """Step with the pushes that wait, and return the version and how many waited."""
@@ -313,7 +289,9 @@ class Store:
                 if self._trace is not None:
                     self._trace(None, state.version, None, state.version)
                 state.tear(True)
-                self._step(state.aggregation.flush(), 1.0)
+                step = state.aggregation.flush()
+                state.held().apply(step, state.version, 1.0)
+                self._made(step)
                 state.tear(False)
                 state.changed.notify_all()
             return state.version, waiting
@@ -369,14 +347,11 @@ class Store:
         if step is None:
             self._summed.add(span.task)
         else:
-            self._step(step, scale)
+            state.held().apply(step, state.version, scale)
+            self._made(step)
         state.ledger.advance(span)
         state.tear(False)
         state.changed.notify_all()
-
-    def _step(self, update: Update, scale: float) -> None:
-        self._state.held().apply(update, self._state.version, scale)
-        self._made(update)
 
     def _made(self, update: Update) -> None:
         """Note that a step has been made of all of `update`."""
@@ -406,14 +381,9 @@ class Store:
 
     def sizes(self) -> tuple[int, dict[str, int], int]:
         """Return dense bytes, rows by table, and bytes in all."""
-        state = self._state
-        with state.lock:
-            if state.parameters is None:
-                return 0, {}, 0
-            tables = state.parameters.tables
-            dense = state.parameters.dense.nbytes
-            rows = {name: len(table) for name, table in tables.items()}
-            return dense, rows, dense + sum(table.nbytes for table in tables.values())
+        with self._state.lock:
+            parameters = self._state.parameters
+            return parameters.sizes() if parameters else (0, {}, 0)
 
     @property
     def torn(self) -> bool:
