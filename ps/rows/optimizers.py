@@ -29,6 +29,7 @@ from ...kernels.compile import (
     compiled,
     frozen,
     inlined,
+    load_float,
     overload,
 )
 from ...kernels.lanes import WIDTH, choose, lanes, load, load_first, root, store, store_first
@@ -297,10 +298,13 @@ def constants_of(k):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def coefficients(constants, by_step, steps):  # type: ignore[no-untyped-def]
-    """Return the Coefficients of a row that has had so many steps, `constants` as a tuple."""
-    line = min(steps, len(by_step) - 1)
-    return Coefficients(constants, by_step[line, 0], by_step[line, 1])
+def coefficients(constants, by_step, last, steps):  # type: ignore[no-untyped-def]
+    """Return the Coefficients of a row that has had so many steps.
+
+    `constants` is a tuple, `by_step` the table's address, `last` its last line.
+    """
+    line = by_step + 8 * min(steps, last)
+    return Coefficients(constants, load_float(line), load_float(line + 4))
 
 
 @functools.cache
@@ -308,7 +312,8 @@ def _apply_of(kind: int) -> Any:
     def apply(weight, a, b, c, steps, grad, constants, by_step):  # type: ignore[no-untyped-def]
         w, g = np.int64(weight.ctypes.data), np.int64(grad.ctypes.data)
         p, q, r = np.int64(a.ctypes.data), np.int64(b.ctypes.data), np.int64(c.ctypes.data)
-        told = coefficients(constants_of(constants), by_step, steps[0])
+        table, last = np.int64(by_step.ctypes.data), len(by_step) - 1
+        told = coefficients(constants_of(constants), table, last, steps[0])
         steps[0] += 1
         step(kind, weight.size, RowAt(w, p, q, r, g), told)  # type: ignore[no-untyped-call]
 

@@ -242,7 +242,7 @@ def apply_of(rule: int, states: int, floats: int) -> Any:
         kind = FLOAT32 if floats > 0 else layout.kind
         stochastic, mark = layout.stochastic != 0, np.uint32(layout.mark)
         asked, source = np.int64(ids.ctypes.data), np.int64(grads.ctypes.data)
-        k = constants_of(constants)
+        k, table, last = constants_of(constants), np.int64(by_step.ctypes.data), len(by_step) - 1
         ring = np.empty(_RING, _UNDER_WAY)
         wide = np.empty(dim if kind != FLOAT32 else 0, np.float32)
         n, unknown, busy, find = len(ids), 0, 0, layout.lag + _FOUND_AHEAD
@@ -260,7 +260,7 @@ def apply_of(rule: int, states: int, floats: int) -> Any:
                         widen(row, weight, dim, kind)
                     # the only call, so that LLVM puts it in place here
                     at = RowAt(weight, a, a + 4 * dim, a + 8 * dim, source + 4 * dim * i)
-                    step(rule, dim, at, coefficients(k, by_step, steps))  # type: ignore[no-untyped-call]
+                    step(rule, dim, at, coefficients(k, table, last, steps))  # type: ignore[no-untyped-call]
                     if kind != FLOAT32:
                         narrow(weight, row, dim, kind, stochastic, ids[i], steps)
                     if tag < np.uint32(_MOST):
