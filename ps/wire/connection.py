@@ -99,14 +99,16 @@ class PlaneShardConnection:
         timeout_s: float,
     ) -> Waiter[Result]:
         deadline = time.monotonic() + timeout_s
+        sent = False
         try:
-            with contextlib.ExitStack() as failed:
-                link = self._link(deadline)
-                # whatever fails, an array of the caller's, say: the socket may be half written
-                failed.callback(self._end, link)
+            link = self._link(deadline)
+            try:
                 link.stream.arm(deadline)
                 send(link, request, deadline)
-                failed.pop_all()
+                sent = True
+            finally:  # whatever failed, an array of the caller's, say: it may be half written
+                if not sent:
+                    self._end(link)
         except (EdlError, OSError) as error:
             failure = self._told(error)
 
