@@ -49,7 +49,7 @@ class ShardTrace:
         self._about = {"server": index, "incarnation": incarnation}
         self._lines = Lines(folder / f"server-{index}-{incarnation}.jsonl")
 
-    def begin(self, **start: Any) -> None:
+    def begin(self, **start: object) -> None:
         """Write where workers find this incarnation, and what it began from."""
         self._lines.add({**self._about, **start})
 

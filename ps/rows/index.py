@@ -23,7 +23,7 @@ Not thread-safe: `add` needs the table's exclusive lock, the others the shared o
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -167,10 +167,10 @@ def match(builder: ir.IRBuilder, address: ir.Value, id: ir.Value) -> ir.Value:
 class Shape(NamedTuple):
     """An INDEX in registers: `old` and `new` are uint64."""
 
-    buckets: Any
-    old: Any
-    new: Any
-    cursor: Any
+    buckets: np.int64
+    old: np.uint64
+    new: np.uint64
+    cursor: np.int64
 
 
 @inlined
@@ -322,7 +322,7 @@ def _make_room(index, count):  # type: ignore[no-untyped-def]
 def _move(index, count):  # type: ignore[no-untyped-def]
     """Take the cursor down by `count` buckets or a few more; to 0 where the growth is over."""
     base, new = index.buckets, np.uint64(index.new)
-    then = Shape(base, new, new, 0)
+    then = Shape(base, new, new, np.int64(0))
     top, bottom = index.cursor, max(index.cursor - count, 0)
     while bottom > 0 and is_full(base + BUCKET_NBYTES * (bottom - 1)):
         bottom -= 1

@@ -147,11 +147,11 @@ _ZERO = np.float32(0.0)
 class RowAt(NamedTuple):
     """The addresses of a row's weight, states (any address, where it has none) and gradient."""
 
-    weight: Any
-    a: Any
-    b: Any
-    c: Any
-    grad: Any
+    weight: np.int64
+    a: np.int64
+    b: np.int64
+    c: np.int64
+    grad: np.int64
 
 
 class Coefficients(NamedTuple):
@@ -160,9 +160,9 @@ class Coefficients(NamedTuple):
     They are the rule's constants, and a line of `by_step`.
     """
 
-    constants: Any
-    x: Any
-    y: Any
+    constants: tuple[np.float32, ...]
+    x: np.float32
+    y: np.float32
 
 
 @inlined

@@ -141,8 +141,8 @@ def copy_row(source, target, nbytes):  # type: ignore[no-untyped-def]
 class Place(NamedTuple):
     """Two numbers of a LAYOUT, in registers."""
 
-    rows: Any
-    stride: Any
+    rows: np.int64
+    stride: np.int64
 
 
 @inlined

@@ -228,11 +228,11 @@ def pack_error(code: int, text: str) -> bytes:
     return pack_head(Head(ERROR, code=code, descriptors_nbytes=len(told))) + told
 
 
-def error_text(descriptors: Any) -> str:
+def error_text(descriptors: bytes | memoryview) -> str:
     return bytes(descriptors).rstrip(b"\0").decode(errors="replace")
 
 
-def parse_head(data: Any, ops: frozenset[int]) -> Head:
+def parse_head(data: bytes | memoryview, ops: frozenset[int]) -> Head:
     """Return the head at the beginning of `data`, at least 80 bytes.
 
     Raises Malformed.
@@ -258,7 +258,7 @@ def parse_head(data: Any, ops: frozenset[int]) -> Head:
     return tuple.__new__(Head, fields[2:])
 
 
-def parse_arrays(head: Head, data: Any) -> tuple[Array, ...]:
+def parse_arrays(head: Head, data: bytes | memoryview) -> tuple[Array, ...]:
     """Return the arrays that `data`, all of the descriptors, tells of.
 
     Raises Malformed.

@@ -128,7 +128,7 @@ def _bits(codes: Codes) -> Codes:
 def _kernel(step: str, wire: str) -> Callable[..., None]:
     """Compile the kernel at its first use."""
 
-    def array(kind: Any, readonly: bool = False) -> Any:
+    def array(kind: types.Type, readonly: bool = False) -> types.Array:
         return types.Array(kind, 1, "C", readonly=readonly)
 
     floats, floats_in = array(types.float32), array(types.float32, True)
