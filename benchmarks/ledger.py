@@ -73,7 +73,7 @@ def _push(store: Store, updates: list[Update]) -> None:
         position = number % SPANS
         if position == 0:
             task = next(_tasks)
-            store.retire(task - 8)  # as many are open with a few workers
+            store.masters.retire(task - 8)  # as many are open with a few workers
         span = Span(task, 1, position, position + 1)
         store.push(span, store.version, updates[number % len(updates)])
 

@@ -33,9 +33,9 @@ from edl.ps.books.store import Store
 from edl.ps.books.view import StoreView
 from edl.ps.metrics import Metrics
 from edl.ps.wire.backend import Backend
+from edl.ps.wire.board import Board
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.plane import Listening, Plane
-from edl.ps.wire.pulls import Board
 from edl.ps.wire.shard import ShardPull, ShardPush
 from edl.ps.wire.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
 

@@ -2,35 +2,26 @@
 
 `compiled` makes a kernel of a plain function. What is decorated here is called from kernels only:
 numba has no prefetch, no atomics and no pointers of its own, so these few LLVM instructions are
-given to it as intrinsics. An address is an int64. Whoever must start fast without numba imports
+given to it (`instruction`). An address is an int64. Whoever must start fast without numba imports
 this module inside the function that needs it.
 
-numba looks for changes in the kernel's own file only. So the name under which a kernel is kept ends
-in a digest of the source files of all that it calls, and files of other digests are removed.
+Where machine code is kept, and when it is made anew: cache.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
-import hashlib
-import inspect
-import linecache
-import os
-import shutil
-import tempfile
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import extending, types
+
+from .cache import alone, digest_of, keep_elsewhere
 
 BYTES_1D = types.Array(types.uint8, 1, "C")
 BYTES_1D_IN = types.Array(types.uint8, 1, "C", readonly=True)
@@ -44,12 +35,6 @@ BOOLEAN = types.boolean
 INTEGER = types.int64
 UINT64 = types.uint64
 
-CACHE_VARIABLE = "EDL_KERNEL_CACHE"
-IMAGE_VARIABLE = "EDL_IMAGE_KERNELS"  # the folder of an image, which brings some along
-_PATIENCE_S = 60.0  # with one who compiles, or was stopped while it did
-_PAUSE_S = 0.02
-
-intrinsic: Any = extending.intrinsic  # numba types it as if the typing context were an argument
 overload: Any = extending.overload
 OPTIONS: dict[str, Any] = {  # IEEE division, no exceptions; nobody asks for a C callback
     "nogil": True,
@@ -59,32 +44,7 @@ OPTIONS: dict[str, Any] = {  # IEEE division, no exceptions; nobody asks for a C
 PART: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}  # is called from kernels only
 
 
-def keep_elsewhere(package: Path) -> None:
-    """Keep machine code in the folder that EDL_KERNEL_CACHE names where `package` cannot be written, as
-    in an image; else numba keeps it beside the sources, where it is found warm."""
-    folder = os.environ.get(CACHE_VARIABLE)
-    if folder and not os.access(package, os.W_OK):
-        bring(Path(os.environ.get(IMAGE_VARIABLE) or folder), Path(folder))
-        numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]
-
-
 keep_elsewhere(Path(__file__).parent)
-
-
-def bring(source: Path, folder: Path) -> None:
-    """Copy what an image holds compiled (`edl kernels`) to where more is kept, unless it is there."""
-    if source == folder:
-        return
-    files = [path for path in source.rglob("*") if path.is_file()]
-    for path in sorted(files, key=lambda path: path.suffix):  # code (.nbc) before its index (.nbi)
-        target = folder / path.relative_to(source)
-        if target.exists():
-            continue
-        with contextlib.suppress(OSError):  # then it is compiled
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_suffix(f".{os.getpid()}-{uuid.uuid4().hex[:8]}")
-            shutil.copyfile(path, partial)
-            partial.replace(target)
 
 
 def prepare() -> None:
@@ -94,11 +54,11 @@ def prepare() -> None:
 
 @functools.cache
 def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
-    """The machine code of `function` for these argument types.
+    """Return the machine code of `function` for these argument types.
 
     Numbers of the functions around it are constants in it, and each set of them is kept for itself.
     """
-    digest = _digest(function)
+    digest = digest_of(function)
     name = function.__qualname__.replace(".<locals>", "")
     named = FunctionType(
         function.__code__,
@@ -109,7 +69,7 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
     )
     named.__qualname__ = f"{name}-{digest}"
     try:
-        with _alone(digest):
+        with alone(digest):
             code: Any = numba.njit([signature], cache=True, **OPTIONS)(named)
     except RuntimeError as error:  # neither the package's folder nor the home can be written
         if "cache" not in str(error):
@@ -124,62 +84,9 @@ def compiled(function: FunctionType, *signature: Any) -> Callable[..., Any]:
     return code  # type: ignore[no-any-return]
 
 
-@contextlib.contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """One process compiles; the others, who wait here, then find its result in the cache."""
-    path = Path(tempfile.gettempdir()) / f"edl-kernel-{os.getuid()}-{name}.lock"
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError:  # no place for it: then each compiles for itself
-        yield
-        return
-    try:
-        deadline = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:  # there is no lock of files with a deadline
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(_PAUSE_S)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _digest(function: FunctionType) -> str:
-    """Of the source files of a kernel and of all functions that it calls, and of the numbers that
-    they name."""
-    reached, open_ends, numbers = {function}, [function], set()
-    while open_ends:
-        for name, value in _named_in(open_ends.pop()):
-            callee = inspect.unwrap(value) if callable(value) else None
-            if isinstance(callee, FunctionType) and callee not in reached:
-                reached.add(callee)
-                open_ends.append(callee)
-            elif isinstance(value, np.dtype):
-                numbers.add(f"{name}={value.descr}")
-            elif name and isinstance(value, (int, float, np.number)):
-                numbers.add(f"{name}={value}")
-    files = {each.__code__.co_filename: each.__globals__ for each in reached}
-    sources = ("".join(linecache.getlines(file, files[file])) for file in sorted(files))
-    return hashlib.sha256("\0".join([*sources, *sorted(numbers)]).encode()).hexdigest()[:16]
-
-
-def _named_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The globals that a function and those inside it name, and the nameless values around it."""
-    codes = [function.__code__]
-    for code in codes:
-        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-        for name in code.co_names:
-            if name in function.__globals__:
-                yield name, function.__globals__[name]
-    for cell in function.__closure__ or ():
-        yield "", cell.cell_contents
-
-
 # Parts of kernels, each compiled once for all that call it, in every one of which LLVM then has it
-# in place. (numba's own `inline="always"` types and lowers a part anew at each call: three times the
-# CPU time for the same machine code.) Of a `part` LLVM decides whether that pays.
+# in place. (numba's own `inline="always"` types and lowers a part anew at each call: three times
+# the CPU time for the same machine code.) Of a `part` LLVM decides whether that pays.
 inlined = numba.njit(forceinline=True, **PART)
 part = numba.njit(**PART)
 frozen = numba.njit(inline="always", **PART)  # typed anew at each call, for the constants there
@@ -187,23 +94,46 @@ frozen = numba.njit(inline="always", **PART)  # typed anew at each call, for the
 
 @inlined
 def mixed(z):  # type: ignore[no-untyped-def]
-    """splitmix64's finaliser of a uint64."""
+    """Return splitmix64's finaliser of a uint64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
+def instruction(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator, by which kernels call what emits LLVM instructions.
+
+    It is called with the builder and LLVM's values of `arguments` (none: whatever is given), and
+    returns that of `result`.
+    """
+
+    def made(emit: Callable[..., Any]) -> Any:
+        @functools.wraps(emit)
+        def typed(_typing: Any, *given: Any) -> Any:
+            def generate(context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
+                value = emit(builder, *values)
+                return context.get_dummy_value() if result is types.void else value
+
+            return result(*(arguments or given)), generate
+
+        return extending.intrinsic(typed)
+
+    return made
+
+
+def integers(*names: str) -> np.dtype[Any]:
+    """Return the record type that has an int64 of each name."""
+    return np.dtype([(name, np.int64) for name in names])
+
+
 def record_at(kind: np.dtype[Any]) -> Any:
-    """For kernels: a function of an address, which returns the record that is there."""
+    """Return, for kernels, a function of an address, which returns the record that is there."""
     record = numba.from_dtype(kind)
+    assert kind.itemsize == record.size
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def at(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            assert kind.itemsize == record.size
-            return builder.inttoptr(args[0], context.get_value_type(record))
-
-        return record(types.int64), codegen
+    @instruction(record, types.int64)
+    def at(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        return pointer(builder, address, ir.ArrayType(ir.IntType(8), kind.itemsize))
 
     return at
 
@@ -214,214 +144,156 @@ def offset_of(kind: np.dtype[Any], field: str) -> int:
     return int(kind.fields[field][1])
 
 
-def pointer(builder: Any, address: Any, kind: ir.Type) -> Any:
-    """For intrinsics: the address as an LLVM pointer."""
+def pointer(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
+    """Return, for an `instruction`, the address as an LLVM pointer."""
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def declared(builder: Any, name: str, kind: ir.FunctionType) -> Any:
-    """For intrinsics: LLVM's function of this name."""
+def declared(builder: ir.IRBuilder, name: str, kind: ir.FunctionType) -> ir.Function:
+    """Return, for an `instruction`, LLVM's function of this name."""
     return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Begin to load the cache line at `address` (int64). Any address is allowed."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = declared(builder, "llvm.prefetch.p0", kind)
-        line = pointer(builder, args[0], ir.IntType(8))
-        builder.call(function, [line, word(0), word(3), word(1)])  # read, keep, data
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+@instruction(types.void, types.int64)
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Begin to load the cache line at `address` (int64), which may be any."""
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    function = declared(builder, "llvm.prefetch.p0", kind)
+    line = pointer(builder, address, ir.IntType(8))
+    builder.call(function, [line, word(0), word(3), word(1)])  # read, keep, data
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def high_product(typingctx: Any, a: Any, b: Any) -> Any:
-    """The upper 64 bits of the 128 of a * b (uint64)."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wide = ir.IntType(128)
-        product = builder.mul(*(builder.zext(value, wide) for value in args))
-        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), codegen
+@instruction(types.uint64, types.uint64, types.uint64)
+def high_product(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return the upper 64 bits of the 128 of a * b (uint64)."""
+    wide = ir.IntType(128)
+    product = builder.mul(builder.zext(a, wide), builder.zext(b, wide))
+    return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def leading_zeros(typingctx: Any, number: Any) -> Any:
-    """How many of the highest bits of a uint64, which is not 0, are clear."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctlz(args[0], ir.IntType(1)(1))
-
-    return types.uint64(types.uint64), codegen
+@instruction(types.uint64, types.uint64)
+def leading_zeros(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
+    """Return how many of the highest bits of a uint64, which is not 0, are clear."""
+    return builder.ctlz(number, ir.IntType(1)(1))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def trailing_zeros(typingctx: Any, number: Any) -> Any:
-    """How many of the lowest bits of a uint64, which is not 0, are clear."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.IntType(1)(1))
-
-    return types.uint64(types.uint64), codegen
+@instruction(types.uint64, types.uint64)
+def trailing_zeros(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
+    """Return how many of the lowest bits of a uint64, which is not 0, are clear."""
+    return builder.cttz(number, ir.IntType(1)(1))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_bytes(typingctx: Any, address: Any) -> Any:
-    """The eight bytes at `address`, of any alignment, as a uint64: the first is the lowest."""
+@instruction(types.uint64, types.int64)
+def load_bytes(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the eight bytes at `address`, of any alignment, as a uint64.
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(pointer(builder, args[0], _INT64), align=1)
-
-    return types.uint64(types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def set_bit(typingctx: Any, address: Any) -> Any:
-    """Set the lowest bit of the uint32 at `address`, atomically; whether it was clear. Acquires."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(32)
-        place = pointer(builder, args[0], word)
-        before = builder.atomic_rmw("or", place, word(1), "acquire")
-        return builder.icmp_unsigned("==", builder.and_(before, word(1)), word(0))
-
-    return types.boolean(types.int64), codegen
+    The first byte is the lowest.
+    """
+    return builder.load(pointer(builder, address, _INT64), align=1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def clear_bits(typingctx: Any, address: Any, bits: Any) -> Any:
+@instruction(types.boolean, types.int64)
+def set_bit(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Set the lowest bit of the uint32 at `address`, atomically, and return whether it was clear.
+
+    Acquires.
+    """
+    word = ir.IntType(32)
+    place = pointer(builder, address, word)
+    before = builder.atomic_rmw("or", place, word(1), "acquire")
+    return builder.icmp_unsigned("==", builder.and_(before, word(1)), word(0))
+
+
+@instruction(types.void, types.int64, types.uint32)
+def clear_bits(builder: ir.IRBuilder, address: ir.Value, bits: ir.Value) -> None:
     """Clear `bits` of the uint32 at `address`, atomically; the others are left alone."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(32))
-        builder.atomic_rmw("and", place, builder.not_(args[1]), "monotonic")
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint32), codegen
+    place = pointer(builder, address, ir.IntType(32))
+    builder.atomic_rmw("and", place, builder.not_(bits), "monotonic")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_word(typingctx: Any, address: Any) -> Any:
-    """The uint32 at `address`, read atomically."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(32))
-        return builder.load_atomic(place, "monotonic", 4)
-
-    return types.uint32(types.int64), codegen
+@instruction(types.uint32, types.int64)
+def load_word(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the uint32 at `address`, read atomically."""
+    place = pointer(builder, address, ir.IntType(32))
+    return builder.load_atomic(place, "monotonic", 4)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def compare_and_swap(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
-    """Write the int64 at `address` if it is the expected one, atomically; whether it was. Acquires
-    and releases."""
+@instruction(types.boolean, types.int64, types.int64, types.int64)
+def compare_and_swap(
+    builder: ir.IRBuilder, address: ir.Value, expected: ir.Value, value: ir.Value
+) -> ir.Value:
+    """Write the int64 at `address` if it is the expected one, atomically.
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(64))
-        swapped = builder.cmpxchg(place, args[1], args[2], "acq_rel", "monotonic")
-        return builder.extract_value(swapped, 1)
-
-    return types.boolean(types.int64, types.int64, types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def fetch_add(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to the int64 at `address`, atomically; what it was. Acquires and releases."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], ir.IntType(64))
-        return builder.atomic_rmw("add", place, args[1], "acq_rel")
-
-    return types.int64(types.int64, types.int64), codegen
+    Returns whether it was. Acquires and releases.
+    """
+    place = pointer(builder, address, ir.IntType(64))
+    swapped = builder.cmpxchg(place, expected, value, "acq_rel", "monotonic")
+    return builder.extract_value(swapped, 1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def acquire_integer(typingctx: Any, address: Any) -> Any:
-    """The int64 at `address`, read atomically, before all that is read after it."""
+@instruction(types.int64, types.int64, types.int64)
+def fetch_add(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
+    """Add to the int64 at `address`, atomically, and return what it was.
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(pointer(builder, args[0], ir.IntType(64)), "acquire", 8)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def read_integer(typingctx: Any, address: Any) -> Any:
-    """The int64 at `address`, read atomically, in no order with others."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(pointer(builder, args[0], _INT64), "monotonic", 8)
-
-    return types.int64(types.int64), codegen
+    Acquires and releases.
+    """
+    place = pointer(builder, address, ir.IntType(64))
+    return builder.atomic_rmw("add", place, value, "acq_rel")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def read_integer_last(typingctx: Any, address: Any) -> Any:
-    """The int64 at `address`, read atomically, after all that was read before."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("acquire")
-        return builder.load_atomic(pointer(builder, args[0], _INT64), "monotonic", 8)
-
-    return types.int64(types.int64), codegen
+@instruction(types.int64, types.int64)
+def acquire_integer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the int64 at `address`, read atomically, before all that is read after it."""
+    return builder.load_atomic(pointer(builder, address, ir.IntType(64)), "acquire", 8)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def write_integer_first(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write the int64 at `address`, atomically, before all that is written after it, and after all
-    that was written before."""
+@instruction(types.int64, types.int64)
+def read_integer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the int64 at `address`, read atomically, in no order with others."""
+    return builder.load_atomic(pointer(builder, address, _INT64), "monotonic", 8)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.atomic_rmw("xchg", pointer(builder, args[0], _INT64), args[1], "seq_cst")
-        return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), codegen
+@instruction(types.int64, types.int64)
+def read_integer_last(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the int64 at `address`, read atomically, after all that was read before."""
+    builder.fence("acquire")
+    return builder.load_atomic(pointer(builder, address, _INT64), "monotonic", 8)
+
+
+@instruction(types.void, types.int64, types.int64)
+def write_integer_first(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    """Write the int64 at `address`, atomically, before all that is written after it.
+
+    It is also written after all that was written before.
+    """
+    builder.atomic_rmw("xchg", pointer(builder, address, _INT64), value, "seq_cst")
 
 
 def _load(kind: Any, llvm: ir.Type) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def load(typingctx: Any, address: Any) -> Any:
-        """The number at `address`."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.load(pointer(builder, args[0], llvm))
-
-        return kind(types.int64), codegen
+    @instruction(kind, types.int64)
+    def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        """Return the number at `address`."""
+        return builder.load(pointer(builder, address, llvm))
 
     return load
 
 
 def _store(kind: Any, llvm: ir.Type) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def store(typingctx: Any, address: Any, value: Any) -> Any:
+    @instruction(types.void, types.int64, kind)
+    def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
         """Write the number at `address`."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            builder.store(args[1], pointer(builder, args[0], llvm))
-            return context.get_dummy_value()
-
-        return types.void(types.int64, kind), codegen
+        builder.store(value, pointer(builder, address, llvm))
 
     return store
 
 
 def _release(kind: Any, llvm: ir.Type) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def release(typingctx: Any, address: Any, value: Any) -> Any:
+    @instruction(types.void, types.int64, kind)
+    def release(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
         """Write the number at `address`, atomically, after all that was written before."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place = pointer(builder, args[0], llvm)
-            builder.store_atomic(args[1], place, "release", kind.bitwidth // 8)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, kind), codegen
+        place = pointer(builder, address, llvm)
+        builder.store_atomic(value, place, "release", kind.bitwidth // 8)
 
     return release
 

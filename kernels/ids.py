@@ -26,7 +26,9 @@ Values = NDArray[np.float32]
 
 
 def distinct(arrays: Sequence[Ids], nothing: int | None = None) -> tuple[Ids, Places]:
-    """Distinct ids int64[U] in order of first appearance; the place in it of each id, int32[N].
+    """Return the distinct ids and, for each id, its place among them.
+
+    Distinct ids int64[U] are in order of first appearance; places are int32[N].
 
     `arrays` are taken one after the other. `nothing`: an id that is none; its place is -1.
     """
@@ -57,7 +59,9 @@ def add_by_place(
 
 
 def sum_by_id(parts: Sequence[tuple[Ids, Values]]) -> tuple[Ids, Values]:
-    """Distinct ids int64[U] and the sums float32[U, D] of their rows, added in the order of `parts`.
+    """Return distinct ids int64[U] and the sums float32[U, D] of their rows, by id.
+
+    Rows are added in the order of `parts`.
 
     Of one part, whose ids are distinct, the very arrays.
     """
@@ -74,7 +78,7 @@ def sum_by_id(parts: Sequence[tuple[Ids, Values]]) -> tuple[Ids, Values]:
 
 
 def finite(values: Values) -> bool:
-    """Whether no value of a C-contiguous array is NaN or infinite."""
+    """Tell whether no value of a C-contiguous array is NaN or infinite."""
     return bool(_finite_kernel()(values.reshape(-1).view(np.int32)))
 
 
@@ -88,7 +92,7 @@ _scratch = _Scratch()
 
 
 def _table(total: int) -> Places:
-    """Cleared, of a power of two at least twice the ids."""
+    """Return this thread's table, cleared, of a power of two at least twice the ids."""
     size = 1 << max(4, (2 * total - 1).bit_length())
     if len(_scratch.table) < size:
         _scratch.table = np.empty(size, np.int32)
@@ -119,7 +123,7 @@ def _finite_kernel() -> Callable[..., bool]:
 def _distinct(
     ids: Ids, skip: bool, nothing: int, table: Places, ids_U: Ids, count: int, places: Places
 ) -> int:
-    """Number the ids from `count` on; the new count."""
+    """Give the ids numbers from `count` on, and return the new count."""
     shift = np.uint64(64)
     size = len(table)
     while size > 1:

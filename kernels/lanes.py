@@ -18,7 +18,7 @@ from numba import types
 from numba.core.typing import templates
 from numba.extending import lower_builtin, models, register_model
 
-from .compile import declared, intrinsic, pointer
+from .compile import declared, instruction, pointer
 
 WIDTH = 8
 
@@ -41,8 +41,8 @@ class _Model(models.PrimitiveModel):
         super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call]
 
 
-def _splat(builder: Any, value: Any, vector: Any = _VECTOR) -> Any:
-    """The value in each lane; Lanes as they are."""
+def _splat(builder: ir.IRBuilder, value: ir.Value, vector: ir.Type = _VECTOR) -> ir.Value:
+    """Return the value in each lane; Lanes as they are."""
     if value.type == vector:
         return value
     nothing = ir.Constant(vector, ir.Undefined)
@@ -50,13 +50,13 @@ def _splat(builder: Any, value: Any, vector: Any = _VECTOR) -> Any:
     return builder.shuffle_vector(one, nothing, ir.Constant(_INTS, [0] * WIDTH))
 
 
-def _operator(symbol: Any, instruction: str) -> None:
+def _operator(symbol: Any, name: str) -> None:
     class Typing(templates.ConcreteTemplate):
         key = symbol
         cases = tuple(LANES(a, b) for a, b in _PAIRS)
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return getattr(builder, instruction)(*(_splat(builder, value) for value in args))
+    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
+        return getattr(builder, name)(*(_splat(builder, value) for value in args))
 
     infer_global: Any = templates.infer_global
     lower: Any = lower_builtin
@@ -71,105 +71,70 @@ _operator(operator.mul, "fmul")
 _operator(operator.truediv, "fdiv")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def lanes(typingctx: Any, value: Any) -> Any:
-    """Eight times the float32."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _splat(builder, args[0])
-
-    return LANES(types.float32), codegen
+@instruction(LANES, types.float32)
+def lanes(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Return eight times the float32."""
+    return _splat(builder, value)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load(typingctx: Any, address: Any) -> Any:
-    """The eight float32 at `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(pointer(builder, args[0], _VECTOR), align=4)
-
-    return LANES(types.int64), codegen
+@instruction(LANES, types.int64)
+def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the eight float32 at `address`."""
+    return builder.load(pointer(builder, address, _VECTOR), align=4)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def store(typingctx: Any, address: Any, value: Any) -> Any:
+@instruction(types.void, types.int64, LANES)
+def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
     """Write the eight to `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], pointer(builder, args[0], _VECTOR), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, LANES), codegen
+    builder.store(value, pointer(builder, address, _VECTOR), align=4)
 
 
-def _first(builder: Any, count: Any) -> Any:
-    """A mask of the first `count` lanes."""
+def _first(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
+    """Return a mask of the first `count` lanes."""
     numbers = ir.Constant(_INTS, list(range(WIDTH)))
     limit = _splat(builder, builder.trunc(count, _INT), _INTS)
     return builder.icmp_signed("<", numbers, limit)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_first(typingctx: Any, address: Any, count: Any) -> Any:
-    """The first `count` of eight float32; zeros for the others, which are not touched."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_VECTOR, [_VECTOR.as_pointer(), _INT, _MASK, _VECTOR])
-        function = declared(builder, "llvm.masked.load.v8f32.p0", kind)
-        place, zeros = pointer(builder, args[0], _VECTOR), ir.Constant(_VECTOR, [0.0] * WIDTH)
-        return builder.call(function, [place, _INT(4), _first(builder, args[1]), zeros])
-
-    return LANES(types.int64, types.int64), codegen
+@instruction(LANES, types.int64, types.int64)
+def load_first(builder: ir.IRBuilder, address: ir.Value, count: ir.Value) -> ir.Value:
+    """Return the first `count` of eight float32; zeros for the others, which are not touched."""
+    kind = ir.FunctionType(_VECTOR, [_VECTOR.as_pointer(), _INT, _MASK, _VECTOR])
+    function = declared(builder, "llvm.masked.load.v8f32.p0", kind)
+    place, zeros = pointer(builder, address, _VECTOR), ir.Constant(_VECTOR, [0.0] * WIDTH)
+    return builder.call(function, [place, _INT(4), _first(builder, count), zeros])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def store_first(typingctx: Any, address: Any, value: Any, count: Any) -> Any:
+@instruction(types.void, types.int64, LANES, types.int64)
+def store_first(builder: ir.IRBuilder, address: ir.Value, value: ir.Value, count: ir.Value) -> None:
     """Write the first `count` of the eight."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _VECTOR.as_pointer(), _INT, _MASK])
-        function = declared(builder, "llvm.masked.store.v8f32.p0", kind)
-        place = pointer(builder, args[0], _VECTOR)
-        builder.call(function, [args[1], place, _INT(4), _first(builder, args[2])])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, LANES, types.int64), codegen
+    kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _VECTOR.as_pointer(), _INT, _MASK])
+    function = declared(builder, "llvm.masked.store.v8f32.p0", kind)
+    place = pointer(builder, address, _VECTOR)
+    builder.call(function, [value, place, _INT(4), _first(builder, count)])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def root(typingctx: Any, value: Any) -> Any:
-    """The square root of each."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_VECTOR, [_VECTOR])
-        return builder.call(declared(builder, "llvm.sqrt.v8f32", kind), args)
-
-    return LANES(LANES), codegen
+@instruction(LANES, LANES)
+def root(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Return the square root of each."""
+    kind = ir.FunctionType(_VECTOR, [_VECTOR])
+    return builder.call(declared(builder, "llvm.sqrt.v8f32", kind), [value])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def choose(typingctx: Any, x: Any, y: Any, a: Any, b: Any) -> Any:
-    """`a` where x <= y, else `b`, lane by lane; each Lanes or a float32."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        left, right, this, that = (_splat(builder, value) for value in args)
-        return builder.select(builder.fcmp_ordered("<=", left, right), this, that)
-
-    return LANES(x, y, a, b), codegen
+@instruction(LANES)
+def choose(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return `a` where x <= y, else `b`, lane by lane; each Lanes or a float32."""
+    left, right, this, that = (_splat(builder, value) for value in (x, y, a, b))
+    return builder.select(builder.fcmp_ordered("<=", left, right), this, that)
 
 
 def _copy(nbytes: int) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def copy(typingctx: Any, source: Any, target: Any) -> Any:
+    @instruction(types.void, types.int64, types.int64)
+    def copy(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
         """Copy so many bytes, at any alignment, from one address to another."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind = ir.IntType(8 * nbytes) if nbytes < 32 else _VECTOR
-            value = builder.load(pointer(builder, args[0], kind), align=1)
-            builder.store(value, pointer(builder, args[1], kind), align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), codegen
+        kind = ir.IntType(8 * nbytes) if nbytes < 32 else _VECTOR
+        value = builder.load(pointer(builder, source, kind), align=1)
+        builder.store(value, pointer(builder, target, kind), align=1)
 
     return copy
 

@@ -1,7 +1,7 @@
-"""Keep freed memory: each multi-megabyte message is otherwise mapped, page-faulted and unmapped anew.
+"""Freed memory is kept, which multi-megabyte messages else map, fault in and unmap each time.
 
-Halves the CPU time of a large push or pull over gRPC; the price is a resident size that does not
-fall again. glibc only; elsewhere nothing happens.
+That halves the CPU time of a large push or pull over gRPC; the price is a resident size that does
+not fall again. glibc only; elsewhere nothing happens.
 """
 
 from __future__ import annotations

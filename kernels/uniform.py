@@ -1,6 +1,7 @@
-"""Uniform first values of rows, in kernels: the bits of `initializers.uniforms`, element by element.
+"""Uniform first values of rows, in kernels.
 
-Apart from initializers.py, which starts without numba.
+The bits are those of `initializers.uniforms`, element by element. Apart from initializers.py, which
+starts without numba.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def uniform_rows(
 
 @inlined
 def uniform_row(id, key, scale, dim, target):  # type: ignore[no-untyped-def]
-    """The row of `id`, to the `dim` float32 at the address `target`."""
+    """Write the row of `id` to the `dim` float32 at the address `target`."""
     row = mixed((np.uint64(id) ^ key) + _GOLDEN)
     for j in range(dim):
         bits = mixed(row + np.uint64(j + 2) * _GOLDEN)

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DefinitionError
 from ..data.reader import about_text
-from ..nn.metrics import Metric, as_metric
+from ..nn.metrics import Metric
 from ..nn.optimizers import OPTIMIZERS, Optimizer
+from ..nn.torch_metric import as_metric
 from .catalogue import did_you_mean, find, list_definitions
 
 if TYPE_CHECKING:

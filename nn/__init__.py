@@ -1,4 +1,4 @@
-"""What a definition imports: `from edl.nn import Adam, AUC, Embedding`.
+"""The names that a definition imports: `from edl.nn import Adam, AUC, Embedding`.
 
 Optimizer specs, metrics and hashing need numpy only. The names that need torch are looked up at
 first use (PEP 562), so that the master, the servers and the command line start without it.

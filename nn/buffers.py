@@ -1,8 +1,8 @@
 """The buffers of a model around a forward pass: what it changed of them, and taking that back.
 
 A buffer is changed where its bits are, so one that the forward leaves alone may hold anything:
-infinities, NaN, whole numbers, truth values. A change is a difference, which other workers' are added
-to or averaged with: of floats it must be finite. The forward may also put another tensor in a
+infinities, NaN, whole numbers, truth values. A change is a difference, which other workers' are
+added to or averaged with: of floats it must be finite. The forward may also put another tensor in a
 buffer's place; one that is not persistent may even get another shape, and is then the worker's own.
 """
 
@@ -25,7 +25,7 @@ class NonFinite(ArithmeticError):
 
 
 def plain_buffers(model: nn.Module) -> list[Tensor]:
-    """Those that can be copied and compared: all but the sparse ones."""
+    """Return the buffers that can be copied and compared: all but the sparse ones."""
     return [b for b in model.buffers() if b.layout == torch.strided]
 
 
@@ -53,22 +53,27 @@ class Buffers:
         self.before: list[Tensor] = []
 
     def now(self) -> list[Tensor]:
-        """Those that are in the model at the moment."""
+        """Return the buffers that are in the model at the moment."""
         return [module._buffers[key] for module, key, _ in self._places]  # type: ignore[misc]
 
     def begin(self) -> None:
-        """Remember them."""
+        """Remember the buffers as they are."""
         self._held = self.now()
         self.before = [buffer.detach().clone() for buffer in self._held]
 
     def changed(self) -> list[bool]:
-        """Whether each is other than it was. Raises DefinitionError where a persistent one has
-        another shape or type."""
+        """Tell of each buffer whether it is other than it was.
+
+        Raises DefinitionError where a persistent one has another shape or type.
+        """
         return _differ(self._like_before(), self.before)
 
     def changes(self) -> list[Tensor | None]:
-        """The differences, None where there is none: of float32 or float64, and of whole numbers or
-        truth values as they are. Raises NonFinite, and as `changed`."""
+        """Return the differences, None where there is none.
+
+        They are of float32 or float64, and of whole numbers or truth values as they are. Raises
+        NonFinite, and as `changed`.
+        """
         there = self._like_before()
         changes = [
             _change(now, was) if differs and now is not None else None
@@ -80,19 +85,23 @@ class Buffers:
         for number, is_bad in enumerate(_told(bad)):
             if is_bad:
                 now, change = there[number], changes[number]
-                assert now is not None and change is not None
+                assert now is not None
+                assert change is not None
                 at = ~torch.isfinite(change)
                 was = _real(self.before[number])[at][0]
                 raise NonFinite(
                     f"the forward changes the buffer {self.names[number]!r} from {float(was):g} to "
-                    f"{float(_real(now)[at][0]):g}, and workers' changes add up only where they are "
-                    "finite: begin with a finite value (1e30 for infinity), and keep it finite"
+                    f"{float(_real(now)[at][0]):g}, and workers' changes add up only where they "
+                    "are finite: begin with a finite value (1e30 for infinity), and keep it finite"
                 )
         return changes
 
     @torch.no_grad()
     def restore(self, values: Sequence[Tensor] | None = None) -> None:
-        """Have them as they were, or with other values. What is so already is not written to."""
+        """Put the buffers back as they were, or as other values are.
+
+        What is so already is not written to.
+        """
         there = self._like_before(anyway=True)
         whole = self.before if values is None else values
         held = [None if now is None else mine for now, mine in zip(there, self._held, strict=True)]
@@ -105,14 +114,14 @@ class Buffers:
                     mine.copy_(value)
 
     def snapshot(self) -> list[Tensor]:
-        """Copies, for `restore`."""
+        """Copy the buffers, for `restore`."""
         return [
             was if now is None else now.clone()
             for now, was in zip(self._like_before(), self.before, strict=True)
         ]
 
     def _like_before(self, anyway: bool = False) -> list[Tensor | None]:
-        """Those of now; None for one that is the worker's own from now on."""
+        """Return the buffers of now; None for one that is the worker's own from now on."""
         found: list[Tensor | None] = []
         for name, (module, key, persistent), was in zip(
             self.names, self._places, self.before, strict=True
@@ -122,9 +131,9 @@ class Buffers:
                 found.append(now.detach())  # a forward may have left its graph behind
             elif persistent and not anyway:
                 raise DefinitionError(
-                    f"the forward makes {_shown(now)} of the buffer {name!r}, which was {_shown(was)}: "
-                    "what is saved with the model keeps its shape and type; register it with "
-                    "persistent=False if it need not be saved"
+                    f"the forward makes {_shown(now)} of the buffer {name!r}, which was "
+                    f"{_shown(was)}: what is saved with the model keeps its shape and type; "
+                    "register it with persistent=False if it need not be saved"
                 )
             else:
                 found.append(was if persistent else None)
@@ -152,8 +161,11 @@ def mean_changes(
     changed: Sequence[bool],
     share: float,
 ) -> list[Tensor | None]:
-    """The mean over the members of torch's default group, each with its share; of whole numbers and
-    truth values it is rounded. `changed`: of which any member has changes, the same for all."""
+    """Return the mean over the members of torch's default group, each with its share.
+
+    Of whole numbers and truth values it is rounded. `changed`: of which any member has changes, the
+    same for all.
+    """
     some = [number for number, is_changed in enumerate(changed) if is_changed]
     means: list[Tensor | None] = [None] * len(buffers)
     if not some:
@@ -192,7 +204,7 @@ def _change(now: Tensor, was: Tensor) -> Tensor:
 
 
 def _differ(some: Sequence[Tensor | None], others: Sequence[Tensor]) -> list[bool]:
-    """Which have other bits, where there are any."""
+    """Tell of each, where there is one, whether it has other bits."""
     return _told(
         [
             one is not None
@@ -207,7 +219,7 @@ def _differ(some: Sequence[Tensor | None], others: Sequence[Tensor]) -> list[boo
 
 
 def _told(flags: Sequence[bool | Tensor]) -> list[bool]:
-    """Those on a device are fetched together."""
+    """Return the flags as truth values; those on a device are fetched together."""
     there = [flag for flag in flags if isinstance(flag, Tensor)]
     fetched = iter(torch.stack(there).tolist() if there else ())
     return [bool(next(fetched)) if isinstance(flag, Tensor) else flag for flag in flags]
@@ -227,7 +239,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def shape_of(tensor: Tensor) -> str:
-    """float32[2, 3]."""
+    """Return how a tensor is told: float32[2, 3]."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 

@@ -26,7 +26,9 @@ class RowSource(Protocol):
     """Where an Embedding gets its rows from."""
 
     def rows(self, table: Embedding, ids: Tensor) -> Tensor:
-        """float32 [..., dim], differentiable to what the source keeps, on the device of `ids`.
+        """Return the rows of `ids`: float32 [..., dim], on the device of `ids`.
+
+        They are differentiable to what the source keeps.
 
         `ids` is `table.lookup_ids` of what the module's forward got: any shape, never PADDING.
         """
@@ -89,20 +91,20 @@ class Embedding(nn.Module):
 
     @property
     def spec(self) -> TableSpec:
-        """What the servers know of the table."""
+        """Return what the servers know of the table."""
         return TableSpec(
             self.name, self.dim, self.initializer, self.scale, self.dtype, self.rounding
         )
 
     def lookup_ids(self, ids: Tensor) -> Tensor:
-        """The ids whose rows a forward of `ids` asks its source for: all but PADDING.
+        """Return the ids whose rows a forward of `ids` asks its source for: all but PADDING.
 
         As they are where none is PADDING, else those that are not, as a vector.
         """
         return _present(self._checked(ids))
 
     def _checked(self, ids: Tensor) -> Tensor:
-        """int64 ids, with PADDING for nothing."""
+        """Return the ids as int64, with PADDING for nothing."""
         if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
             got = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
             raise DefinitionError(
@@ -148,7 +150,10 @@ def _present(ids: Tensor) -> Tensor:
 
 
 def tables(model: nn.Module) -> dict[str, TableSpec]:
-    """The server-side tables of a model by name. Raises where two of one name differ."""
+    """Return the server-side tables of a model by name.
+
+    Raises where two of one name differ.
+    """
     specs: dict[str, TableSpec] = {}
     for path, module in model.named_modules():
         if not isinstance(module, Embedding):
@@ -163,7 +168,7 @@ def tables(model: nn.Module) -> dict[str, TableSpec]:
 
 
 def attach(model: nn.Module, source: RowSource | None) -> list[Embedding]:
-    """Make `source` the source of every Embedding of the model; answers those modules."""
+    """Make `source` the source of every Embedding of the model, and return those modules."""
     modules = [module for module in model.modules() if isinstance(module, Embedding)]
     for module in modules:
         module.source = source

@@ -1,4 +1,4 @@
-"""What of a model a job could not keep as torch does: found before anything starts.
+"""Checks, before anything starts, of what a job could not keep of a model as torch does.
 
 `faults` are refused, each in a sentence; `remarks` are told.
 """
@@ -18,12 +18,15 @@ _BAGS = nn.Embedding | nn.EmbeddingBag
 
 
 def faults(model: nn.Module, strategy: str) -> list[str]:
-    """Sentences. `strategy` "": of no job."""
+    """Return the faults of a model for a strategy, a sentence each.
+
+    `strategy` "": of no job.
+    """
     return [*_tensors(model), *_modules(model), *_of_strategy(model, strategy)]
 
 
 def remarks(model: nn.Module, strategy: str) -> list[str]:
-    """Sentences about what is not quite as in one process of torch."""
+    """Return sentences about what is not quite as in one process of torch."""
     found = []
     wide = [name for name, p in model.named_parameters() if p.dtype == torch.float64]
     wide += [name for name, b in model.named_buffers() if b.dtype == torch.float64]
@@ -33,8 +36,8 @@ def remarks(model: nn.Module, strategy: str) -> list[str]:
         )
     elif wide:
         found.append(
-            f"{_list(wide)} {_is(wide)} float64: servers and checkpoints keep float32, so what training "
-            "changes of it has 24 bits (--strategy allreduce trains in float64)"
+            f"{_list(wide)} {_is(wide)} float64: servers and checkpoints keep float32, so what "
+            "training changes of it has 24 bits (--strategy allreduce trains in float64)"
         )
     norms = [
         name or "the model"
@@ -45,20 +48,20 @@ def remarks(model: nn.Module, strategy: str) -> list[str]:
     ]
     if norms:
         found.append(
-            f"{_list(norms)} {_has(norms)} momentum=None, the mean of all batches, which are counted by "
-            "each worker and from 0 after a resume: give a momentum"
+            f"{_list(norms)} {_has(norms)} momentum=None, the mean of all batches, which are "
+            "counted by each worker and from 0 after a resume: give a momentum"
         )
     return found
 
 
 def least_records(model: nn.Module) -> int:
-    """Records that a forward pass in training mode may need."""
+    """Return how many records a forward pass in training mode may need."""
     norms = (isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
     return 2 if any(norms) else 1
 
 
 def check_loss(loss: object) -> None:
-    """Raises DefinitionError where no backward pass can begin with it."""
+    """Raise DefinitionError where no backward pass can begin with the loss."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = shape_of(loss) if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise DefinitionError(
@@ -71,31 +74,36 @@ def check_loss(loss: object) -> None:
 
 
 class Weights:
-    """A model's parameters around a forward pass, which must not write to those that are trained."""
+    """A model's parameters around a forward pass, which must not write to trained ones."""
 
     def __init__(self, model: nn.Module) -> None:
         self._named = list(model.named_parameters())
         self._versions: list[int] = []
 
     def begin(self) -> None:
-        """Before the forward."""
+        """Remember the parameters, before a forward pass."""
         self._versions = [parameter._version for _, parameter in self._named]
 
     def check(self) -> None:
-        """After it. Raises DefinitionError."""
+        """Check the parameters after a forward pass.
+
+        Raises DefinitionError.
+        """
         for (name, parameter), version in zip(self._named, self._versions, strict=True):
             if parameter._version != version and parameter.requires_grad:
                 raise DefinitionError(
-                    f"the forward writes to the parameter {name!r}, which is each worker's own copy: only "
-                    "gradients reach the others; compute another tensor from it and use that"
+                    f"the forward writes to the parameter {name!r}, which is each worker's own "
+                    "copy: only gradients reach the others; compute another tensor from it and use "
+                    "that"
                 )
 
 
 def refuse_tables(names: list[str]) -> str:
-    """Why a model with these tables is none for all-reduce."""
+    """Return why a model with these tables is none for all-reduce."""
     return (
         f"the model has tables ({', '.join(names)}), which grow with their ids and live on "
-        "parameter servers: use --strategy hybrid, or ps; or nn.Embedding, of a fixed number of rows"
+        "parameter servers: use --strategy hybrid, or ps; or nn.Embedding, of a fixed number of "
+        "rows"
     )
 
 
@@ -105,7 +113,8 @@ def _of_strategy(model: nn.Module, strategy: str) -> Iterator[str]:
         yield refuse_tables(names)
     if strategy == "hybrid" and not names:
         yield (
-            "the model has no tables that live on parameter servers: use --strategy allreduce, or ps"
+            "the model has no tables that live on parameter servers: use --strategy allreduce, or "
+            "ps"
         )
     if strategy in ("allreduce", "hybrid") and not any(p.requires_grad for p in model.parameters()):
         yield "the model has no parameter outside of tables to train: use --strategy ps"
@@ -124,8 +133,8 @@ def _tensors(model: nn.Module) -> Iterator[str]:
             )
         elif kind == "parameter" and tensor.is_complex() and tensor.requires_grad:
             yield (
-                f"the parameter {name!r} is complex, and servers and checkpoints keep real numbers: "
-                "hold torch.view_as_real of it, and view_as_complex that in the forward"
+                f"the parameter {name!r} is complex, and servers and checkpoints keep real "
+                "numbers: hold torch.view_as_real of it, and view_as_complex that in the forward"
             )
 
 
@@ -138,8 +147,8 @@ def _modules(model: nn.Module) -> Iterator[str]:
         ):
             yield (
                 f"{name or 'the model'} ({type(module).__name__}) has max_norm, which changes the "
-                "weight in the forward, where it is each worker's own copy: leave it out, and bound "
-                "the rows that the forward uses instead"
+                "weight in the forward, where it is each worker's own copy: leave it out, and "
+                "bound the rows that the forward uses instead"
             )
 
 

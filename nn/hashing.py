@@ -18,7 +18,9 @@ _FNV_PRIME = np.uint64(0x100000001B3)
 
 
 def hash64(field: str, values: Any) -> NDArray[np.int64]:
-    """Ids in [0, 2**63) of the shape of `values` (strings or numbers); never the padding id -1.
+    """Return ids in [0, 2**63) of the shape of `values` (strings or numbers).
+
+    None of them is the padding id -1.
 
     Equal values of different fields get different ids. Whole numbers hash alike whether they come
     as int, bool, float or objects, and bytes as the text that they are the UTF-8 of; a string is
@@ -34,7 +36,7 @@ def hash64(field: str, values: Any) -> NDArray[np.int64]:
 
 
 def _keys(field: str, column: NDArray[Any]) -> NDArray[np.uint64]:
-    """64 bits for each value, whatever the column's type."""
+    """Return 64 bits for each value, whatever the column's type."""
     kind = column.dtype.kind
     if kind == "U":
         return _strings(column)
@@ -58,7 +60,7 @@ def _keys(field: str, column: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _plain(field: str, value: Any) -> str | int | float:
-    """An object as the text or number that it is."""
+    """Return an object as the text or number that it is."""
     if value is None:
         raise ValueError(
             f"hash64 of {field!r} meets a None, which is no id: put a value in its place"
@@ -86,7 +88,7 @@ def _floats(numbers: list[float]) -> NDArray[np.uint64]:
 
 
 def _strings(column: NDArray[Any], lengths: NDArray[np.int64] | None = None) -> NDArray[np.uint64]:
-    """FNV-1a over the code points of each string, so that the column's width never matters.
+    """Return FNV-1a over the code points of each string: the column's width never matters.
 
     numpy pads with zeros: without `lengths` a string ends at its last code point that is none.
     """

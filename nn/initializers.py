@@ -1,5 +1,6 @@
-"""First values of embedding rows: a pure function of (seed, table, id), so it never matters when,
-where or how often a row is made.
+"""First values of embedding rows: a pure function of (seed, table, id).
+
+So it never matters when, where or how often a row is made.
 
 Each element is a counter-based random number: splitmix64 (Steele, Lea and Flood 2014) of the row's
 key and the column. No state, any order, any subset of ids gives the same values.
@@ -20,7 +21,7 @@ INITIALIZERS = ("zeros", "uniform", "normal")
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser, element by element."""
+    """Return splitmix64's finaliser, element by element."""
     z = values + _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -29,13 +30,13 @@ def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @functools.cache
 def key_of(seed: int, table: str) -> np.uint64:
-    """What stands for both in each row's key."""
+    """Return the number that stands for seed and table in each row's key."""
     digest = hashlib.blake2b(f"{seed}/{table}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
 
 def uniforms(seed: int, table: str, ids: NDArray[np.int64], columns: int) -> NDArray[np.float64]:
-    """float64[n, columns] on [0, 1), 53 random bits each."""
+    """Return float64[n, columns] on [0, 1), 53 random bits each."""
     rows = mix64(ids.view(np.uint64) ^ key_of(seed, table))
     counters = np.arange(1, columns + 1, dtype=np.uint64) * _GOLDEN
     bits = mix64(rows[:, None] + counters[None, :])
@@ -43,7 +44,7 @@ def uniforms(seed: int, table: str, ids: NDArray[np.int64], columns: int) -> NDA
 
 
 def initial_rows(seed: int, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    """float32[n, dim]: the first values of the rows `ids` (int64[n]) of a table."""
+    """Return the first values of the rows `ids` (int64[n]) of a table: float32[n, dim]."""
     ids = np.ascontiguousarray(ids, dtype=np.int64)
     if spec.initializer == "zeros":
         return np.zeros((len(ids), spec.dim), np.float32)
@@ -56,8 +57,8 @@ def initial_rows(seed: int, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[
     if spec.initializer == "normal":  # Box-Muller, one pair of uniforms an element
         u = uniforms(seed, spec.name, ids, 2 * spec.dim)
         radius = np.sqrt(-2.0 * np.log1p(-u[:, : spec.dim]))
-        turn = np.cos(2.0 * np.pi * u[:, spec.dim :])
-        return (spec.scale * radius * turn).astype(np.float32)
+        cosine = np.cos(2.0 * np.pi * u[:, spec.dim :])
+        return (spec.scale * radius * cosine).astype(np.float32)
     raise ValueError(
         f"table {spec.name!r}: unknown initializer {spec.initializer!r}: "
         f"choose from {', '.join(INITIALIZERS)}"

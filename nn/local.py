@@ -7,7 +7,6 @@ a step does not touch a row, and its state and Adam's step count are per row, as
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -48,19 +47,19 @@ class LocalRows:
         return rows
 
     def table(self, name: str) -> dict[int, nn.Parameter]:
-        """Row by id of what has been touched so far."""
+        """Return the rows that have been touched so far, by id."""
         return self._tables.get(name, {})
 
     def parameters(self) -> list[nn.Parameter]:
-        """All rows of all tables, in the order in which each table made them."""
+        """Return all rows of all tables, in the order in which each table made them."""
         return [row for rows in self._tables.values() for row in rows.values()]
 
     def parameters_touched(self) -> list[nn.Parameter]:
-        """The rows that have a gradient now."""
+        """Return the rows that have a gradient now."""
         return [row for row in self.parameters() if row.grad is not None]
 
     def new_parameters(self) -> list[nn.Parameter]:
-        """The rows made since the last call."""
+        """Return the rows made since the last call."""
         new, self._new = self._new, []
         return new
 
@@ -68,7 +67,7 @@ class LocalRows:
 def torch_optimizer(
     spec: optimizers.Optimizer, parameters: Iterable[nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """The torch.optim that a spec means, at the learning rate of version 0.
+    """Return the torch.optim that a spec means, at the learning rate of version 0.
 
     For a schedule, set `group["lr"] = learning_rate(spec, version)` before each step.
     """
@@ -111,7 +110,7 @@ class _FTRL(torch.optim.Optimizer):
     """FTRL-Proximal, which torch.optim lacks; see optimizers.FTRL. n and z start at 0."""
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, _closure: object = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             lr, beta, l1, l2 = (group[k] for k in ("lr", "beta", "l1", "l2"))
             for weight in group["params"]:

@@ -27,7 +27,9 @@ Value = float | dict[str, float]
 
 @runtime_checkable
 class Metric(Protocol):
-    """What `metrics()` of a definition returns by name. `state` of a fresh metric is all zeros.
+    """A metric: the values of the dict that a definition's `metrics()` returns.
+
+    `state` of a fresh metric is all zeros.
 
     One that says which of its values is best, by an attribute `best` of "min" or "max", need not be
     asked for with it in --keep_best and --early_stopping.
@@ -38,7 +40,10 @@ class Metric(Protocol):
         ...
 
     def state(self) -> State:
-        """What has been counted, as arrays whose elementwise sum over workers is the whole."""
+        """Return what has been counted, as arrays.
+
+        Their elementwise sum over workers is the whole.
+        """
         ...
 
     def load(self, state: Mapping[str, Array]) -> None:
@@ -46,12 +51,12 @@ class Metric(Protocol):
         ...
 
     def value(self) -> Value:
-        """The metric of what has been counted; NaN where that is nothing."""
+        """Return the metric of what has been counted; NaN where that is nothing."""
         ...
 
 
 def to_numpy(values: Any) -> Array:
-    """The array of a torch tensor (any device, with or without gradient), list or array."""
+    """Return the array of a torch tensor (any device, with or without gradient), list or array."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if values.is_floating_point() and values.itemsize < 4:  # numpy has not all of those types
@@ -63,14 +68,17 @@ def to_numpy(values: Any) -> Array:
 
 
 def one_array(name: str, values: Any) -> Array:
-    """The array of what is one. Raises ValueError for several, in a dict or a tuple."""
+    """Return the array of what is one.
+
+    Raises ValueError for several, in a dict or a tuple.
+    """
     if isinstance(values, Mapping) or (
         isinstance(values, tuple | list) and any(hasattr(part, "shape") for part in values)
     ):
         what = ", ".join(map(str, values)) if isinstance(values, Mapping) else str(len(values))
         raise ValueError(
-            f"{name} got a {type(values).__name__} ({what}) where it needs one tensor: have metrics() "
-            "return an object of your own whose update takes the part that it is about"
+            f"{name} got a {type(values).__name__} ({what}) where it needs one tensor: have "
+            "metrics() return an object of your own whose update takes the part that it is about"
         )
     return to_numpy(values)
 
@@ -85,7 +93,10 @@ def _flat(name: str, values: Any) -> Array:
 
 
 def _records(labels: Any) -> int:
-    """How many records a batch of labels is of; a dict or tuple of tensors is of one batch."""
+    """Return how many records a batch of labels is of.
+
+    A dict or tuple of tensors is of one batch.
+    """
     while isinstance(labels, Mapping | tuple):
         parts = list(labels.values()) if isinstance(labels, Mapping) else labels
         arrays = [part for part in parts if getattr(part, "ndim", 1)]
@@ -176,7 +187,7 @@ class AUC(_Sums):
         return float((positives * (below + 0.5 * negatives)).sum() / pairs)
 
     def error_bound(self) -> float:
-        """The most by which `value` may differ from the exact AUC of the same records."""
+        """Return the most by which `value` may differ from the exact AUC of the same records."""
         positives, negatives, pairs = self._counts()
         return float(0.5 * (positives * negatives).sum() / pairs) if pairs else math.nan
 
@@ -197,8 +208,8 @@ class Accuracy(_Sums):
     def __init__(self, threshold: float = 0.5, *, logits: bool = False) -> None:
         if isinstance(threshold, bool) or not isinstance(threshold, int | float):
             raise DefinitionError(
-                f"Accuracy(threshold={threshold!r}): the threshold is a number; class scores [N, C] "
-                "need none: Accuracy()"
+                f"Accuracy(threshold={threshold!r}): the threshold is a number; class scores "
+                "[N, C] need none: Accuracy()"
             )
         super().__init__(correct=np.zeros((), np.int64), count=np.zeros((), np.int64))
         self.threshold = threshold
@@ -290,66 +301,8 @@ class Mean(_Sums):
         return self._ratio("total", "count")
 
 
-class TorchMetric:
-    """A `torchmetrics.Metric` as one of ours. Every state must be a sum (`dist_reduce_fx="sum"`)."""
-
-    def __init__(self, metric: Any) -> None:
-        unfit = [
-            name
-            for name, reduce in metric._reductions.items()
-            if getattr(reduce, "__name__", "") != "dim_zero_sum"
-            or isinstance(metric._defaults[name], list)
-        ]
-        if unfit:
-            raise DefinitionError(
-                f"metrics(): the states {', '.join(unfit)} of torchmetrics' "
-                f"{type(metric).__name__} are no sums, so workers' states cannot be added. Use an "
-                "edl.nn metric, or the binned form (for example thresholds=1000)."
-            )
-        self.metric = metric
-        higher = getattr(metric, "higher_is_better", None)
-        self.best = "" if higher is None else "max" if higher else "min"
-
-    def update(self, outputs: Any, labels: Any) -> None:
-        self.metric.update(outputs, labels)
-
-    def state(self) -> State:
-        return {name: to_numpy(getattr(self.metric, name)) for name in self.metric._defaults}
-
-    def load(self, state: Mapping[str, Array]) -> None:
-        self.metric.reset()
-        for name, zeros in self.metric._defaults.items():
-            filled = zeros.clone()
-            filled.copy_(filled.new_tensor(state[name].tolist()))
-            setattr(self.metric, name, filled.to(self.metric.device))
-        self.metric._update_count = 1  # else compute() warns that nothing was counted
-
-    def value(self) -> Value:
-        result = self.metric.compute()
-        if isinstance(result, Mapping):
-            return {str(name): float(part) for name, part in result.items()}
-        if result.numel() == 1:
-            return float(result)
-        return {str(i): float(part) for i, part in enumerate(result.flatten().tolist())}
-
-
-def as_metric(metric: Any) -> Metric:
-    """`metric` as a Metric: ours and the user's as they are, torchmetrics' adapted."""
-    if hasattr(metric, "_reductions") and hasattr(metric, "compute"):
-        return TorchMetric(metric)
-    missing = [name for name in ("update", "state", "load", "value") if not hasattr(metric, name)]
-    if missing or isinstance(metric, type):
-        raise DefinitionError(
-            f"metrics(): {metric!r} is no metric: "
-            + ("it is a class, not an object of it." if isinstance(metric, type) else "")
-            + ("" if isinstance(metric, type) else f"it lacks {', '.join(missing)}.")
-        )
-    adapted: Metric = metric
-    return adapted
-
-
 def values(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The value of each metric by name; a metric of several values becomes "name/part"."""
+    """Return the value of each metric by name; a metric of several values becomes "name/part"."""
     flat: dict[str, float] = {}
     for name, metric in metrics.items():
         value = metric.value()
@@ -361,7 +314,7 @@ def values(metrics: Mapping[str, Metric]) -> dict[str, float]:
 
 
 def pack(metrics: Mapping[str, Metric]) -> bytes:
-    """The states of all metrics as one compressed .npz; holds no pickles."""
+    """Return the states of all metrics as one compressed .npz, which holds no pickles."""
     arrays = {
         f"{name}/{part}": np.asarray(array)
         for name, metric in metrics.items()
@@ -373,7 +326,10 @@ def pack(metrics: Mapping[str, Metric]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, State]:
-    """The states by metric that `pack` wrote. Raises EdlError where the bytes are something else."""
+    """Return the states by metric that `pack` wrote.
+
+    Raises EdlError where the bytes are something else.
+    """
     states: dict[str, State] = {}
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
@@ -386,7 +342,7 @@ def unpack(data: bytes) -> dict[str, State]:
 
 
 def merge(parts: Sequence[bytes], metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Load the sum of all packed states into fresh `metrics`; answers their `values`."""
+    """Load the sum of all packed states into fresh `metrics`, and return their `values`."""
     totals = {name: metric.state() for name, metric in metrics.items()}
     for part in parts:
         states = unpack(part)

@@ -1,4 +1,4 @@
-"""What the servers must know of a model: plain data, no torch.
+"""Specs of a model for the servers: plain data, no torch.
 
 A worker derives it from the user's module; every worker of a job derives the same one.
 """
@@ -28,7 +28,10 @@ _VALUES = {
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """A dense tensor. `kind` is "parameter", or "buffer" (running statistics: pushes add a change)."""
+    """A dense tensor.
+
+    `kind` is "parameter", or "buffer" (running statistics: pushes add a change).
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -72,7 +75,7 @@ class ModelSpec:
 
     @property
     def of_servers(self) -> ModelSpec:
-        """What servers hold of it in a hybrid job: the tables."""
+        """Return the part of it that servers hold in a hybrid job: the tables."""
         return dataclasses.replace(self, dense=())
 
     def to_json(self) -> str:
@@ -88,7 +91,10 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, text: str) -> ModelSpec:
-        """Raises ValueError where it is none: it may be a stranger's."""
+        """Return the model that `to_json` wrote.
+
+        Raises ValueError where it is none: it may be a stranger's.
+        """
         values = parse(text)
         must_be(values, _VALUES)
         if type(values.get("seed")) is not int:
@@ -110,7 +116,7 @@ class ModelSpec:
         return spec
 
     def check_sizes(self) -> None:
-        """Raises ValueError where something could not be held anywhere, or is named twice."""
+        """Raise ValueError where something could not be held anywhere, or is named twice."""
         for dense in self.dense:
             if dense.kind not in ("parameter", "buffer") or dense.elements > MOST_ELEMENTS:
                 raise ValueError(f"the dense tensor {dense.name!r} is {dense.kind} {dense.shape}")
@@ -124,7 +130,7 @@ class ModelSpec:
 
 
 def difference(here: ModelSpec, there: ModelSpec) -> str:
-    """What two models do not have in common, by name, in a few words."""
+    """Return what two models do not have in common, by name, in a few words."""
     parts: list[str] = []
     for kind, mine, theirs in (
         ("tensor", {d.name: d for d in here.dense}, {d.name: d for d in there.dense}),

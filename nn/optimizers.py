@@ -1,7 +1,8 @@
 """Optimizer specs: what a definition's `optimizer()` returns.
 
-Names, arguments and defaults are torch.optim's. The servers apply them (ps/rows/optimizers.py); a spec
-is plain data and imports no torch. `lr` is a number or a schedule of the server's version (steps).
+Names, arguments and defaults are torch.optim's. The servers apply them (ps/rows/optimizers.py); a
+spec is plain data and imports no torch. `lr` is a number or a schedule of the server's version
+(steps).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Constant:
 
     lr: float
 
-    def at(self, version: int) -> float:
+    def at(self, _version: int) -> float:
         return self.lr
 
 
@@ -59,7 +60,7 @@ Schedule = Constant | StepDecay | Cosine
 
 
 class _Spec:
-    """What all optimizers have: a learning rate that can be told to the servers."""
+    """The base of all optimizers: a learning rate that can be told to the servers."""
 
     lr: float | Schedule
 
@@ -70,8 +71,8 @@ class _Spec:
         if isinstance(lr, bool) or not isinstance(lr, numbers.Real):
             raise DefinitionError(
                 f"{type(self).__name__}(lr={_told(lr)}): lr is a number or a schedule of edl.nn, "
-                f"{', '.join(_SCHEDULES)}, which the servers can follow; no function, and no scheduler "
-                "of torch"
+                f"{', '.join(_SCHEDULES)}, which the servers can follow; no function, and no "
+                "scheduler of torch"
             )
         object.__setattr__(self, "lr", float(lr))  # numpy's are none that JSON knows
 
@@ -150,13 +151,13 @@ def _told(value: object) -> str:
 
 
 def learning_rate(optimizer: Optimizer, version: int) -> float:
-    """The learning rate of the step that takes `version` to `version + 1`."""
+    """Return the learning rate of the step that takes `version` to `version + 1`."""
     lr = optimizer.lr
     return lr.at(version) if isinstance(lr, Constant | StepDecay | Cosine) else float(lr)
 
 
 def to_dict(optimizer: Optimizer) -> dict[str, Any]:
-    """JSON-ready; `from_dict` reads it back."""
+    """Return the spec ready for JSON; `from_dict` reads it back."""
     fields = {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
     lr = fields["lr"]
     if isinstance(lr, Constant | StepDecay | Cosine):
@@ -165,7 +166,10 @@ def to_dict(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def from_dict(values: dict[str, Any]) -> Optimizer:
-    """The spec that `to_dict` wrote. Raises DefinitionError for an unknown name."""
+    """Return the spec that `to_dict` wrote.
+
+    Raises DefinitionError for an unknown name.
+    """
     fields = dict(values)
     name = fields.pop("name")
     if name not in OPTIMIZERS:

@@ -1,7 +1,7 @@
-"""What a model returns as arrays by name: one for each tensor, with one row a record.
+"""The outputs of a model as arrays by name: one for each tensor, with one row a record.
 
-A tensor is "output"; those of a tuple are "output_0", "output_1", ..., of a dict or a dataclass their
-names, of what lies within these "a.b", "a.0". None is nothing.
+A tensor is "output"; those of a tuple are "output_0", "output_1", ..., of a dict or a dataclass
+their names, of what lies within these "a.b", "a.0". None is nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from .metrics import Array, to_numpy
 
 
 def arrays_of(outputs: Any, count: int) -> dict[str, Array]:
-    """The arrays of a minibatch of `count` records by name. Raises DefinitionError."""
+    """Return the arrays of a minibatch of `count` records by name.
+
+    Raises DefinitionError.
+    """
     found: dict[str, Array] = {}
     for name, value in _leaves(outputs, ""):
         array = to_numpy(value)
         if array.dtype == object or array.dtype.kind in "SU":
             raise DefinitionError(
-                f"model: the output {name!r} is a {type(value).__name__}, which is no array of numbers"
+                f"model: the output {name!r} is a {type(value).__name__}, which is no array of "
+                "numbers"
             )
         if not array.ndim or len(array) != count:
             raise DefinitionError(
-                f"model: the output {name!r} has the shape {list(array.shape)} for {count} records: "
-                "predictions have one row a record, so return only what has (where "
+                f"model: the output {name!r} has the shape {list(array.shape)} for {count} "
+                "records: predictions have one row a record, so return only what has (where "
                 "`self.training` is false)"
             )
         if name in found:
@@ -38,7 +42,7 @@ def arrays_of(outputs: Any, count: int) -> dict[str, Array]:
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """By name, whatever is no container; what is None is nothing."""
+    """Return, by name, whatever is no container; what is None is nothing."""
     if value is None:
         return
     parts: Mapping[Any, Any] | None = None
@@ -59,5 +63,5 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_nested(value: Any) -> bool:
-    """Something of its own in a tuple or list, and no number of a row."""
+    """Tell whether this is something of its own in a tuple or list, and no number of a row."""
     return hasattr(value, "shape") or isinstance(value, Mapping | tuple | list)

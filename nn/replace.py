@@ -40,7 +40,10 @@ class MovedEmbedding(Embedding):
         )
 
     def _checked(self, ids: Tensor) -> Tensor:
-        """As nn.Embedding: int32 too, an IndexError out of range, zeros for padding_idx."""
+        """Check ids as nn.Embedding does.
+
+        int32 too, an IndexError out of range, zeros for padding_idx.
+        """
         ids = super()._checked(ids.long() if ids.dtype == torch.int32 else ids)
         if ids.numel():
             low, high = int(ids.min()), int(ids.max())
@@ -55,10 +58,11 @@ class MovedEmbedding(Embedding):
 
 def prepare(model: nn.Module, threshold_bytes: int, stay: Collection[str] = frozenset()) -> None:
     """Make of the user's model what a job trains: big embeddings moved, no sparse gradients.
+
     Weights that are named in `stay` are not moved.
 
-    With the optimizers of edl.nn a dense gradient comes to what a sparse one does, where torch takes
-    that at all; of rows that few batches touch the servers' tables are the faster place.
+    With the optimizers of edl.nn a dense gradient comes to what a sparse one does, where torch
+    takes that at all; of rows that few batches touch the servers' tables are the faster place.
     """
     replace_big_embeddings(model, threshold_bytes, stay)
     for module in model.modules():
@@ -69,9 +73,9 @@ def prepare(model: nn.Module, threshold_bytes: int, stay: Collection[str] = froz
 def replace_big_embeddings(
     model: nn.Module, threshold_bytes: int, stay: Collection[str] = frozenset()
 ) -> list[str]:
-    """Swap each nn.Embedding of more than `threshold_bytes` in place; answers their table names.
+    """Swap each nn.Embedding of more than `threshold_bytes` in place.
 
-    0 swaps none.
+    Returns their table names. 0 swaps none.
     """
     if threshold_bytes <= 0:
         return []
@@ -95,7 +99,7 @@ def replace_big_embeddings(
 
 
 def _reason_to_stay(model: nn.Module, module: nn.Embedding) -> str:
-    """Why the servers cannot hold the table; "" where they can."""
+    """Return why the servers cannot hold the table; "" where they can."""
     weight = module.weight
     if type(module) is not nn.Embedding:
         return f"it is a {type(module).__name__}, whose forward may differ"

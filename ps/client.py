@@ -1,4 +1,6 @@
-"""Asks all shards of a job at once, and again while one does not answer; follows those that move.
+"""Calls of all shards of a job at once, and again while one does not answer.
+
+They follow shards that move.
 
 Every call of a shard is idempotent (a push by the ledger), so an unreachable shard is asked again
 until the caller's deadline, and only that shard. Workers call by worker_client.py, the master by
@@ -17,12 +19,13 @@ from typing import Any, Generic, TypeVar
 from ..common import rpc
 from ..common.errors import EdlError, Unreachable
 from ..common.identity import Identity
+from ..common.retry import Backoff, retry
 from ..proto import ps_pb2_grpc
 from .wire.grpc import start
 from .wire.shard import Reply, Waiter
 
-_FIRST_BACKOFF_S = 0.05
-_LAST_BACKOFF_S = 1.0
+_BACKOFF = Backoff(0.05, 1.0)
+_LEAST_S = 0.001  # for a call whose deadline is now
 
 # Answers where the servers are now and by which version of their map, held up to the seconds given
 # for a version newer than the one given.
@@ -45,7 +48,10 @@ class Shard:
 def open_shard(
     index: int, address: str, token: str, identity: Identity, master_epoch: int | None = None
 ) -> Shard:
-    """The shard `index` at this address; a server that is another shard's is Unreachable."""
+    """Open the shard `index` at this address.
+
+    A server that is another shard's is Unreachable.
+    """
     channel = rpc.Channel(address, token, master_epoch, index, identity)
     return Shard(address, channel, ps_pb2_grpc.ParameterServerStub(channel))
 
@@ -54,7 +60,10 @@ One = TypeVar("One", bound=Shard)
 
 
 class Shards(Generic[One]):
-    """The shards of a job by their index. Any thread may call."""
+    """The shards of a job by their index.
+
+    Any thread may call.
+    """
 
     def __init__(
         self,
@@ -64,7 +73,9 @@ class Shards(Generic[One]):
         servers_version: int = 1,
         find: Find | None = None,
     ) -> None:
-        """`addresses` are those of `servers_version`; `connect(index, address)` opens one.
+        """Open the shards.
+
+        `addresses` are those of `servers_version`; `connect(index, address)` opens one.
 
         `find` is asked while a server does not answer.
         """
@@ -113,16 +124,16 @@ class Shards(Generic[One]):
         deadline: float,
         shards: Iterable[int] | None = None,
     ) -> list[Reply]:
-        """The replies of all shards, or of these, in their order.
+        """Return the replies of all shards, or of these, in their order.
 
         `begin(shard, index, left_s)` starts a call. It is begun on all, then gathered, and begun
         again on the unreachable until the deadline. Raises Unreachable, and what a shard answers.
         """
         indices = list(self._shards if shards is None else shards)
         replies: dict[int, Reply] = {}
-        backoff_s = _FIRST_BACKOFF_S
-        while True:
-            left_s = max(0.001, deadline - time.monotonic())
+
+        def attempt(left_s: float) -> list[Reply]:
+            left_s = max(_LEAST_S, left_s)
             missing = [index for index in indices if index not in replies]
             waiters = [(i, _begun(begin, self._shards[i], i, left_s)) for i in missing]
             failure = _gather(waiters, replies)
@@ -131,16 +142,25 @@ class Shards(Generic[One]):
             index, error = failure
             if not isinstance(error, Unreachable):
                 raise error
-            wait_s = min(deadline - time.monotonic(), backoff_s * random.uniform(0.5, 1.0))
-            if wait_s <= 0 or self._wait(wait_s) or time.monotonic() >= deadline:
-                address = self._shards[index].address
-                raise Unreachable(f"parameter server {index} at {address}: {error}") from error
-            backoff_s = min(_LAST_BACKOFF_S, 2 * backoff_s)
+            address = self._shards[index].address
+            raise Unreachable(f"parameter server {index} at {address}: {error}") from error
+
+        return retry(
+            attempt,
+            _BACKOFF,
+            deadline - time.monotonic(),
+            on=(Unreachable,),
+            wait=self._wait,
+            jitter=lambda: random.uniform(0.5, 1.0),
+        )
 
     # `Any`: messages of ps.proto; the generated stubs do not tie a method's name to their types.
 
     def call(self, method: str, requests: Mapping[int, Any], deadline: float) -> dict[int, Any]:
-        """An RPC of these shards, each with its own request. Their replies, by shard."""
+        """Make an RPC of these shards, each with its own request.
+
+        Returns the replies by shard.
+        """
         replies = self.ask(
             lambda shard, index, left_s: start(
                 getattr(shard.stub, method), requests[index], left_s
@@ -153,12 +173,18 @@ class Shards(Generic[One]):
     def call_all(
         self, method: str, request: Any, timeout_s: float, shards: Iterable[int] | None = None
     ) -> dict[int, Any]:
-        """An RPC of all shards, or of these, with the same request. Their replies, by shard."""
+        """Make an RPC of all shards, or of these, with the same request.
+
+        Returns the replies by shard.
+        """
         indices = self._shards if shards is None else shards
         return self.call(method, dict.fromkeys(indices, request), time.monotonic() + timeout_s)
 
     def _wait(self, seconds: float) -> bool:
-        """Wait until an unreachable server may be asked again, or has moved. True: closed."""
+        """Wait until an unreachable server may be asked again, or has moved.
+
+        True: closed.
+        """
         until = time.monotonic() + seconds
         if self._find is not None and not self._closed.is_set():
             known = self.servers_version
@@ -187,7 +213,10 @@ def _begun(
 def _gather(
     waiters: Iterable[tuple[int, Waiter[Reply]]], replies: dict[int, Reply]
 ) -> tuple[int, EdlError] | None:
-    """Wait for all. The first error, one that asking again cannot cure before all others."""
+    """Wait for all, and return the first error.
+
+    One that asking again cannot cure goes before all others.
+    """
     failure: tuple[int, EdlError] | None = None
     for index, wait in waiters:
         try:

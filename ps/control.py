@@ -14,7 +14,10 @@ from .cuts import Cuts
 
 
 class PsControl:
-    """The master's client of all shards of a job. Calls may run in threads and be repeated."""
+    """The master's client of all shards of a job.
+
+    Calls may run in threads and be repeated.
+    """
 
     def __init__(
         self,
@@ -24,7 +27,9 @@ class PsControl:
         master_epoch: int | None = None,
         identity: Identity | None = None,
     ) -> None:
-        """`master_epoch`: of the master that calls; None: somebody who is no master.
+        """Open the shards.
+
+        `master_epoch`: of the master that calls; None: somebody who is no master.
 
         `identity` is by default that of this process.
         """
@@ -47,7 +52,9 @@ class PsControl:
         self._shards.close()
 
     def fence(self, attempts: Mapping[int, int], *, timeout_s: float) -> dict[int, dict[int, int]]:
-        """Refuse lower attempts of the tasks from now on. By shard: task -> position applied.
+        """Refuse lower attempts of the tasks from now on.
+
+        By shard: task -> position applied.
 
         A task that a shard has retired is missing from its answer.
         """
@@ -56,7 +63,7 @@ class PsControl:
     def fence_at(
         self, shard: int, address: str, attempts: Mapping[int, int], *, timeout_s: float
     ) -> dict[int, int]:
-        """The same on the server at `address`, which is to replace the one of this shard."""
+        """Fence on the server at `address`, which is to replace the one of this shard."""
         replacement = Shards({shard: address}, self._open)
         try:
             return self._fence(replacement, attempts, timeout_s)[shard]
@@ -66,7 +73,10 @@ class PsControl:
     def snapshot(
         self, cut: str, directory: str, *, timeout_s: float
     ) -> tuple[list[tuple[str, int, str]], int]:
-        """Every shard writes its part of the cut. All files (name, nbytes, sha256); the version."""
+        """Have every shard write its part of the cut.
+
+        Returns all files (name, nbytes, sha256) and the version.
+        """
         request = pb.SnapshotRequest(cut=cut, directory=directory)
         replies = self._shards.call_all("Snapshot", request, timeout_s)
         files = [
@@ -75,7 +85,10 @@ class PsControl:
         return files, max(reply.version for reply in replies.values())
 
     def flush(self, *, timeout_s: float) -> dict[int, tuple[int, int]]:
-        """Sync mode: step with what waits. By shard: version, pushes that were waiting."""
+        """Step, in sync mode, with what waits.
+
+        By shard: version, pushes that were waiting.
+        """
         replies = self._shards.call_all("Flush", pb.FlushRequest(), timeout_s)
         return {index: (reply.version, reply.pushes) for index, reply in replies.items()}
 
@@ -84,7 +97,7 @@ class PsControl:
         self._shards.call_all("Retire", pb.RetireRequest(low_water=low_water), timeout_s)
 
     def describe(self, *, timeout_s: float) -> dict[int, pb.DescribeReply]:
-        """By shard: version, sizes, counters (DescribeReply of ps.proto)."""
+        """Return by shard its version, sizes and counters (DescribeReply of ps.proto)."""
         return self._shards.call_all("Describe", pb.DescribeRequest(), timeout_s)
 
     def _fence(

@@ -19,7 +19,10 @@ _LET_GO_S = 1.0  # of a shard when a cut has failed: what does not answer thaws 
 
 @dataclass(frozen=True)
 class Cut:
-    """One state of all shards, pinned. `applied`: position by task of the ledgers."""
+    """One state of all shards, pinned.
+
+    `applied`: position by task of the ledgers.
+    """
 
     name: str
     version: int
@@ -27,7 +30,7 @@ class Cut:
 
 
 class Cuts:
-    """Takes cuts of these shards."""
+    """The way to take cuts of these shards."""
 
     def __init__(self, shards: Shards[One]) -> None:
         self._shards = shards
@@ -63,7 +66,10 @@ class Cuts:
     def freeze(
         self, cut: str, *, hold_s: float, timeout_s: float
     ) -> dict[int, tuple[tuple[Entry, ...], int]]:
-        """Hold back pushes for at most `hold_s`. By shard: its ledger and its version."""
+        """Hold back pushes for at most `hold_s`.
+
+        By shard: its ledger and its version.
+        """
         request = pb.FreezeRequest(cut=cut, timeout_s=hold_s)
         replies = self._shards.call_all("Freeze", request, timeout_s)
         return {
@@ -74,7 +80,9 @@ class Cuts:
     def pin(
         self, cut: str, targets: Mapping[int, int], *, hold_s: float, timeout_s: float
     ) -> dict[int, tuple[bool, int]]:
-        """Let through what `targets` (task -> position) name, then pin. By shard: reached, version.
+        """Let through what `targets` (task -> position) name, then pin.
+
+        By shard: reached, version.
 
         A shard that does not reach its targets within `hold_s` pins nothing and thaws.
         """
@@ -97,7 +105,7 @@ class Cuts:
 
 
 def _uneven(ledgers: Sequence[Iterable[Entry]]) -> dict[int, tuple[int, ...]]:
-    """The positions by shard of the tasks at which the shards differ."""
+    """Return the positions by shard of the tasks at which the shards differ."""
     by_shard = [{e.task: e.applied for e in entries} for entries in ledgers]
     tasks = sorted({task for there in by_shard for task in there})
     found = {task: tuple(there.get(task, 0) for there in by_shard) for task in tasks}

@@ -25,8 +25,9 @@ Ints = NDArray[np.int64]
 
 
 class Calls(Collector):
-    """Calls served, by method, status and time, and the bytes that came with them; pushes by what
-    became of them, and the versions that they lagged.
+    """Calls served, by method, status and time, and the bytes that came with them.
+
+    Pushes by what became of them, and the versions that they lagged.
 
     Plain integers, because a push waits for its count: those of prometheus_client took a sixth of
     what a server's Python does for it. What compiled code counts (wire/pulls.py) is read where it
@@ -65,7 +66,10 @@ class Calls(Collector):
                 self._lagged += pushed.staleness
 
     def begin_compiled(self) -> tuple[Ints, Ints]:
-        """Bounds of the buckets, in ns, and the counters of one connection until `end_compiled`."""
+        """Return the bounds of the buckets, in ns, and a connection's counters.
+
+        They are in use until `end_compiled`.
+        """
         counters = self._zeros()
         with self._lock:
             self._compiled[id(counters)] = counters

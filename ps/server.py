@@ -120,7 +120,9 @@ class Server:
         self._master.close()
 
     def register(self, patience_s: float) -> JobSettings | None:
-        """Say hello; the job's settings. None: declared lost already, or drained meanwhile.
+        """Say hello, and return the job's settings.
+
+        None: declared lost already, or drained meanwhile.
 
         Raises Unreachable after `patience_s` without an answer.
         """
@@ -147,7 +149,7 @@ class Server:
     def open_store(
         self, settings: JobSettings, checkpoint: str = "", recover: tuple[str, int] = ("", 0)
     ) -> Store:
-        """The shard, empty, from a snapshot or from a checkpoint.
+        """Return the shard, empty, from a snapshot or from a checkpoint.
 
         `recover`: the incarnation to begin where it ended, and the snapshot that it must be at
         least. Where it has none and need not: `checkpoint`, to continue, with its ledger.
@@ -191,7 +193,10 @@ class Server:
             self._trace = ShardTrace(folder, self.index, self._replica.incarnation)
 
     def _folder(self, settings: JobSettings) -> Folder | None:
-        """None: no snapshots are wanted, or there is no place for them."""
+        """Return the folder for snapshots.
+
+        None: no snapshots are wanted, or there is no place for them.
+        """
         where = settings.snapshot_dir or (self._job_dir and f"{self._job_dir}/snapshots")
         if settings.snapshot_s <= 0 or not where:
             return None
@@ -218,7 +223,7 @@ class Server:
 
     @contextmanager
     def _starting(self) -> Iterator[None]:
-        """Beat meanwhile: a large shard takes longer to read than a silent server is waited for."""
+        """Beat while the shard is read: that may take longer than a silent server is waited for."""
         over = threading.Event()
 
         def beat() -> None:
@@ -286,7 +291,7 @@ class Server:
                 self._draining = True
             store.leased.tell(reply.tasks_below if reply.HasField("tasks_below") else None, asks)
             if reply.low_water:
-                store.retire(reply.low_water)
+                store.masters.retire(reply.low_water)
         self._hand_over(store)
         log.info("drained version=%d", store.version)
         return 0
@@ -343,6 +348,11 @@ def _message(coverage: Coverage) -> pb.Coverage:
 
 
 def _load_kernels() -> None:
-    """Half a second that no first request shall wait for (a dozen the first time of all)."""
+    """Load the kernels: half a second that no first request shall wait for.
+
+    The first time of all it takes a dozen.
+
+    A dozen the first time of all.
+    """
     spec = ModelSpec((), (TableSpec("any", 1),), SGD())
     Parameters(spec, SlotMap(1), 0).check(Update({}, {"any": (_NO_IDS, _NO_ROWS)}), ids_too=True)

@@ -36,7 +36,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])  # a method of the service,
 
 
 def _served(method: Method) -> Method:
-    """Our errors as status codes; the time of each call."""
+    """Tell our errors as status codes, and count the time of each call."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -78,7 +78,10 @@ def _served(method: Method) -> Method:
 
 
 class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
-    """Serves a store once it is there; until then every call is UNAVAILABLE (ask again)."""
+    """The service of a store once it is there.
+
+    Until then every call is UNAVAILABLE (ask again).
+    """
 
     def __init__(self, index: int, store: Store | None = None) -> None:
         self.index = index
@@ -97,17 +100,20 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         return self.store
 
     def _is_meant(self, context: grpc.ServicerContext) -> None:
-        """Raises Unreachable where the call is for another server."""
+        """Raise Unreachable where the call is for another server."""
         shard = dict(context.invocation_metadata() or ()).get(rpc.SHARD_KEY)
         if shard is not None and shard != str(self.index):
             raise Unreachable(f"server {self.index} listens here now, not server {shard!s}")
 
     def _of_master(self, context: grpc.ServicerContext) -> Store:
-        """The store, for a call that only the master of now may make. Raises Fenced."""
+        """Return the store, for a call that only the master of now may make.
+
+        Raises Fenced.
+        """
         store = self._ready(context)
         epoch = dict(context.invocation_metadata() or ()).get(rpc.MASTER_EPOCH_KEY)
         if epoch is not None:
-            store.meet_master(int(epoch))
+            store.masters.meet(int(epoch))
         return store
 
     @_served
@@ -170,7 +176,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     @_served
     def Fence(self, request: pb.FenceRequest, context: grpc.ServicerContext) -> pb.FenceReply:
         attempts = {entry.task: entry.attempt for entry in request.entries}
-        applied = self._of_master(context).fence(attempts, request.master_epoch)
+        applied = self._of_master(context).masters.fence(attempts, request.master_epoch)
         return pb.FenceReply(
             entries=[pb.FenceReply.Entry(task=t, applied=p) for t, p in applied.items()]
         )
@@ -212,22 +218,22 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         )
 
     @_served
-    def Flush(self, request: pb.FlushRequest, context: grpc.ServicerContext) -> pb.FlushReply:
+    def Flush(self, _request: pb.FlushRequest, context: grpc.ServicerContext) -> pb.FlushReply:
         version, pushes = self._of_master(context).flush()
         return pb.FlushReply(version=version, pushes=pushes)
 
     @_served
     def Retire(self, request: pb.RetireRequest, context: grpc.ServicerContext) -> pb.RetireReply:
-        self._of_master(context).retire(request.low_water)
+        self._of_master(context).masters.retire(request.low_water)
         return pb.RetireReply()
 
     @_served
-    def Plane(self, request: pb.PlaneRequest, context: grpc.ServicerContext) -> pb.PlaneReply:
+    def Plane(self, _request: pb.PlaneRequest, _context: grpc.ServicerContext) -> pb.PlaneReply:
         return pb.PlaneReply(**dataclasses.asdict(self.listening) if self.listening else {})
 
     @_served
     def Describe(
-        self, request: pb.DescribeRequest, context: grpc.ServicerContext
+        self, _request: pb.DescribeRequest, context: grpc.ServicerContext
     ) -> pb.DescribeReply:
         store = self._ready(context)
         dense_bytes, table_rows, _ = store.sizes()

@@ -22,7 +22,10 @@ Place = NDArray[np.int64] | slice  # where a shard's ids are among all
 
 
 class Splitter:
-    """Splits by the slot map what is of this model. Raises ValueError where it is not."""
+    """The way to split by the slot map what is of this model.
+
+    Raises ValueError where it is not.
+    """
 
     def __init__(self, slot_map: SlotMap, spec: ModelSpec) -> None:
         self._slot_map = slot_map
@@ -37,7 +40,7 @@ class Splitter:
         self._elements = {tensor.name: tensor.elements for tensor in spec.dense}
 
     def split_dense(self, dense: Mapping[str, Floats]) -> list[list[Chunk]]:
-        """By shard: its chunks of the tensors."""
+        """Return, by shard, its chunks of the tensors."""
         owned: list[list[Chunk]] = [[] for _ in range(self._slot_map.num_shards)]
         for tensor, values in dense.items():
             if tensor not in self._owners:
@@ -54,7 +57,7 @@ class Splitter:
         return owned
 
     def split_ids(self, table: str, ids: Ids) -> tuple[Ids, list[Place]]:
-        """The ids, and by shard where its own are among them."""
+        """Return the ids, and by shard where its own are among them."""
         if table not in self._dims:
             _unknown("table", table, self._dims)
         ids = np.ascontiguousarray(ids, dtype=np.int64)
@@ -71,7 +74,7 @@ class Splitter:
         tables: Mapping[str, tuple[Ids, Floats]],
         wire: str,
     ) -> list[ShardPush]:
-        """By shard: its part of a push, an empty one where there is nothing for it.
+        """Return, by shard, its part of a push, an empty one where there is nothing for it.
 
         `versions` by shard. `tables`: unique ids[n] and gradients float32[n, dim]. Raises EdlError
         where a part is larger than a message may be.
@@ -111,7 +114,7 @@ class Splitter:
         places: Sequence[Place],
         parts: Sequence[Mapping[str, Floats]],
     ) -> Floats:
-        """The rows float32[count, dim] of a table in the order of the ids that were split."""
+        """Return a table's rows float32[count, dim] in the order of the ids that were split."""
         if len(parts) == 1 and table in parts[0]:
             return parts[0][table]
         rows = np.empty((count, self._dims[table]), np.float32)
@@ -133,7 +136,10 @@ def placing(dense: Mapping[str, Floats]) -> Callable[[str, int], Floats]:
 
 
 def land(chunks: Iterable[Chunk], into: Callable[[str, int], Floats]) -> set[str]:
-    """Write the chunks that the carrier has not written already. The tensors that changed."""
+    """Write the chunks that the carrier has not written already.
+
+    Returns the tensors that changed.
+    """
     changed = set[str]()
     for tensor, number, values in chunks:
         place = into(tensor, number)
@@ -144,7 +150,7 @@ def land(chunks: Iterable[Chunk], into: Callable[[str, int], Floats]) -> set[str
 
 
 def in_batches(chunks: Sequence[Chunk], limit_nbytes: int) -> Iterable[list[Chunk]]:
-    """The chunks in runs of at most `limit_nbytes`; at least one run, maybe empty."""
+    """Yield the chunks in runs of at most `limit_nbytes`; at least one run, maybe empty."""
     batch: list[Chunk] = []
     nbytes = 0
     for chunk in chunks:
@@ -157,7 +163,7 @@ def in_batches(chunks: Sequence[Chunk], limit_nbytes: int) -> Iterable[list[Chun
 
 
 def _flat(tensor: str, values: Floats) -> Floats:
-    """The array as one run, without a copy (writes go through)."""
+    """Return the array as one run, without a copy (writes go through)."""
     if values.dtype != np.float32 or not values.flags.c_contiguous:
         raise ValueError(f"dense tensor {tensor!r} must be float32 and C-contiguous")
     return values.reshape(-1)

@@ -38,7 +38,7 @@ _INIT_NBYTES = 32 << 20  # of one Init message; far below rpc.LARGEST_NBYTES
 
 
 class PushOutcome(enum.Enum):
-    """How a push ended over all shards; the worst of them decides, in this order."""
+    """The end of a push over all shards; the worst of them decides, in this order."""
 
     FENCED = "fenced"  # the lease is void on some shard: give the task up
     UNINITIALIZED = "uninitialized"  # init, then push again
@@ -49,7 +49,9 @@ class PushOutcome(enum.Enum):
 
 @dataclass(frozen=True)
 class PushResult:
-    """`position`: for a gap, the least position that a shard expects. `versions`: by shard.
+    """The answers of all shards to a push.
+
+    `position`: for a gap, the least position that a shard expects. `versions`: by shard.
 
     `pulled`: the dense values of `versions` have been written to where the push wanted them;
     `changed` are those that were. `servers_version`: the answers are those of these servers or of
@@ -66,7 +68,10 @@ class PushResult:
 
 @dataclass(frozen=True)
 class Pulled:
-    """`versions` by shard: hand them to `push`. `rows[table]` is float32[n, dim] in input order."""
+    """The answers of all shards to a pull.
+
+    `versions` by shard: hand them to `push`. `rows[table]` is float32[n, dim] in input order.
+    """
 
     initialized: bool
     versions: tuple[int, ...]
@@ -76,7 +81,7 @@ class Pulled:
 
     @property
     def version(self) -> int:
-        """The version of the model: the least of the shards'."""
+        """Return the version of the model: the least of the shards'."""
         return min(self.versions)
 
 
@@ -108,7 +113,9 @@ class PsClient:
         servers_version: int = 1,
         find: Find | None = None,
     ) -> None:
-        """`spec`: the model of which is pulled and pushed.
+        """Open the shards.
+
+        `spec`: the model of which is pulled and pushed.
 
         `addresses` are those of `servers_version`. `find(version, wait_s)` answers where the
         servers are now, held up to `wait_s` for a version newer than this one: it is asked while a
@@ -137,7 +144,7 @@ class PsClient:
 
     @property
     def servers_version(self) -> int:
-        """The version of the map of servers that calls follow."""
+        """Return the version of the map of servers that calls follow."""
         return self._shards.servers_version
 
     def update(self, addresses: Sequence[str], version: int) -> None:
@@ -149,7 +156,9 @@ class PsClient:
         self._shards.close()
 
     def agree(self, spec: ModelSpec, *, timeout_s: float) -> None:
-        """Tell every shard the model, without values. Raises EdlError where it has another one.
+        """Tell every shard the model, without values.
+
+        Raises EdlError where it has another one.
 
         Every worker does so once: a worker whose definition builds another model must not push.
         """
@@ -160,7 +169,9 @@ class PsClient:
     def init(
         self, spec: ModelSpec, dense: Mapping[str, Floats], *, timeout_s: float
     ) -> tuple[int, ...]:
-        """Tell every shard the model and the first values of its chunks. The shards' versions.
+        """Tell every shard the model and the first values of its chunks.
+
+        Returns the shards' versions.
 
         The first caller wins; repeating it changes nothing. Raises EdlError where the servers
         were told another model.
@@ -194,7 +205,7 @@ class PsClient:
         full: bool = False,
         timeout_s: float,
     ) -> Pulled:
-        """Rows of tables by unique ids, and dense tensors written into the given arrays.
+        """Pull rows of tables by unique ids, and dense tensors into the given arrays.
 
         `dense` maps each tensor to a C-contiguous float32 array of its size; None: rows only.
         Only chunks that changed since the last dense pull are sent, so hand over the same arrays
@@ -303,7 +314,10 @@ class PsClient:
     # -- One shard
 
     def connection_to(self, shard: Shard, index: int, address: str) -> ShardConnection:
-        """The carrier of a shard's pulls and pushes. A replay has its own."""
+        """Return the carrier of a shard's pulls and pushes.
+
+        A replay has its own.
+        """
         version = self.slot_map.version
         if self._transport == "grpc":
             return GrpcShardConnection(shard.stub, version)

@@ -1,4 +1,6 @@
-"""From pushes to steps: async, sync and bounded staleness. Pure.
+"""Steps made of pushes: async, sync and bounded staleness.
+
+Pure.
 
 async: each push is a step. sync: the gradients of `grads_to_wait` pushes are summed in the order of
 arrival and divided by grads_to_wait (an incomplete version that is flushed, too), then one step.
@@ -29,13 +31,16 @@ class Update:
     rows: dict[str, tuple[Ints, Floats]] = field(default_factory=dict)
 
     def row_counts(self) -> list[tuple[str, int]]:
-        """By table: how many rows."""
+        """Return, by table, how many rows it has."""
         return [(table, len(ids)) for table, (ids, _) in self.rows.items()]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How pushes become steps. `staleness` None: no bound."""
+    """The policy by which pushes become steps.
+
+    `staleness` None: no bound.
+    """
 
     use_async: bool = False
     grads_to_wait: int = 1
@@ -44,7 +49,7 @@ class Policy:
 
     @classmethod
     def of(cls, settings: JobSettings) -> Policy:
-        """A job's."""
+        """Return the policy of a job."""
         return cls(
             use_async=settings.use_async,
             grads_to_wait=settings.grads_to_wait,
@@ -72,7 +77,7 @@ class Aggregation:
         self._rows = {table: [part] for table, part in sums.rows.items()} if sums else {}
 
     def add(self, update: Update) -> Update | None:
-        """One push. The update of the step that it completes, if it does."""
+        """Add one push, and return the update of the step that it completes, if it does."""
         if self._wait == 1 and not self.pushes:  # pushes: of a checkpoint that waited for more
             return update
         self.pushes += 1
@@ -88,7 +93,7 @@ class Aggregation:
         return self.flush() if last else None
 
     def flush(self) -> Update:
-        """The update of a step with what there is."""
+        """Return the update of a step with what there is."""
         step = Update(self._dense, {table: sum_by_id(p) for table, p in self._rows.items()})
         divisor = np.float32(self._wait)
         for grad in step.dense.values():
@@ -100,7 +105,7 @@ class Aggregation:
         return step
 
     def row_counts(self) -> list[tuple[str, int]]:
-        """By part that waits: its table, how many rows."""
+        """Return, for each part that waits, its table and how many rows."""
         return [(table, len(ids)) for table, parts in self._rows.items() for ids, _ in parts]
 
     def sums(self) -> Update:

@@ -14,7 +14,7 @@ from .parameters import Invalid, RowPlan
 
 
 class NotYet(EdlError):
-    """It cannot be answered yet: ask again."""
+    """A request that cannot be answered yet: ask again."""
 
 
 class Outcome(enum.Enum):
@@ -31,7 +31,10 @@ class Outcome(enum.Enum):
 
 
 def span_of(task: int, attempt: int, start: int, end: int) -> Span:
-    """The span that a caller names. Raises Invalid."""
+    """Return the span that a caller names.
+
+    Raises Invalid.
+    """
     try:
         return Span(task, attempt, start, end)
     except ValueError as error:
@@ -46,7 +49,9 @@ REFUSALS = {
 
 
 class Pushed(NamedTuple):
-    """`version` and `applied` are those after the push; `staleness` the versions it lagged.
+    """The answer to a push.
+
+    `version` and `applied` are those after the push; `staleness` the versions it lagged.
 
     `part_of`: the version that has the push's gradients, or will have them once the other pushes of
     a sync version have come (`Store.wait_version(part_of - 1)` waits for it).

@@ -37,7 +37,7 @@ class Chunk:
     pinned: bool = field(default=False, repr=False)  # a pin may share the arrays: copy, then write
 
     def own(self) -> None:
-        """Copies that no pin shares, for the first write since the pin."""
+        """Copy what a pin shares, for the first write since the pin."""
         state = [values.copy() for values in self.state]
         self.value, self.state, self.steps = self.value.copy(), state, self.steps.copy()
         self.pinned = False
@@ -67,11 +67,11 @@ class Dense:
 
     @property
     def nbytes(self) -> int:
-        """Memory of values and state, pins left out."""
+        """Return the memory of values and state, pins left out."""
         return sum(c.value.nbytes * (1 + len(c.state)) for c in self._chunks.values())
 
     def elements(self, key: ChunkKey) -> int:
-        """How many elements the chunk must have."""
+        """Return how many elements the chunk must have."""
         tensor, number = key
         return min(CHUNK_ELEMENTS, self._specs[tensor].elements - number * CHUNK_ELEMENTS)
 
@@ -79,7 +79,7 @@ class Dense:
         return tensor in self._buffers
 
     def make(self, key: ChunkKey, value: Floats, version: int) -> None:
-        """A fresh chunk with its first value; a chunk that is there is left alone."""
+        """Make a fresh chunk with its first value; a chunk that is there is left alone."""
         if key in self._chunks:
             return
         constants = () if self.is_buffer(key[0]) else self._rule.state.values()
@@ -87,12 +87,15 @@ class Dense:
         self.insert(key, Chunk(value.copy(), state, np.zeros(1, np.int64), version))
 
     def insert(self, key: ChunkKey, chunk: Chunk) -> None:
-        """A chunk from a snapshot."""
+        """Insert a chunk from a snapshot."""
         self._chunks[key] = chunk
         self._locks[key] = threading.Lock()
 
     def apply(self, grads: Mapping[ChunkKey, Floats], lr: float) -> None:
-        """One step: parameters by the rule, buffers by addition. `mark` them afterwards."""
+        """Make one step: parameters by the rule, buffers by addition.
+
+        `mark` them afterwards.
+        """
         step = self._rule.of_chunks(lr)
         left: Collection[ChunkKey] = grads
         wait = False
@@ -112,12 +115,12 @@ class Dense:
             left = busy
 
     def mark(self, keys: Iterable[ChunkKey], version: int) -> None:
-        """These chunks have changed: whoever knows less than `version` lacks something."""
+        """Mark these chunks as changed: whoever knows less than `version` lacks something."""
         for key in keys:
             self._chunks[key].changed = version
 
     def changed_since(self, version: int | None, cut: str = "") -> Iterator[tuple[ChunkKey, Chunk]]:
-        """Chunks changed after `version` (None: all), now or as `cut` was pinned."""
+        """Yield the chunks changed after `version` (None: all), now or as `cut` was pinned."""
         chunks = self._pins[cut] if cut else self._chunks
         for key, chunk in chunks.items():
             if version is None or chunk.changed > version:

@@ -22,7 +22,7 @@ class LeasedTasks:
         self.asks = self._told = 0  # how often; up to which of these it has answered
 
     def expect(self, ask: Callable[[], None]) -> None:
-        """From now on only spans of tasks that the master has made are applied.
+        """Apply, from now on, only spans of tasks that the master has made.
 
         `ask` is called, under the lock, when it must be heard of a task: `tell` then follows.
         """
@@ -30,13 +30,16 @@ class LeasedTasks:
             self._ask, self._state.ledger.tasks_below = ask, 0
 
     def tell(self, below: int | None, asks: int) -> None:
-        """The master has made the tasks below this; `asks`: what that was when it was asked."""
+        """Take note that the master has made the tasks below this.
+
+        `asks`: what that was when it was asked.
+        """
         with self._state.lock:
             self._state.ledger.tasks_below, self._told = below, max(self._told, asks)
             self._state.changed.notify_all()
 
     def must_be_leased(self, span: Span) -> None:
-        """Under the lock: return once the master has said that there is such a task.
+        """Return, under the lock, once the master has said that there is such a task.
 
         Raises Invalid where it has not leased this, NotYet where it says nothing.
         """

@@ -41,6 +41,8 @@ class Entry:
 
 
 class Verdict(enum.Enum):
+    """The ledger's answer to a span that is offered."""
+
     APPLY = enum.auto()
     DUPLICATE = enum.auto()
     FENCED = enum.auto()
@@ -66,12 +68,15 @@ class Ledger:
         return len(self._entries)
 
     def applied(self, task: int) -> int:
-        """The position up to which the task is applied (0 where unknown or retired)."""
+        """Return the position up to which the task is applied (0 where unknown or retired)."""
         entry = self._entries.get(task)
         return entry.applied if entry else 0
 
     def offer(self, span: Span) -> Verdict:
-        """Say whether this span may be applied now. Raises the attempt, never the position."""
+        """Say whether this span may be applied now.
+
+        Raises the attempt, never the position.
+        """
         if span.task < self.low_water:
             return Verdict.FENCED
         entry = self._entries.get(span.task) or Entry(span.task, 0, 0)
@@ -87,7 +92,7 @@ class Ledger:
         return Verdict.APPLY if span.start == entry.applied else Verdict.GAP
 
     def advance(self, span: Span) -> None:
-        """The span, which `offer` has let through, is applied.
+        """Take note that the span, which `offer` has let through, is applied.
 
         While it was, the task may have been fenced or retired: who does so awaits this, or does not
         ask for the position any more.
@@ -100,7 +105,10 @@ class Ledger:
         self._entries[span.task] = Entry(span.task, entry.attempt, span.end)
 
     def fence(self, task: int, attempt: int) -> int | None:
-        """Refuse attempts below `attempt` from now on. The position applied; None: retired."""
+        """Refuse attempts below `attempt` from now on, and return the position applied.
+
+        None: the task is retired.
+        """
         if task < self.low_water:
             return None
         entry = self._entries.get(task, Entry(task, 0, 0))
@@ -108,7 +116,7 @@ class Ledger:
         return entry.applied
 
     def retire(self, low_water: int) -> None:
-        """Forget tasks below the mark. The mark never falls."""
+        """Forget tasks below the mark, which never falls."""
         if low_water > self.low_water:
             self.low_water = low_water
             self._entries = {t: e for t, e in self._entries.items() if t >= low_water}

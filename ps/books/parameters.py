@@ -47,7 +47,7 @@ class RowPlan:
     _cut: str
 
     def gather(self, start: int, stop: int, out: np.ndarray[Any, Any]) -> None:
-        """Rows [start, stop) into `out`: `dtype`[stop - start, dim], C-contiguous.
+        """Write rows [start, stop) into `out`: `dtype`[stop - start, dim], C-contiguous.
 
         Raises NotPinned where the cut has been let go since.
         """
@@ -57,7 +57,10 @@ class RowPlan:
             raise NotPinned(f"cut {self._cut!r} was let go while it was read") from error
 
     def values(self) -> Floats:
-        """Return all rows, float32[n, dim]. Raises as `gather`."""
+        """Return all rows, float32[n, dim].
+
+        Raises as `gather`.
+        """
         try:
             return self._table.pull(self._ids, self._cut)
         except KeyError as error:
@@ -85,22 +88,28 @@ class Parameters:
 
     @property
     def complete(self) -> bool:
-        """Every chunk has its first value."""
+        """Tell whether every chunk has its first value."""
         return len(self.dense) == len(self._owned)
 
     def make(self, chunks: Mapping[ChunkKey, Floats], version: int) -> None:
-        """First values of chunks; what is there is left alone. Raises Invalid: none was made."""
+        """Make first values of chunks; what is there is left alone.
+
+        Raises Invalid: none was made.
+        """
         for key, values in chunks.items():
             self._check_chunk(key, values)
         for key, values in chunks.items():
             self.dense.make(key, values, version)
 
     def missing(self) -> ChunkKey | None:
-        """A chunk without a value, if there is one."""
+        """Return a chunk without a value, if there is one."""
         return next((key for key in self._owned if key not in self.dense), None)
 
     def again(self, spec: ModelSpec) -> Parameters:
-        """The same values under a model of a new job; state too where the optimizer keeps its."""
+        """Return the same values under a model of a new job.
+
+        State too where the optimizer keeps its.
+        """
         if (self.spec.dense, self.spec.tables) != (spec.dense, spec.tables):
             raise EdlError(difference(self.spec, spec))
         new = Parameters(spec, self._slot_map, self._index)
@@ -114,8 +123,17 @@ class Parameters:
             new.tables[name].take_over(table, keep_state=same_state)
         return new
 
+    def sizes(self) -> tuple[int, dict[str, int], int]:
+        """Return dense bytes, rows by table, and bytes in all."""
+        rows = {name: len(table) for name, table in self.tables.items()}
+        nbytes = self.dense.nbytes
+        return nbytes, rows, nbytes + sum(table.nbytes for table in self.tables.values())
+
     def check_room(self, rows: Iterable[tuple[str, int]]) -> None:
-        """MemoryError where a table may have no room for so many more rows, all together."""
+        """Raise MemoryError where a table may not have room for so many more rows.
+
+        All of them together.
+        """
         more: dict[str, int] = {}
         for table, count in rows:
             more[table] = more.get(table, 0) + count
@@ -123,7 +141,7 @@ class Parameters:
             self.tables[table].check_room(count)
 
     def apply(self, update: Update, step: int, scale: float) -> None:
-        """The optimizer's step number `step` (from 0), at its rate times `scale`."""
+        """Make the optimizer's step number `step` (from 0), at its rate times `scale`."""
         if not (update.dense or update.rows):
             return
         lr = specs.learning_rate(self.spec.optimizer, step) * scale
@@ -133,7 +151,10 @@ class Parameters:
             self.tables[table].apply(ids, grads, lr)
 
     def plan_rows(self, name: str, ids: Ints, cut: str) -> RowPlan:
-        """Plan to read the rows of `ids` as they are, or were at `cut`. Raises Invalid."""
+        """Plan to read the rows of `ids` as they are, or were at `cut`.
+
+        Raises Invalid.
+        """
         table = self._table(name)
         return RowPlan(table.spec.dim, table.wire_dtype, table, ids, cut)
 
@@ -148,7 +169,10 @@ class Parameters:
             table.unpin(cut)
 
     def block(self, table: str, cut: str, start: int, stop: int) -> RowBlock | None:
-        """Rows [start, stop) as they were at `cut`; None: there are none. Raises KeyError."""
+        """Return rows [start, stop) as they were at `cut`; None: there are none.
+
+        Raises KeyError.
+        """
         if start >= self.tables[table].pinned_rows(cut):
             return None
         return self.tables[table].block(cut, start, stop)
@@ -156,7 +180,10 @@ class Parameters:
     # -- Checks
 
     def check(self, update: Update, *, ids_too: bool) -> None:
-        """Raises Invalid. ids_too: also what takes a look at each id, see `check_rows`."""
+        """Raise Invalid where the update cannot be applied.
+
+        ids_too: also what takes a look at each id, see `check_rows`.
+        """
         for key, values in update.dense.items():
             self._check_chunk(key, values)
         for name, (ids, grads) in update.rows.items():
@@ -171,7 +198,7 @@ class Parameters:
                 check_ids(self._slot_map, self._index, name, ids)
 
     def check_dim(self, name: str, dim: int) -> None:
-        """Raises Invalid where the table is unknown or its rows are not of `dim` elements."""
+        """Raise Invalid where the table is unknown or its rows are not of `dim` elements."""
         known = self._table(name).spec.dim
         if known != dim:
             raise Invalid(f"gradients of table {name!r} have {dim} elements a row, not {known}")
@@ -196,13 +223,13 @@ class Parameters:
 
 
 def _is_odd(values: Floats) -> bool:
-    """A kernel would refuse them amid a step, where it is too late."""
+    """Tell whether an array is one that a kernel would refuse amid a step, where it is too late."""
     flags = values.flags
     return values.dtype != _FLOAT32 or not (flags.aligned and flags.c_contiguous)
 
 
 def check_ids(slot_map: SlotMap, index: int, table: str, ids: Ints) -> None:
-    """Raises Invalid where ids repeat or are not shard `index`'s."""
+    """Raise Invalid where ids repeat or are not shard `index`'s."""
     match slot_map.fault_of_ids(table, ids, index):
         case "not unique":
             raise Invalid(f"ids of table {table!r} are not unique: sum gradients by id first")
@@ -211,7 +238,7 @@ def check_ids(slot_map: SlotMap, index: int, table: str, ids: Ints) -> None:
 
 
 def check_spec(spec: ModelSpec) -> None:
-    """Raises Invalid for a table that cannot be made."""
+    """Raise Invalid for a table that cannot be made."""
     for table in spec.tables:
         if table.initializer not in INITIALIZERS or table.dim < 1:
             raise Invalid(

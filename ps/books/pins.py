@@ -1,8 +1,13 @@
 """Cuts of a shard: freezes, pins, moments, and reading what is pinned.
 
-`freeze` holds back pushes that would be applied; `pin` lets through exactly those that end at or
-before their task's target, then pins the state (copy on write). A freeze ends by itself at its
-deadline. A moment needs no freeze: it pins the state as soon as the steps under way have ended.
+`freeze` holds back pushes that would be applied; answers that apply nothing are still given. `pin`
+lets through exactly the pushes that end at or before their task's target; when the ledger covers
+all targets the state is pinned (copy on write) and pushes go on at once. A freeze ends by itself at
+its deadline, and a pin that has not reached its targets by its own pins nothing: a master that dies
+never stops training. A master of a higher epoch ends what an older one has begun (masters.py).
+
+A moment, for a recovery snapshot (snapshots/recorder.py), needs no freeze: `pin_moment` lets the
+steps under way end, pins, and lets pushes go on at once.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ class Moment:
 
 @dataclass
 class Freeze:
+    """A cut that holds back pushes until its deadline, but for those that end at its targets."""
+
     cut: str
     deadline: float
     targets: Mapping[int, int] | None = None  # None: nothing passes
@@ -42,7 +49,10 @@ class Freeze:
 
 
 class Pins:
-    """The cuts and moments of one shard. Any thread may call what takes the lock by itself."""
+    """The cuts and moments of one shard.
+
+    Any thread may call what takes the lock by itself.
+    """
 
     def __init__(self, state: ShardState) -> None:
         self._state = state
@@ -50,11 +60,11 @@ class Pins:
         self.pinned: dict[str, ShardBooks] = {}  # by cut
 
     def lets_through(self, span: Span) -> bool:
-        """Whether pushes are held back, but this one is not: a pin waits for it."""
+        """Tell whether pushes are held back, but this one is not: a pin waits for it."""
         return self.frozen is not None and self.frozen.lets_through(span)
 
     def freeze(self, cut: str, timeout_s: float) -> tuple[tuple[Entry, ...], int]:
-        """Hold back pushes for at most `timeout_s`. The ledger and the version."""
+        """Hold back pushes for at most `timeout_s`, and return the ledger and the version."""
         deadline = time.monotonic() + timeout_s
         with self._state.lock:
             while self.frozen is not None and self.frozen.cut != cut:
@@ -68,7 +78,9 @@ class Pins:
             return self._state.ledger.entries(), self._state.version
 
     def pin(self, cut: str, targets: Mapping[int, int], timeout_s: float) -> tuple[bool, int]:
-        """Pin the state at which the ledger is at `targets`. Whether it was reached; the version.
+        """Pin the state at which the ledger is at `targets`.
+
+        Returns whether it was reached, and the version.
 
         A shard without a model, or one that this cut does not freeze (any more), pins nothing.
         """
@@ -98,7 +110,7 @@ class Pins:
                 self._thaw()
 
     def let_go(self) -> None:
-        """Under the lock: end all of them, for nobody else will."""
+        """End all freezes and pins, under the lock, for nobody else will."""
         for cut in list(self.pinned):
             self._drop(cut)
         if self.frozen is not None:
@@ -120,11 +132,11 @@ class Pins:
         parameters.pin(cut)
 
     def is_frozen_by(self, cut: str) -> bool:
-        """Whether pushes are held back for this cut."""
+        """Tell whether pushes are held back for this cut."""
         return self.frozen is not None and self.frozen.cut == cut
 
     def wait_or_thaw(self, freeze: Freeze, changed: threading.Condition) -> None:
-        """Under the lock: wait for any change; let go of the freeze if its time is over."""
+        """Wait, under the lock, for any change; let go of the freeze if its time is over."""
         left_s = freeze.deadline - time.monotonic()
         if left_s > 0:
             changed.wait(left_s)
@@ -136,13 +148,19 @@ class Pins:
         self._state.wake_all()
 
     def pinned_as(self, cut: str) -> ShardBooks:
-        """Under the lock: the books of a cut. Raises NotPinned."""
+        """Return, under the lock, the books of a cut.
+
+        Raises NotPinned.
+        """
         if cut not in self.pinned:
             raise NotPinned(f"cut {cut!r} is not pinned on server {self._state.index}")
         return self.pinned[cut]
 
     def pin_moment(self, name: str, unless: ShardBooks | None = None) -> Moment | None:
-        """Pin the state as it is. None: there is nothing yet, or the books are as in `unless`."""
+        """Pin the state as it is.
+
+        None: there is nothing yet, or the books are as in `unless`.
+        """
         with self._state.lock:
             self._state.check_whole()
             self._state.pinning = True
@@ -172,22 +190,22 @@ class Pins:
             moment.parameters.unpin(moment.name)
 
     def is_of_this_life(self, moment: Moment) -> bool:
-        """Whether the parameters are still those that were pinned: the pin has kept them."""
+        """Tell whether the parameters are still those that were pinned: the pin has kept them."""
         return self._state.life == moment.life
 
     def books(self, cut: str) -> tuple[ModelSpec, ShardBooks]:
-        """The model and the books of a pinned cut."""
+        """Return the model and the books of a pinned cut."""
         with self._state.lock:
             books = self.pinned_as(cut)
             return self._state.held().spec, books
 
     def chunks(self, cut: str) -> list[tuple[ChunkKey, Chunk]]:
-        """The chunks of a pinned cut; nobody writes to their arrays."""
+        """Return the chunks of a pinned cut; nobody writes to their arrays."""
         with self._state.lock:
             return list(self._state.held().dense.changed_since(None, cut))
 
     def rows(self, cut: str, table: str, block_rows: int) -> Iterator[RowBlock]:
-        """The rows of a pinned cut, in blocks."""
+        """Yield the rows of a pinned cut, in blocks."""
         start = 0
         while True:
             try:

@@ -12,7 +12,7 @@ from .state import ShardBooks, ShardState
 
 
 class Restorer:
-    """Fills one shard: first `begin`, then chunks and rows, then what is known last."""
+    """The way to fill one shard: first `begin`, then chunks and rows, then what is known last."""
 
     def __init__(self, state: ShardState) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""Which shard owns what: the key space is split into slots, and a slot map gives slots to shards.
+"""Slots, into which the key space is split, and a map that gives slots to shards.
 
 A dense chunk's slot starts at a hash of its tensor's name and moves by the golden ratio from chunk
 to chunk, so that the chunks of one tensor spread evenly over any number of shards (the three-gap
@@ -32,13 +32,13 @@ def _name_hash(kind: str, name: str) -> int:
 
 
 def chunk_slot(tensor: str, chunk: int, num_slots: int = NUM_SLOTS) -> int:
-    """The slot of chunk number `chunk` of a dense tensor."""
+    """Return the slot of chunk number `chunk` of a dense tensor."""
     place = _name_hash("dense", tensor) / 2.0**64 + chunk * _GOLDEN
     return int((place % 1.0) * num_slots) % num_slots
 
 
 def row_slots(table: str, ids: Ints, num_slots: int = NUM_SLOTS) -> Ints:
-    """The slots of rows, one for each id."""
+    """Return the slots of rows, one for each id."""
     key = np.uint64(_name_hash("table", table))
     hashes = mix64(ids.view(np.uint64) ^ key) >> np.uint64(33)
     return hashes.astype(np.int64) % num_slots
@@ -57,7 +57,7 @@ class SlotMap:
             raise ValueError(f"{self.num_shards} shards cannot share {self.num_slots} slots")
 
     def is_other(self, version: int) -> bool:
-        """Whether a caller that names this version has another map than this; 0 names none."""
+        """Tell whether a caller that names this version has another map than this; 0 names none."""
         return version != 0 and version != self.version
 
     def shard_of_slot(self, slot: int) -> int:
@@ -70,22 +70,27 @@ class SlotMap:
         return self.shard_of_slot(chunk_slot(tensor, chunk, self.num_slots))
 
     def shards_of_ids(self, table: str, ids: Ints) -> Ints:
-        """The owner of each row: int64[n]."""
+        """Return the owner of each row: int64[n]."""
         if self.num_shards == 1:
             return np.zeros(len(ids), np.int64)
         return row_slots(table, ids, self.num_slots) * self.num_shards // self.num_slots
 
     def fault_of_ids(self, table: str, ids: Ints, index: int) -> str:
-        """ "" where all rows are shard `index`'s and none is named twice; else what is wrong:
-        "not unique" or "foreign"."""
+        """Return "" where all rows are shard `index`'s and none is named twice.
+
+        Else what is wrong: "not unique" or "foreign".
+        """
         bits = np.zeros(1 << max(1, (len(ids) // 4).bit_length()), np.uint64)  # 16 or more an id
         key, (first, end) = _name_hash("table", table), map(self._first_slot, (index, index + 1))
         fault = _kernels()[0](ids, key, self.num_slots, first, end, bits)
         return {_NOT_UNIQUE: "not unique", _FOREIGN: "foreign"}.get(fault, "")
 
     def partition(self, table: str, ids: Ints) -> tuple[Ints, Ints]:
-        """(order int64[n], bounds int64[num_shards + 1]): ids[order[bounds[i] : bounds[i + 1]]] are
-        shard i's, in the order in which they stand in `ids`."""
+        """Return the order int64[n] of the ids by shard, and bounds int64[num_shards + 1].
+
+        ids[order[bounds[i] : bounds[i + 1]]] are shard i's, in the order in which they stand in
+        `ids`.
+        """
         if self.num_shards == 1:
             return np.arange(len(ids)), np.array([0, len(ids)])
         order = np.empty(len(ids), np.int64)
@@ -95,13 +100,13 @@ class SlotMap:
 
     @functools.cached_property
     def _owners(self) -> Ints:
-        """By slot: its shard."""
+        """Return, by slot, its shard."""
         return np.arange(self.num_slots, dtype=np.int64) * self.num_shards // self.num_slots
 
 
 @functools.cache
 def _kernels() -> tuple[Callable[..., int], Callable[..., None]]:
-    """Compiled when first asked for: the master imports this module, and does without numba."""
+    """Compile the kernels when first asked: the master imports this module without numba."""
     from numba import types
 
     from ...kernels.compile import INTEGER, INTS_1D, INTS_1D_IN, UINT64, compiled

@@ -6,6 +6,7 @@ The docstring of store.py says in which order it changes.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -30,7 +31,10 @@ class ShardBooks:
 
 
 class ShardState:
-    """One shard: parameters, version, ledger and aggregation. Read and written under `lock`."""
+    """The state of one shard: parameters, version, ledger and aggregation.
+
+    Read and written under `lock`.
+    """
 
     def __init__(self, index: int, slot_map: SlotMap, policy: Policy) -> None:
         self.index = index
@@ -53,7 +57,7 @@ class ShardState:
         self.observers: dict[object, Observer] = {}  # by who made them
 
     def held(self) -> Parameters:
-        """The parameters of a shard that has been told the model."""
+        """Return the parameters of a shard that has been told the model."""
         assert self.parameters is not None, "the model is not known yet"
         return self.parameters
 
@@ -70,7 +74,7 @@ class ShardState:
         self.observers = {}
 
     def books(self) -> ShardBooks:
-        """The books as they are."""
+        """Return the books as they are."""
         return ShardBooks(
             self.version,
             self.ledger.low_water,
@@ -86,7 +90,7 @@ class ShardState:
             patience = self.wait_for_step(patience)
 
     def wait_for_step(self, patience: Patience | None) -> Patience:
-        """Wait for any change. Returns what that step's next wait is given.
+        """Wait for any change, and return what that step's next wait is given.
 
         Raises EdlError where a step does not end: this process can only end, to be replaced.
         """
@@ -99,19 +103,34 @@ class ShardState:
             raise
         return patience
 
+    def wait_version(self, newer_than: int, timeout_s: float) -> int:
+        """Wait until the version is above `newer_than`, or the time is over, and return it."""
+        deadline = time.monotonic() + timeout_s
+        seen = self.version
+        while self.version <= newer_than:
+            self.check_whole()
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            self.stepped.wait(left_s)
+            if self.version != seen:
+                seen = self.version
+                self.stepped.notify()  # the next one
+        return self.version
+
     def wake_all(self) -> None:
         """Let everybody look again."""
         for condition in (self.changed, self.stepped, self.thawed):
             condition.notify_all()
 
     def tear(self, torn: bool) -> None:
-        """A step has been begun that must end, or has ended."""
+        """Note that a step has been begun that must end, or has ended."""
         self.torn = torn
         for observer in self.observers.values():
             observer.set_valid(not torn)
 
     def check_whole(self) -> None:
-        """Raises EdlError where a step failed half way."""
+        """Raise EdlError where a step failed half way."""
         if self.torn:
             raise EdlError(
                 f"server {self.index} failed in the midst of a step (see its log): what it holds "

@@ -1,4 +1,4 @@
-"""One shard: parameters, version and ledger. Exactly once, in whole spans, also for many threads.
+"""One shard: parameters, version and ledger, exactly once, in whole spans, for many threads.
 
 A push asks the ledger, applies, advances (rules 1 and 2). The order of the checks is: fenced,
 never leased, duplicate, gap, stale, held by a freeze, apply. Only the last changes anything but an
@@ -18,14 +18,7 @@ in the version or in the ledger before all of it is there.
 The pushes of a sync job are one critical section each: their order is their meaning. So are empty
 ones (rule 1), since there is nothing to apply.
 
-A cut (pins.py). `freeze` holds back pushes that would be applied; answers that apply nothing are
-still given. `pin` lets through exactly the pushes that end at or before their task's target; when
-the ledger covers all targets the state is pinned (copy on write) and pushes go on at once. A freeze
-ends by itself at its deadline, and a pin that has not reached its targets by its own pins nothing: a
-master that dies never stops training. A master of a higher epoch ends what an older one has begun.
-
-A recovery snapshot (snapshots/recorder.py) needs no cut: `Pins.pin_moment` lets the steps under way
-end, pins, and lets pushes go on at once.
+Cuts, and moments for recovery snapshots, are in pins.py.
 
 A step that fails half way (out of memory) leaves the shard torn for good: a repetition of the push
 would apply its first half twice, and a cut would keep a half. Steps that run beside it still end.
@@ -33,11 +26,10 @@ would apply its first half twice, and a cut would keep a half. Steps that run be
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar, cast
 
-from ...common.errors import EdlError, Fenced
+from ...common.errors import EdlError
 from ...common.patience import Patience
 from ...nn.model_spec import ModelSpec
 from ..rows.optimizers import Floats, Ints
@@ -46,6 +38,7 @@ from .answers import REFUSALS, Outcome, PullPlan, Pushed
 from .dense import ChunkKey
 from .leased import LeasedTasks
 from .ledger import Entry, Span, Verdict
+from .masters import Masters
 from .parameters import Invalid, Parameters, check_ids, check_spec, difference
 from .pins import Pins
 from .restorer import Restorer
@@ -59,7 +52,10 @@ Traced = Callable[[Span | None, int, Update | None, int], None]  # trace.ShardTr
 
 
 class Store:
-    """The shard `index` of a slot map. Every public method may be called from any thread."""
+    """The shard `index` of a slot map.
+
+    Every public method may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -67,11 +63,12 @@ class Store:
         index: int,
         slot_map: SlotMap,
         policy: Policy,
-        on_version: Callable[[int], None] = lambda version: None,
+        on_version: Callable[[int], None] = lambda _version: None,
         trace: Traced | None = None,
     ) -> None:
-        """`on_version` is called after each step, under the lock: it must only take note.
+        """Make a shard without a model.
 
+        `on_version` is called after each step, under the lock: it must only take note.
         `trace` is told, under the lock, what is going to be applied (trace.py). With it pushes are
         applied one at a time and pulls answered with copies of exactly their version.
         """
@@ -84,8 +81,8 @@ class Store:
         self.pins = Pins(self._state)
         self.restorer = Restorer(self._state)
         self.leased = LeasedTasks(self._state)
+        self.masters = Masters(self._state, self.pins)
         self._summed: set[int] = set()  # tasks with a span in the aggregation
-        self._master_epoch = 0
         self.counts = dict.fromkeys(Outcome, 0)
 
     # -- The model
@@ -96,18 +93,21 @@ class Store:
 
     @property
     def version(self) -> int:
-        """Steps made. Those under way do not count."""
+        """Return the steps made, without those under way."""
         return self._state.version
 
     @property
     def initialized(self) -> bool:
-        """The model is known and every chunk of this shard has its first value."""
+        """Tell whether the model is known and every chunk of this shard has its first value."""
         parameters = self._state.parameters
         return parameters is not None and parameters.complete
 
     def watch(self, make: Callable[[StoreView], _Observer]) -> _Observer | None:
-        """Return the observer that `make` made of what the store shows now, and make it where there
-        is none yet. None: nothing is shown, for it is not initialized, or torn, or traced."""
+        """Return the observer that `make` made of what the store shows now.
+
+        It is made where there is none yet. None: nothing is shown, for the store is not
+        initialized, or torn, or traced.
+        """
         state = self._state
         observer = state.observers.get(make)
         if observer is None and self._trace is None:
@@ -122,7 +122,10 @@ class Store:
         return cast(_Observer | None, observer)
 
     def init(self, spec: ModelSpec, chunks: Mapping[ChunkKey, Floats], complete: bool) -> int:
-        """Take the model, and first values of chunks; what is there is left alone. The version."""
+        """Take the model, and first values of chunks, and return the version.
+
+        What is there is left alone.
+        """
         state = self._state
         check_spec(spec)
         made = None
@@ -154,7 +157,10 @@ class Store:
         tables: Iterable[tuple[str, Ints]],
         cut: str = "",
     ) -> PullPlan | None:
-        """The chunks that changed since `known_version`, and rows. None: not initialized."""
+        """Return the chunks that changed since `known_version`, and rows.
+
+        None: not initialized.
+        """
         state = self._state
         with state.lock:
             state.check_whole()
@@ -183,7 +189,10 @@ class Store:
         tables: Iterable[tuple[str, Ints]],
         cut: str = "",
     ) -> tuple[int, list[tuple[ChunkKey, bytes]], list[Floats]] | None:
-        """The version, chunks changed since, rows by table: copies. None: not initialized."""
+        """Return copies: the version, chunks changed since, rows by table.
+
+        None: not initialized.
+        """
         plan = self.plan_pull(dense=dense, known_version=known_version, tables=tables, cut=cut)
         if plan is None:
             return None
@@ -191,7 +200,9 @@ class Store:
         return plan.version, chunks, [rows.values() for rows in plan.tables]
 
     def check_rows(self, table: str, ids: Ints, dim: int) -> None:
-        """Check that gradients of these rows may be pushed here. Raises Invalid.
+        """Check that gradients of these rows may be pushed here.
+
+        Raises Invalid.
 
         For a push whose gradients are still on their way; `push(checked=True)` then leaves out what
         takes a look at each id. Needs no lock.
@@ -258,35 +269,45 @@ class Store:
         return pushed
 
     def lets_through(self, span: Span) -> bool:
-        """Whether pushes are held back, but this one is not: a pin waits for it."""
+        """Tell whether pushes are held back, but this one is not: a pin waits for it."""
         return self.pins.lets_through(span)
 
     def wait_version(self, newer_than: int, timeout_s: float) -> int:
-        """Wait until the version is above `newer_than`, or the time is over. The version."""
+        """Wait until the version is above `newer_than`, or the time is over, and return it."""
+        with self._state.lock:
+            return self._state.wait_version(newer_than, timeout_s)
+
+    def flush(self) -> tuple[int, int]:
+        """Step with the pushes that wait, and return the version and how many waited."""
         state = self._state
-        deadline = time.monotonic() + timeout_s
         with state.lock:
-            seen = state.version
-            while state.version <= newer_than:
-                state.check_whole()
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    break
-                state.stepped.wait(left_s)
-                if state.version != seen:
-                    seen = state.version
-                    state.stepped.notify()  # the next one
-            return state.version
+            state.await_steps(lambda: not state.applying)
+            waiting = state.aggregation.pushes
+            state.check_whole()
+            if waiting:
+                state.held().check_room(state.aggregation.row_counts())
+                if self._trace is not None:
+                    self._trace(None, state.version, None, state.version)
+                state.tear(True)
+                step = state.aggregation.flush()
+                state.held().apply(step, state.version, 1.0)
+                self._made(step)
+                state.tear(False)
+                state.changed.notify_all()
+            return state.version, waiting
 
     @property
     def _concurrent(self) -> bool:
-        """Each push is a step of its own (pushes: of a checkpoint, which the next step takes)."""
+        """Tell whether each push is a step of its own.
+
+        Not while there are pushes of a checkpoint, which the next step takes.
+        """
         return self._policy.use_async and not self._state.aggregation.pushes and self._trace is None
 
     def _wait_to_apply(
         self, span: Span, version: int, before_wait: Callable[[], None]
     ) -> Outcome | None:
-        """Wait until the span may be applied; the answer where it may not."""
+        """Wait until the span may be applied, or return the answer where it may not."""
         state = self._state
         patience: Patience | None = None
         while True:
@@ -326,14 +347,11 @@ class Store:
         if step is None:
             self._summed.add(span.task)
         else:
-            self._step(step, scale)
+            state.held().apply(step, state.version, scale)
+            self._made(step)
         state.ledger.advance(span)
         state.tear(False)
         state.changed.notify_all()
-
-    def _step(self, update: Update, scale: float) -> None:
-        self._state.held().apply(update, self._state.version, scale)
-        self._made(update)
 
     def _made(self, update: Update) -> None:
         """Note that a step has been made of all of `update`."""
@@ -359,73 +377,17 @@ class Store:
         part_of = state.version + (span.task in self._summed)
         return Pushed(outcome, state.version, state.ledger.applied(span.task), part_of, staleness)
 
-    # -- The master
-
-    def meet_master(self, epoch: int) -> None:
-        """A master of this epoch calls. Raises Fenced where a later one has called before."""
-        with self._state.lock:
-            self._meet(epoch)
-
-    def _meet(self, epoch: int) -> None:
-        if epoch < self._master_epoch:
-            raise Fenced(
-                f"a master of epoch {self._master_epoch} has taken over: "
-                f"this one, of epoch {epoch}, must end"
-            )
-        if 0 < self._master_epoch < epoch:  # nobody will let go of these
-            self.pins.let_go()
-        self._master_epoch = epoch
-
-    def fence(self, attempts: Mapping[int, int], master_epoch: int) -> dict[int, int]:
-        """Raise attempts; return the positions applied, without those of retired tasks."""
-        state = self._state
-        with state.lock:
-            self._meet(master_epoch)
-            for task, attempt in attempts.items():
-                state.ledger.fence(task, attempt)  # at once: what is under way is the last
-            state.wake_all()
-            state.await_steps(lambda: state.applying.keys().isdisjoint(attempts))
-            applied = {task: state.ledger.fence(task, a) for task, a in attempts.items()}
-            return {task: position for task, position in applied.items() if position is not None}
-
-    def retire(self, low_water: int) -> None:
-        """Forget tasks below the mark."""
-        with self._state.lock:
-            self._state.ledger.retire(low_water)
-
-    def flush(self) -> tuple[int, int]:
-        """Step with the pushes that wait. The version; how many waited."""
-        state = self._state
-        with state.lock:
-            state.await_steps(lambda: not state.applying)
-            waiting = state.aggregation.pushes
-            state.check_whole()
-            if waiting:
-                state.held().check_room(state.aggregation.row_counts())
-                if self._trace is not None:
-                    self._trace(None, state.version, None, state.version)
-                state.tear(True)
-                self._step(state.aggregation.flush(), 1.0)
-                state.tear(False)
-                state.changed.notify_all()
-            return state.version, waiting
-
     # -- Snapshots and figures
 
     def sizes(self) -> tuple[int, dict[str, int], int]:
-        """Dense bytes; rows by table; bytes in all."""
-        state = self._state
-        with state.lock:
-            if state.parameters is None:
-                return 0, {}, 0
-            tables = state.parameters.tables
-            dense = state.parameters.dense.nbytes
-            rows = {name: len(table) for name, table in tables.items()}
-            return dense, rows, dense + sum(table.nbytes for table in tables.values())
+        """Return dense bytes, rows by table, and bytes in all."""
+        with self._state.lock:
+            parameters = self._state.parameters
+            return parameters.sizes() if parameters else (0, {}, 0)
 
     @property
     def torn(self) -> bool:
-        """A step failed half way: this process can only end."""
+        """Tell whether a step failed half way: this process can only end."""
         with self._state.lock:
             return self._state.torn
 

@@ -2,8 +2,8 @@
 
 <job>/trace/server-INDEX-INCARNATION.jsonl: how the incarnation began, then a line for each push
 that is applied and each flush, written before the step is made, so before its push is acknowledged.
-What changes nothing (duplicate, fenced, gap, stale) is not written. The file goes through the kernel and
-not to the disk: processes die here, not machines.
+What changes nothing (duplicate, fenced, gap, stale) is not written. The file goes through the
+kernel and not to the disk: processes die here, not machines.
 
 In such a job pushes are applied one at a time, and a pull is answered with copies that are made
 under the store's lock: all of it is of exactly the version that it names.
@@ -49,12 +49,15 @@ class ShardTrace:
         self._about = {"server": index, "incarnation": incarnation}
         self._lines = Lines(folder / f"server-{index}-{incarnation}.jsonl")
 
-    def begin(self, **start: Any) -> None:
+    def begin(self, **start: object) -> None:
         """Write where workers find this incarnation, and what it began from."""
         self._lines.add({**self._about, **start})
 
     def __call__(self, span: Span | None, on: int, update: Update | None, version: int) -> None:
-        """A push computed on version `on` is going to be applied at `version`; no span: a flush."""
+        """Note that a push computed on version `on` is going to be applied at `version`.
+
+        No span: a flush.
+        """
         if span is None or update is None:
             self._lines.add({"flush": True, "at": version})
             return
@@ -63,7 +66,7 @@ class ShardTrace:
 
 
 def digest(update: Update) -> str:
-    """Equal where two updates are, bit for bit."""
+    """Return a text that is equal where two updates are, bit for bit."""
     sums = hashlib.blake2b(digest_size=12)
     for key, values in sorted(update.dense.items()):
         sums.update(repr(key).encode() + values.tobytes())

@@ -1,4 +1,4 @@
-"""What a store shows to code that answers pulls without it: a view, and who is told of its changes."""
+"""The view that a store shows to code that answers pulls without it, and its observers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .dense import Chunk, ChunkKey
 class StoreView:
     """A shard at one version: where its rows and its dense chunks are.
 
-    Rows and chunks are the live ones; which chunks a later version has changed, an `Observer` is told.
+    Rows and chunks are the live ones; which chunks a later version has changed, an `Observer` is
+    told.
     """
 
     version: int
@@ -27,7 +28,10 @@ class Observer(Protocol):
     """Is told, under the store's lock, what becomes of the view that it was made of."""
 
     def step_made(self, changed: Collection[ChunkKey], version: int) -> None:
-        """A step to `version` has been made, which has changed these chunks, and rows."""
+        """Note that a step to `version` has been made, which has changed these chunks, and rows."""
 
     def set_valid(self, valid: bool) -> None:
-        """Whether the view may be answered from. The last call says False: there is another view."""
+        """Note whether the view may be answered from.
+
+        The last call says False: there is another view.
+        """

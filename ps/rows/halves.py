@@ -7,8 +7,6 @@ of (id, updates of the row, column): no generator has a state that a snapshot wo
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -19,7 +17,7 @@ from ...kernels.compile import (
     INTEGER,
     compiled,
     inlined,
-    intrinsic,
+    instruction,
     load_float,
     part,
     pointer,
@@ -34,14 +32,14 @@ _BITS_2D = types.Array(types.uint16, 2, "C")
 
 
 def widened(bits: Bits, dtype: str) -> Floats:
-    """float32 of the same values."""
+    """Return float32 of the same values."""
     if KINDS[dtype] == FLOAT16:
         return bits.view(np.float16).astype(np.float32)
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def narrowed(values: Floats, dtype: str) -> Bits:
-    """uint16[n, dim] bits of float32[n, dim], to the nearest."""
+    """Return the uint16[n, dim] bits of float32[n, dim], to the nearest."""
     out = np.empty(values.shape, np.uint16)
     compiled(_narrow_rows, FLOATS_2D, _BITS_2D, INTEGER)(values, out, KINDS[dtype])
     return out
@@ -55,50 +53,29 @@ def _narrow_rows(values, out, kind):  # type: ignore[no-untyped-def]
 # -- Parts of kernels. `kind` is BFLOAT16 or FLOAT16, addresses are int64.
 
 
-def _cast(result: Any, argument: Any, emit: Any) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def cast(typingctx: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return emit(builder, args[0])
-
-        return result(argument), codegen
-
-    return cast
-
-
 _I16, _I32, _F16, _F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType()
-_word_at = _cast(
-    types.uint32,
-    types.int64,
+_word_at = instruction(types.uint32, types.int64)(
     lambda b, a: b.zext(b.load(pointer(b, a, _I16), align=2), _I32),
 )
-_float_of = _cast(types.float32, types.uint32, lambda b, v: b.bitcast(v, _F32))
-_bits_of = _cast(types.uint32, types.float32, lambda b, v: b.bitcast(v, _I32))
-_float_of_half = _cast(
-    types.float32,
-    types.uint32,
+_float_of = instruction(types.float32, types.uint32)(lambda b, v: b.bitcast(v, _F32))
+_bits_of = instruction(types.uint32, types.float32)(lambda b, v: b.bitcast(v, _I32))
+_float_of_half = instruction(types.float32, types.uint32)(
     lambda b, v: b.fpext(b.bitcast(b.trunc(v, _I16), _F16), _F32),
 )
-_half_of_float = _cast(
-    types.uint32,
-    types.float32,
+_half_of_float = instruction(types.uint32, types.float32)(
     lambda b, v: b.zext(b.bitcast(b.fptrunc(v, _F16), _I16), _I32),
 )
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _put_word(typingctx: Any, address: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = pointer(builder, args[0], _I16)
-        builder.store(builder.trunc(args[1], _I16), place, align=2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint32), codegen
+@instruction(types.void, types.int64, types.uint32)
+def _put_word(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    place = pointer(builder, address, _I16)
+    builder.store(builder.trunc(value, _I16), place, align=2)
 
 
 @part
 def widen(source, target, n, kind):  # type: ignore[no-untyped-def]
-    """n values of 16 bits as float32."""
+    """Write n values of 16 bits as float32."""
     for j in range(n):
         bits = _word_at(source + 2 * j)
         value = _float_of_half(bits) if kind == FLOAT16 else _float_of(bits << np.uint32(16))
@@ -107,7 +84,7 @@ def widen(source, target, n, kind):  # type: ignore[no-untyped-def]
 
 @part
 def narrow(source, target, n, kind, stochastic, id, step):  # type: ignore[no-untyped-def]
-    """n float32 as values of 16 bits."""
+    """Write n float32 as values of 16 bits."""
     z = (np.uint64(id) ^ (np.uint64(step) * np.uint64(0xD1B54A32D192ED03))) + _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,9 +1,12 @@
-"""int64 id -> row number: one open-addressed array that grows in place, a little at each insert.
+"""An index from int64 ids to row numbers: one open-addressed array that grows in place.
+
+It grows a little at each insert.
 
 A bucket is a cache line of four entries: the ids, then for each the row number plus one (0: no
 entry) and the row's tag (its updates so far, whether a push is at it, and whether it was written
-since a snapshot: ps/rows/passes.py). Within a line all four are compared at once, so that a lookup costs one cache miss and no mispredicted
-branch; an entry for which there is no room stands in the next bucket that has some.
+since a snapshot: ps/rows/passes.py). Within a line all four are compared at once, so that a lookup
+costs one cache miss and no mispredicted branch; an entry for which there is no room stands in the
+next bucket that has some.
 
 An id's home is `hash * buckets / 2^64`, so homes keep their order when the array grows, and every
 entry moves upwards only. Growth therefore needs no second array: a cursor walks from the top down,
@@ -20,7 +23,7 @@ Not thread-safe: `add` needs the table's exclusive lock, the others the shared o
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -35,7 +38,7 @@ from ...kernels.compile import (
     compiled,
     high_product,
     inlined,
-    intrinsic,
+    instruction,
     load_integer,
     offset_of,
     part,
@@ -78,7 +81,7 @@ class Index:
     """Rows are numbered in the order in which their ids came."""
 
     def __init__(self, most: int) -> None:
-        """For at most `most` ids."""
+        """Make room for at most `most` ids."""
         # room for twice as many, and for a run of any length behind them
         buckets = 3 * most // ENTRIES + 2 * _FIRST_BUCKETS
         self._memory = Memory(BUCKET_NBYTES, buckets)
@@ -99,13 +102,13 @@ class Index:
         return BUCKET_NBYTES * int(self.record["new"][0])
 
     def find(self, ids: Ints) -> Ints:
-        """Row numbers; -1 where unknown."""
+        """Return row numbers; -1 where unknown."""
         rows = np.empty(len(ids), np.int64)
         self._find(self.address, ids, rows)
         return rows
 
     def add(self, ids: Ints) -> Ints:
-        """Row numbers; an unknown id gets the next one, and no updates."""
+        """Return row numbers; an unknown id gets the next one, and no updates."""
         rows = np.empty(len(ids), np.int64)
         self._add(self.address, ids, rows)
         if 100 * len(self) > 60 * ENTRIES * self.record["new"][0]:  # soon it will grow, by a fifth
@@ -114,17 +117,17 @@ class Index:
         return rows
 
     def steps(self, ids: Ints) -> Ints:
-        """The updates that the rows of these ids (known) have had."""
+        """Return how many updates the rows of these ids (known) have had."""
         return self.tags(ids) >> STEPS
 
     def tags(self, ids: Ints) -> Ints:
-        """The tags of the rows of these ids (known)."""
+        """Return the tags of the rows of these ids (known)."""
         tags = np.empty(len(ids), np.int64)
         self._tags(self.address, ids, tags)
         return tags
 
     def collect(self, start: int, mark: int) -> tuple[Ints, int]:
-        """The rows marked in a run of buckets from `start`, in no order; where to go on.
+        """Return the rows marked in a run of buckets from `start`, in no order, and where to go on.
 
         The marks are taken away. 0: that was all. Begin at 0. Rows may come and be written between
         the runs, and nothing is left out. Needs the shared lock.
@@ -133,48 +136,46 @@ class Index:
         return rows, 0 if stop >= self.record["new"][0] else stop
 
     def set_steps(self, ids: Ints, steps: Ints) -> None:
-        """As if the rows of these ids (known) had had so many updates."""
+        """Set how many updates the rows of these ids (known) have had."""
         self._set_steps(self.address, ids, steps.copy())
 
 
 # -- Compiled by numba. Buckets are int64; an entry's address is that of its id.
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def match(typingctx: Any, address: Any, id: Any) -> Any:
-    """The number of the first entry of the bucket at `address` whose id is `id`; 4: there is none.
+@instruction(types.int64, types.int64, types.int64)
+def match(builder: ir.IRBuilder, address: ir.Value, id: ir.Value) -> ir.Value:
+    """Return the number of the bucket's first entry whose id is `id`; 4: there is none.
+
+    The bucket is at `address`.
 
     It may be one that was taken out, whose word is 0: then none of those after it has a word.
     """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        integer = ir.IntType(64)
-        four = ir.VectorType(integer, ENTRIES)
-        line = pointer(builder, args[0], four)
-        ids = builder.load(line, align=32)
-        wanted = builder.insert_element(ir.Constant(four, ir.Undefined), args[1], integer(0))
-        wanted = builder.shuffle_vector(
-            wanted, wanted, ir.Constant(ir.VectorType(ir.IntType(32), ENTRIES), [0] * ENTRIES)
-        )
-        hit = builder.bitcast(builder.icmp_signed("==", ids, wanted), ir.IntType(ENTRIES))
-        none = integer(1 << ENTRIES)
-        return builder.cttz(builder.or_(builder.zext(hit, integer), none), ir.IntType(1)(1))
-
-    return types.int64(types.int64, types.int64), codegen
+    integer = ir.IntType(64)
+    four = ir.VectorType(integer, ENTRIES)
+    line = pointer(builder, address, four)
+    ids = builder.load(line, align=32)
+    wanted = builder.insert_element(ir.Constant(four, ir.Undefined), id, integer(0))
+    wanted = builder.shuffle_vector(
+        wanted, wanted, ir.Constant(ir.VectorType(ir.IntType(32), ENTRIES), [0] * ENTRIES)
+    )
+    hit = builder.bitcast(builder.icmp_signed("==", ids, wanted), ir.IntType(ENTRIES))
+    none = integer(1 << ENTRIES)
+    return builder.cttz(builder.or_(builder.zext(hit, integer), none), ir.IntType(1)(1))
 
 
 class Shape(NamedTuple):
     """An INDEX in registers: `old` and `new` are uint64."""
 
-    buckets: Any
-    old: Any
-    new: Any
-    cursor: Any
+    buckets: np.int64
+    old: np.uint64
+    new: np.uint64
+    cursor: np.int64
 
 
 @inlined
 def home_of(id, shape):  # type: ignore[no-untyped-def]
-    """The bucket where to look for an id first."""
+    """Return the bucket where to look for an id first."""
     h = np.uint64(id) * np.uint64(0x9E3779B97F4A7C15)
     h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     h ^= h >> np.uint64(32)
@@ -185,7 +186,7 @@ def home_of(id, shape):  # type: ignore[no-untyped-def]
 
 @inlined
 def probe(base, id, home):  # type: ignore[no-untyped-def]
-    """(word, address) of the entry of an id; word 0 where it is unknown."""
+    """Return (word, address) of the entry of an id; word 0 where it is unknown."""
     bucket = base + BUCKET_NBYTES * home
     word, address = look(bucket, id)
     while word == 0 and is_full(bucket):
@@ -196,7 +197,7 @@ def probe(base, id, home):  # type: ignore[no-untyped-def]
 
 @inlined
 def look(bucket, id):  # type: ignore[no-untyped-def]
-    """`probe` in one bucket."""
+    """Return what `probe` does, of one bucket."""
     number = match(bucket, id)
     address = bucket + 8 * number
     # the row's number stays; the tag is changed meanwhile by `set_bit`, `release_word` (passes.py)
@@ -211,7 +212,7 @@ def is_full(address):  # type: ignore[no-untyped-def]
 
 @inlined
 def put(address, id, word):  # type: ignore[no-untyped-def]
-    """An entry into the bucket at `address` or the next one that is not full."""
+    """Put an entry into the bucket at `address` or the next one that is not full."""
     while is_full(address):
         address += BUCKET_NBYTES
     while load_integer(address + WORD) != 0:
@@ -259,8 +260,11 @@ def _set_steps(index, ids, steps):  # type: ignore[no-untyped-def]
 
 
 def _collect(index, start, count, mark):  # type: ignore[no-untyped-def]
-    """Runs end behind a bucket that is not full. So whatever stands above has its home above, and
-    while growth may move it, it does not come below."""
+    """Collect the marked rows of a run of buckets, which ends behind one that is not full.
+
+    So whatever stands above has its home above, and while growth may move it, it does not come
+    below.
+    """
     base = index_at(index).buckets
     stop = start + count
     while is_full(base + BUCKET_NBYTES * (stop - 1)):
@@ -298,8 +302,11 @@ def _add(address, ids, rows):  # type: ignore[no-untyped-def]
 
 @part
 def _make_room(index, count):  # type: ignore[no-untyped-def]
-    """Before up to `count` ids come: begin to grow where they take the load above 0.65, and move
-    on with a growth that has begun, so fast that it ends before the next has to begin."""
+    """Begin to grow, or move on with a growth, before up to `count` ids come.
+
+    It begins where they take the load above 0.65. A growth that has begun moves so fast that it
+    ends before the next has to begin.
+    """
     base = index.buckets
     if index.cursor == 0 and 100 * (index.size + count) > 65 * ENTRIES * index.new:
         index.new = 12 * index.old // 10 + count
@@ -315,7 +322,7 @@ def _make_room(index, count):  # type: ignore[no-untyped-def]
 def _move(index, count):  # type: ignore[no-untyped-def]
     """Take the cursor down by `count` buckets or a few more; to 0 where the growth is over."""
     base, new = index.buckets, np.uint64(index.new)
-    then = Shape(base, new, new, 0)
+    then = Shape(base, new, new, np.int64(0))
     top, bottom = index.cursor, max(index.cursor - count, 0)
     while bottom > 0 and is_full(base + BUCKET_NBYTES * (bottom - 1)):
         bottom -= 1

@@ -52,7 +52,10 @@ class SharedLock:
 
     @contextmanager
     def alone(self) -> Iterator[Callable[[], None]]:
-        """Have it for oneself; what is yielded goes over to sharing it, with nobody in between."""
+        """Take the lock for oneself.
+
+        What is yielded goes over to sharing it, with nobody in between.
+        """
         patience = Patience(_WHAT)
         with self._changed:
             self._waiting += 1

@@ -33,14 +33,18 @@ _POPULATE_WRITE = 23  # madvise(2), since Linux 5.14; where it fails, pages come
 
 
 def fresh(nbytes: int) -> NDArray[np.uint8]:
-    """Private memory that goes back to the system with the last view of it, as malloc's does not
-    (kernels/malloc.py)."""
+    """Return private memory that goes back to the system with the last view of it.
+
+    That of malloc does not (kernels/malloc.py).
+    """
     return np.frombuffer(mmap.mmap(-1, nbytes, flags=_FLAGS), np.uint8)
 
 
 def huge_pages(nbytes: int) -> NDArray[np.uint8]:
-    """Fresh private memory of whole pages, in huge ones as the machine has them, from its first use
-    until the last view of it is gone."""
+    """Return fresh private memory of whole pages, huge ones as the machine has them.
+
+    It is there from its first use until the last view of it is gone.
+    """
     memory = _aligned(nbytes, _FLAGS)
     _madvise()(memory.ctypes.data, nbytes, mmap.MADV_HUGEPAGE)
     return memory
@@ -56,7 +60,7 @@ class Memory:
     """`bytes` uint8[n]: zeros, aligned to 2 MiB, freed with the last view of it."""
 
     def __init__(self, item_nbytes: int, items: int) -> None:
-        """Room for `items`, or for half as many, a quarter, ... if there is no address space."""
+        """Reserve room for `items`, or for half, a quarter, ... if there is no address space."""
         while True:
             nbytes = -(-item_nbytes * items // HUGE) * HUGE
             try:
@@ -71,7 +75,9 @@ class Memory:
         self._written = 0  # by one who goes on from there
 
     def use(self, nbytes: int, *, ahead: bool = True, wait: bool = False) -> None:
-        """The first `nbytes` are about to be used: prepare them, and what may follow (`ahead`).
+        """Take note that the first `nbytes` are about to be used.
+
+        They are prepared, and what may follow (`ahead`).
 
         wait: here and now. For who writes so much that he would overtake the thread.
         """
@@ -90,7 +96,7 @@ class Memory:
                 _asked().put((self, wanted))
 
     def prepare(self, end: int) -> None:
-        """Huge pages up to `end`, as the machine has them."""
+        """Prepare huge pages up to `end`, as the machine has them."""
         with self._lock:
             start, self._ready = self._ready, max(end, self._ready)
             if start >= end:
@@ -114,7 +120,7 @@ def _madvise() -> Callable[[int, int, int], int]:
 
 @functools.cache
 def _asked() -> queue.SimpleQueue[tuple[Memory, int]]:
-    """What a thread of this process is to prepare."""
+    """Return the queue of what a thread of this process is to prepare."""
     asked: queue.SimpleQueue[tuple[Memory, int]] = queue.SimpleQueue()
 
     def work() -> None:
@@ -128,5 +134,5 @@ def _asked() -> queue.SimpleQueue[tuple[Memory, int]]:
 
 
 def physical_nbytes() -> int:
-    """The machine's memory: no column can be longer."""
+    """Return the machine's memory: no column can be longer."""
     return psutil.virtual_memory().total

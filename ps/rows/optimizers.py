@@ -15,7 +15,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -29,6 +29,7 @@ from ...kernels.compile import (
     compiled,
     frozen,
     inlined,
+    load_float,
     overload,
 )
 from ...kernels.lanes import WIDTH, choose, lanes, load, load_first, root, store, store_first
@@ -45,7 +46,9 @@ _NO_STEPS = np.zeros((1, 2), np.float32)
 
 @dataclass(frozen=True)
 class Rule:
-    """An optimizer with its constants. `state`: name -> value of a fresh row.
+    """An optimizer with its constants.
+
+    `state`: name -> value of a fresh row.
 
     `by_step` float32[T, 2]: what the formula is told of the updates that the row has had; the last
     line is for all that follow.
@@ -57,7 +60,7 @@ class Rule:
     _constants: Callable[[float], Sequence[float]]
 
     def constants(self, lr: float) -> Floats | None:
-        """float32[7] for a step at the rate `lr`; None where such a step changes nothing."""
+        """Return float32[7] for a step at the rate `lr`; None where it changes nothing."""
         if self.kind == _FTRL and lr <= 0.0:
             return None  # the formula divides by the rate; a schedule's end must not make NaN
         values = np.zeros(7, np.float32)
@@ -66,7 +69,7 @@ class Rule:
         return values
 
     def of_chunks(self, lr: float) -> ChunkStep:
-        """A step at the rate `lr`, already modulated, for any number of dense chunks.
+        """Return a step at the rate `lr`, already modulated, for any number of dense chunks.
 
         Of value float32[n], the states, steps int64[1] and the gradient float32[n].
         """
@@ -87,7 +90,7 @@ def _chunk_kernel(kind: int) -> Callable[..., None]:
 
 
 def make_rule(spec: specs.Optimizer) -> Rule:
-    """The rule of an optimizer spec, its kernel for dense chunks compiled."""
+    """Return the rule of an optimizer spec, its kernel for dense chunks compiled."""
     rule = _rule_of(spec)
     _chunk_kernel(rule.kind)
     return rule
@@ -124,7 +127,10 @@ def _rule_of(spec: specs.Optimizer) -> Rule:
 
 
 def _corrections(beta1: float, beta2: float) -> Floats:
-    """By the updates before: 1 / (1 - beta1^t) and sqrt(1 - beta2^t), until both are 1."""
+    """Return 1 / (1 - beta1^t) and sqrt(1 - beta2^t) by the updates before.
+
+    The table ends where both are 1.
+    """
     slowest = max(beta1, beta2)
     last = math.log(2.0**-26) / math.log(slowest) if 0 < slowest < 1 else 1.0
     t = np.arange(1, 2 + min(int(last), _MOST_STEPS), dtype=np.float64)
@@ -132,66 +138,86 @@ def _corrections(beta1: float, beta2: float) -> Floats:
     return np.ascontiguousarray(table, np.float32)
 
 
-# -- Compiled by numba. A formula's arguments: weight, states (zeros where it has none), gradient,
-# the constants of the rule, and the line of `by_step` for this row. Its result: weight and states.
-# All are Lanes (kernels/lanes.py), constants and the line float32.
+# -- Compiled by numba. A formula takes weight, states (zeros where it has none) and gradient, all
+# of them Lanes (kernels/lanes.py), and what it is told of the step. Its result: weight and states.
 
 _ZERO = np.float32(0.0)
 
 
+class RowAt(NamedTuple):
+    """The addresses of a row's weight, states (any address, where it has none) and gradient."""
+
+    weight: np.int64
+    a: np.int64
+    b: np.int64
+    c: np.int64
+    grad: np.int64
+
+
+class Coefficients(NamedTuple):
+    """The inputs of a formula beside the row, all float32.
+
+    They are the rule's constants, and a line of `by_step`.
+    """
+
+    constants: tuple[np.float32, ...]
+    x: np.float32
+    y: np.float32
+
+
 @inlined
-def _sgd(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
-    rate, decay = k[0], k[1]
+def _sgd(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
+    rate, decay = told.constants[:2]
     return w - rate * (g + decay * w), a, b, c
 
 
 @inlined
-def _momentum(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
-    rate, decay = k[0], k[1]
-    m = x * a + y * (g + decay * w)
+def _momentum(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
+    rate, decay = told.constants[:2]
+    m = told.x * a + told.y * (g + decay * w)
     return w - rate * m, m, b, c
 
 
 @inlined
-def _nesterov(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
-    rate, decay, keep = k[0], k[1], k[2]
+def _nesterov(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
+    rate, decay, keep = told.constants[:3]
     d = g + decay * w
-    m = x * a + y * d
+    m = told.x * a + told.y * d
     return w - rate * (d + keep * m), m, b, c
 
 
 @inlined
-def _adagrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
-    rate, decay, eps = k[0], k[1], k[2]
+def _adagrad(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
+    rate, decay, eps = told.constants[:3]
     d = g + decay * w
     total = a + d * d
     return w - rate * (d / (root(total) + eps)), total, b, c
 
 
 @inlined
-def _adam(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
-    rate, coupled, shrink, take1, keep2, take2, eps = k
+def _adam(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
+    rate, coupled, shrink, take1, keep2, take2, eps = told.constants
     w = w * shrink
     d = g + coupled * w
     m = a + take1 * (d - a)
     v = keep2 * b + take2 * d * d
-    return w - rate * x * (m / (root(v) / y + eps)), m, v, c
+    return w - rate * told.x * (m / (root(v) / told.y + eps)), m, v, c
 
 
 @inlined
-def _amsgrad(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
-    rate, coupled, shrink, take1, keep2, take2, eps = k
+def _amsgrad(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
+    rate, coupled, shrink, take1, keep2, take2, eps = told.constants
     w = w * shrink
     d = g + coupled * w
     m = a + take1 * (d - a)
     v = keep2 * b + take2 * d * d
     most = choose(v, c, c, v)
-    return w - rate * x * (m / (root(most) / y + eps)), m, v, most
+    return w - rate * told.x * (m / (root(most) / told.y + eps)), m, v, most
 
 
 @inlined
-def _ftrl(w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
-    rate, base, sparse, ridge = k[0], k[1], k[2], k[3]
+def _ftrl(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
+    rate, base, sparse, ridge = told.constants[:4]
     total = b + g * g
     z = a + (g - (root(total) - root(b)) / rate * w)
     scale = (base + root(total)) / rate + ridge
@@ -215,21 +241,22 @@ def _store(address, value, left):  # type: ignore[no-untyped-def]
 
 
 @frozen
-def _each(formula, states, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+def _each(formula, states, n, row, told):  # type: ignore[no-untyped-def]
     zero = lanes(_ZERO)
     for left in range(n, 0, -WIDTH):
         at = 4 * (n - left)
-        p = _load(a + at, left) if states > 0 else zero
-        q = _load(b + at, left) if states > 1 else zero
-        r = _load(c + at, left) if states > 2 else zero
-        v, p, q, r = formula(_load(w + at, left), p, q, r, _load(g + at, left), k, x, y)
-        _store(w + at, v, left)
+        a = _load(row.a + at, left) if states > 0 else zero
+        b = _load(row.b + at, left) if states > 1 else zero
+        c = _load(row.c + at, left) if states > 2 else zero
+        w, g = _load(row.weight + at, left), _load(row.grad + at, left)
+        w, a, b, c = formula(w, a, b, c, g, told)
+        _store(row.weight + at, w, left)
         if states > 0:
-            _store(a + at, p, left)
+            _store(row.a + at, a, left)
         if states > 1:
-            _store(b + at, q, left)
+            _store(row.b + at, b, left)
         if states > 2:
-            _store(c + at, r, left)
+            _store(row.c + at, c, left)
 
 
 _FORMULAS = {  # by kind: the formula, and how many states it has
@@ -243,32 +270,41 @@ _FORMULAS = {  # by kind: the formula, and how many states it has
 }
 
 
-def step(kind, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
-    """One step of `n` elements: addresses of weight, states and gradient, then what a formula takes.
+def step(kind, n, row, told):  # type: ignore[no-untyped-def]
+    """Make one step of `n` elements: a RowAt and the Coefficients.
 
-    For kernels, in which `kind` is a constant: only its formula is compiled. States that the kind
-    does not have may be any address.
+    For kernels, in which `kind` is a constant: only its formula is compiled.
     """
     formula, states = _FORMULAS[kind]
-    _each(formula, states, n, w, a, b, c, g, k, x, y)
+    _each(formula, states, n, row, told)
 
 
-@overload(step, jit_options={**PART, "forceinline": True})
-def _step_in_kernels(kind, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
+@overload(step, strict=False, jit_options={**PART, "forceinline": True})
+def _step_in_kernels(kind, _n, _row, _told):  # type: ignore[no-untyped-def]
     if not isinstance(kind, types.IntegerLiteral):
         return None  # numba then asks with the constant
     formula, states = _FORMULAS[kind.literal_value]
 
-    def in_place(kind, n, w, a, b, c, g, k, x, y):  # type: ignore[no-untyped-def]
-        _each(formula, states, n, w, a, b, c, g, k, x, y)
+    def in_place(_kind, n, row, told):  # type: ignore[no-untyped-def]
+        _each(formula, states, n, row, told)
 
     return in_place
 
 
 @inlined
 def constants_of(k):  # type: ignore[no-untyped-def]
-    """The array as the tuple that `step` takes."""
+    """Return the array as a tuple, to have it in registers."""
     return (k[0], k[1], k[2], k[3], k[4], k[5], k[6])
+
+
+@inlined
+def coefficients(constants, by_step, last, steps):  # type: ignore[no-untyped-def]
+    """Return the Coefficients of a row that has had so many steps.
+
+    `constants` is a tuple, `by_step` the table's address, `last` its last line.
+    """
+    line = by_step + 8 * min(steps, last)
+    return Coefficients(constants, load_float(line), load_float(line + 4))
 
 
 @functools.cache
@@ -276,10 +312,9 @@ def _apply_of(kind: int) -> Any:
     def apply(weight, a, b, c, steps, grad, constants, by_step):  # type: ignore[no-untyped-def]
         w, g = np.int64(weight.ctypes.data), np.int64(grad.ctypes.data)
         p, q, r = np.int64(a.ctypes.data), np.int64(b.ctypes.data), np.int64(c.ctypes.data)
-        line = min(steps[0], len(by_step) - 1)
+        table, last = np.int64(by_step.ctypes.data), len(by_step) - 1
+        told = coefficients(constants_of(constants), table, last, steps[0])
         steps[0] += 1
-        x, y = by_step[line, 0], by_step[line, 1]
-        k = constants_of(constants)
-        step(kind, weight.size, w, p, q, r, g, k, x, y)  # type: ignore[no-untyped-call]
+        step(kind, weight.size, RowAt(w, p, q, r, g), told)  # type: ignore[no-untyped-call]
 
     return apply

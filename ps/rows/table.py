@@ -4,17 +4,17 @@ A pull of an unknown id answers its initial value and makes nothing, so reading 
 a snapshot holds.
 
 Any number of threads may pull and push at the same time: they share the table's lock, kernels run
-without the GIL, and a push has each row for itself while it is at it (ps/rows/passes.py), so no update is
-lost. Who makes rows, pins or restores has the lock alone. A pull beside a push may see a row half
-updated; a pull of a cut never does.
+without the GIL, and a push has each row for itself while it is at it (ps/rows/passes.py), so no
+update is lost. Who makes rows, pins or restores has the lock alone. A pull beside a push may see a
+row half updated; a pull of a cut never does.
 
 Pins (copy on write, row by row): a pin remembers how many rows there were; before a row is written
 for the first time after it, the row's old content is kept with the pin. So a pin costs four bytes a
 row, lazily, and a copy of each row that is then written, and several pins may be open.
 
-A recovery snapshot pins too, and the pin begins a new generation of marks (ps/rows/passes.py). `touched` then
-tells which rows were written between its pin and the one before: those that still have the old mark
-and those that the pin had to keep while they had it.
+A recovery snapshot pins too, and the pin begins a new generation of marks (ps/rows/passes.py).
+`touched` then tells which rows were written between its pin and the one before: those that still
+have the old mark and those that the pin had to keep while they had it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .index import MANY, STEPS
 from .lock import SharedLock
 from .memory import Memory
 from .optimizers import Floats, Ints, Rule
-from .passes import Rows, Weights
+from .rows import Rows, Weights
 
 _RUN = 4096  # rows copied in one go: nobody waits longer for the lock
 
@@ -76,15 +76,20 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        """Memory in use by rows, index and pins."""
+        """Return the memory in use by rows, index and pins."""
         return self._rows.nbytes + sum(pin.nbytes for pin in list(self._pins.values()))
 
     def rows_and_lock(self) -> tuple[Rows, NDArray[np.int64]]:
-        """For kernels that read rows by themselves: the word of the lock that they then share."""
+        """Return the rows and the lock's word, for kernels that read rows by themselves.
+
+        They then share the lock by that word.
+
+        They then share the lock by that.
+        """
         return self._rows, self._lock.word
 
     def pull(self, ids: Ints, cut: str = "") -> Floats:
-        """float32[n, dim]: the rows now, or as they were when `cut` was pinned."""
+        """Return the rows now, or as they were when `cut` was pinned: float32[n, dim]."""
         shape = len(ids), self.spec.dim
         if self.wire_dtype == np.uint16:
             bits = np.empty(shape, np.uint16)
@@ -95,7 +100,10 @@ class Table:
         return out
 
     def gather(self, ids: Ints, out: Weights, cut: str = "") -> None:
-        """The same into out[n, dim], of `wire_dtype`: float32, or the bits of a 16-bit table."""
+        """Write the same into out[n, dim], of `wire_dtype`.
+
+        That is float32, or the bits of a 16-bit table.
+        """
         with self._lock:
             unknown = self._rows.gather(ids, out)
             if cut:
@@ -104,7 +112,9 @@ class Table:
             out[unknown] = self._initial(ids[unknown])
 
     def apply(self, ids: Ints, grads: Floats, lr: float) -> None:
-        """One optimizer step of the rows `ids` (unique) with grads[n, dim]; missing rows are made.
+        """Make one optimizer step of the rows `ids` (unique) with grads[n, dim].
+
+        Missing rows are made.
 
         MemoryError, before anything is changed, where there may be no room for them.
         """
@@ -124,11 +134,11 @@ class Table:
             ids, grads = ids[again], grads[again]
 
     def check_room(self, count: int) -> None:
-        """MemoryError where `count` more rows may not have room."""
+        """Raise MemoryError where `count` more rows may not have room."""
         self._rows.check_room(count)
 
     def _pass(self, constants: Floats, ids: Ints, grads: Floats) -> tuple[Ints, Ints]:
-        """Rows.apply, after the pins have got what is theirs."""
+        """Apply to the rows, after the pins have got what is theirs."""
         with self._lock:
             if not self._pins:
                 return self._rows.apply(constants, ids, grads)
@@ -153,7 +163,7 @@ class Table:
         return values if self.wire_dtype == np.float32 else narrowed(values, self.spec.dtype)
 
     def insert(self, block: RowBlock) -> None:
-        """Rows from a snapshot. None of them may exist."""
+        """Insert rows from a snapshot, of which none may exist."""
         with self._lock.alone():
             if (self._rows.index.find(block.ids) >= 0).any():
                 raise ValueError(
@@ -163,7 +173,10 @@ class Table:
             self._rows.index.set_steps(block.ids, block.steps)
 
     def put(self, block: RowBlock) -> None:
-        """Rows from a snapshot, in place of those that are there. Their ids are unique."""
+        """Put rows from a snapshot in place of those that are there.
+
+        Their ids are unique.
+        """
         with self._lock.alone():
             numbers = self._rows.index.find(block.ids)
         there = numbers >= 0
@@ -177,7 +190,7 @@ class Table:
             self._rows.index.set_steps(block.ids, block.steps)
 
     def take_over(self, other: Table, *, keep_state: bool) -> None:
-        """All rows of a table with the same ids; state and steps too, or fresh ones."""
+        """Take all rows of a table with the same ids; state and steps too, or fresh ones."""
         with self._lock.alone():
             if keep_state:
                 self._rows, self._lock = other._rows, other._lock
@@ -188,7 +201,10 @@ class Table:
                 self._rows.append(theirs.ids[piece], theirs.weight[piece], state)
 
     def pin(self, cut: str, *, mark: bool = False) -> None:
-        """mark: what is written from now on is `touched` at the next such pin."""
+        """Pin the rows as they are, for the cut.
+
+        mark: what is written from now on is `touched` at the next such pin.
+        """
         with self._lock.alone():
             old = self._rows.change_mark() if mark else 0
             self._pins[cut] = _Pin(len(self._rows), self._rows, old)
@@ -201,11 +217,11 @@ class Table:
         return self._pins[cut].size
 
     def block(self, cut: str, start: int, stop: int) -> RowBlock:
-        """Rows [start, stop) as they were when `cut` was pinned."""
+        """Return rows [start, stop) as they were when `cut` was pinned."""
         return self.rows(cut, np.arange(start, min(stop, self._pins[cut].size)))
 
     def rows(self, cut: str, numbers: Ints) -> RowBlock:
-        """The rows of these numbers as they were when `cut` was pinned."""
+        """Return the rows of these numbers as they were when `cut` was pinned."""
         rows, n = self._rows, len(numbers)
         ids, tags, raw = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, rows.raw.dtype)
         for start in range(0, n, _RUN):
@@ -221,8 +237,10 @@ class Table:
         return RowBlock(ids, weight.copy(), copies, tags >> STEPS)
 
     def touched(self, cut: str) -> Ints:
-        """The numbers of the rows written between the two last pins with a mark, of which `cut` is
-        the last, in order. Once only: the marks are taken away."""
+        """Return, in order, the numbers of the rows written between the last two pins with a mark.
+
+        `cut` is the last of them. Once only: the marks are taken away.
+        """
         pin = self._pins[cut]
         is_touched = np.zeros(pin.size, np.bool_)
         start = None
@@ -239,7 +257,7 @@ class _Pin:
     """The rows that have been written since the pin, as they were."""
 
     def __init__(self, size: int, rows: Rows, mark: int) -> None:
-        """`mark`: that of the rows that were written since the pin before."""
+        """Begin a pin; `mark` is that of the rows that were written since the pin before."""
         self.size, self.mark = size, mark
         self._memory = Memory(rows.raw.dtype.itemsize, max(size, 1))
         self.raw: NDArray[np.void] = np.ndarray(size, rows.raw.dtype, self._memory.bytes)
@@ -253,7 +271,7 @@ class _Pin:
         return self._kept.nbytes + self._count * (self.raw.itemsize + 16)
 
     def keep(self, ids: Ints, numbers: Ints, rows: Rows) -> None:
-        """These rows (unique; -1: none) are about to be written."""
+        """Keep these rows (unique; -1: none), which are about to be written."""
         inside = np.flatnonzero((numbers >= 0) & (numbers < self.size))
         new = inside[self._kept[numbers[inside]] == 0]
         if not len(new):
@@ -266,18 +284,18 @@ class _Pin:
         self._count = kept.stop
 
     def kept_marked(self) -> Ints:
-        """The rows that had the mark when they were kept."""
+        """Return the rows that had the mark when they were kept."""
         marked: NDArray[np.bool_] = self.tags[: self._count] & self.mark != 0
         return self._numbers[: self._count][marked]
 
     def kept_at(self, rows: Ints | slice) -> tuple[Ints, Ints]:
-        """Which of these rows have been written since, and their numbers among the kept."""
+        """Return which of these rows have been written since, and their numbers among the kept."""
         kept = self._kept[rows]
         where = np.flatnonzero(kept)
         return where, kept[where].astype(np.int64) - 1
 
     def correct(self, ids: Ints, out: Weights, rows: Rows) -> Ints:
-        """Make of the weights now those at the pin; the places of the ids that were unknown."""
+        """Make of the weights now those at the pin, and return the places of ids unknown then."""
         numbers = rows.index.find(ids)
         unknown = (numbers < 0) | (numbers >= self.size)
         there = np.flatnonzero(~unknown)

@@ -29,7 +29,9 @@ _this_core: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
 
 
 class Work:
-    """`with Work(pieces) as work:` at its end all are done. Raises what a piece raised.
+    """Pieces of work: `with Work(pieces) as work:` at its end all are done.
+
+    Raises what a piece raised.
 
     `ahead`: so many pieces are begun at first, and one more each time `release` is called.
     """
@@ -59,7 +61,7 @@ class Work:
                 Patience(_WHAT).result(self._help)
 
     def wait(self, number: int) -> None:
-        """Until this piece is done; they are begun in their order."""
+        """Wait until this piece is done; they are begun in their order."""
         while not self._done[number]:
             self._ask()
             if not self._do_next():
@@ -67,11 +69,11 @@ class Work:
                 Patience(_WHAT).result(self._help)
 
     def release(self) -> None:
-        """What a piece made is no longer needed: one more may be begun."""
+        """Say that what a piece made is no longer needed: one more may be begun."""
         self._left.extend(itertools.islice(self._later, 1))
 
     def _ask(self) -> None:
-        """A core that is free, if there is one, and work for it."""
+        """Ask a core that is free, if there is one, and if there is work for it."""
         helpers = _helpers()
         if not helpers or len(self._left) < 2:
             return
@@ -119,12 +121,15 @@ class _Helper(ThreadPoolExecutor):
 
 @functools.cache
 def _helpers() -> collections.deque[_Helper]:
-    """Those that are free."""
+    """Return the helpers that are free."""
     return collections.deque(_Helper() for _ in range(len(os.sched_getaffinity(0)) - 1))
 
 
 def _core_is_idle() -> bool:
-    """Fewer threads run now than the machine has cores: proc_loadavg(5)'s fourth field."""
+    """Tell whether fewer threads run now than the machine has cores.
+
+    It is the fourth field of proc_loadavg(5).
+    """
     running = os.pread(_loads(), 64, 0).split()[3].partition(b"/")[0]
     return int(running) < _num_cores()
 

@@ -1,16 +1,17 @@
 """The recovery snapshots of one shard, as files: what is written, what is whole, what came before.
 
     <snapshot_dir>/<job id>/shard-K/<incarnation>/
-        PARENT, PARENT.copy             the incarnation that this one was restored from, and its number
-        000000000012.*.safetensors      pieces of snapshot 12 (snapshot.py)
-        000000000012.link               its books, and size and sha256 of each piece; written last
+        PARENT, PARENT.copy         the incarnation that this one was restored from, and its number
+        000000000012.*.safetensors  pieces of snapshot 12 (cut.py)
+        000000000012.link           its books, and size and sha256 of each piece; written last
 
 Snapshots build on each other: a *base* has everything, each further *link* of its chain what has
 changed since the one before, which it names. Numbers rise over all incarnations of the shard and
 none is used twice. A link without a whole file that says so does not exist.
 
 An incarnation writes into its own folder only, so one that was declared lost and lives on can spoil
-nothing. Before it removes old links of its own it looks whether another has been restored from them.
+nothing. Before it removes old links of its own it looks whether another has been restored from
+them.
 
 `.link` and PARENT begin with a line that has the format, and size and checksum of all that follows:
 whatever byte is torn off or bit turned over, it is found.
@@ -91,10 +92,13 @@ def job_id(token: str) -> str:
 
 
 class Folder:
-    """The folder of a shard. Raises OSError, or what fsspec's backend raises, where it fails."""
+    """The folder of a shard.
+
+    Raises OSError, or what fsspec's backend raises, where it fails.
+    """
 
     def __init__(self, snapshot_dir: str, job: str, index: int) -> None:
-        """Raises UsageError where there is no such kind of folder."""
+        """Find the folder; raise UsageError where there is no such kind of folder."""
         try:
             self._fs, root = fsspec.core.url_to_fs(snapshot_dir)
         except (ImportError, ValueError) as error:
@@ -121,7 +125,7 @@ class Folder:
         return record_of(name, parts)
 
     def read(self, incarnation: str, name: str, most: int = MOST_JSON_NBYTES) -> bytes:
-        """Raises CheckpointError where it cannot be read."""
+        """Return a file's bytes; raise CheckpointError where it cannot be read."""
         path = f"{self.path}/{incarnation}/{name}"
         try:
             if self._is_local:
@@ -134,7 +138,10 @@ class Folder:
         return data
 
     def read_checked(self, incarnation: str, record: FileRecord) -> bytes:
-        """A file that is what was written. Raises CheckpointError, which names it."""
+        """Return a file that is what was written.
+
+        Raises CheckpointError, which names it.
+        """
         path = f"{self.path}/{incarnation}/{record.name}"
         data = self.read(incarnation, record.name, most=_MOST_NBYTES)
         if len(data) != record.nbytes:
@@ -144,7 +151,7 @@ class Folder:
         return data
 
     def names(self, incarnation: str = "") -> list[str]:
-        """The files of an incarnation; without one: the incarnations."""
+        """Return the files of an incarnation; without one: the incarnations."""
         self._fs.invalidate_cache()
         try:
             found = self._fs.ls(f"{self.path}/{incarnation}".rstrip("/"), detail=False)
@@ -241,7 +248,7 @@ class Folder:
 
 
 def _must_stay(values: Mapping[str, Any]) -> None:
-    """Raises ValueError where a name leads out of its folder."""
+    """Raise ValueError where a name leads out of its folder."""
     check_names([file["name"] for file in values.get("files", ())])
     parent = values if "incarnation" in values else values.get("parent")
     if parent is None:

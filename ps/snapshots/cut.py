@@ -50,7 +50,7 @@ _KINDS = {"float32": "F32", "uint16": "U16", "int64": "I64"}  # as safetensors n
 
 
 def write(store: Store, cut: str, directory: str | Path) -> tuple[list[FileRecord], int]:
-    """Write this shard's part of a pinned cut. The files; the cut's version."""
+    """Write this shard's part of a pinned cut, and return the files and the cut's version."""
     spec, books = store.pins.books(cut)
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,10 @@ def pieces(
     chunks: Iterable[tuple[ChunkKey, Chunk]],
     rows: Callable[[str, int], Iterable[RowBlock]],
 ) -> Iterator[Piece]:
-    """Split a shard's state into pieces. `rows(table, n)`: a table's rows, in blocks of `n`."""
+    """Split a shard's state into pieces.
+
+    `rows(table, n)`: a table's rows, in blocks of `n`.
+    """
     states = list(make_rule(spec.optimizer).state)
     for number, run in enumerate(_runs(chunks)):
         yield f"dense-{number:05d}", *_chunk_tensors(run, states)
@@ -105,7 +108,7 @@ def pieces(
 
 
 def encode(tensors: Tensors, about: dict[str, Any]) -> list[Part]:
-    """A file of safetensors, in parts: the arrays as they lie in memory, without a copy."""
+    """Return a file of safetensors, in parts: the arrays as they lie, without a copy."""
     header: dict[str, Any] = {"__metadata__": {"edl": json.dumps(about)}}
     begin, data = 0, list[Part]()
     for name, values in tensors.items():
@@ -169,7 +172,10 @@ def restore(store: Store, manifest: Manifest, *, new_job: bool, dense: bool = Tr
 
 
 def spec_of(model: dict[str, Any], where: Path | str) -> ModelSpec:
-    """The model that a checkpoint or a snapshot names. Raises CheckpointError."""
+    """Return the model that a checkpoint or a snapshot names.
+
+    Raises CheckpointError.
+    """
     try:
         spec = ModelSpec.from_json(json.dumps(model))
         check_spec(spec)
@@ -188,7 +194,7 @@ def _decode(data: bytes) -> tuple[Tensors, dict[str, Any]]:
 
 
 def _merged_books(manifest: Manifest) -> ShardBooks:
-    """The books of all shards as one; they must be of one cut."""
+    """Merge the books of all shards; they must be of one cut."""
     version = pushes = low_water = 0
     ledgers: list[dict[int, Entry]] = []
     for record in manifest.files:
@@ -223,7 +229,7 @@ def _merged_books(manifest: Manifest) -> ShardBooks:
 
 @dataclass
 class Parts:
-    """Keeps what a slot map gives to one shard."""
+    """The parts of a cut that a slot map gives to one shard."""
 
     index: int
     slot_map: SlotMap
@@ -242,7 +248,7 @@ class Parts:
         insert_rows: Callable[[str, RowBlock], None],
         where: Path | str,
     ) -> None:
-        """A file's part of this shard goes into the store; sums are gathered here.
+        """Put a file's part of this shard into the store; sums are gathered here.
 
         Raises CheckpointError where the file, whose checksum is right, is not what a server writes.
         """
@@ -279,7 +285,10 @@ class Parts:
             yield (tensor, chunk), Chunk(value, state, np.full(1, steps, np.int64), changed)
 
     def _chunk_shape(self, tensor: str, chunk: int) -> tuple[bool, tuple[int]]:
-        """Return whether the chunk is a buffer's, and its shape. Raises ValueError."""
+        """Return whether the chunk is a buffer's, and its shape.
+
+        Raises ValueError.
+        """
         spec = next((each for each in self.spec.dense if each.name == tensor), None)
         if spec is None or chunk >= spec.num_chunks:
             raise ValueError(f"the model has no chunk {chunk} of {tensor!r}")
@@ -329,7 +338,10 @@ class Parts:
 def _array(
     tensors: Tensors, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> NDArray[Any]:
-    """Return a tensor of this type and shape: kernels work on it. Raises ValueError, KeyError."""
+    """Return a tensor of this type and shape: kernels work on it.
+
+    Raises ValueError, KeyError.
+    """
     found = tensors[name]
     if found.dtype != dtype or found.shape != shape:
         raise ValueError(f"{name} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}")

@@ -1,4 +1,6 @@
-"""Writes a shard's own snapshots, from which its replacement begins where it ended (recovery.py).
+"""Snapshots that a shard writes of itself, for its replacement to begin where it ended.
+
+recovery.py reads them.
 
 Each is of one moment of this shard, beside no other: parameters, optimizer state, version, ledger,
 what the aggregation has summed. What the others have and this one lacks after its restore is sent
@@ -15,6 +17,7 @@ restore reaches even where any one file of the newest is damaged.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -60,8 +63,20 @@ class Coverage:
         return cls(link.number, link.low_water, link.ledger)
 
 
+@contextlib.contextmanager
+def _only_logged(trouble: str) -> Iterator[None]:
+    """Log what is raised within, and nothing more: a folder's backend may raise anything."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  no tuple names the errors of all backends
+        log.warning("%s: %s", trouble, error)
+
+
 class Recorder:
-    """Writes the snapshots of one incarnation of a shard. One thread at a time."""
+    """The writer of the snapshots of one incarnation of a shard.
+
+    One thread at a time.
+    """
 
     def __init__(
         self, store: Store, folder: Folder, incarnation: str, restored: Restored | None = None
@@ -81,11 +96,11 @@ class Recorder:
 
     @property
     def coverage(self) -> Coverage | None:
-        """None: nothing is sure yet."""
+        """Return the coverage; None: nothing is sure yet."""
         return Coverage.of(self._before) if self._before and self._chain else None
 
     def take(self) -> Link | None:
-        """A snapshot of now. None: there is nothing new.
+        """Take a snapshot of now; None: there is nothing new.
 
         Raises what the folder raises, having left nothing behind and forgotten nothing.
         """
@@ -96,6 +111,7 @@ class Recorder:
             return None
         self._next += 1  # also where it fails: no number is ever used twice
         records: list[FileRecord] = []
+        written: Link | None = None
         tables = moment.parameters.tables
         try:
             sizes = {name: table.pinned_rows(_PIN) for name, table in tables.items()}
@@ -113,18 +129,17 @@ class Recorder:
                 if len(records) == 1:
                     faults.point("ps.snapshot.mid", number=number)
             if not store.pins.is_of_this_life(moment):  # the model was replaced beneath the pin
-                self._clear_away(number, records)
                 return None
             link = self._link(number, moment, is_base, records)
             faults.point("ps.snapshot.commit", number=number)
             self._folder.commit(self._incarnation, link)
-        except BaseException:  # whatever it was: half a snapshot is not left behind
-            self._clear_away(number, records)
-            raise
+            written = link
         finally:
+            if written is None:  # whatever it was: half a snapshot is not left behind
+                self._clear_away(number, records)
             store.pins.unpin_moment(moment)
-        self._is_written(moment, link, sizes)
-        return link
+        self._is_written(moment, written, sizes)
+        return written
 
     def _note_touched(self, moment: Moment) -> None:
         lost, self._marks_are_lost = self._marks_are_lost, True
@@ -189,13 +204,14 @@ class Recorder:
 
     def _clear_away(self, number: int, records: Iterable[FileRecord]) -> None:
         names = [link_name(number), *(record.name for record in records)]
-        try:
-            self._folder.remove(self._incarnation, names)
-        except Exception as error:  # noqa: BLE001  what went wrong first is what is told
-            log.warning("snapshot=%d half a snapshot is left behind: %s", number, error)
+        with _only_logged(f"snapshot={number} half a snapshot is left behind"):
+            self._folder.remove(self._incarnation, names)  # what went wrong first is what is told
 
     def prune(self) -> None:
-        """Remove what is older than the two newest chains. Raises what the folder raises."""
+        """Remove what is older than the two newest chains.
+
+        Raises what the folder raises.
+        """
         if len(self._oldest) < 2 or self._folder.has_child(self._incarnation):
             return
         self._oldest = self._oldest[-2:]
@@ -208,12 +224,18 @@ class Recorder:
 
 
 class Snapshots:
-    """Takes one every `interval_s`, in a thread of its own; what fails is told and tried again."""
+    """A thread that takes a snapshot every `interval_s`.
+
+    What fails is told and tried again.
+    """
 
     def __init__(
         self, recorder: Recorder, interval_s: float, tell: Callable[[str, Coverage | None], None]
     ) -> None:
-        """`tell` is called with what the user shall know ("": nothing), and with new coverage."""
+        """Prepare the thread.
+
+        `tell` is called with what the user shall know ("": nothing), and with new coverage.
+        """
         self._recorder, self._interval_s, self._tell = recorder, interval_s, tell
         self._told = ""  # of the failure that lasts
         self._covered = 0
@@ -224,7 +246,7 @@ class Snapshots:
         self._thread.start()
 
     def stop(self) -> None:
-        """A snapshot under way may still end."""
+        """Stop; a snapshot under way may still end."""
         self._stop.set()
         self._thread.join(_END_S)
 
@@ -256,10 +278,8 @@ class Snapshots:
             self._covered = coverage.number
             self._tell("", coverage)
         if not link.previous:
-            try:
+            with _only_logged("old snapshots could not be removed"):  # the next base tries again
                 self._recorder.prune()
-            except Exception as error:  # noqa: BLE001  as above, and the next base tries again
-                log.warning("old snapshots could not be removed: %s", error)
 
     def _failed(self, error: Exception) -> None:
         text = str(error) or ("out of memory" if isinstance(error, MemoryError) else repr(error))

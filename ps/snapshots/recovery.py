@@ -1,4 +1,6 @@
-"""Restores a shard from its own snapshots: the newest chain with a whole base, while it is whole.
+"""A shard restored from its own snapshots: the newest chain whose base is whole.
+
+It is taken as far as it is whole.
 
 recorder.py writes them.
 """
@@ -20,7 +22,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Restored:
-    """The snapshot at which a replacement begins. `link` None: none was whole, all of it is lost.
+    """The snapshot at which a replacement begins.
+
+    `link` None: none was whole, all of it is lost.
 
     `ancestors`: incarnations whose files are not needed once there are two chains of one's own.
     """
@@ -78,7 +82,10 @@ def _restore(
 
 
 def _lineage(folder: Folder, of: str, notes: list[str]) -> list[tuple[str, int | None]]:
-    """The incarnation, its parent, and so on; of each the highest number that is of this line."""
+    """Return the incarnation, its parent, and so on.
+
+    Of each the highest number that is of this line.
+    """
     lineage: list[tuple[str, int | None]] = []
     most: int | None = None
     while of and of not in (known for known, _ in lineage):
@@ -96,7 +103,7 @@ def _lineage(folder: Folder, of: str, notes: list[str]) -> list[tuple[str, int |
 def _load_newest(
     store: Store, folder: Folder, incarnation: str, links: list[Link], notes: list[str]
 ) -> Link | None:
-    """The newest chain whose base is whole, as far as it is whole."""
+    """Load the newest chain whose base is whole, as far as it is whole."""
     here = None
     for base in reversed([link for link in links if not link.previous]):
         try:

@@ -15,8 +15,8 @@ from ..books.answers import PullPlan, Pushed
 from ..books.ledger import Span
 from ..books.slots import SlotMap
 from ..books.view import StoreView
+from .board import Board
 from .buffers import Buffers
-from .pulls import Board
 from .turns import Turns
 
 
@@ -68,7 +68,10 @@ class Calls(Protocol):
     def pushed(self, pushed: Pushed) -> None: ...
 
     def begin_compiled(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Bounds of the buckets in ns, and one connection's counters until `end_compiled`."""
+        """Return the bounds of the buckets in ns, and a connection's counters.
+
+        They are in use until `end_compiled`.
+        """
         ...
 
     def end_compiled(self, counters: NDArray[np.int64]) -> None: ...

@@ -27,7 +27,9 @@ class Buffers:
         self._changed = threading.Condition(self._lock)
 
     def take(self, nbytes: int, needed: Callable[[], bool] = lambda: False) -> Bytes:
-        """At least `nbytes`; waits until the budget has them. Raises Unreachable once closed.
+        """Lend at least `nbytes`, and wait until the budget has them.
+
+        Raises Unreachable once closed.
 
         `needed()`: what holds the budget waits for this one, so it does not wait for the budget.
         """
@@ -59,12 +61,12 @@ class Buffers:
 
     @property
     def kept(self) -> int:
-        """Bytes that are not lent."""
+        """Return how many bytes are not lent."""
         with self._lock:
             return sum(len(buffer) for buffer in self._kept)
 
     def give(self, buffer: Bytes) -> None:
-        """Back. Nobody may look at it any more."""
+        """Take memory back, at which nobody may look any more."""
         with self._lock:
             if self._room(0):
                 self._kept.append(buffer)

@@ -55,7 +55,9 @@ class PlaneShardConnection:
         transport: str = "auto",
         stall_s: float = SILENT_S,
     ) -> None:
-        """`transport` "auto": shared memory on the same host, else TCP, with TLS off loopback.
+        """Prepare a connection, which connects at its first call.
+
+        `transport` "auto": shared memory on the same host, else TCP, with TLS off loopback.
 
         `stall_s`: a call in which nothing moves for so long is given up, whatever its deadline:
         the next one connects anew.
@@ -97,22 +99,23 @@ class PlaneShardConnection:
         timeout_s: float,
     ) -> Waiter[Result]:
         deadline = time.monotonic() + timeout_s
-        link: Link | None = None
+        sent = False
         try:
             link = self._link(deadline)
-            link.stream.arm(deadline)
-            send(link, request, deadline)
+            try:
+                link.stream.arm(deadline)
+                send(link, request, deadline)
+                sent = True
+            finally:  # whatever failed, an array of the caller's, say: it may be half written
+                if not sent:
+                    self._end(link)
         except (EdlError, OSError) as error:
-            self._end(link)
             failure = self._told(error)
 
             def fail() -> Result:
                 raise failure
 
             return fail
-        except BaseException:  # an array of the caller's, say: the socket may be half written
-            self._end(link)
-            raise
 
         def wait() -> Result:
             try:
@@ -151,10 +154,8 @@ class PlaneShardConnection:
                 raise Unreachable("the connection was closed")
             self._links.add(link)
 
-    def _end(self, link: Link | None) -> None:
+    def _end(self, link: Link) -> None:
         """Keep the socket if the whole reply was read; else others are stale as well."""
-        if link is None:
-            return
         with self._lock:
             if link.sound and not self._closed:
                 self._idle.append(link)

@@ -1,4 +1,6 @@
-"""The tensor plane's binary format: bytes <-> messages. Pure; docs/tensor-plane.md tells each byte.
+"""The tensor plane's binary format: bytes <-> messages, pure.
+
+docs/tensor-plane.md tells each byte.
 
 A frame is a head of 80 bytes, then descriptors of arrays, then the arrays' bytes: the ids of all
 tables first, then values. Everything is little-endian. Values begin at a multiple of 16, as they do
@@ -54,7 +56,7 @@ _CODES = {"u1": "B", "u2": "H", "u4": "I", "i4": "i", "u8": "Q", "i8": "q"}
 
 
 def _packer(kind: np.dtype[Any]) -> struct.Struct:
-    """The same bytes for Python, which packs and unpacks them faster than numpy."""
+    """Return the same bytes for Python, which packs and unpacks them faster than numpy."""
     assert kind.fields is not None
     return struct.Struct("<" + "".join(_CODES[kind[name].str[1:]] for name in kind.fields))
 
@@ -148,7 +150,9 @@ class Head(NamedTuple):
 
 
 class Array(NamedTuple):
-    """`number`: a chunk's number, or the dim of rows. `count`: elements of a chunk, or rows.
+    """An array of a frame, by its descriptor.
+
+    `number`: a chunk's number, or the dim of rows. `count`: elements of a chunk, or rows.
 
     `nbytes`: of the values, padding included. In a pull, rows have ids and no values (`wire` NONE,
     dim 0); in its reply values and no ids.
@@ -194,7 +198,7 @@ def pack_reply(
     op: int, code: int = 0, version: int = 0, *, flags: int = 0, applied: int = 0,
     descriptors: bytes = b"", body_nbytes: int = 0, region: int = 0,
 ) -> bytes:  # fmt: skip
-    """Head and descriptors of a reply, without a detour over Head."""
+    """Return head and descriptors of a reply, without a detour over Head."""
     told = len(descriptors)
     return HEAD.pack(
         MAGIC, PROTOCOL, op, flags, code, 0, told, 0, body_nbytes, 0, applied, 0, version, 0,
@@ -204,7 +208,10 @@ def pack_reply(
 
 @lru_cache(maxsize=256)
 def describe(told: tuple[Told, ...]) -> tuple[tuple[Array, ...], bytes, int]:
-    """The arrays, their descriptors, and how many bytes their values take (ids left out)."""
+    """Return the arrays, their descriptors, and how many bytes their values take.
+
+    Ids are left out.
+    """
     parts = []
     for kind, wire, name, number, count in told:
         text = name.encode()
@@ -215,18 +222,21 @@ def describe(told: tuple[Told, ...]) -> tuple[tuple[Array, ...], bytes, int]:
 
 
 def pack_error(code: int, text: str) -> bytes:
-    """A whole ERROR frame."""
+    """Return a whole ERROR frame."""
     told = text.encode()[: MAX_DESCRIPTORS_NBYTES - ALIGN]
     told = told.ljust(padded(len(told)), b"\0")
     return pack_head(Head(ERROR, code=code, descriptors_nbytes=len(told))) + told
 
 
-def error_text(descriptors: Any) -> str:
+def error_text(descriptors: bytes | memoryview) -> str:
     return bytes(descriptors).rstrip(b"\0").decode(errors="replace")
 
 
-def parse_head(data: Any, ops: frozenset[int]) -> Head:
-    """The head at the beginning of `data`, at least 80 bytes. Raises Malformed."""
+def parse_head(data: bytes | memoryview, ops: frozenset[int]) -> Head:
+    """Return the head at the beginning of `data`, at least 80 bytes.
+
+    Raises Malformed.
+    """
     fields = HEAD.unpack_from(data)
     magic, protocol, op, flags, _, _, told, _, body, _, _, _, _, _, body_region, reply_region = (
         fields
@@ -248,8 +258,10 @@ def parse_head(data: Any, ops: frozenset[int]) -> Head:
     return tuple.__new__(Head, fields[2:])
 
 
-def parse_arrays(head: Head, data: Any) -> tuple[Array, ...]:
-    """The arrays that `data`, all of the descriptors, tells of. Raises Malformed.
+def parse_arrays(head: Head, data: bytes | memoryview) -> tuple[Array, ...]:
+    """Return the arrays that `data`, all of the descriptors, tells of.
+
+    Raises Malformed.
 
     Their sizes add up to the head's body, no array comes twice, and each is one that the operation
     may have.
@@ -317,7 +329,7 @@ def _allowed(op: int, kind: int, wire: int, name: str, number: int, count: int) 
 
 
 def ids_of(arrays: Iterable[Array], body: Bytes) -> tuple[dict[str, NDArray[np.int64]], int]:
-    """The ids by table, as views of a request's body; where the values begin."""
+    """Return the ids by table, as views of a request's body, and where the values begin."""
     ids, place = {}, 0
     for array in arrays:
         if array.kind == ROWS:
@@ -328,12 +340,15 @@ def ids_of(arrays: Iterable[Array], body: Bytes) -> tuple[dict[str, NDArray[np.i
 
 
 def values_of(array: Array, body: Bytes, place: int) -> NDArray[Any]:
-    """Plain values as a view of a body: [rows, dim] or [elements], bfloat16 as uint16."""
+    """Return plain values as a view of a body: [rows, dim] or [elements].
+
+    Those of bfloat16 are uint16.
+    """
     return np.ndarray(array.shape, _DTYPES[array.wire], body, place)
 
 
 def codes_of(array: Array, body: Bytes, place: int) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Codes and scales as views of a body."""
+    """Return codes and scales as views of a body."""
     num_scales = _num_scales(array.kind, array.count)
     scales = np.ndarray((num_scales,), np.float32, body, place)
     codes = np.ndarray(array.shape, _DTYPES[array.wire], body, place + scales.nbytes)
@@ -341,7 +356,7 @@ def codes_of(array: Array, body: Bytes, place: int) -> tuple[NDArray[Any], NDArr
 
 
 def widened(wire: int, values: NDArray[Any]) -> NDArray[np.float32]:
-    """float32 of float16, or of the bits of bfloat16."""
+    """Return float32 of float16, or of the bits of bfloat16."""
     if wire == BFLOAT16:
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values.astype(np.float32)

@@ -80,7 +80,7 @@ class GrpcShardConnection:
         return pushed
 
     def close(self) -> None:
-        """The channel belongs to the client."""
+        """Do nothing: the channel belongs to the client."""
 
 
 # `Any`: the generated stubs tie neither a method to its messages nor a future to its reply.
@@ -102,6 +102,6 @@ def start(method: Any, request: Any, timeout_s: float) -> Waiter[Any]:
 
 
 def chunk_message(chunk: Chunk) -> pb.DenseChunk:
-    """The message of a chunk, with a copy of its values."""
+    """Return the message of a chunk, with a copy of its values."""
     tensor, number, values = chunk
     return pb.DenseChunk(tensor=tensor, chunk=number, data=values.tobytes())

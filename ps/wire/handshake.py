@@ -34,7 +34,9 @@ def greet(
     stall_s: float = SILENT_S,
     shard: int | None = None,
 ) -> Stream:
-    """The client's part. Raises Unauthenticated, PeerError, Unreachable, OSError.
+    """Prove who one is as a client, and return the stream to the server.
+
+    Raises Unauthenticated, PeerError, Unreachable, OSError.
 
     `shard`: whom it is to reach. Unreachable where it is another one's, which was given the port of
     one that is gone.
@@ -61,7 +63,10 @@ def greet(
 
 
 def admit(sock: socket.socket, identity: Identity, stall_s: float, shard: int) -> Stream:
-    """The part of server `shard`: a stream to a peer of the job. Raises like `greet`."""
+    """Let a peer of the job in as server `shard`, and return the stream to it.
+
+    Raises like `greet`.
+    """
     deadline = time.monotonic() + HANDSHAKE_S
     sock.settimeout(HANDSHAKE_S)
     tls = sock.family != socket.AF_UNIX and sock.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE

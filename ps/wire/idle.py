@@ -22,7 +22,10 @@ One = TypeVar("One", bound=_Waits)
 
 
 class Idle(Generic[One]):
-    """Holds connections until there is something to receive, then calls `wake`, which never blocks."""
+    """A thread that holds connections until there is something to receive.
+
+    Then it calls `wake`, which never blocks.
+    """
 
     def __init__(self, wake: Callable[[One], None]) -> None:
         self._wake = wake
@@ -38,7 +41,10 @@ class Idle(Generic[One]):
         return len(self._held)
 
     def hold(self, one: One) -> bool:
-        """The caller may not look at it any more. False: this is closed, and does not hold it."""
+        """Take over a connection, at which the caller may not look any more.
+
+        False: this is closed, and does not hold it.
+        """
         with self._lock:
             if self._closed:
                 return False

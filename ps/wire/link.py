@@ -36,7 +36,7 @@ class Sizes:
         self.dense_nbytes = 0
 
     def expected(self, pull: ShardPull) -> int:
-        """Bytes of a reply; too little only costs that it comes over the socket."""
+        """Return the bytes of a reply; too little only costs that it comes over the socket."""
         rows = sum(
             frames.padded(self.row_nbytes.get(table, 0) * len(ids))
             for table, ids in pull.tables.items()
@@ -151,8 +151,10 @@ class Link:
         least: int,
         deadline: float,
     ) -> tuple[int, int]:
-        """Copy a large body's parts into a region, its first ones at least; find one for a reply of
-        at least `least` bytes. Their numbers, or 0."""
+        """Copy a large body's parts, its first ones at least, into a region.
+
+        Finds one for a reply of at least `least` bytes, too. Returns their numbers, or 0.
+        """
         self.sound = False
         lent = into = None
         body = reply = 0
@@ -170,7 +172,7 @@ class Link:
     def _send(
         self, begins: list[Any], parts: list[NDArray[Any]], nbytes: int, deadline: float
     ) -> None:
-        """`nbytes` of parts; 0: they are in a region."""
+        """Send `nbytes` of parts; 0: they are in a region."""
         self.sound = False
         if nbytes <= _SMALL_NBYTES:
             self.stream.write(b"".join(begins + parts if nbytes else begins), deadline)
@@ -215,7 +217,10 @@ class Link:
         return ShardPushed(head.code, head.version, head.start, dense, pulled)
 
     def _replied(self, ops: frozenset[int], deadline: float) -> tuple[Head, tuple[Array, ...]]:
-        """The head and the arrays of a reply; its body is next. Raises what the server told."""
+        """Return the head and the arrays of a reply; its body is next.
+
+        Raises what the server told.
+        """
         self._got = 0
         while self._got < frames.HEAD_NBYTES:
             count = self.stream.receive_some(self._view[self._got : self._window])
@@ -245,7 +250,7 @@ class Link:
         return head, frames.parse_arrays(head, descriptors)
 
     def _body(self, head: Head) -> Bytes | None:
-        """The region with the reply's body, lent; None: it comes over the socket."""
+        """Return the region with the reply's body, lent; None: it comes over the socket."""
         memory, self._reply = self._reply, None
         if not head.body_region:
             return None
@@ -302,7 +307,7 @@ class Link:
         return dense
 
     def _fill(self, view: memoryview, deadline: float) -> None:
-        """The next bytes of the reply."""
+        """Fill `view` with the next bytes of the reply."""
         have = min(self._got - self._at, len(view))
         if have:
             view[:have] = self._view[self._at : self._at + have]
@@ -325,7 +330,7 @@ def _encoded(values: Floats, wire: str) -> list[NDArray[Any]]:
 
 
 def _align(ids: list[NDArray[Any]]) -> int:
-    """Add the zeros that stand behind the ids of all tables. How many bytes there are."""
+    """Add the zeros that stand behind the ids of all tables, and return how many bytes."""
     nbytes = sum(each.nbytes for each in ids)
     if padding := frames.padded(nbytes) - nbytes:
         ids.append(np.zeros(padding, np.uint8))
@@ -340,7 +345,7 @@ def _copy(parts: Iterable[NDArray[Any]], region: Bytes) -> None:
 
 
 def _error(code: int, text: str) -> EdlError:
-    """The error that the gRPC carrier would have raised."""
+    """Return the error that the gRPC carrier would have raised."""
     if code == frames.UNAUTHENTICATED:
         return Unauthenticated(text)
     if code == frames.NOT_FOUND:

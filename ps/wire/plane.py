@@ -75,7 +75,9 @@ class Plane:
         stall_s: float = STALL_S,
         turns: Turns | None = None,
     ) -> None:
-        """`backend` None: every call is answered UNAVAILABLE (ask again). `turns`: those of this
+        """Listen, and serve in threads.
+
+        `backend` None: every call is answered UNAVAILABLE (ask again). `turns`: those of this
         process, but for a test.
 
         Raises EdlError where `host` is not on loopback and `identity` has no certificate.
@@ -108,7 +110,7 @@ class Plane:
 
     @property
     def connections(self) -> int:
-        """The number of connections, those of strangers included."""
+        """Return the number of connections, those of strangers included."""
         return len(self._peers) + len(self._strangers)
 
     def close(self) -> None:
@@ -200,5 +202,5 @@ class Plane:
 
 
 def _is_end(error: Exception) -> bool:
-    """The peer is gone, which peers may be."""
+    """Tell whether the peer is gone, which peers may be."""
     return isinstance(error, Unreachable | ConnectionError)

@@ -48,14 +48,16 @@ _SLICE = 1 << 16  # values that `carry` handles at once: they stay in the cache
 
 
 def num_scales(shape: tuple[int, ...], wire: str) -> int:
-    """How many scales the codes of an array of this shape have."""
+    """Return how many scales the codes of an array of this shape have."""
     if wire == "float32":
         return 0
     return shape[0] if len(shape) == 2 else -(-shape[0] // GROUP)
 
 
 def encode(values: Floats, wire: str) -> tuple[Codes, Floats]:
-    """Codes of the shape of `values` ([n, dim] or [m], C-contiguous) and scales; to nearest.
+    """Return codes of the shape of `values` ([n, dim] or [m], C-contiguous) and scales.
+
+    They are rounded to nearest.
 
     For "float32" the values themselves and no scales.
     """
@@ -68,7 +70,10 @@ def encode(values: Floats, wire: str) -> tuple[Codes, Floats]:
 
 
 def decode(codes: Codes, scales: Floats, out: Floats | None = None) -> Floats:
-    """float32 of the shape of the codes, in `out` where given. Any bytes will do for codes."""
+    """Return float32 of the shape of the codes, in `out` where given.
+
+    Any bytes will do for codes.
+    """
     if codes.dtype == np.float32:
         if out is None:
             return codes
@@ -114,16 +119,16 @@ def _width(shape: tuple[int, ...]) -> int:
 
 
 def _bits(codes: Codes) -> Codes:
-    """The codes, flat; float16 as its bits, which numba can compute with."""
+    """Return the codes, flat; float16 as its bits, which numba can compute with."""
     flat = codes.reshape(-1)
     return flat.view(np.uint16) if codes.dtype == np.float16 else flat
 
 
 @functools.cache
 def _kernel(step: str, wire: str) -> Callable[..., None]:
-    """Compiled at first use."""
+    """Compile the kernel at its first use."""
 
-    def array(kind: Any, readonly: bool = False) -> Any:
+    def array(kind: types.Type, readonly: bool = False) -> types.Array:
         return types.Array(kind, 1, "C", readonly=readonly)
 
     floats, floats_in = array(types.float32), array(types.float32, True)
@@ -144,7 +149,7 @@ _part = numba.njit(**OPTIONS)
 
 @_part
 def _largest(values, first, last):  # type: ignore[no-untyped-def]
-    """The bits of the largest magnitude."""
+    """Return the bits of the largest magnitude."""
     largest = np.int32(0)
     for i in range(first, last):
         largest = max(largest, np.float32(values[i]).view(np.int32) & np.int32(0x7FFFFFFF))
@@ -153,7 +158,7 @@ def _largest(values, first, last):  # type: ignore[no-untyped-def]
 
 @_part
 def _int8_scale(largest):  # type: ignore[no-untyped-def]
-    """A 127th of it, up to 17 bits of mantissa."""
+    """Return a 127th of it, up to 17 bits of mantissa."""
     scale = np.int32(largest).view(np.float32) / np.float32(127)
     return np.int32((np.float32(scale).view(np.int32) + np.int32(0x7F)) & np.int32(~0x7F)).view(
         np.float32
@@ -162,7 +167,7 @@ def _int8_scale(largest):  # type: ignore[no-untyped-def]
 
 @_part
 def _float16_scale(largest):  # type: ignore[no-untyped-def]
-    """2**k of which the largest is in (2**14, 2**15], and 2**-k."""
+    """Return 2**k of which the largest is in (2**14, 2**15], and 2**-k."""
     exponent = ((largest - np.int32(1)) >> np.int32(23)) - np.int32(14)
     scale = np.int32(exponent << np.int32(23)).view(np.float32)
     return scale, np.int32((np.int32(254) - exponent) << np.int32(23)).view(np.float32)
@@ -170,7 +175,10 @@ def _float16_scale(largest):  # type: ignore[no-untyped-def]
 
 @_part
 def _drawn(z, key, column):  # type: ignore[no-untyped-def]
-    """32 random bits for a column, the lowest of the result; `z`: the column's before it."""
+    """Return 32 random bits for a column, the lowest of the result.
+
+    `z`: the column's before it.
+    """
     if column & 1:
         return z >> np.uint64(32)
     return mixed(key + np.uint64(column + 1) * np.uint64(0x9E3779B97F4A7C15))

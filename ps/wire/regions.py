@@ -51,16 +51,16 @@ class Regions:
 
     @property
     def free(self) -> int:
-        """How many of them nobody looks at."""
+        """Return how many regions nobody looks at."""
         return len(self._free)
 
     @property
     def sizes(self) -> dict[int, int]:
-        """Bytes by number."""
+        """Return the bytes of the regions by number."""
         return dict(self._sizes)
 
     def lend(self, nbytes: int, tell: Tell, deadline: float) -> tuple[int, Bytes]:
-        """A free region of at least `nbytes`: its number, its bytes.
+        """Lend a free region of at least `nbytes`: its number, its bytes.
 
         Raises PeerError where too many replies are still looked at.
         """
@@ -94,7 +94,7 @@ def _nbytes(region: _Region) -> int:
 
 
 def make_region(nbytes: int) -> tuple[int, Bytes]:
-    """New memory to share: the descriptor, which the caller closes, and the bytes."""
+    """Make new memory to share: the descriptor, which the caller closes, and the bytes."""
     fd = os.memfd_create("edl-region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)
@@ -106,7 +106,9 @@ def make_region(nbytes: int) -> tuple[int, Bytes]:
 
 
 def map_region(fd: int, nbytes: int) -> Bytes:
-    """A peer's region. Raises EdlError unless it is, and stays, at least `nbytes` long.
+    """Map a peer's region.
+
+    Raises EdlError unless it is, and stays, at least `nbytes` long.
 
     Without the seal the peer could shrink it, and touching it would end this process (SIGBUS).
     """

@@ -1,4 +1,4 @@
-"""Writes replies with rows and chunks: gathered and sent in parts, or into a shared region.
+"""Replies with rows and chunks: gathered and sent in parts, or into a shared region.
 
 The next parts are gathered by a core that is free (rows/work.py), so that store and wire work at
 the same time; chunks are sent from where they live.
@@ -27,7 +27,7 @@ _Part = tuple[list[_Piece], Bytes]
 
 
 class ReplyWriter:
-    """Writes the replies of one connection, whose client has these shared `regions`."""
+    """The writer of one connection's replies, whose client has these shared `regions`."""
 
     def __init__(self, stream: Stream, parts: Buffers, regions: Mapping[int, Bytes]) -> None:
         self._stream = stream
@@ -138,8 +138,11 @@ class ReplyWriter:
 def _parts(
     arrays: Sequence[Array], tables: Sequence[RowPlan], place: int, size: int
 ) -> Iterator[tuple[list[_Piece], int]]:
-    """The rows of all tables in parts of at most `size` bytes, and how many each has; `place` bytes
-    of the first are used. All but the last are whole words: eight rows of a table at least."""
+    """Yield the rows of all tables in parts of at most `size` bytes, and how many each has.
+
+    `place` bytes of the first are used. All but the last are whole words: eight rows of a table at
+    least.
+    """
     pieces: list[_Piece] = []
     for array, rows in zip(arrays, tables, strict=False):
         row_nbytes = rows.dtype.itemsize * rows.dim

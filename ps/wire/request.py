@@ -1,4 +1,4 @@
-"""Receives one connection's requests: frames whose bodies come ids first, into memory that is lent.
+"""Requests of one connection: frames whose bodies come ids first, into memory that is lent.
 
 Nothing is allocated before a frame's lengths have passed. A push's ids can be checked while its
 values are on the wire. On the same host bodies lie in the client's shared regions instead.
@@ -71,7 +71,7 @@ class Receiver:
             self.left -= part
 
     def opened(self, head: Head, got: int) -> tuple[tuple[Array, ...], Bytes]:
-        """The arrays, and where their bytes will be: `fill` receives them.
+        """Return the arrays, and where their bytes will be: `fill` receives them.
 
         `got` bytes of the frame are in `first`. Raises Malformed.
         """
@@ -134,7 +134,7 @@ class Receiver:
         self.left -= len(view)
 
     def _take(self, nbytes: int, head: Head, arrays: Sequence[Array]) -> Bytes:
-        """A buffer, and `_wide` for values that must be made float32: both or none at once."""
+        """Take a buffer, and `_wide` for values that must be made float32: both or none at once."""
         wide = 0
         for array in arrays:
             if array.wire in frames.SCALED:
@@ -146,7 +146,7 @@ class Receiver:
         return self.lent[:nbytes]
 
     def _needed(self, head: Head) -> bool:
-        """Whether a pin waits for this push, while those that it holds back have the budget."""
+        """Tell whether a pin waits for this push, while those held back have the budget."""
         self._turns.end()  # there is a wait ahead
         store = self._backend()
         try:
@@ -183,7 +183,7 @@ class Receiver:
     def update(
         self, arrays: Sequence[Array], ids: Mapping[str, NDArray[np.int64]], body: Bytes, place: int
     ) -> tuple[Update, list[Coded]]:
-        """Views of where the values are or will be, and what has still to be made float32."""
+        """Return views of where the values are or will be, and what has to be made float32."""
         update, coded = Update({}, {}), []
         used = 0
         for array in arrays:
@@ -202,5 +202,8 @@ class Receiver:
 
 
 def span_named(head: Head) -> Span:
-    """The span that a push names. Raises Invalid."""
+    """Return the span that a push names.
+
+    Raises Invalid.
+    """
     return span_of(head.task, head.attempt, head.start, head.end)

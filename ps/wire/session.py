@@ -1,4 +1,4 @@
-"""Serves one connection of the tensor plane: receives requests, asks the store, answers.
+"""One connection of the tensor plane, served: receives requests, asks the store, answers.
 
 A push's body comes ids first: they are checked while the values are on the wire; then one
 `Store.push`. A pull that compiled code has not answered (pulls.py) is planned by the store and
@@ -22,8 +22,10 @@ from ..books.parameters import Invalid
 from ..rows.memory import fresh
 from . import frames, quantize
 from .backend import Backend, Serving
+from .board import Board
+from .compiled_reply import REPLY_NBYTES
 from .frames import Head
-from .pulls import BROKEN, IDLE, REPLY_NBYTES, Board, SmallPulls
+from .pulls import BROKEN, IDLE, SmallPulls
 from .reply import ReplyWriter
 from .request import FIRST_NBYTES, Receiver, span_named
 from .stream import Stream
@@ -114,7 +116,7 @@ class Session:
         return True
 
     def _received_some(self) -> int:
-        """How many first bytes of a request have been received; 0: hung up; IDLE."""
+        """Return how many first bytes of a request have been received; 0: hung up; IDLE."""
         got = self.stream.receive_some(self._received.window)
         return got if got >= 0 else IDLE
 

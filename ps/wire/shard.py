@@ -23,7 +23,9 @@ Waiter = Callable[[], Reply]  # blocks until the reply is there; raises what `rp
 
 @dataclass(frozen=True)
 class ShardPull:
-    """The part of a pull that is one shard's. `known_version` None: all chunks.
+    """The part of a pull that is one shard's.
+
+    `known_version` None: all chunks.
 
     `into(tensor, number)` is where that chunk's values are wanted: a carrier that can writes them
     there and hands out that array.
@@ -68,7 +70,10 @@ class ShardPushed:
 
 @dataclass(slots=True)
 class ShardPulled:
-    """`outcome` is a PullReply.Outcome of ps.proto; `tables` has rows[n, dim] in the ids' order."""
+    """The answer of one shard to a pull.
+
+    `outcome` is a PullReply.Outcome of ps.proto; `tables` has rows[n, dim] in the ids' order.
+    """
 
     outcome: int
     version: int
@@ -77,7 +82,9 @@ class ShardPulled:
 
 
 class ShardConnection(Protocol):
-    """Pull and push of one shard. Starting a call sends it; the waiter that it returns gathers.
+    """Pull and push of one shard.
+
+    Starting a call sends it; the waiter that it returns gathers.
 
     A waiter raises Unreachable where no reply came within `timeout_s`; the call may then have
     happened or not, and may be repeated.

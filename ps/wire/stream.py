@@ -36,12 +36,14 @@ _TICK_S = 0.05  # a kernel timeout that is longer than what is left by no more i
 
 
 def host_id() -> str:
-    """The same for all processes of one running machine, and for no other."""
+    """Return what is the same for all processes of one running machine, and for no other."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class Stream:
-    """Sends and receives exactly. Raises Unreachable (nothing in time, or closed) or OSError.
+    """A socket that sends and receives exactly.
+
+    Raises Unreachable (nothing in time, or closed) or OSError.
 
     A call ends when nothing has moved for `stall_s`, at its deadline at the latest: the way to a
     peer may be gone while both ends hold the connection (`deadline` None: there is no other end).
@@ -76,11 +78,11 @@ class Stream:
 
     @property
     def plain_fd(self) -> int | None:
-        """The descriptor for compiled code to use; None where bytes are encrypted."""
+        """Return the descriptor for compiled code to use; None where bytes are encrypted."""
         return self._sock.fileno()
 
     def rest(self) -> None:
-        """Give buffers back. What follows works as before."""
+        """Give buffers back; what follows works as before."""
 
     def look(self, every_s: float) -> None:
         """Let a wait for some bytes end so often with none; one for many goes on, for `stall_s`.
@@ -106,7 +108,10 @@ class Stream:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def stalled(self, deadline: float | None) -> None:
-        """Nothing has moved for as long as was armed. Raises Unreachable unless that was less."""
+        """Take note that nothing has moved for as long as was armed.
+
+        Raises Unreachable unless that was less.
+        """
         if not self._to_deadline:
             raise Unreachable(f"nothing has moved for {self._stall_s:g} s")
         self.arm(deadline)
@@ -144,7 +149,10 @@ class Stream:
             return 0
 
     def receive_some(self, view: memoryview) -> int:
-        """Receive what is there: a byte at least. 0: closed. -1: nothing in time."""
+        """Receive what is there: a byte at least.
+
+        0: closed. -1: nothing in time.
+        """
         try:
             return self._sock.recv_into(view)
         except BlockingIOError:
@@ -165,14 +173,17 @@ class Stream:
                 self.arm(deadline)
 
     def _silent(self, silent_s: float, deadline: float | None) -> float:
-        """Return for how long nothing has come. Raises Unreachable where that is too long."""
+        """Return for how long nothing has come.
+
+        Raises Unreachable where that is too long.
+        """
         silent_s += self._look_s
         if self._to_deadline or silent_s >= self._stall_s:
             self.stalled(deadline)
         return silent_s
 
     def _receive_more(self, view: memoryview) -> int:
-        """Like `receive_some`, but waits for the whole view where that costs no more."""
+        """Receive as `receive_some`, but wait for the whole view where that costs no more."""
         try:
             return self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
         except BlockingIOError:
@@ -182,7 +193,7 @@ class Stream:
         socket.send_fds(self._sock, [b"F"], [fd])
 
     def receive_descriptor(self) -> int | None:
-        """A file descriptor that the peer sends with one byte; the caller closes it."""
+        """Return a file descriptor that the peer sends with one byte; the caller closes it."""
         silent_s = 0.0
         while True:
             try:
@@ -192,7 +203,10 @@ class Stream:
                 silent_s = self._silent(silent_s, None)
 
     def abort(self) -> None:
-        """Wake whoever waits on it. Any thread."""
+        """Wake whoever waits on it.
+
+        Any thread may call.
+        """
         with contextlib.suppress(OSError):  # it is closed already
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -201,5 +215,5 @@ class Stream:
 
 
 def flat(buffer: AnyBuffer) -> memoryview:
-    """The bytes of a C-contiguous buffer that is not empty."""
+    """Return the bytes of a C-contiguous buffer that is not empty."""
     return memoryview(buffer).cast("B")

@@ -43,7 +43,7 @@ class TlsStream(Stream):
         self._place = None
 
     def handshake(self, deadline: float) -> None:
-        """Raises Unauthenticated unless the peer has this identity's certificate."""
+        """Raise Unauthenticated unless the peer has this identity's certificate."""
         done = False
         while not done:
             try:
@@ -66,7 +66,7 @@ class TlsStream(Stream):
         self._tls.write(data)
         self._flush(deadline)
 
-    def send(self, buffers: Sequence[AnyBuffer], nbytes: int, deadline: float | None) -> None:
+    def send(self, buffers: Sequence[AnyBuffer], _nbytes: int, deadline: float | None) -> None:
         small: list[AnyBuffer] = []
         for buffer in buffers:
             if memoryview(buffer).nbytes < _RECORD_NBYTES:
@@ -104,7 +104,10 @@ class TlsStream(Stream):
                 return count
 
     def _read_records(self, receive: Callable[[int, Bytes], int] | None = None) -> int:
-        """Encrypted bytes, of several records or a part of one; -1: nothing in time, 0: closed."""
+        """Return encrypted bytes, of several records or a part of one.
+
+        -1: nothing in time, 0: closed.
+        """
         if self._place is None:
             self._place = fresh(_TLS_NBYTES)
         records = memoryview(self._place)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import numba
 import pytest
 from numba.core import caching
 
-from edl.kernels import compile as kernels
+from edl.kernels import cache
 from edl.kernels.compile import INTEGER, compiled
 
 SOURCES = {
@@ -96,14 +96,14 @@ def _adder(n):
 def test_machine_code_goes_where_the_job_says_if_the_package_cannot_be_written(
     writable, tmp_path, monkeypatch
 ):
-    monkeypatch.setenv(kernels.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
-    monkeypatch.setattr(kernels.os, "access", lambda path, mode: writable)
+    monkeypatch.setattr(cache.os, "access", lambda path, mode: writable)
 
     def triple(x):
         return 3 * x
 
-    kernels.keep_elsewhere(tmp_path)
+    cache.keep_elsewhere(tmp_path)
     code = compiled(triple, INTEGER)
 
     assert code(2) == 6
@@ -118,9 +118,9 @@ def test_what_an_image_holds_compiled_is_brought_along_and_nothing_is_overwritte
     (kept / "nn_1").mkdir(parents=True)
     (kept / "nn_1/b.nbi").write_text("kept")
 
-    kernels.bring(image, kept)
-    kernels.bring(kept, kept)
-    kernels.bring(tmp_path / "none", kept)
+    cache.bring(image, kept)
+    cache.bring(kept, kept)
+    cache.bring(tmp_path / "none", kept)
 
     found = {str(path.relative_to(kept)): path.read_text() for path in kept.rglob("*.nb?")}
     assert found == {"ps_1/a.nbi": "image", "ps_1/a.nbc": "image", "nn_1/b.nbi": "kept"}

@@ -15,7 +15,8 @@ from sklearn import metrics as exact
 
 from edl.common.errors import DefinitionError, EdlError
 from edl.nn import AUC, Accuracy, LogLoss, Mean, MeanSquaredError
-from edl.nn.metrics import TorchMetric, as_metric, merge, pack, unpack, values
+from edl.nn.metrics import merge, pack, unpack, values
+from edl.nn.torch_metric import TorchMetric, as_metric
 
 SCORED = st.integers(2, 60).flatmap(
     lambda n: st.tuples(

@@ -154,7 +154,7 @@ def test_a_cut_that_lacks_a_lost_workers_push_is_given_up_and_pushes_go_on(start
 def test_a_fenced_push_is_not_let_through_by_a_pin():
     store = one_store()
     store.pins.freeze("c", 10.0)
-    store.fence({0: 2}, 0)
+    store.masters.fence({0: 2}, 0)
 
     zombie = store.push(Span(0, 1, 0, 1), 0, Update())
     reached, _ = store.pins.pin("c", {0: 1}, 0.05)

@@ -1,4 +1,4 @@
-"""A step that does not end tears the shard, so that its process is replaced; nobody waits for ever."""
+"""A step that does not end tears the shard, so its process is replaced; nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hung(monkeypatch):
     "call",
     [
         lambda store: store.push(Span(1, 1, 1, 2), 0, STEP),
-        lambda store: store.fence({1: 2}, 0),
+        lambda store: store.masters.fence({1: 2}, 0),
         lambda store: store.flush(),
         lambda store: store.pins.pin_moment("m"),
     ],

@@ -86,7 +86,7 @@ def test_a_span_that_the_master_cannot_have_leased_is_refused_and_leaves_no_trac
 
 
 def test_the_attempt_that_the_master_has_fenced_is_applied_and_the_next_is_not(asked):
-    asked.store.fence({3: 4}, 0)
+    asked.store.masters.fence({3: 4}, 0)
 
     applied = asked.push(3, attempt=4)
     with pytest.raises(EdlError, match="never leased under attempt 5"):

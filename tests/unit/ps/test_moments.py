@@ -85,24 +85,24 @@ def test_pushes_go_on_after_a_moment_of_nothing_new(store):
 
 
 def test_a_later_master_ends_the_cuts_and_the_freeze_of_an_older_one(store):
-    store.meet_master(1)
+    store.masters.meet(1)
     store.pins.freeze("kept", 9.0)
     store.pins.pin("kept", {}, 9.0)
     store.pins.freeze("frozen", 1e6)
 
-    store.meet_master(2)
+    store.masters.meet(2)
 
     assert Outcome.APPLIED == store.push(Span(1, 1, 0, 1), 0, ONE).outcome
     assert (False, 1) == store.pins.pin("kept", {}, 9.0)
     with pytest.raises(Fenced, match="master of epoch 2 has taken over.*epoch 1, must end"):
-        store.meet_master(1)
+        store.masters.meet(1)
 
 
 def test_a_moment_outlives_the_master(store):
-    store.meet_master(1)
+    store.masters.meet(1)
     moment = store.pins.pin_moment("m")
 
-    store.meet_master(2)
+    store.masters.meet(2)
     store.push(Span(1, 1, 0, 1), 0, ONE)
 
     (_, chunk), *_ = moment.parameters.dense.changed_since(None, "m")

@@ -123,7 +123,7 @@ def test_a_storm_of_pushes_retries_fences_and_cuts_counts_exactly(often):
             assert Outcome.GAP not in outcomes
             if Outcome.FENCED in outcomes:  # begin again where the next fence says
                 attempts[task] = attempt = attempts[task] + 1
-                p = store.fence({task: attempt}, 0)[task]
+                p = store.masters.fence({task: attempt}, 0)[task]
             else:
                 p += 1
 
@@ -132,7 +132,7 @@ def test_a_storm_of_pushes_retries_fences_and_cuts_counts_exactly(often):
             if stop.is_set():
                 return
             attempt = attempts[task] + 1
-            position = store.fence({task: attempt}, 0)[task]
+            position = store.masters.fence({task: attempt}, 0)[task]
             ledger = {entry.task: entry for entry in store.ledger()}
             assert ledger[task].attempt >= attempt
             assert ledger[task].applied >= position
@@ -353,7 +353,7 @@ def test_a_fence_waits_for_its_tasks_push_and_tells_its_position(stage_of):
     stage = stage_of(one_store())
     first, other = stage.push(0, 1, 0, 3), stage.push(1, 1, 0, 1)
 
-    fence = stage.call(stage.store.fence, {0: 2, 7: 2}, 0)
+    fence = stage.call(stage.store.masters.fence, {0: 2, 7: 2}, 0)
 
     assert not fence.done
     zombie = stage.push(0, 1, 3, 4)
@@ -432,7 +432,7 @@ def test_a_task_may_be_retired_while_its_push_is_applied(stage_of):
     stage = stage_of(one_store())
     first = stage.push(0, 1, 0, 1)
 
-    stage.store.retire(1)
+    stage.store.masters.retire(1)
 
     stage.open(first)
     assert (Outcome.APPLIED, ()) == (outcome(first), stage.store.ledger())
@@ -557,7 +557,7 @@ class Decisions(RuleBasedStateMachine):
 
     @rule(attempts=st.dictionaries(tasks, st.integers(1, 4), min_size=1))
     def fence(self, attempts):
-        self.fences.append((attempts, self.stage.call(self.store.fence, attempts, 0)))
+        self.fences.append((attempts, self.stage.call(self.store.masters.fence, attempts, 0)))
 
     @precondition(lambda self: self.freeze is None)
     @rule()
@@ -587,7 +587,7 @@ class Decisions(RuleBasedStateMachine):
 
     @rule(low_water=st.integers(0, 1))
     def retire(self, low_water):
-        self.store.retire(low_water)
+        self.store.masters.retire(low_water)
 
     @invariant()
     def every_position_was_applied_once_and_in_order(self):

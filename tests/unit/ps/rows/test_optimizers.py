@@ -1,4 +1,7 @@
-"""A11: "Each optimizer vs `torch.optim`, incl. AMSGrad, lazily created rows: within fp32 tolerance"."""
+"""A11: each optimizer against `torch.optim`, AMSGrad and lazily created rows included.
+
+They are equal within the tolerance of float32.
+"""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import pytest
 from edl.nn import optimizers as specs
 from edl.nn.initializers import initial_rows
 from edl.nn.model_spec import TableSpec
-from edl.ps.rows import passes as rows
-from edl.ps.rows import work
+from edl.ps.rows import rows, work
 from edl.ps.rows.optimizers import make_rule
-from edl.ps.rows.passes import Rows, _stride
+from edl.ps.rows.passes import place_rows
+from edl.ps.rows.rows import Rows, _stride
 from edl.ps.rows.table import RowBlock, Table
 
 COUNTING = make_rule(specs.SGD(lr=-1.0))  # a gradient of 1 counts
@@ -246,8 +246,8 @@ def test_rows_are_placed_like_numpy_places_them(dim):
     expected = target.copy()
     expected[places] = some
 
-    rows.place_rows(some, places, target)
+    place_rows(some, places, target)
 
     np.testing.assert_array_equal(expected, target)
     with pytest.raises(ValueError, match="700 places"):
-        rows.place_rows(some[:-1], places, target)
+        place_rows(some[:-1], places, target)

@@ -1,4 +1,4 @@
-"""A shard's own snapshots: the way back is exact, whatever fails while they are written or after."""
+"""A shard's own snapshots: the way back is exact, whatever fails as they are written or later."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_nothing_is_written_where_nothing_has_changed(folder):
     push(store, ADAM, 0)
 
     links = [recorder.take() for _ in range(3)]
-    store.fence({7: 2}, 0)
+    store.masters.fence({7: 2}, 0)
 
     assert [1, None, None] == [link and link.number for link in links]
     assert 2 == recorder.take().number

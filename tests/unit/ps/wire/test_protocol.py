@@ -1,4 +1,4 @@
-"""A worker that was written from docs/protocol.md alone: gRPC, protobuf, and nothing of edl's clients."""
+"""A worker written from docs/protocol.md alone: gRPC, protobuf, and nothing of edl's clients."""
 
 from __future__ import annotations
 
@@ -152,10 +152,13 @@ class Client:
         """A task; None at the end, also where the master has left before it was asked."""
         request = uuid.uuid4().hex
         while True:
+            over = ""
             try:
                 reply = self.ask("GetTask", request_id=request, wait_s=10.0)
             except grpc.RpcError as error:
-                assert "the job is over" == error.details()
+                over = error.details()
+            if over:
+                assert "the job is over" == over
                 return None
             outcome = master_pb2.GetTaskReply.Outcome.Name(reply.outcome)
             if outcome != "WAIT":
@@ -200,7 +203,8 @@ class Job:
         self.shards = start_shards(2)
         settings = JobSettings(
             num_workers=1, num_ps=2, minibatch_size=2, num_minibatches_per_task=2, shuffle=False,
-            num_epochs=1, use_async=True, checkpoint_dir=str(folder / "c"), lease_s=60.0, drain_grace_s=0.0,
+            num_epochs=1, use_async=True, checkpoint_dir=str(folder / "c"), lease_s=60.0,
+            drain_grace_s=0.0,
         )  # fmt: skip
         described = {"training": [["a", 8]], "validation": [], "prediction": []}
         self.queue = TaskQueue(plan_of(settings, described))

@@ -1,4 +1,4 @@
-"""Small pulls answered by compiled code: the same bytes as Python answers, and never a stale row."""
+"""Small pulls answered by compiled code: the same bytes as of Python, and never a stale row."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from edl.ps.books.state import ShardBooks
 from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
 from edl.ps.rows.lock import SharedLock
-from edl.ps.wire import frames
-from edl.ps.wire import pulls as small
+from edl.ps.wire import board, frames
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
 from edl.ps.wire.plane import Plane
@@ -292,9 +291,9 @@ def test_chunks_that_changed_are_answered_without_python(monkeypatch, transport,
 
 
 def test_what_compiled_code_has_no_room_for_is_answered_by_python(monkeypatch):
-    """One chunk more than it knows, or more of them; rows that leave no room for chunks to be copied."""
+    """One chunk more than it knows, or more of them; rows that leave chunks no room."""
     thousands = [("t", np.resize(KNOWN, 8_000))]
-    monkeypatch.setattr(small, "_MOST_NBYTES", 1 << 20)
+    monkeypatch.setattr(board, "_MOST_NBYTES", 1 << 20)
     more = (*MANY, DenseSpec("one more", (1,)))
     for dense, rows in (more, []), (LARGE, []), (MANY, thousands):
         store, plain = of_dense(dense, Counted), of_dense(dense, Slow)
@@ -400,7 +399,7 @@ def test_chunks_are_those_of_now_behind_a_pin_and_a_restore(use_async):
 
 
 def test_no_chunk_is_missed_beside_pushes_and_pins():
-    """Whoever asks for what is newer than what he knows has all steps up to the version he is told."""
+    """Whoever asks for what is newer than he knows has all steps up to the version told."""
     dense = (DenseSpec("w", (2_000,)), DenseSpec("bias", (3,)))
     store = of_dense(dense)
     steps, ended, wrong, last = 2_000, threading.Event(), [], []
@@ -483,7 +482,7 @@ def test_version_and_rows_are_those_of_now():
 def test_all_connections_have_one_board():
     store, boards = filled(), []
     asking = [
-        threading.Thread(target=lambda: boards.append(store.watch(small.Board))) for _ in range(4)
+        threading.Thread(target=lambda: boards.append(store.watch(board.Board))) for _ in range(4)
     ]
     with store._state.lock:  # so that all of them find none
         for thread in asking:
@@ -491,7 +490,7 @@ def test_all_connections_have_one_board():
         asking[-1].join(0.05)
     for thread in asking:
         thread.join(FAR_S)
-    assert {id(store.watch(small.Board))} == {id(board) for board in boards}
+    assert {id(store.watch(board.Board))} == {id(board) for board in boards}
 
 
 def test_restored_store_is_asked_again():

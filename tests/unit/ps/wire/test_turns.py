@@ -1,4 +1,4 @@
-"""Turns: one thread at a time, nobody who waits has one, and one that was forgotten is taken away."""
+"""Turns: one thread at a time, nobody who waits has one, a forgotten one is taken away."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
 from edl.ps.wire.plane import Plane
 from edl.ps.wire.shard import ShardPull, ShardPush
-from edl.ps.wire.turns import _COUNT, Turns
+from edl.ps.wire.turns import Turns
 
 IDENTITY = Identity.create("secret")
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 16),), optimizers.SGD(1.0))
@@ -95,7 +95,7 @@ def test_a_turn_that_is_not_ended_is_taken_away_and_counts_once():
     forgetful = started(turns.take)
     forgetful.join(FAR_S)
     turns.take()  # its patience is over
-    turns.words[-1] = int(FAR_S * 1e9)
+    turns.record["patience"] = int(FAR_S * 1e9)
 
     def next_one():
         turns.take()
@@ -129,7 +129,7 @@ def test_who_lost_a_turn_ends_none_when_he_comes_back():
     started(stopped)
     assert has.wait(FAR_S)
     turns.take()
-    turns.words[-1] = int(FAR_S * 1e9)
+    turns.record["patience"] = int(FAR_S * 1e9)
     lost.set()
     assert ended.wait(FAR_S)
     thread = started(next_one)
@@ -152,7 +152,7 @@ def test_who_awaits_a_turn_has_patience_while_others_get_theirs():
 
     def others():
         while not ended.wait(0.001):
-            turns.words[_COUNT] += 1
+            turns.record["count"] += 1
 
     more = started(others)
     thread = started(next_one)
@@ -363,7 +363,8 @@ def test_push_that_waits_for_its_version_has_no_turn(start, transport):
         for task in (1, 2)
     )
 
-    assert first().pulled and second().pulled
+    assert first().pulled
+    assert second().pulled
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -428,9 +429,13 @@ def test_connection_that_ends_has_no_turn(start, tls):
     told = memoryview(bytearray(80))
     peer.arm(time.monotonic() + FAR_S)
     peer.receive(told, time.monotonic() + FAR_S)
-    with pytest.raises((Unreachable, OSError)):
+
+    def receive_more():
         while True:
             peer.receive(memoryview(bytearray(1)), time.monotonic() + FAR_S)
+
+    with pytest.raises((Unreachable, OSError)):
+        receive_more()
 
     assert is_served(shard.connect("tls" if tls else "tcp"))
 
