@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
@@ -16,10 +15,10 @@ from ..kernels.compile import (
     INTEGER,
     INTS_1D,
     INTS_1D_IN,
-    OPTIONS,
     compiled,
     inlined,
     load_bytes,
+    part,
     trailing_zeros,
 )
 
@@ -31,7 +30,6 @@ NONE = -1
 _NOTHING, _RECORD, _COMMENT = range(3)  # what IN_RECORD says that the scanner stands in
 
 _TABLES = types.Array(types.uint32, 2, "C", readonly=True)
-_part = numba.njit(**OPTIONS)  # of several kernels
 
 _1 = np.uint64(1)
 ONES = np.uint64(0x0101010101010101)
@@ -42,6 +40,12 @@ HIGH = ONES * np.uint64(0x80)
 def zero_bytes(word):  # type: ignore[no-untyped-def]
     """The high bit of each byte that is 0, and perhaps of later ones: the lowest of them is sure."""
     return (word - ONES) & ~word & HIGH
+
+
+@inlined
+def below(nbytes):  # type: ignore[no-untyped-def]
+    """A mask of the first so many bytes, less than eight."""
+    return (_1 << np.uint64(8 * nbytes)) - _1
 
 
 def csv_state() -> NDArray[np.int64]:
@@ -146,7 +150,7 @@ def _crc32c_tables() -> NDArray[np.uint32]:
 CRC_TABLES = _crc32c_tables()
 
 
-@_part
+@part
 def _crc32c(data, start, end, tables):  # type: ignore[no-untyped-def]
     crc = np.uint32(0xFFFFFFFF)
     whole = end - (end - start) % 8
@@ -166,12 +170,12 @@ def _crc32c(data, start, end, tables):  # type: ignore[no-untyped-def]
     return np.int64(crc ^ np.uint32(0xFFFFFFFF))
 
 
-@_part
+@part
 def _masked(crc):  # type: ignore[no-untyped-def]
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-@_part
+@part
 def _little(data, start, nbytes):  # type: ignore[no-untyped-def]
     value = np.uint64(0)
     for i in range(nbytes):
