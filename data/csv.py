@@ -11,6 +11,7 @@ missing text "", and a missing whole number is refused until `missing` says what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,67 +35,61 @@ _CHUNK_NBYTES = 1 << 22
 _NONE = np.empty(0, np.int64)
 
 
-def csv_reader(
-    files: Sequence[DataFile],
-    sep: str = ",",
-    columns: str | Sequence[str] | None = None,
-    dtypes: str | Mapping[str, str] | None = None,
-    missing: str | Mapping[str, Any] | None = None,
-    header: bool | str | None = None,
-    names: str | Sequence[str] | None = None,
-    encoding: str = "utf-8",
-    quote: str = '"',
-    escape: str = "",
-    comment: str = "",
-    skip_blanks: bool | str = False,
-) -> FileReader:
-    """Columns of CSV files.
+@dataclass(eq=False, repr=False)
+class CsvReader(FileReader):
+    """A reader of the columns of CSV files. Raises UsageError for a parameter that is none.
 
-    `columns`: those wanted, of all; `dtypes`: {column: int64 | float64 | str}; `missing`: {column:
-    what stands for a missing value}; `header=false`: the first line is a record (the columns are
-    c0, c1, ... or `names`); `header=true` with `names`: it is passed over; `quote`: or none;
-    `escape`: what follows this sign is text; `comment`: a line that begins with this sign is none;
-    `skip_blanks`: those after a separator.
+    The fields are the parameters that a user writes, and on the command line all are strings.
     """
-    types = pairs_of(dtypes)
-    if bad := sorted(set(types.values()) - set(TYPES)):
-        raise UsageError(f"dtypes knows {', '.join(TYPES)}, not {bad[0]!r}.")
-    if names and header is None:
-        raise UsageError(
-            "names needs a word on the first line: header=true if it is a header, to be passed "
-            "over, or header=false if it is a record."
-        )
-    signs = {"\\t": "\t", "tab": "\t", "none": ""}
-    dialect = Dialect(
-        signs.get(sep, sep), signs.get(quote, quote), escape, comment,
-        flag_of(skip_blanks, "skip_blanks"), encoding,
-    )  # fmt: skip
-    options = Options(
-        dialect, None if header is None else flag_of(header, "header"), tuple(names_of(names)),
-        tuple(names_of(columns)), types, Missing.parse(missing),
-    )  # fmt: skip
-    schema = Schema(files, options)
-    return FileReader({file.name: partial(CsvFile, file, schema) for file in files})
+
+    files: Sequence[DataFile]
+    sep: str = ","  # "tab" is one
+    columns: str | Sequence[str] | None = None  # those wanted, of all
+    dtypes: str | Mapping[str, str] | None = None  # {column: int64 | float64 | str}
+    missing: str | Mapping[str, Any] | None = None  # {column: what stands for a missing value}
+    # False: the first line is a record (the columns are c0, c1, ... or `names`). True with `names`:
+    # it is passed over.
+    header: bool | str | None = None
+    names: str | Sequence[str] | None = None
+    encoding: str = "utf-8"
+    quote: str = '"'  # or "none"
+    escape: str = ""  # what follows this sign is text
+    comment: str = ""  # a line that begins with this sign is none
+    skip_blanks: bool | str = False  # those after a separator
+
+    def __post_init__(self) -> None:
+        schema = Schema(self.files, self._options())
+        super().__init__({file.name: partial(CsvFile, file, schema) for file in self.files})
+
+    def _options(self) -> Options:
+        types = pairs_of(self.dtypes)
+        if bad := sorted(set(types.values()) - set(TYPES)):
+            raise UsageError(f"dtypes knows {', '.join(TYPES)}, not {bad[0]!r}.")
+        if self.names and self.header is None:
+            raise UsageError(
+                "names needs a word on the first line: header=true if it is a header, to be passed "
+                "over, or header=false if it is a record."
+            )
+        signs = {"\\t": "\t", "tab": "\t", "none": ""}
+        dialect = Dialect(
+            signs.get(self.sep, self.sep), signs.get(self.quote, self.quote), self.escape,
+            self.comment, flag_of(self.skip_blanks, "skip_blanks"), self.encoding,
+        )  # fmt: skip
+        header = None if self.header is None else flag_of(self.header, "header")
+        return Options(
+            dialect, header, tuple(names_of(self.names)), tuple(names_of(self.columns)), types,
+            Missing.parse(self.missing),
+        )  # fmt: skip
 
 
-def tsv_reader(
-    files: Sequence[DataFile],
-    columns: str | Sequence[str] | None = None,
-    dtypes: str | Mapping[str, str] | None = None,
-    missing: str | Mapping[str, Any] | None = None,
-    header: bool | str | None = None,
-    names: str | Sequence[str] | None = None,
-    encoding: str = "utf-8",
-    quote: str = '"',
-    escape: str = "",
-    comment: str = "",
-    skip_blanks: bool | str = False,
-) -> FileReader:
-    """CSV with a tab between the fields."""
-    return csv_reader(
-        files, "\t", columns, dtypes, missing, header, names, encoding, quote, escape, comment,
-        skip_blanks,
-    )  # fmt: skip
+@dataclass(eq=False, repr=False)
+class TsvReader(CsvReader):
+    """A reader of CSV with a tab between the fields."""
+
+    sep: str = field(default="\t", init=False)
+
+
+csv_reader, tsv_reader = CsvReader, TsvReader  # as `open.maker` finds a format's reader
 
 
 class CsvFile:

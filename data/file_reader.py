@@ -45,10 +45,10 @@ class FileReader:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_openers": self._openers}
+        return {k: value for k, value in vars(self).items() if k not in ("_opened", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_openers"])  # type: ignore[misc]
+        vars(self).update(state, _opened={}, _lock=threading.Lock())
 
     def sources(self) -> Sequence[Source]:
         """All sources with records; those without are named in a warning and left out."""
