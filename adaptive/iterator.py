@@ -9,7 +9,7 @@ columns that are longer by one pair have it in one more micro-batch of the last 
 positions.py.
 
 The place is a row. Where the batch changes within a pass, what is left of the columns is put one behind the
-other and cut into columns anew: the checkpoint has these ranges of pairs.
+other and split into columns anew: the checkpoint has these ranges of pairs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ class BPTTBatch(NamedTuple):
 
 
 class Layout:
-    """Ranges of pairs, one behind the other, cut into columns that differ by one pair at most. Pure."""
+    """Ranges of pairs, one behind the other, split into columns that differ by one pair at most. Pure."""
 
     def __init__(self, ranges: Iterable[Range], columns: int) -> None:
         self.ranges = [(int(start), int(stop)) for start, stop in ranges if start < stop]
@@ -85,50 +86,47 @@ class Layout:
     def step(self, row: int, rows: int, micros: int) -> tuple[int, list[Part]]:
         """The row after the step that begins at this one, and its micro-batches."""
         stop = min(row + rows, self.rows)
-        cuts = [part_of(0, self.columns, micro, micros) for micro in range(micros)]
-        parts = [(range(row, stop), np.arange(cut.start, cut.stop)) for cut in cuts if row < stop]
+        shares = [part_of(0, self.columns, micro, micros) for micro in range(micros)]
+        parts = [
+            (range(row, stop), np.arange(share.start, share.stop)) for share in shares if row < stop
+        ]
         if stop == self.rows and len(self.longer):
             return self.height, [*parts, (range(stop, self.height), self.longer)]
         return stop, parts
 
 
+@dataclass(eq=False, repr=False)
 class AdaptiveBPTTIterator(AdaptiveDataLoaderMixin):
-    """Batches of a text, of all its pairs of tokens each once a pass. See above.
+    """The batches of a text, elastic: all its pairs of tokens each once a pass.
 
-    `dataset` has the tokens: a tensor, an array or any iterable of whole numbers, or what torchtext had, an
-    object whose `fields["text"].numericalize([dataset[0].text])` gives them. `batch_size` is that of all
-    replicas together, in columns. With `max_batch_size` the batch follows the goodput
-    (`autoscale_batch_size`). `repeat`: begin anew for ever. `train` says nothing: whether a loop trains shows.
+    Raises ValueError where `bptt_len` is no whole number of at least 1, TypeError where the tokens
+    are no row of whole numbers.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int,
-        bptt_len: int,
-        *,
-        max_batch_size: int | None = None,
-        local_bsz_bounds: Bounds | None = None,
-        device: torch.device | str | None = None,
-        batch_first: bool = False,
-        repeat: bool = False,
-        train: bool = True,
-    ) -> None:
-        if not isinstance(bptt_len, int) or bptt_len < 1:
-            raise ValueError(f"bptt_len is {bptt_len!r}: give a whole number of at least 1")
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.bptt_len = bptt_len
-        self.device = device
-        self.repeat = repeat
-        self.batch_first = batch_first or getattr(_field(dataset), "batch_first", False)
-        self._tokens = _tokens(dataset)
+    # The tokens: a tensor, an array or any iterable of whole numbers, or what torchtext had, an
+    # object whose `fields["text"].numericalize([dataset[0].text])` gives them.
+    dataset: Any
+    batch_size: int  # of all replicas together, in columns
+    bptt_len: int
+    _: KW_ONLY
+    max_batch_size: int | None = None  # with it the batch follows the goodput
+    local_bsz_bounds: Bounds | None = None  # as those of `autoscale_batch_size`
+    device: torch.device | str | None = None
+    batch_first: bool = False
+    repeat: bool = False  # begin anew for ever
+    train: bool = True  # says nothing: whether a loop trains shows
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bptt_len, int) or self.bptt_len < 1:
+            raise ValueError(f"bptt_len is {self.bptt_len!r}: give a whole number of at least 1")
+        self.batch_first = self.batch_first or getattr(_field(self.dataset), "batch_first", False)
+        self._tokens = _tokens(self.dataset)
         self._pairs = max(0, len(self._tokens) - 1)
-        super().__init__(batch_size, pass_records=self._pairs // bptt_len)
+        super().__init__(self.batch_size, pass_records=self._pairs // self.bptt_len)
         self._state = _TextState(epochs().name_of("text"))
         epochs().forget_after(self._state)
-        if max_batch_size is not None:
-            self.autoscale_batch_size(max_batch_size, local_bsz_bounds)
+        if self.max_batch_size is not None:
+            self.autoscale_batch_size(self.max_batch_size, self.local_bsz_bounds)
 
     def __len__(self) -> int:
         """Micro-batches of a whole pass with the batch in use."""
