@@ -24,13 +24,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..common.order import order
 from . import collective, newest
+from .batch_size import Batch
 from .epoch import epochs
-from .loop import (
-    AdaptiveDataLoaderHelper,
-    AdaptiveDataLoaderMixin,
-    Batch,
-    current_dataloader,
-)
+from .loop import AdaptiveDataLoaderHelper, AdaptiveDataLoaderMixin, current_dataloader
 from .positions import Step, steps
 
 __all__ = [

@@ -1,19 +1,7 @@
 """How noisy gradients are: what says how much a larger batch, or a larger learning rate, is worth.
 
-Two numbers for each parameter group: `sqr`, the squared length of the true gradient, and `var`, the
-trace of the covariance of a gradient of the initial batch size M0. Both come out of gradients that
-training computes anyway. Of n of them, equally large, with L the mean of their squared lengths and T
-the squared length of their mean (McCandlish et al. 2018, appendix A.1; AdaScale, ICML '20, section 3;
-Pollux, OSDI '21, section 3.1):
-
-    sqr = (n T - L) / (n - 1)        var = (L - T) S / (n - 1)        S = (batch of all n) / M0
-
-Several replicas, or accumulation, give n micro-gradients of one step: unbiased. One replica without
-accumulation has only the gradients of two steps in a row (n = 2): biased, for the parameters moved
-in between; the first n of the other kind forgets what was found so.
-
-Estimates are averaged exponentially, by 0.999 for every M0 examples. `NoiseEstimator` is that, on
-numbers alone; `GradientNoiseScale` makes the numbers out of tensors.
+`noise_estimator.py` has the formulas, `inner_products.py` the products of tensors; `GradientNoiseScale`
+decides which gradients are measured, and makes numbers of them over all replicas.
 
 What it costs. Squared lengths are dot products of small parts, added up in float64; of that of the
 mean, which all replicas hold, each computes a share.
@@ -26,8 +14,6 @@ training goes on and are used from the next step on; so a gradient is never scal
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,111 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed
 from torch.optim import Optimizer
 
-# x M0 examples between two measured steps. Pollux's workloads (OSDI '21, table 1) have batches of up to
-# 32 to 128 x M0, where 0.999^S lets no more figures count. What it costs: adaptive_overhead.py
-EVERY = 32
-FEW = 64  # estimates, while every step is measured
-_SMOOTHING = 0.999  # for every M0 examples; Pollux's code
-_LEAST_VAR = 1e-6
-_PART = 2**18  # elements of a dot product: float32 sums of more lose digits, temporaries the cache
-_LANES = 64  # elements at once
-WARM = 5  # steps of Adam before its second moments are taken for a preconditioner
+from .inner_products import adam_product, inner_product
+from .noise_estimator import EVERY, NoiseEstimator, gain, is_due
 
 Floats = NDArray[np.float64]
-
-
-def gain(sqr: float, var: float, scale: float) -> float:
-    """How many steps at M0 one step of a batch S times as large is worth: 1 to S.
-
-    (var + sqr) / (var / S + sqr), with sqr at least 0 and var at least 1e-6. AdaScale (ICML '20),
-    section 3, its gain ratio; gain / S is Pollux's efficiency (section 3.1).
-    """
-    sqr, var = max(sqr, 0.0), max(var, _LEAST_VAR)
-    return (var + sqr) / (var / scale + sqr)
-
-
-class NoiseEstimator:
-    """The averages, by parameter group. `biased`: they come from the gradients of different steps.
-
-    `raw_sqr` and `raw_var` [G] are as estimated, so the first may be negative; `sqr` and `var` are
-    over all groups, and are not. While nothing is known they are 1 and 0 (1e-6). Lists, because they
-    are short and read at every step.
-    """
-
-    def __init__(self, groups: int = 1) -> None:
-        self.samples = 0
-        self.biased = False
-        self._weight = 0.0
-        self._forget(groups)
-        self._publish()
-
-    def observe(
-        self,
-        local: Sequence[float],
-        total: Sequence[float],
-        *,
-        count: int,
-        scale: float,
-        steps: int = 1,
-        biased: bool = False,
-    ) -> bool:
-        """Take in L and T [G] of `count` gradients whose sum is of `scale` x M0 examples.
-
-        `steps`: optimizer steps since the last call. False where a number is not finite: nothing
-        is changed then.
-        """
-        if not all(map(math.isfinite, [*local, *total])):
-            return False
-        if (self.biased and not biased) or len(local) != len(self._sqr):
-            self._forget(len(local))
-        theta = _SMOOTHING ** (scale * steps)
-        for group, (small, large) in enumerate(zip(local, total, strict=True)):
-            sqr = (count * large - small) / (count - 1)
-            var = (small - large) * scale / (count - 1)
-            self._sqr[group] = theta * self._sqr[group] + (1 - theta) * sqr
-            self._var[group] = theta * self._var[group] + (1 - theta) * var
-        self._weight = theta * self._weight + (1 - theta)
-        self.samples += 1
-        self.biased = biased
-        self._publish()
-        return True
-
-    def gains(self, scale: float) -> list[float]:
-        """What a step of scale x M0 examples is worth, by group."""
-        pairs = zip(self.raw_sqr, self.raw_var, strict=True)
-        return [gain(sqr, var, scale) for sqr, var in pairs]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "sqr": list(self._sqr),
-            "var": list(self._var),
-            "weight": self._weight,
-            "samples": self.samples,
-            "biased": self.biased,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._sqr, self._var = list(state["sqr"]), list(state["var"])
-        self._weight = float(state["weight"])
-        self.samples = int(state["samples"])
-        self.biased = bool(state["biased"])
-        self._publish()
-
-    def _forget(self, groups: int) -> None:
-        self._sqr, self._var = [0.0] * groups, [0.0] * groups  # weighted sums
-        self._weight = 0.0
-
-    def _publish(self) -> None:
-        weight = self._weight
-        self.raw_sqr = [sqr / weight if weight else 1.0 for sqr in self._sqr]
-        self.raw_var = [var / weight if weight else 0.0 for var in self._var]
-        self.sqr = sum(max(sqr, 0.0) for sqr in self.raw_sqr)
-        self.var = sum(max(var, _LEAST_VAR) for var in self.raw_var)
-
-
-def is_due(step: int, samples: int, scale: float, every: int) -> bool:
-    """Whether step number `step` is measured. The same on every replica."""
-    return step % (1 if samples < FEW else max(1, round(every / scale))) == 0
 
 
 @dataclass
@@ -430,98 +315,6 @@ class AdamGradientNoiseScale(GradientNoiseScale):
     ) -> list[Tensor]:
         group = self.optimizer.param_groups[self._step.groups[parameter]]
         return adam_product(self.optimizer.state.get(parameter, {}), group, one, two, share)
-
-
-def adam_product(
-    state: Mapping[str, Tensor],
-    group: Mapping[str, Any],
-    one: Tensor,
-    two: Tensor,
-    share: tuple[int, int] = (0, 1),
-) -> list[Tensor]:
-    """`inner_product` of two gradients of a parameter in the space in which Adam steps.
-
-    `state` and `group` are the parameter's, of torch's Adam or AdamW; without moments yet, or too
-    early ones, the product is that of the gradients as they are.
-    """
-    if not state or (steps := float(state["step"])) < WARM:
-        return inner_product(one, two, share=share)
-    moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
-    unbiased = 1 - float(group["betas"][1]) ** steps
-    # Divided by sqrt(unbiased) x (sqrt(v_hat) + eps), for a pass less.
-    precondition = Precondition(_flat(moments), group["eps"] * unbiased**0.5)
-    return [p * unbiased for p in inner_product(one, two, precondition, share)]
-
-
-@dataclass(frozen=True)
-class Precondition:
-    """Divides by sqrt(moments) + eps, element by element; `moments` are flat."""
-
-    moments: Tensor
-    eps: float
-
-
-def inner_product(
-    one: Tensor,
-    two: Tensor,
-    by: Precondition | None = None,
-    share: tuple[int, int] = (0, 1),
-) -> list[Tensor]:
-    """Scalars that add up to the inner product of two tensors of one shape, each divided before.
-
-    `share`: only the k-th of so many equal parts.
-    """
-    first = _flat(one)
-    second = first if two is one else _flat(two)
-    (at, of), size = share, first.numel()
-    begin, end = size * at // of, size * (at + 1) // of
-    if by is not None and _is_plain(first) and _is_plain(by.moments):
-        part = slice(begin, end)
-        arrays = (flat[part].detach().numpy() for flat in (first, second, by.moments))
-        return [torch.tensor(_kernel()(*arrays, by.eps), dtype=torch.float64)]
-    products = []
-    for start in range(begin, end, _PART):
-        part = slice(start, min(start + _PART, end))
-        quotients = [flat[part] for flat in ((first,) if second is first else (first, second))]
-        if by is not None:
-            divisor = by.moments[part].sqrt().add_(by.eps)
-            quotients = [quotient / divisor for quotient in quotients]
-        products.append(torch.dot(quotients[0], quotients[-1]))
-    return products
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.dtype == torch.float32
-
-
-@functools.cache
-def _kernel() -> Callable[..., float]:
-    from ..kernels.compile import DOUBLE, FLOATS_1D, compiled
-
-    return compiled(_quotients, FLOATS_1D, FLOATS_1D, FLOATS_1D, DOUBLE)
-
-
-def _quotients(one, two, moments, eps):  # type: ignore[no-untyped-def]  # compiled by numba
-    """The inner product of quotients in one pass, where torch needs four: half of the time.
-
-    Added up in lanes, and these in float64: only so may a compiler take several elements at once.
-    """
-    lanes, least = np.zeros(_LANES), np.float32(eps)
-    whole = one.size - one.size % _LANES
-    for start in range(0, whole, _LANES):
-        for lane in range(_LANES):
-            at = start + lane
-            factor = np.float32(1) / (np.sqrt(moments[at]) + least)
-            lanes[lane] += np.float64((one[at] * factor) * (two[at] * factor))
-    for at in range(whole, one.size):
-        factor = np.float32(1) / (np.sqrt(moments[at]) + least)
-        lanes[0] += np.float64((one[at] * factor) * (two[at] * factor))
-    return lanes.sum()
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    flat = (tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1)
-    return flat.float() if flat.dtype in (torch.float16, torch.bfloat16) else flat
 
 
 def _gradients(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:

@@ -6,9 +6,7 @@ the n-th loop over a loader in an epoch is the same one in each run of that epoc
 
 Between two steps all replicas learn whether one of them is preempted, whether a checkpoint is due
 and whether one says it is done (collective.Control.exchange: one exchange late, without waiting).
-An exchange costs each about a millisecond of a busy machine, so where steps are that short there is
-one each PACE_S only: with it replicas agree, by the least that one proposes, after how many steps the
-next but one follows.
+How often they do is `pace.py`.
 """
 
 from __future__ import annotations
@@ -20,73 +18,24 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from ..common.clock import Clock, MonotonicClock
-from ..goodput.model import MIN_GAIN
+from ..common.clock import MonotonicClock
 from . import checkpoint, collective, env, profile
+from .batch_size import Batch, best_batch, checked_bounds, first_batch
 from .epoch import epochs
+from .pace import Pace
 from .positions import Step
 from .profile import Bounds
 from .session import only
 
 log = logging.getLogger(__name__)
 
-PACE_S = 0.05  # between exchanges: nobody minds leaving a tenth of a second late
-_MOST_STEPS = 100  # between exchanges
-
 
 class Scalars(Protocol):
     """TensorBoard's SummaryWriter, as far as it is used."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None) -> None: ...
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The size of a batch: on so many replicas at most `atomic` records a pass, `total` in all."""
-
-    replicas: int
-    atomic: int
-    accumulation: int
-    total: int
-
-
-class _Pace:
-    """After how many steps the next exchange follows, the same on all replicas."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.reset()
-
-    def reset(self) -> None:
-        """The next boundary exchanges, and the one after it."""
-        self._steps = 1  # from the last exchange to the next,
-        self._proposed = 1  # at most so many from that to the one after it
-        self._left = 0
-        self._last_s: float | None = None
-
-    def due(self) -> bool:
-        """At each boundary: whether it exchanges."""
-        self._left -= 1
-        return self._left < 0
-
-    def propose(self, surely: float) -> int:
-        """The steps from the next exchange to the one after it, if this replica is asked.
-
-        That one is then at most `surely` steps from now.
-        """
-        now, before, most = self._clock.now(), self._last_s, surely - self._proposed
-        self._last_s = now
-        if before is not None:
-            step_s = max((now - before) / self._steps, 1e-6)
-            self._proposed = int(max(1, min(PACE_S / step_s, most, _MOST_STEPS)))
-        return self._proposed
-
-    def agree(self, steps: int) -> None:
-        self._steps = steps
-        self._left = steps - 1
 
 
 class AdaptiveDataLoaderHelper:
@@ -121,7 +70,7 @@ class AdaptiveDataLoaderHelper:
         self.training = False
         self.weight = 1.0
         self.steps_of_loop = 0
-        self._pace = _Pace(MonotonicClock())
+        self._pace = Pace(MonotonicClock())
         self._keep_index = keep_index
         self._pass_records = pass_records
         self._step_records: int | None = None
@@ -157,7 +106,9 @@ class AdaptiveDataLoaderHelper:
         """The size in use; the initial one before the first loop with these replicas."""
         batch = self._state.batch
         if batch is None or batch.replicas != collective.place()[1]:
-            return self._initial()
+            return first_batch(
+                self.batch_size, collective.place()[1], self.max_batch_size, self.local_bsz_bounds
+            )
         return batch
 
     @property
@@ -212,24 +163,11 @@ class AdaptiveDataLoaderHelper:
         `local_bsz_bounds` are the least and most records of a micro-batch of one replica, each may
         be None. Raises ValueError where these exclude `batch_size`.
         """
-        if not isinstance(max_batch_size, int) or max_batch_size < self.batch_size:
-            raise ValueError(
-                f"max_batch_size is {max_batch_size!r}: give a whole number of at least the batch "
-                f"size, {self.batch_size}"
-            )
-        low, high = local_bsz_bounds or (None, None)  # a fraction of a batch is a float
-        low, high = low and math.ceil(low), high and math.floor(high)
-        if (low is not None and not 1 <= low <= self.batch_size) or (
-            high is not None and high < self.batch_size
-        ):
-            raise ValueError(
-                f"local_bsz_bounds are {local_bsz_bounds!r}: they must include the batch size, "
-                f"{self.batch_size}; either may be None"
-            )
+        bounds = checked_bounds(self.batch_size, max_batch_size, local_bsz_bounds)
         if self._pass_records is not None:
             max_batch_size = min(max_batch_size, max(self._pass_records, self.batch_size))
         self.max_batch_size = max_batch_size
-        self.local_bsz_bounds = (low, high)
+        self.local_bsz_bounds = bounds
         self.gradient_accumulation = gradient_accumulation
 
     @contextmanager
@@ -341,49 +279,24 @@ class AdaptiveDataLoaderHelper:
 
     def _sync_local_bsz(self) -> int:
         """Choose the batch, the same on all replicas. Gives the records of a micro-batch."""
-        peers = collective.control()
-        if self.max_batch_size is None:
-            self._state.batch = self._initial()
+        peers, most, bounds = collective.control(), self.max_batch_size, self.local_bsz_bounds
+        if most is None:
+            self._state.batch = first_batch(self.batch_size, peers.replicas, None, bounds)
         else:
-            chosen = dataclasses.astuple(self._choose()) if peers.rank == 0 else ()
+            chosen: tuple[int, ...] = ()
+            if peers.rank == 0:
+                best = best_batch(
+                    profile.current().goodput(),
+                    self._state.batch,
+                    (min(env.num_nodes(), peers.replicas), peers.replicas),
+                    most,
+                    bounds,
+                    self.gradient_accumulation,
+                )
+                chosen = dataclasses.astuple(best or self.batch)
             self._state.batch = Batch(*peers.broadcast(chosen))
         profile.current().global_batch_size = self.batch.total
         return self.batch.atomic
-
-    def _choose(self) -> Batch:
-        """The batch of the best goodput, if it is much better than the one in use."""
-        replicas = collective.control().replicas
-        nodes = min(env.num_nodes(), replicas)
-        used, goodput = self._state.batch, profile.current().goodput()
-        if goodput is None or self.max_batch_size is None:
-            return self.batch
-        _, atomic, accumulation = goodput.optimize(
-            nodes,
-            replicas,
-            max_batch_size=self.max_batch_size,
-            atomic_bsz_range=self.local_bsz_bounds,
-            accumulation=self.gradient_accumulation,
-        )
-        passes = replicas * (accumulation + 1)
-        total = max(passes, min(passes * atomic, self.max_batch_size))
-        best = Batch(replicas, atomic, accumulation, total)
-        if used is None or used.replicas != replicas:
-            return best
-        now = goodput.evaluate(nodes, replicas, used.atomic, used.accumulation)
-        then = goodput.evaluate(nodes, replicas, atomic, accumulation)
-        if then <= MIN_GAIN * now:
-            return used
-        log.info("batch=%d -> %d gain=%.2f", used.total, best.total, then / now)
-        return best
-
-    def _initial(self) -> Batch:
-        replicas = collective.place()[1]
-        low = (self.local_bsz_bounds or (None, None))[0] or 1
-        total = max(self.batch_size, replicas * low)
-        if self.max_batch_size is not None:
-            total = min(total, self.max_batch_size)
-        total = max(total, replicas)  # none has nothing to compute
-        return Batch(replicas, math.ceil(total / replicas), 0, total)
 
 
 class AdaptiveDataLoaderMixin:

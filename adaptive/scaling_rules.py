@@ -12,7 +12,8 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
-from .gradient_noise_scale import GradientNoiseScale, NoiseEstimator
+from .gradient_noise_scale import GradientNoiseScale
+from .noise_estimator import NoiseEstimator
 
 
 class Scaled(Protocol):

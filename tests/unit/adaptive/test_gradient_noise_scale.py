@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tools.noise import mean, multi_sample, smoothed, squared
 
-from edl.adaptive.gradient_noise_scale import (
-    EVERY,
-    NoiseEstimator,
-    Precondition,
-    gain,
-    inner_product,
-    is_due,
-)
+from edl.adaptive.inner_products import Precondition, inner_product
+from edl.adaptive.noise_estimator import EVERY, NoiseEstimator, gain, is_due
 
 GOLDEN = [[[1.0, 2.0, 0.0]], [[3.0, 0.0, -1.0]]]
 

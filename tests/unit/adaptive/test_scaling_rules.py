@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edl.adaptive import AdamScale, AdaScale, LEGWScale, LinearScale, ScalingRuleBase, SqrtScale
-from edl.adaptive.gradient_noise_scale import NoiseEstimator
+from edl.adaptive.noise_estimator import NoiseEstimator
 
 
 def model(sqr=(0.5,), var=(1.0,), progress=0.0, init_batch_size=32):
