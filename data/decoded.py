@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .arrow import Column, Converter, View
+from .arrow import Converter
+from .arrow_values import Column, View
 from .files import DataFile, cache_folder, kept
 
 log = logging.getLogger(__name__)

