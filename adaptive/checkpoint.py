@@ -255,11 +255,10 @@ def _write(root: Path, states: list[State]) -> Path:
 def _partial(root: Path) -> Iterator[Path]:
     folder = root / f"{_PARTIAL}{os.getpid()}"
     folder.mkdir()
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        undo.pop_all()
 
 
 def _file_name(state: str) -> str:

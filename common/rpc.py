@@ -10,6 +10,7 @@ Both reach a process through the environment (EDL_TOKEN, EDL_IDENTITY), never th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import os
 import threading
@@ -216,11 +217,10 @@ class AsyncServer:
             await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
             return server, address
 
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._end)
             self._server, self.address = self._run(start())
-        except BaseException:
-            self._end()
-            raise
+            undo.pop_all()
 
     def stop(self, grace_s: float = 0.5) -> None:
         """Refuse new calls, let running ones end within `grace_s`, close. Again is harmless."""

@@ -108,10 +108,9 @@ def write_file(path: Path, *parts: Part) -> FileRecord:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
+    finally:
+        with contextlib.suppress(OSError):  # it is there only where that failed
             temporary.unlink()
-        raise
     _sync_directory(path.parent)
     return record_of(path.name, parts)
 

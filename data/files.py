@@ -85,11 +85,10 @@ class DataFile:
             stream = open(self.path, "rb", buffering)  # noqa: SIM115 (the caller closes it)
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {error}.") from error
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(stream.close)
             self._compare(_stamp(os.fstat(stream.fileno())))
-        except BaseException:
-            stream.close()
-            raise
+            undo.pop_all()
         return stream
 
     @contextlib.contextmanager

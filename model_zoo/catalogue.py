@@ -8,6 +8,7 @@ the files as text: only `find` runs a definition's code.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import hashlib
 import importlib
@@ -15,7 +16,7 @@ import importlib.metadata
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -139,11 +140,12 @@ def _is_module(name: str) -> bool:
 
 
 def _import_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    def file() -> str:
         spec = importlib.util.find_spec(name)
-        raise _broken(str(spec.origin) if spec else name, error) from error
+        return str(spec.origin) if spec else name
+
+    with _importing(file):
+        return importlib.import_module(name)
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -159,12 +161,20 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs, as import does: dataclasses look it up
-    try:
+    with _importing(lambda: str(path)), contextlib.ExitStack() as undo:
+        undo.callback(sys.modules.pop, name, None)
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise _broken(str(path), error) from error
+        undo.pop_all()
     return module
+
+
+@contextlib.contextmanager
+def _importing(file: Callable[[], str]) -> Iterator[None]:
+    """Within it the user's file is run. Raises DefinitionError where that fails."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise _broken(file(), error) from error
 
 
 def _broken(file: str, error: BaseException) -> DefinitionError:
