@@ -33,7 +33,8 @@ Floats = NDArray[np.float64]
 @dataclass
 class _Step:
     """The optimizer step at hand: `micros` micro-batches of accum_scale x M0 examples each, over all
-    replicas; whole x M0 if the batch is whole. The rest is filled where the step is measured."""
+    replicas; whole x M0 if the batch is whole. The rest is filled where the step is measured.
+    """
 
     accum_scale: float = 1.0
     micros: int = 1
@@ -49,7 +50,8 @@ class _Step:
 @dataclass(frozen=True)
 class _Pending:
     """Lengths on their way: L above T [2, G], summed over the replicas, stand in `values` after `wait`,
-    each multiplied by its number of `factors`."""
+    each multiplied by its number of `factors`.
+    """
 
     values: Tensor
     wait: Callable[[], object]

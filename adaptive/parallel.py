@@ -309,7 +309,8 @@ def _replace(owner: object, name: str, replacement: Callable[..., Any]) -> None:
 
 def _pack(model: nn.Module) -> None:
     """Lay buffers out densely where they have a dimension of one with a stride of its own, as a transpose
-    leaves it: DistributedDataParallel cannot broadcast such."""
+    leaves it: DistributedDataParallel cannot broadcast such.
+    """
     for buffer in model.buffers():
         dense = torch.empty(buffer.shape, device="meta").stride()
         if buffer.is_contiguous() and buffer.stride() != dense:

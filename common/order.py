@@ -98,13 +98,15 @@ def _mixed(number: int) -> int:
 
 def part_of(start: int, stop: int, part: int, parts: int) -> range:
     """Part number `part` of so many of [start, stop): together they are all of it, in order, and
-    their sizes differ by one at most."""
+    their sizes differ by one at most.
+    """
     first, last = (start + (stop - start) * p // parts for p in (part, part + 1))
     return range(first, last)
 
 
 def minibatches(records: int, size: int) -> int:
     """Return into how many minibatches of `size` so many records are split: one left alone is
-    joined to those before it, since a minibatch of one has no variance to normalise by."""
+    joined to those before it, since a minibatch of one has no variance to normalise by.
+    """
     whole, left = divmod(records, size)
     return whole + (left > 0) - (left == 1 and whole > 0)

@@ -134,7 +134,8 @@ def can_go_on(folder: Path) -> bool:
 
 def stands(folder: Path) -> bool:
     """Return whether it can, and nobody runs it: it failed, or master and supervisor were killed
-    together, or the machine was booted anew."""
+    together, or the machine was booted anew.
+    """
     return can_go_on(folder) and not is_locked(folder)
 
 

@@ -36,7 +36,8 @@ def end_at_sigterm() -> None:
 
 def allow_many_files() -> None:
     """Raise the limit of open files to the most that is allowed here: on most machines it is 1,024 at
-    first, and a server has one for each connection."""
+    first, and a server has one for each connection.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

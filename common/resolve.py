@@ -39,7 +39,6 @@ def resolve(
 
     `origins` says where a value stands ("job.yaml:3"), for the errors. Raises UsageError.
     """
-
     say = _sayer(origins)
     check_meaning(command, values, origins or {})
     settings = typed(command, values, origins)

@@ -1,4 +1,4 @@
-"""What a column of each Arrow type becomes in numpy, and what a missing value is in it.
+"""The types of Arrow columns in numpy, and of the values that stand for missing ones.
 
 The type of a result follows from the type of the column and from what the user has chosen, never
 from the values that happen to be in a file. A value that the result cannot hold is a *fault* of its
@@ -48,7 +48,10 @@ class Converter:
     text: bool = False  # objects, to be np.str_ once rows are chosen: the longest of all is wide
 
     def view(self, array: Any) -> View | None:
-        """How to have rows of an array that is plain: much faster than `convert` of a part of it."""
+        """Return a function of rows of a plain array, or None.
+
+        It is much faster than `convert` of a part of the array.
+        """
         if self.text and self.fill is not None:
             return plain_texts(array, self.fill)
         target = self.fill.dtype if self.fill is not None else self.dtype
@@ -60,7 +63,7 @@ class Converter:
         return lambda low, high: values[low:high].copy()
 
     def column(self, chunked: Any) -> Column:
-        """All rows, chunk by chunk."""
+        """Convert all rows, chunk by chunk."""
         parts = [self.convert(chunk) for chunk in chunked.chunks]
         if not parts:
             parts = [self.convert(chunked.combine_chunks())]
@@ -85,7 +88,11 @@ class Types:
     dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def converter(self, name: str, kind: Any) -> Converter:
-        """For a column. Raises DataError where its type cannot be read, UsageError for a choice."""
+        """Return the converter of a column.
+
+        Raises DataError where its type cannot be read, UsageError for a choice that it does not
+        have.
+        """
         if isinstance(kind, self.arrow.BaseExtensionType):
             inner = self.converter(name, kind.storage_type)
             return replace(inner, convert=lambda array: inner.convert(array.storage))
@@ -127,7 +134,7 @@ class Types:
         )
 
     def _chosen(self, name: str, kind: Any, wanted: str) -> Converter:
-        """By dtypes=: every row is cast, and a fault where that would change it."""
+        """Return the converter by dtypes=: each row is cast, a fault where that would change it."""
         arrow = self.arrow
         if wanted == "float64" and arrow.types.is_decimal(kind):
             return self._decimals(name)
@@ -239,8 +246,8 @@ class Types:
         is_, inner = self.arrow.types, kind.value_type
         if is_.is_list(inner) or is_.is_large_list(inner):
             raise DataError(
-                f"{self.source}: column {name!r} has the type {kind}, lists of lists of any length: "
-                + _leave_out(name)
+                f"{self.source}: column {name!r} has the type {kind}, lists of lists of any "
+                "length: " + _leave_out(name)
             )
         return self._of(name, inner, top=False)
 

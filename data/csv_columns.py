@@ -1,8 +1,8 @@
 """Columns of the bytes of whole CSV records, at the speed of a kernel, where they are plain.
 
-A field that the kernel has in doubt is converted as `csv_types` does it. What it does not understand
-at all (a record that has too few fields, a text after a closing quote, bytes of another encoding) is
-left to the caller, who then reads one record after the other and names the broken one.
+A field that the kernel has in doubt is converted as `csv_types` does it. What it does not
+understand at all (a record that has too few fields, a text after a closing quote, bytes of another
+encoding) is left to the caller, who then reads one record after the other and names the broken one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Parser:
     def parse(
         self, text: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> Columns | None:
-        """The records text[begin:end]; None where they are not plain, or one is broken."""
+        """Return the records text[begin:end]; None where they are not plain, or one is broken."""
         if self._dialect.escape or self._dialect.skip_blanks:
             return None
         data = np.frombuffer(text + self._dialect.line_end.encode() * 8, np.uint8)
@@ -96,7 +96,7 @@ class Parser:
     def _texts(
         self, data: NDArray[np.uint8], extents: NDArray[np.int64], states: NDArray[np.uint8]
     ) -> list[str]:
-        """Fields as Python's csv module reads them."""
+        """Return fields as Python's csv module reads them."""
         quote, encoding = self._dialect.quote, self._dialect.encoding
         texts = [data[start:end].tobytes().decode(encoding) for start, end in extents.T.tolist()]
         return [

@@ -1,8 +1,9 @@
 """The loops that make columns of the bytes of CSV records, compiled at first use.
 
-They read what is plain and leave a *doubt* for the rest: a number that is missing, spelled in another
-way, too long or too large to be surely exact. Whoever calls them reads these fields as Python does,
-and a record that they do not understand at all likewise: one of too few fields, or a text with a NUL.
+They read what is plain and leave a *doubt* for the rest: a number that is missing, spelled in
+another way, too long or too large to be surely exact. Whoever calls them reads these fields as
+Python does, and a record that they do not understand at all likewise: one of too few fields, or a
+text with a NUL.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ START, END = range(2)  # of an extent
 
 
 class Fields(NamedTuple):
-    """The fields that `parse_csv` read, for column j and record i of those wanted.
+    """The fields that `parse_csv` reads, for column j and record i of those wanted.
 
     The columns are numbered in the order in which the records have them.
     """
@@ -224,7 +225,10 @@ def widen(
     table: NDArray[np.uint32],
     letters: NDArray[np.uint32],
 ) -> None:
-    """Write texts in numpy's fixed width. `table` has the letter of each byte; none: it is UTF-8."""
+    """Write texts in numpy's fixed width.
+
+    `table` has the letter of each byte; none: it is UTF-8.
+    """
     _widener()(data, starts, ends, sure, quote, table, letters)
 
 

@@ -100,7 +100,7 @@ def _digit_at(address):  # type: ignore[no-untyped-def]
 
 @part
 def _long_number(start, end, floats):  # type: ignore[no-untyped-def]
-    """Read the digits of a number of any length, and its exponent; return what `read_number` does."""
+    """Read the digits of a number of any length, and its exponent, as `read_number` does."""
     value, at, dot, zeros = np.uint64(0), start, -1, 0
     while at < end:
         digit = _digit_at(at)

@@ -155,13 +155,13 @@ DATASETS = {
 
 
 def data_dir(out: str | Path | None = None) -> Path:
-    """Where data sets are prepared: `out`, or $EDL_DATA_DIR, or ~/.cache/edl/data."""
+    """Return where data sets are prepared: `out`, or $EDL_DATA_DIR, or ~/.cache/edl/data."""
     chosen = out or os.environ.get(DATA_DIR_VARIABLE)
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "edl" / "data"
 
 
 def list_datasets(out: str | Path | None = None) -> list[Listed]:
-    """Every data set there is, prepared or not."""
+    """Return every data set there is, prepared or not."""
     root = data_dir(out)
     return [
         Listed(d.name, d.summary, d.licence, path if (path / RECORD).exists() else None)
@@ -176,7 +176,7 @@ def prepare(
     source: str | Path | None = None,
     echo: Echo = print,
 ) -> Path:
-    """The folder OUT/NAME with the data set, made if it is not there.
+    """Return the folder OUT/NAME with the data set, made if it is not there.
 
     Raises UsageError for an unknown name, DataError where the source cannot be had or is not the
     one that was recorded.
@@ -210,7 +210,7 @@ def prepare(
 
 
 def verify(name: str | None = None, out: str | Path | None = None, echo: Echo = print) -> list[str]:
-    """The prepared data sets (or the one named) whose files are as they were made.
+    """Return the prepared data sets (or the one named) whose files are as they were made.
 
     Raises DataError for the first that is not, UsageError for one that is not prepared.
     """

@@ -41,7 +41,7 @@ _NAMES = 4096  # that are known; more are none that come again
 
 
 def parse_example(data: bytes) -> dict[str, Any]:
-    """{name: list of bytes | float32 array | int64 array}. Raises ValueError."""
+    """Return {name: list of bytes | float32 array | int64 array}. Raises ValueError."""
     features: dict[str, Any] = {}
     for number, value in _fields(data):
         if number == 1:
@@ -83,7 +83,7 @@ def _signed(number: int) -> int:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """(field number, value): an int for a varint, bytes for everything else."""
+    """Yield (field number, value): an int for a varint, bytes for everything else."""
     offset = 0
     while offset < len(data):
         key, offset = _varint(data, offset)
@@ -134,7 +134,7 @@ class Examples:
     def parse(
         self, data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> Iterator[dict[str, Any]]:
-        """What `parse_example` makes of each data[begin:end]. Raises ValueError at a broken one."""
+        """Yield each data[begin:end] as `parse_example` does. Raises ValueError at a broken one."""
         start = 0
         while start < len(begins):
             names, known, _letters = self._known  # held while their addresses are used
@@ -186,7 +186,7 @@ _name_at, _byte_at, _float_at = (
 
 
 class _Parsed(NamedTuple):
-    """What a kernel makes of examples."""
+    """The arrays that a kernel makes of examples."""
 
     entries: NDArray[Any]  # of _ENTRY: a feature's values are kind[start:stop]
     last: NDArray[np.int64]  # where the entries of example i end
@@ -223,7 +223,10 @@ def _parser() -> Callable[..., tuple[int, int, int, int]]:
 
 
 def _parse_examples(data, begins, ends, known, parsed):  # type: ignore[no-untyped-def]
-    """Parse as many examples as are plain; return how many, and how many ints, floats and places."""
+    """Parse as many examples as are plain.
+
+    Return how many these are, and how many ints, floats and places they have.
+    """
     entries, last, ints, floats, places = parsed
     n_entries, n_ints, n_floats, n_places, guess = 0, 0, 0, 0, 0
     address, names, n_names = data.ctypes.data, known.ctypes.data, len(known)
@@ -302,7 +305,10 @@ def _texts(at, end, first, places, n):  # type: ignore[no-untyped-def]
 
 @inlined
 def _numbers(at, end, floats, n):  # type: ignore[no-untyped-def]
-    """Read the floats that stand here, behind the first n; return how many there are then, or -1."""
+    """Read the floats that stand here, behind the first n.
+
+    Return how many there are then, -1 where they are not plain.
+    """
     while at < end:
         size = 4
         if _byte_at(at).value == _FLOAT:

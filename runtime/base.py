@@ -76,7 +76,8 @@ class Runtime(Protocol):
 
     def adopt(self, replica: Replica) -> None:
         """Watch and stop a replica that another process has started; its end is reported as that of
-        others, also where it has ended already."""
+        others, also where it has ended already.
+        """
         ...
 
     def stop(self, replica: Replica, grace_s: float) -> None:
