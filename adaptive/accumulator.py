@@ -1,4 +1,4 @@
-"""Sums over all replicas, exact across restarts: losses, counts of right answers, confusion matrices.
+"""Sums over all replicas, exact across restarts: losses, right answers, confusion matrices.
 
     stats = Accumulator()
     for batch in loader:
@@ -8,8 +8,8 @@
 
 What is added is in the checkpoint with the position of the loop that it was added in. So add within
 loops over data loaders: the rest of an epoch's body runs again after a restart. The totals that a
-`synchronized` block outside of such loops saw are kept until the epoch is finished, and given again when
-it runs again; what was added again before it is then forgotten, for these totals have it.
+`synchronized` block outside of such loops saw are kept until the epoch is finished, and given again
+when it runs again; what was added again before it is then forgotten, for these totals have it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Amount = Any  # a number, an array or a tensor
 
 @dataclass(frozen=True)
 class _Sum:
-    """What `stats[key]` is before it is synchronized: it can be added to, and no more."""
+    """A value `stats[key]` before it is synchronized: it can be added to, and no more."""
 
     of: Accumulator
     key: Any
@@ -49,11 +49,14 @@ class _Sum:
 
 
 class Accumulator(MutableMapping[Any, Any]):
-    """A dict of sums, of numbers, NumPy arrays or tensors. Keys are numbers, texts, None, or tuples of them.
+    """A dict of sums, of numbers, NumPy arrays or tensors.
 
-    Outside of `synchronized` it looks empty; `+=`, `-=`, `update` and `subtract` add to it and to its
-    values. Within, it is a dict of the totals over all replicas, and changing it changes the totals: do so
-    alike on all. Raises RuntimeError where it is made within a loop over a data loader.
+    Keys are numbers, texts, None, or tuples of them.
+
+    Outside of `synchronized` it looks empty; `+=`, `-=`, `update` and `subtract` add to it and to
+    its values. Within, it is a dict of the totals over all replicas, and changing it changes the
+    totals: do so alike on all. Raises RuntimeError where it is made within a loop over a data
+    loader.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -68,7 +71,7 @@ class Accumulator(MutableMapping[Any, Any]):
 
     @contextmanager
     def synchronized(self) -> Iterator[Accumulator]:
-        """Within this block the accumulator is a dict of the totals over all replicas."""
+        """Make the accumulator, within this block, a dict of the totals over all replicas."""
         if self._view is not None:
             yield self
             return
@@ -131,8 +134,8 @@ class Accumulator(MutableMapping[Any, Any]):
             raise TypeError("outside of synchronized() an Accumulator can only be added to, by +=")
         elif value.of is not self or value.key != key:
             raise ValueError(
-                f"what was added to {value.key!r} cannot be given to {key!r}: outside of synchronized() a "
-                "value of an Accumulator can only be added to"
+                f"what was added to {value.key!r} cannot be given to {key!r}: outside of "
+                "synchronized() a value of an Accumulator can only be added to"
             )
         else:
             self._state.add(key, value.amount)
@@ -141,7 +144,7 @@ class Accumulator(MutableMapping[Any, Any]):
         del self._writable()[key]
 
     def clear(self) -> None:
-        """Within `synchronized`: forget the totals."""
+        """Forget the totals, within `synchronized`."""
         self._writable().clear()
 
     def __iter__(self) -> Iterator[Any]:
@@ -193,7 +196,11 @@ class _Sums(checkpoint.State):
 
 
 def _amount(value: Any) -> Amount:
-    """A Python number of one, of a numpy scalar, or of what has one element; arrays, tensors on the CPU."""
+    """Return what can be added.
+
+    That is a Python number of one, of a numpy scalar, or of what has one element, an array, or a
+    tensor on the CPU. Raises TypeError for anything else.
+    """
     if isinstance(value, Tensor) and value.numel() != 1:
         return value.detach().cpu()
     if isinstance(value, np.ndarray) and value.size != 1 and value.dtype.kind in "biufc":

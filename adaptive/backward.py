@@ -1,13 +1,14 @@
 """The backward passes of a model, as the hooks of its parameters see them.
 
-What happens in a backward pass hangs on hooks of the parameters: the first one to fire looks up the loop, all
-of them tell their micro-gradient, and the end of the pass comes after the averaging, for its
-callback is queued by a callback that was queued before DDP's own. Where shares are uneven, a
-micro-gradient is multiplied by the loop's `weight`, so that the mean over replicas is that over records.
+What happens in a backward pass hangs on hooks of the parameters: the first one to fire looks up the
+loop, all of them tell their micro-gradient, and the end of the pass comes after the averaging, for
+its callback is queued by a callback that was queued before DDP's own. Where shares are uneven, a
+micro-gradient is multiplied by the loop's `weight`, so that the mean over replicas is that over
+records.
 
-Most passes have nothing to tell: the step is not measured, has one micro-batch, and the batch is that of the
-step before. The forward pass knows, and takes the hooks off: each costs some 10 us of a busy
-machine. Of such passes one in _TIMED is heard nevertheless, for how long it synchronises.
+Most passes have nothing to tell: the step is not measured, has one micro-batch, and the batch is
+that of the step before. The forward pass knows, and takes the hooks off: each costs some 10 us of a
+busy machine. Of such passes one in _TIMED is heard nevertheless, for how long it synchronises.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Backward:
         self._listen()
 
     def expect(self, loop: AdaptiveDataLoaderHelper | None) -> None:
-        """A pass may follow. One that failed in its middle is forgotten."""
+        """Prepare for a pass, which may follow. One that failed in its middle is forgotten."""
         self._running = False
         self._measured_before = self._measures and bool(self._hooks)
         self._untimed += 1
@@ -78,7 +79,7 @@ class Backward:
                 parameter.grad = None
 
     def _is_quiet(self, loop: AdaptiveDataLoaderHelper | None) -> bool:
-        """Whether there is nothing to learn and nothing to do in a pass of this loop."""
+        """Tell whether there is nothing to learn and nothing to do in a pass of this loop."""
         return loop is None or (
             (self._replicas == 1 or self._untimed < _TIMED)
             and not self.accumulating
@@ -104,7 +105,7 @@ class Backward:
                 parameter._backward_hooks = None
 
     def _gradient(self, parameter: Tensor, gradient: Tensor) -> Tensor | None:
-        """A micro-gradient is known; it is not in `.grad` yet."""
+        """Take in a micro-gradient, which is not in `.grad` yet."""
         if not self._running:
             loop = data.current_dataloader()
             if loop is None:  # the forward pass was in one, or there was none that knew
@@ -134,7 +135,10 @@ class Backward:
         _after_backward(lambda: _after_backward(lambda: self._end(loop)))
 
     def _end(self, loop: AdaptiveDataLoaderHelper) -> None:
-        """`.grad` is complete; after the last micro-batch of a step it is the replicas' mean."""
+        """End a pass: `.grad` is complete.
+
+        After the last micro-batch of a step it is the replicas' mean.
+        """
         self._running = False
         self._last = self._newest
         self.accumulating = not loop.is_sync_step()
@@ -153,5 +157,8 @@ class Backward:
 
 
 def _after_backward(callback: Callable[[], None]) -> None:
-    """Called from a backward pass or such a callback: at its end, after those queued before."""
+    """Let this be called at the end of the backward pass, after what was queued before.
+
+    To be called from a backward pass or such a callback.
+    """
     torch.autograd.Variable._execution_engine.queue_callback(callback)

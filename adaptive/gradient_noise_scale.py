@@ -1,15 +1,16 @@
-"""How noisy gradients are: what says how much a larger batch, or a larger learning rate, is worth.
+"""The noise of gradients: what says how much a larger batch, or learning rate, is worth.
 
-`noise_estimator.py` has the formulas, `inner_products.py` the products of tensors; `GradientNoiseScale`
-decides which gradients are measured, and makes numbers of them over all replicas.
+`noise_estimator.py` has the formulas, `inner_products.py` the products of tensors;
+`GradientNoiseScale` decides which gradients are measured, and makes numbers of them over all
+replicas.
 
 What it costs. Squared lengths are dot products of small parts, added up in float64; of that of the
-mean, which all replicas hold, each computes a share.
-Not every step is measured, but one for about every `every` x M0 examples (every step while there are
-few estimates): which ones depends on no gradient, so the estimates stay unbiased, and one that is
-missing only leaves the others more weight. About 2000 / `every` figures count in an average, as many
-as every step gives where S = `every`, whatever the present S. The lengths of all replicas are averaged while
-training goes on and are used from the next step on; so a gradient is never scaled by its own length.
+mean, which all replicas hold, each computes a share. Not every step is measured, but one for about
+every `every` x M0 examples (every step while there are few estimates): which ones depends on no
+gradient, so the estimates stay unbiased, and one that is missing only leaves the others more
+weight. About 2000 / `every` figures count in an average, as many as every step gives where S =
+`every`, whatever the present S. The lengths of all replicas are averaged while training goes on and
+are used from the next step on; so a gradient is never scaled by its own length.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class _Step:
-    """The optimizer step at hand: `micros` micro-batches of accum_scale x M0 examples each, over all
-    replicas; whole x M0 if the batch is whole. The rest is filled where the step is measured.
+    """The optimizer step at hand.
+
+    It has `micros` micro-batches of accum_scale x M0 examples each, over all replicas; whole x M0
+    if the batch is whole. The rest is filled where the step is measured.
     """
 
     accum_scale: float = 1.0
@@ -49,8 +52,10 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Pending:
-    """Lengths on their way: L above T [2, G], summed over the replicas, stand in `values` after `wait`,
-    each multiplied by its number of `factors`.
+    """Lengths on their way.
+
+    L above T [2, G], summed over the replicas, stand in `values` after `wait`, each multiplied by
+    its number of `factors`.
     """
 
     values: Tensor
@@ -65,9 +70,9 @@ class _Pending:
 class GradientNoiseScale:
     """Measures the gradients of an optimizer's parameters; all replicas call it alike.
 
-    For each optimizer step: `start`; `add` for every micro-gradient of every parameter; `finish` when
-    the averaged gradients stand in `.grad`; `advance` when the optimizer has made its step, without
-    which nothing was measured. `collect` brings in what an earlier step has measured.
+    For each optimizer step: `start`; `add` for every micro-gradient of every parameter; `finish`
+    when the averaged gradients stand in `.grad`; `advance` when the optimizer has made its step,
+    without which nothing was measured. `collect` brings in what an earlier step has measured.
     `gradient_scale` tells what gradients are multiplied by (GradScaler).
     """
 
@@ -100,43 +105,43 @@ class GradientNoiseScale:
 
     @property
     def accum_scale(self) -> float:
-        """Examples of a micro-batch, over all replicas, by M0."""
+        """The examples of a micro-batch, over all replicas, by M0."""
         return self._step.accum_scale
 
     @property
     def accum_count(self) -> int:
-        """Micro-batches of an optimizer step."""
+        """The micro-batches of an optimizer step."""
         return self._step.micros
 
     @property
     def scale(self) -> float:
-        """S: examples of an optimizer step by M0."""
+        """S: the examples of an optimizer step by M0."""
         return self._step.scale
 
     @property
     def raw_sqr_avg(self) -> Floats:
-        """[G], as estimated."""
+        """The squared length of the true gradient by group, [G], as estimated."""
         return np.array(self.estimator.raw_sqr)
 
     @property
     def raw_var_avg(self) -> Floats:
-        """[G], as estimated."""
+        """The variance of a gradient of M0 examples by group, [G], as estimated."""
         return np.array(self.estimator.raw_var)
 
     def sqr_avg(self) -> float:
-        """The squared length of the true gradient."""
+        """Return the squared length of the true gradient."""
         return self.estimator.sqr
 
     def var_avg(self) -> float:
-        """The variance of a gradient of M0 examples."""
+        """Return the variance of a gradient of M0 examples."""
         return self.estimator.var
 
     def gain(self, scale: float) -> float:
-        """How many steps at M0 a step of scale x M0 examples is worth."""
+        """Return how many steps at M0 a step of scale x M0 examples is worth."""
         return gain(self.estimator.sqr, self.estimator.var, scale)
 
     def start(self, accum_scale: float, micros: int, whole: float | None = None) -> None:
-        """An optimizer step begins, of `micros` micro-batches.
+        """Begin an optimizer step of `micros` micro-batches.
 
         `whole`: S of a step of a whole batch, where this one has fewer records.
         """
@@ -149,7 +154,10 @@ class GradientNoiseScale:
             self._step.local = [[] for _ in self.optimizer.param_groups]
 
     def is_quiet(self, accum_scale: float) -> bool:
-        """Whether a step of one such micro-batch, as the last was, needs no call but `advance`."""
+        """Tell whether a step of one such micro-batch needs no call but `advance`.
+
+        It is of as many examples as the last one was.
+        """
         last, made = self._step, self._made
         if last.accum_scale != accum_scale or last.micros != 1 or self._is_due(made):
             return False
@@ -157,17 +165,17 @@ class GradientNoiseScale:
 
     @property
     def measures(self) -> bool:
-        """Whether the step at hand wants its micro-gradients added."""
+        """Tell whether the step at hand wants its micro-gradients added."""
         return bool(self._step.groups)
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
-        """A micro-gradient as autograd hands it over: not averaged, not added to others yet."""
+        """Add a micro-gradient as autograd gives it: not averaged, not added to others yet."""
         group = self._step.groups.get(parameter)
         if group is not None:
             self._step.local[group] += self._product(parameter, gradient, gradient)
 
     def finish(self) -> None:
-        """The averaged gradients stand in `.grad`."""
+        """Measure the averaged gradients, which stand in `.grad`."""
         step, count = self._step, self._step.micros * self._replicas
         if step.groups:
             gradients = _gradients(step.groups)
@@ -179,7 +187,7 @@ class GradientNoiseScale:
             self._finish_pair()
 
     def advance(self) -> None:
-        """The optimizer has made the step."""
+        """Count the step that the optimizer has made."""
         self._made += 1
         if self._sent is not None:
             self._pending, self._sent = self._sent, None
@@ -225,12 +233,15 @@ class GradientNoiseScale:
         return is_due(step, self.estimator.samples, self.scale, self._every)
 
     def _groups(self) -> dict[Tensor, int]:
-        """The group of each parameter; anew, for an unfrozen layer may have joined."""
+        """Return the group of each parameter; anew, for an unfrozen layer may have joined."""
         groups = enumerate(self.optimizer.param_groups)
         return {p: i for i, group in groups for p in group["params"] if p in self._parameters}
 
     def _finish_pair(self) -> None:
-        """One replica without accumulation: this step's gradients and the last one's, if kept."""
+        """Measure one replica without accumulation.
+
+        That takes this step's gradients and the last one's, if kept.
+        """
         kept, self._kept_at = self._kept_at == self._made - 1, None
         if kept and self._is_due(self._made):
             self._step.groups = self._groups()
@@ -252,9 +263,10 @@ class GradientNoiseScale:
     def _products(
         self, one: Mapping[Tensor, Tensor], two: Mapping[Tensor, Tensor]
     ) -> list[list[Tensor]]:
-        """This replica's share of the inner product of gradients, each by parameter: parts, by group.
+        """Return this replica's share of the inner product of gradients: parts, by group.
 
-        All replicas hold the same gradients, so each multiplies as many elements as another.
+        The gradients are given by parameter. All replicas hold the same gradients, so each
+        multiplies as many elements as another.
         """
         found: list[list[Tensor]] = [[] for _ in self.optimizer.param_groups]
         for parameter, gradient in two.items():
@@ -267,10 +279,11 @@ class GradientNoiseScale:
     def _product(
         self, parameter: Tensor, one: Tensor, two: Tensor, share: tuple[int, int] = (0, 1)
     ) -> list[Tensor]:
+        del parameter  # Adam's product needs it
         return inner_product(one, two, share=share)
 
     def _sum(self, parts: Sequence[list[Tensor]]) -> Tensor:
-        """Of each list, in float64."""
+        """Sum each list, in float64."""
         sums = [torch.stack(of).sum(dtype=torch.float64) if of else self._nothing for of in parts]
         return torch.stack(sums)
 
@@ -299,7 +312,7 @@ class GradientNoiseScale:
 
 
 class AdamGradientNoiseScale(GradientNoiseScale):
-    """The same in the space in which Adam steps: of gradients divided by sqrt(v_hat) + eps.
+    """The noise scale in the space in which Adam steps: of gradients divided by sqrt(v_hat) + eps.
 
     v_hat are the second moments without their bias; they count from the 5th step on. Moments of
     another batch size are those of another noise: where S changes, Adam begins anew, but not for a
@@ -324,4 +337,4 @@ def _gradients(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
 
 
 def _at_once() -> None:
-    """There is nothing to wait for."""
+    """Return at once: there is nothing to wait for."""

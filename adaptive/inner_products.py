@@ -27,7 +27,7 @@ def adam_product(
     two: Tensor,
     share: tuple[int, int] = (0, 1),
 ) -> list[Tensor]:
-    """`inner_product` of two gradients of a parameter in the space in which Adam steps.
+    """Return `inner_product` of a parameter's two gradients in the space in which Adam steps.
 
     `state` and `group` are the parameter's, of torch's Adam or AdamW; without moments yet, or too
     early ones, the product is that of the gradients as they are.
@@ -55,7 +55,9 @@ def inner_product(
     by: Precondition | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> list[Tensor]:
-    """Scalars that add up to the inner product of two tensors of one shape, each divided before.
+    """Return scalars that add up to the inner product of two tensors of one shape.
+
+    Each tensor is divided before, where `by` is given.
 
     `share`: only the k-th of so many equal parts.
     """
@@ -90,7 +92,7 @@ def _kernel() -> Callable[..., float]:
 
 
 def _quotients(one, two, moments, eps):  # type: ignore[no-untyped-def]  # compiled by numba
-    """The inner product of quotients in one pass, where torch needs four: half of the time.
+    """Return the inner product of quotients in one pass, where torch needs four: half of the time.
 
     Added up in lanes, and these in float64: only so may a compiler take several elements at once.
     """

@@ -1,15 +1,17 @@
-"""A text for truncated backpropagation through time, elastic: each pair of a token and its next one once.
+"""A text for truncated backpropagation through time, elastic.
+
+Each pair of a token and its next one is read once.
 
     for batch in AdaptiveBPTTIterator(tokens, batch_size=32, bptt_len=35):
         loss = criterion(net(batch.text), batch.target)     # both [35, this replica's columns]
 
-The pairs stand in `batch_size` columns of consecutive ones, a step reads the next `bptt_len` rows, and the
-replicas share the columns, so any number of them reads what one would. Nothing is padded or dropped:
-columns that are longer by one pair have it in one more micro-batch of the last step, weighed as in
-positions.py.
+The pairs stand in `batch_size` columns of consecutive ones, a step reads the next `bptt_len` rows,
+and the replicas share the columns, so any number of them reads what one would. Nothing is padded or
+dropped: columns that are longer by one pair have it in one more micro-batch of the last step,
+weighed as in positions.py.
 
-The place is a row. Where the batch changes within a pass, what is left of the columns is put one behind the
-other and split into columns anew: the checkpoint has these ranges of pairs.
+The place is a row. Where the batch changes within a pass, what is left of the columns is put one
+behind the other and split into columns anew: the checkpoint has these ranges of pairs.
 """
 
 from __future__ import annotations
@@ -37,14 +39,20 @@ Part = tuple[range, NDArray[np.int64]]  # rows, and the numbers of columns
 
 
 class BPTTBatch(NamedTuple):
-    """Tokens and the ones that follow them, int[rows, columns]; [columns, rows] with `batch_first`."""
+    """Tokens and the ones that follow them, int[rows, columns].
+
+    With `batch_first` they are int[columns, rows].
+    """
 
     text: Tensor
     target: Tensor
 
 
 class Layout:
-    """Ranges of pairs, one behind the other, split into columns that differ by one pair at most. Pure."""
+    """Ranges of pairs, one behind the other, split into columns. Pure.
+
+    The columns differ by one pair at most.
+    """
 
     def __init__(self, ranges: Iterable[Range], columns: int) -> None:
         self.ranges = [(int(start), int(stop)) for start, stop in ranges if start < stop]
@@ -58,18 +66,18 @@ class Layout:
 
     @property
     def height(self) -> int:
-        """Rows of the longest column."""
+        """The rows of the longest column."""
         return self.rows + bool(len(self.longer))
 
     def pairs(self, rows: range, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where in the text these are, int64[rows, columns]."""
+        """Return where in the text these pairs are, int64[rows, columns]."""
         at = self._tops[columns] + np.arange(rows.start, rows.stop)[:, None]
         held = np.searchsorted(self._stops, at, side="right")
         before = np.concatenate([[0], self._stops])[held]
         return self._starts[held] + at - before  # type: ignore[no-any-return]
 
     def rest(self, row: int) -> list[Range]:
-        """What is from this row on."""
+        """Return the ranges that are left from this row on."""
         ranges: list[Range] = []
         for top, bottom in zip(self._tops[:-1] + row, self._tops[1:], strict=True):
             first = int(np.searchsorted(self._stops, top, side="right"))
@@ -84,7 +92,7 @@ class Layout:
         return ranges
 
     def step(self, row: int, rows: int, micros: int) -> tuple[int, list[Part]]:
-        """The row after the step that begins at this one, and its micro-batches."""
+        """Return the row after the step that begins at this one, and its micro-batches."""
         stop = min(row + rows, self.rows)
         shares = [part_of(0, self.columns, micro, micros) for micro in range(micros)]
         parts = [
@@ -129,7 +137,7 @@ class AdaptiveBPTTIterator(AdaptiveDataLoaderMixin):
             self.autoscale_batch_size(self.max_batch_size, self.local_bsz_bounds)
 
     def __len__(self) -> int:
-        """Micro-batches of a whole pass with the batch in use."""
+        """Return the micro-batches of a whole pass with the batch in use."""
         batch = self._elastic.batch
         layout = Layout([(0, self._pairs)], batch.total)
         whole = math.ceil(layout.rows / self.bptt_len) * (batch.accumulation + 1)
@@ -170,7 +178,7 @@ class AdaptiveBPTTIterator(AdaptiveDataLoaderMixin):
                 layout = self._lay()
 
     def _lay(self) -> Layout:
-        """The columns for the batch in use, of what is left of the pass."""
+        """Return the columns for the batch in use, of what is left of the pass."""
         elastic, state = self._elastic, self._state
         columns = elastic.batch.total
         if not elastic.end_index:  # a new pass
@@ -178,8 +186,9 @@ class AdaptiveBPTTIterator(AdaptiveDataLoaderMixin):
             elastic.current_index = 0
         elif state.pairs != self._pairs:
             raise UsageError(
-                f"the text has {self._pairs + 1} tokens, and had {state.pairs + 1} when the checkpoint was "
-                "written in the middle of it: go on with that text, or without the checkpoint"
+                f"the text has {self._pairs + 1} tokens, and had {state.pairs + 1} when the "
+                "checkpoint was written in the middle of it: go on with that text, or without the "
+                "checkpoint"
             )
         elif state.columns != columns:
             state.ranges = Layout(state.ranges, state.columns).rest(elastic.current_index)
@@ -216,13 +225,13 @@ class _TextState(checkpoint.State):
 
 
 def _field(dataset: Any) -> Any:
-    """torchtext's field of the text, None where it is none of its data sets."""
+    """Return torchtext's field of the text, None where it is none of its data sets."""
     fields = getattr(dataset, "fields", None)
     return fields.get("text") if isinstance(fields, dict) else None
 
 
 def _tokens(dataset: Any) -> Tensor:
-    """int[len] on the CPU."""
+    """Return the tokens, int[len] on the CPU. Raises TypeError where they are none."""
     field = _field(dataset)
     if field is not None:
         dataset = field.numericalize([dataset[0].text]).flatten()

@@ -39,7 +39,7 @@ class Scalars(Protocol):
 
 
 class AdaptiveDataLoaderHelper:
-    """What makes a loader elastic, for AdaptiveDataLoader and for loaders of one's own.
+    """A helper that makes a loader elastic, for AdaptiveDataLoader and for loaders of one's own.
 
     One of those:
 
@@ -52,8 +52,8 @@ class AdaptiveDataLoaderHelper:
                     yield ...                                            # one micro-batch
                 self._elastic.current_index += ...
 
-    `keep_index`: the index goes on in the next loop, instead of from 0. `pass_records`: so many there
-    are to read, where that is known; a batch never grows beyond them.
+    `keep_index`: the index goes on in the next loop, instead of from 0. `pass_records`: so many
+    there are to read, where that is known; a batch never grows beyond them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class AdaptiveDataLoaderHelper:
 
     @property
     def current_index(self) -> int:
-        """Where the loop is, in whatever the loader counts; survives a restart."""
+        """The place of the loop, in whatever the loader counts; survives a restart."""
         return self._state.index
 
     @current_index.setter
@@ -94,7 +94,7 @@ class AdaptiveDataLoaderHelper:
 
     @property
     def end_index(self) -> int:
-        """Where the loop ends; survives a restart."""
+        """The place where the loop ends; survives a restart."""
         return self._state.end_index
 
     @end_index.setter
@@ -113,32 +113,32 @@ class AdaptiveDataLoaderHelper:
 
     @property
     def current_local_bsz(self) -> int:
-        """Records of one replica's micro-batch; where they do not divide, of the largest."""
+        """The records of one replica's micro-batch; where they do not divide, of the largest."""
         return self.batch.atomic
 
     @property
     def current_batch_size(self) -> int:
-        """Records of an optimizer step, over all replicas and micro-batches."""
+        """The records of an optimizer step, over all replicas and micro-batches."""
         return self.batch.total
 
     @property
     def step_records(self) -> int:
-        """Records of the current step: fewer than `current_batch_size` in a pass's last ones."""
+        """The records of the current step, fewer than `current_batch_size` at a pass's end."""
         return self._step_records or self.current_batch_size
 
     @property
     def accumulation_steps(self) -> int:
-        """Micro-batches of the current step before the one that synchronises."""
+        """The micro-batches of the current step before the one that synchronises."""
         return self._micros - 1
 
     def is_sync_step(self) -> bool:
-        """Whether the current micro-batch is the last one of its optimizer step."""
+        """Tell whether the current micro-batch is the last one of its optimizer step."""
         return self.micro == self._micros - 1
 
     is_optim_step = is_sync_step
 
     def is_accum_step(self) -> bool:
-        """Whether the current micro-batch only accumulates."""
+        """Tell whether the current micro-batch only accumulates."""
         return not self.is_sync_step()
 
     def train(self) -> None:
@@ -172,7 +172,7 @@ class AdaptiveDataLoaderHelper:
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Around a loop. Raises RuntimeError where another loop is running."""
+        """Enter a loop, and leave it. Raises RuntimeError where another loop is running."""
         running = only(_Running)
         if running.loop is not None:
             raise RuntimeError(
@@ -205,11 +205,11 @@ class AdaptiveDataLoaderHelper:
         writer.add_scalar(f"{prefix}Accumulation_Steps", batch.accumulation, global_step)
 
     def skipdone(self) -> bool:
-        """Whether this loop was done before a restart; the body of the loop is then left out."""
+        """Tell whether this loop was done before a restart; its body is then left out."""
         return self._skip
 
     def boundary(self, done: bool = False, surely: float = math.inf) -> bool:
-        """Between two steps: leave if a replica is preempted, save if that is due.
+        """Leave between two steps if a replica is preempted, save if that is due.
 
         Gives whether a replica said `done` before; it will not within `surely` steps.
         """
@@ -222,17 +222,20 @@ class AdaptiveDataLoaderHelper:
         return verdict[2]
 
     def begin(self, step: Step, micro: int) -> None:
-        """The next micro-batch is this one of the step."""
+        """Begin the next micro-batch, which is this one of the step."""
         share = step.share(micro, *collective.place())
         self.take(step.micros, step.stop - step.start, share.weight)
 
     def take(self, micros: int, records: int, weight: float) -> None:
-        """The next micro-batch is one of so many of a step of so many records, and counts so much."""
+        """Take the next micro-batch, one of so many of a step of so many records.
+
+        It counts `weight` in the mean.
+        """
         self._micros, self._step_records, self.weight = micros, records, weight
 
     @contextmanager
     def profile(self, commit: bool) -> Iterator[None]:
-        """Around the body of the loop, one micro-batch. Its time counts if `commit`."""
+        """Run the body of the loop within, one micro-batch. Its time counts if `commit`."""
         if self.micro == 0:
             self.boundary()
             self._micros = self.batch.accumulation + 1
@@ -241,7 +244,10 @@ class AdaptiveDataLoaderHelper:
 
     @contextmanager
     def micro_batch(self, commit: bool) -> Iterator[None]:
-        """The same without the boundary, and without a say in the number of micro-batches."""
+        """Run a micro-batch as `profile` does, without the boundary.
+
+        It has no say in the number of micro-batches.
+        """
         sync, first = self.is_sync_step(), self._passes_of_loop == 0
         self._passes_of_loop += 1
         with profile.current().timed(
@@ -252,7 +258,7 @@ class AdaptiveDataLoaderHelper:
         self.steps_of_loop += sync
 
     def _enter(self) -> int:
-        """The number of this loop within its epoch."""
+        """Enter the loop; return its number within its epoch."""
         state, epoch = self._state, epochs().current
         if self._epoch_entered != epoch:
             self._epoch_entered, self._loops_entered = epoch, 0
@@ -309,27 +315,27 @@ class AdaptiveDataLoaderMixin:
 
     @property
     def current_local_bsz(self) -> int:
-        """Records of one replica's micro-batch; where they do not divide, of the largest."""
+        """The records of one replica's micro-batch; where they do not divide, of the largest."""
         return self._elastic.current_local_bsz
 
     @property
     def current_batch_size(self) -> int:
-        """Records of an optimizer step, over all replicas and micro-batches."""
+        """The records of an optimizer step, over all replicas and micro-batches."""
         return self._elastic.current_batch_size
 
     @property
     def accumulation_steps(self) -> int:
-        """Micro-batches of the current step before the one that synchronises."""
+        """The micro-batches of the current step before the one that synchronises."""
         return self._elastic.accumulation_steps
 
     @property
     def training(self) -> bool:
-        """Whether its loops train."""
+        """True where the loader's loops train."""
         return self._elastic.training
 
     @property
     def weight(self) -> float:
-        """What this replica's micro-batch counts in the mean over all: 1 but where it is uneven."""
+        """The weight of this replica's micro-batch in the mean: 1 but where shares are uneven."""
         return self._elastic.weight
 
     def autoscale_batch_size(
@@ -338,7 +344,7 @@ class AdaptiveDataLoaderMixin:
         local_bsz_bounds: Bounds | None = None,
         gradient_accumulation: bool = False,
     ) -> None:
-        """See AdaptiveDataLoaderHelper.autoscale_batch_size."""
+        """Let the batch follow the goodput; see AdaptiveDataLoaderHelper.autoscale_batch_size."""
         self._elastic.autoscale_batch_size(max_batch_size, local_bsz_bounds, gradient_accumulation)
 
     def to_tensorboard(
@@ -349,7 +355,7 @@ class AdaptiveDataLoaderMixin:
 
 
 class _LoaderState(checkpoint.State):
-    """Where a loader stands. The same on all replicas."""
+    """The place of a loader, the same on all replicas."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -385,5 +391,5 @@ class _Running:
 
 
 def current_dataloader() -> AdaptiveDataLoaderHelper | None:
-    """The loop over a data loader that is running; None outside of one."""
+    """Return the loop over a data loader that is running; None outside of one."""
     return only(_Running).loop

@@ -2,9 +2,9 @@
 
 Two numbers for each parameter group: `sqr`, the squared length of the true gradient, and `var`, the
 trace of the covariance of a gradient of the initial batch size M0. Both come out of gradients that
-training computes anyway. Of n of them, equally large, with L the mean of their squared lengths and T
-the squared length of their mean (McCandlish et al. 2018, appendix A.1; AdaScale, ICML '20, section 3;
-Pollux, OSDI '21, section 3.1):
+training computes anyway. Of n of them, equally large, with L the mean of their squared lengths and
+T the squared length of their mean (McCandlish et al. 2018, appendix A.1; AdaScale, ICML '20,
+section 3; Pollux, OSDI '21, section 3.1):
 
     sqr = (n T - L) / (n - 1)        var = (L - T) S / (n - 1)        S = (batch of all n) / M0
 
@@ -21,8 +21,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# x M0 examples between two measured steps. Pollux's workloads (OSDI '21, table 1) have batches of up to
-# 32 to 128 x M0, where 0.999^S lets no more figures count. What it costs: adaptive_overhead.py
+# x M0 examples between two measured steps. Pollux's workloads (OSDI '21, table 1) have batches of
+# up to 32 to 128 x M0, where 0.999^S lets no more figures count. What it costs:
+# adaptive_overhead.py
 EVERY = 32
 FEW = 64  # estimates, while every step is measured
 _SMOOTHING = 0.999  # for every M0 examples; Pollux's code
@@ -30,7 +31,7 @@ _LEAST_VAR = 1e-6
 
 
 def gain(sqr: float, var: float, scale: float) -> float:
-    """How many steps at M0 one step of a batch S times as large is worth: 1 to S.
+    """Return how many steps at M0 one step of a batch S times as large is worth: 1 to S.
 
     (var + sqr) / (var / S + sqr), with sqr at least 0 and var at least 1e-6. AdaScale (ICML '20),
     section 3, its gain ratio; gain / S is Pollux's efficiency (section 3.1).
@@ -40,11 +41,13 @@ def gain(sqr: float, var: float, scale: float) -> float:
 
 
 class NoiseEstimator:
-    """The averages, by parameter group. `biased`: they come from the gradients of different steps.
+    """The averages, by parameter group.
+
+    `biased`: they come from the gradients of different steps.
 
     `raw_sqr` and `raw_var` [G] are as estimated, so the first may be negative; `sqr` and `var` are
-    over all groups, and are not. While nothing is known they are 1 and 0 (1e-6). Lists, because they
-    are short and read at every step.
+    over all groups, and are not. While nothing is known they are 1 and 0 (1e-6). Lists, because
+    they are short and read at every step.
     """
 
     def __init__(self, groups: int = 1) -> None:
@@ -86,7 +89,7 @@ class NoiseEstimator:
         return True
 
     def gains(self, scale: float) -> list[float]:
-        """What a step of scale x M0 examples is worth, by group."""
+        """Return what a step of scale x M0 examples is worth, by group."""
         pairs = zip(self.raw_sqr, self.raw_var, strict=True)
         return [gain(sqr, var, scale) for sqr, var in pairs]
 
@@ -119,5 +122,5 @@ class NoiseEstimator:
 
 
 def is_due(step: int, samples: int, scale: float, every: int) -> bool:
-    """Whether step number `step` is measured. The same on every replica."""
+    """Tell whether step number `step` is measured. The same on every replica."""
     return step % (1 if samples < FEW else max(1, round(every / scale))) == 0

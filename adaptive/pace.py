@@ -1,8 +1,8 @@
 """The pace of exchanges between replicas: after how many steps the next one follows.
 
 An exchange costs each replica about a millisecond of a busy machine, so where steps are that short
-there is one each PACE_S only: with it replicas agree, by the least that one proposes, after how many
-steps the next but one follows.
+there is one each PACE_S only: with it replicas agree, by the least that one proposes, after how
+many steps the next but one follows.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class Pace:
         self.reset()
 
     def reset(self) -> None:
-        """The next boundary exchanges, and the one after it."""
+        """Let the next boundary exchange, and the one after it."""
         self._steps = 1  # from the last exchange to the next,
         self._proposed = 1  # at most so many from that to the one after it
         self._left = 0
         self._last_s: float | None = None
 
     def due(self) -> bool:
-        """At each boundary: whether it exchanges."""
+        """Tell, at each boundary, whether it exchanges."""
         self._left -= 1
         return self._left < 0
 
     def propose(self, surely: float) -> int:
-        """The steps from the next exchange to the one after it, if this replica is asked.
+        """Return the steps from the next exchange to the one after it, if this replica is asked.
 
         That one is then at most `surely` steps from now.
         """

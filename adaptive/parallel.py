@@ -7,10 +7,10 @@
         optimizer.step()
 
 The loop is one of micro-batches, an optimizer step of one or several of them; it says which is the
-last. Until then gradients stay here and add up: `zero_grad` and `step` (and GradScaler's methods) do
-nothing. With the last one replicas average, the sum becomes a mean, its noise is measured
-(gradient_noise_scale.py), and the optimizer makes its step with learning rates of the scaling rule, which
-stand for that step only.
+last. Until then gradients stay here and add up: `zero_grad` and `step` (and GradScaler's methods)
+do nothing. With the last one replicas average, the sum becomes a mean, its noise is measured
+(gradient_noise_scale.py), and the optimizer makes its step with learning rates of the scaling rule,
+which stand for that step only.
 
 What happens in a backward pass is `backward.py`.
 
@@ -61,14 +61,16 @@ class Scalars(Protocol):
 class AdaptiveDataParallel(DistributedDataParallel):
     """A model that trains on any number of replicas with a batch of any size.
 
-    `scaling_rule`: AdamScale for Adam and AdamW, else AdaScale. `name`: of the state in checkpoints;
-    each model needs its own. `gns_every`: gradients are measured once for about so many times the
-    initial batch of examples (1: at every step). All else are DistributedDataParallel's arguments.
+    `scaling_rule`: AdamScale for Adam and AdamW, else AdaScale. `name`: of the state in
+    checkpoints; each model needs its own. `gns_every`: gradients are measured once for about so
+    many times the initial batch of examples (1: at every step). All else are
+    DistributedDataParallel's arguments.
 
-    Restores itself from the newest checkpoint: parameters, buffers, optimizer, scheduler, GradScaler,
-    the estimate of the noise, and the progress. A checkpoint is tensors and plain values; nothing in it is
-    executed. Raises UsageError where `lr_scheduler` keeps anything else in its state, ValueError where
-    there is a state of that name, CheckpointError where the checkpoint does not fit the model.
+    Restores itself from the newest checkpoint: parameters, buffers, optimizer, scheduler,
+    GradScaler, the estimate of the noise, and the progress. A checkpoint is tensors and plain
+    values; nothing in it is executed. Raises UsageError where `lr_scheduler` keeps anything else in
+    its state, ValueError where there is a state of that name, CheckpointError where the checkpoint
+    does not fit the model.
     """
 
     def __init__(
@@ -120,22 +122,22 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     @property
     def gain(self) -> float:
-        """How many steps at the initial batch size a step of the present one is worth."""
+        """The number of steps at the initial batch size that a step of the present one is worth."""
         return self.gns.gain(self.gns.scale)
 
     @property
     def gradient_stats(self) -> tuple[float, float]:
-        """(squared length of the gradient, its variance at the initial batch size)."""
+        """The squared length of the gradient, and its variance at the initial batch size."""
         return self.gns.sqr_avg(), self.gns.var_avg()
 
     @property
     def init_batch_size(self) -> int:
-        """M0: of the loader that trains; 1 before there is one."""
+        """M0: the batch size of the loader that trains; 1 before there is one."""
         return self._backward.init_batch_size
 
     @property
     def lr_factors(self) -> list[float]:
-        """By what the learning rate of each group is multiplied at the present batch size."""
+        """The factors of the groups' learning rates at the present batch size."""
         factors = self.scaling_rule.scale_lr(self.gns.scale)
         if isinstance(factors, list):  # without NumPy, for this is done at every step
             return factors
@@ -143,7 +145,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return [float(f) for f in np.broadcast_to(np.asarray(factors, float), groups)]
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The model's; with gradients on, it decides whether their averaging follows."""
+        """Run the model's forward; with gradients on, decide whether their averaging follows."""
         loop = data.current_dataloader()
         averages = loop is None or loop.is_sync_step()
         if averages is not self.require_backward_grad_sync:  # Module.__setattr__ is slow
@@ -153,14 +155,17 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The same as the optimizer's: gradients that still add up stay."""
+        """Do as the optimizer's `zero_grad`: gradients that still add up stay."""
         if not self._backward.accumulating:
             super().zero_grad(set_to_none)
 
     def to_tensorboard(
         self, writer: Scalars, global_step: int | None = None, tag_prefix: str = ""
     ) -> None:
-        """Write what is known of the gradients as scalars; `tag_prefix` with or without its slash."""
+        """Write what is known of the gradients as scalars.
+
+        `tag_prefix` is given with or without its slash.
+        """
         prefix = tag_prefix if not tag_prefix or tag_prefix.endswith("/") else f"{tag_prefix}/"
         sqr, var = self.gradient_stats
         scalars = {
@@ -200,11 +205,11 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return result
 
     def _plain_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Outside of a loop over an AdaptiveDataLoader: as DistributedDataParallel, and no more."""
+        """Step outside of a loop over an AdaptiveDataLoader, as DistributedDataParallel does."""
         if not self._warned:
             log.warning(
-                "model -> trains outside of a loop over an AdaptiveDataLoader: every replica on what it "
-                "reads itself, and nothing is saved when it is told to stop"
+                "model -> trains outside of a loop over an AdaptiveDataLoader: every replica on "
+                "what it reads itself, and nothing is saved when it is told to stop"
             )
             self._warned = True
         if collective.preemption().requested:
@@ -214,7 +219,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
     def _scaled(
         self, factors: list[float], original: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """With learning rates that stand for this call only."""
+        """Step with learning rates that stand for this call only."""
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         for group, factor in zip(groups, factors, strict=True):
@@ -241,7 +246,7 @@ class _ModelState(checkpoint.State):
 
     @property
     def model(self) -> nn.Module:
-        """What was given to be trained."""
+        """The model that was given to be trained."""
         return self._model.module  # type: ignore[no-any-return]
 
     def save(self, fileobj: BinaryIO) -> None:
@@ -261,12 +266,13 @@ class _ModelState(checkpoint.State):
             model.progress = float(saved["progress"])
         except (KeyError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
             raise CheckpointError(
-                f"the checkpoint of {self.name!r} does not fit the model, its optimizer, scheduler or "
-                f"GradScaler: {error}. Train with those of the checkpoint, or into another folder."
+                f"the checkpoint of {self.name!r} does not fit the model, its optimizer, scheduler "
+                f"or GradScaler: {error}. Train with those of the checkpoint, or into another "
+                "folder."
             ) from error
 
     def sync(self) -> None:
-        """Replicas hold the same already; what is on its way comes in."""
+        """Bring in what is on its way; replicas hold the same already."""
         self._model.gns.collect()
 
     def _parts(self) -> dict[str, Any]:
@@ -288,8 +294,8 @@ class _ModelState(checkpoint.State):
             torch.load(buffer, weights_only=True)
         except (pickle.PickleError, AttributeError, TypeError) as error:
             raise UsageError(
-                f"the state of {type(scheduler).__name__} cannot be kept in a checkpoint, which holds "
-                "tensors and plain values only: leave the rest out of its state_dict()"
+                f"the state of {type(scheduler).__name__} cannot be kept in a checkpoint, which "
+                "holds tensors and plain values only: leave the rest out of its state_dict()"
             ) from error
 
 
@@ -308,8 +314,9 @@ def _replace(owner: object, name: str, replacement: Callable[..., Any]) -> None:
 
 
 def _pack(model: nn.Module) -> None:
-    """Lay buffers out densely where they have a dimension of one with a stride of its own, as a transpose
-    leaves it: DistributedDataParallel cannot broadcast such.
+    """Lay buffers out densely where they have a dimension of one with a stride of its own.
+
+    A transpose leaves it so, and DistributedDataParallel cannot broadcast such.
     """
     for buffer in model.buffers():
         dense = torch.empty(buffer.shape, device="meta").stride()
@@ -318,7 +325,7 @@ def _pack(model: nn.Module) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers, which learning rates tend to become, as Python's."""
+    """Return NumPy's numbers, which learning rates tend to become, as Python's."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) is dict:
