@@ -42,7 +42,7 @@ def knob(default: Any, *words: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class Knob:
-    """One row of the table, as the command line sees it."""
+    """A row of the table, as the command line sees it."""
 
     name: str
     kind: Any

@@ -1,8 +1,8 @@
 """A line to a process of the job that may be started again, and then elsewhere.
 
-Every call stands under a deadline and is repeated, with backoff, while nobody answers, for `patience_s`
-in all; what is called must therefore bear repeating. Before each repeat the line looks where the
-process serves now.
+Every call stands under a deadline and is repeated, with backoff, while nobody answers, for
+`patience_s` in all; what is called must therefore bear repeating. Before each repeat the line looks
+where the process serves now.
 """
 
 from __future__ import annotations

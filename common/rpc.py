@@ -1,8 +1,8 @@
 """gRPC at the edges: servers and channels with the job's identity, deadlines, message limits.
 
 Every server refuses a call without the job's token (UNAUTHENTICATED), before it takes the message
-in; every call has a deadline. Where the job has a certificate, servers and channels speak mutual TLS
-and accept that one alone. No channel goes by way of a proxy, whatever the environment says.
+in; every call has a deadline. Where the job has a certificate, servers and channels speak mutual
+TLS and accept that one alone. No channel goes by way of a proxy, whatever the environment says.
 Both reach a process through the environment (EDL_TOKEN, EDL_IDENTITY), never through arguments.
 `call` turns gRPC's errors into ours, so that no other file needs to know status codes.
 """
@@ -33,7 +33,8 @@ SHARD_KEY = (
 )
 MASTER_EPOCH_KEY = "edl-master-epoch"  # of a master's calls, so that an older one's are refused
 
-# A plain push of one batch's rows may be large; chunked Init and Pull keep dense messages far below.
+# A plain push of one batch's rows may be large; chunked Init and Pull keep dense messages far
+# below.
 LARGEST_NBYTES = 1 << 30
 # To a process that holds no parameters: the largest is the result of a task, a few hundred KiB.
 _CONTROL_NBYTES = 32 << 20
@@ -77,7 +78,7 @@ Reply = TypeVar("Reply")
 
 
 def job_token() -> str:
-    """The token of the job that this process belongs to ("" outside of one)."""
+    """Return the token of the job that this process belongs to ("" outside of one)."""
     return os.environ.get(TOKEN_VARIABLE, "")
 
 
@@ -91,10 +92,10 @@ class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
     def __init__(self, token: str, health: Callable[[], bytes]) -> None:
         self._token = token.encode()
 
-        def refuse(messages: Any, context: grpc.ServicerContext) -> None:
+        def refuse(_messages: object, context: grpc.ServicerContext) -> None:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
 
-        def check(messages: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def check(_messages: object, _context: grpc.ServicerContext) -> Iterator[bytes]:
             yield health()
 
         self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
@@ -116,7 +117,10 @@ def _has_token(details: grpc.HandlerCallDetails, token: bytes) -> bool:
 
 
 class Server:
-    """A gRPC server with health, bound to EDL_HOST and of this process's job unless told otherwise."""
+    """A gRPC server with health.
+
+    It is bound to EDL_HOST and of this process's job unless told otherwise.
+    """
 
     def __init__(
         self,
@@ -129,7 +133,9 @@ class Server:
         threads: int = 32,
         receive_nbytes: int = _CONTROL_NBYTES,
     ) -> None:
-        """`receive_nbytes`: of the largest message that is taken from whoever has the token.
+        """Begin to serve.
+
+        `receive_nbytes`: of the largest message that is taken from whoever has the token.
 
         Raises EdlError where it cannot listen there, or may not without a certificate.
         """
@@ -170,7 +176,7 @@ def _server_options(receive_nbytes: int) -> list[tuple[str, Any]]:
 
 
 def _bind(server: Any, token: str, identity: Identity | None, host: str | None, port: int) -> str:
-    """Have it listen; the address. Raises EdlError."""
+    """Let the server listen; return the address. Raises EdlError."""
     identity, host = identity or job_identity(token), host or own_host()
     where = joined(host, port)
     encrypts = identity.encrypts(host)
@@ -200,7 +206,10 @@ class AsyncServer:
         port: int = 0,
         receive_nbytes: int = _CONTROL_NBYTES,
     ) -> None:
-        """Raises EdlError where it cannot listen there, or may not without a certificate."""
+        """Begin to serve.
+
+        Raises EdlError where it cannot listen there, or may not without a certificate.
+        """
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rpc", daemon=True)
         self._thread.start()
@@ -243,17 +252,17 @@ class AsyncServer:
 
 
 class _AsyncTokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """The _TokenCheck of coroutines; whole health is that this answers."""
+    """The _TokenCheck of coroutines; a process is healthy where this answers."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
 
-        async def refuse(messages: Any, context: Any) -> None:
+        async def refuse(_messages: object, context: Any) -> None:
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong"
             )
 
-        async def check(messages: Any, context: Any) -> AsyncIterator[bytes]:
+        async def check(_messages: object, _context: object) -> AsyncIterator[bytes]:
             serving = health_pb2.HealthCheckResponse.SERVING
             yield health_pb2.HealthCheckResponse(status=serving).SerializeToString()
 
@@ -319,8 +328,8 @@ class Channel:
 
     Not an interceptor: gRPC would make a new multicallable for each call, which is slow, and which
     crashes the process where another thread has just closed the channel. `master_epoch` is that of
-    the calling master; `shard` is the server that the calls are for; `identity` is by default that of
-    this process. Raises EdlError where the peer may not be called without a certificate.
+    the calling master; `shard` is the server that the calls are for; `identity` is by default that
+    of this process. Raises EdlError where the peer may not be called without a certificate.
     """
 
     def __init__(
@@ -374,7 +383,7 @@ def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:
 
 
 def translate(error: grpc.RpcError) -> EdlError:
-    """Our error for gRPC's."""
+    """Return our error for gRPC's."""
     code = error.code() if hasattr(error, "code") else None
     details = (error.details() if hasattr(error, "details") else str(error)) or ""
     if code == grpc.StatusCode.UNAUTHENTICATED:

@@ -1,4 +1,4 @@
-"""Where definitions are: find one by name, import it, list all.
+"""The catalogue of definitions: find one by name, import it, list all.
 
 A name is looked for in this order: a path (it ends in .py or has a slash), the user's zoo folder,
 the entry points of group `edl.model_zoo`, the built-in definitions, a dotted module. Listing reads
@@ -27,7 +27,7 @@ BUILT_IN = Path(__file__).parent
 
 
 def find(model_def: str, model_zoo: str = "") -> tuple[ModuleType, str, str]:
-    """(module, name, name of the function that makes the model) of a definition.
+    """Return (module, name, name of the function that makes the model) of a definition.
 
     ElasticDL's `module.function` is understood: the function is "model" everywhere else.
     """
@@ -50,7 +50,7 @@ def find(model_def: str, model_zoo: str = "") -> tuple[ModuleType, str, str]:
 
 
 def list_definitions(model_zoo: str = "") -> list[tuple[str, str, str]]:
-    """(name, origin, first line of its docstring) of every definition that has a name."""
+    """Return (name, origin, first line of its docstring) of every definition that has a name."""
     listed = []
     if model_zoo:
         folder = _zoo_folder(model_zoo)
@@ -64,7 +64,7 @@ def list_definitions(model_zoo: str = "") -> list[tuple[str, str, str]]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'x'?)" or ""."""
+    """Return " (did you mean 'x'?)" or ""."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
@@ -94,14 +94,20 @@ def _find_name(name: str, model_zoo: str) -> ModuleType | None:
 
 
 def _file_of(path: Path) -> Path | None:
-    """The file of the definition `path`: itself, with .py, or of its name in its own folder."""
+    """Return the file of the definition `path`.
+
+    It is itself, with .py, or of its name in its own folder.
+    """
     inside = [path.with_name(f"{path.name}.py"), path / f"{path.name}.py", path / "__init__.py"]
     candidates = [path] if path.suffix == ".py" else inside
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def _definitions_in(folder: Path) -> Iterator[Path]:
-    """Files that define a `model`, in the folder itself or one folder down under its own name."""
+    """Yield files that define a `model`.
+
+    They are in the folder itself, or one folder down under its own name.
+    """
     for path in sorted(folder.iterdir()):
         found = path if path.suffix == ".py" else _file_of(path) if path.is_dir() else None
         if found is not None and _defines_model(found):
@@ -158,7 +164,8 @@ def _import_file(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, path
+    assert spec is not None, path
+    assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs, as import does: dataclasses look it up
     with _importing(lambda: str(path)), contextlib.ExitStack() as undo:
@@ -170,7 +177,7 @@ def _import_file(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def _importing(file: Callable[[], str]) -> Iterator[None]:
-    """Within it the user's file is run. Raises DefinitionError where that fails."""
+    """Run the user's file within. Raises DefinitionError where that fails."""
     try:
         yield
     except (Exception, SystemExit) as error:  # the user's code may raise anything
