@@ -1,10 +1,10 @@
 """Which replica reads which positions of a pass, so that each record is read exactly once. Pure.
 
 A pass is one reading of all records, in one order. An optimizer step takes the next `batch_size`
-positions of it, cut into micro-batches, each cut into one share for each replica. All replicas make
-the same steps and micro-batches, for they meet in a collective at each; so what does not divide is
-shared out unevenly instead of padded or dropped: shares of a micro-batch differ by at most one
-record.
+positions of it, split into micro-batches, each split into one share for each replica. All replicas
+make the same steps and micro-batches, for they meet in a collective at each; so what does not
+divide is shared out unevenly instead of padded or dropped: shares of a micro-batch differ by at
+most one record.
 
     positions   |<------ step ------>|<------ step ------>|<--- step --->|<--- step --->|
     micro-batch |<------->|<-------->|                    the last two share what is left evenly,

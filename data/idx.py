@@ -53,8 +53,8 @@ class _Bytes:
             stream.seek(self._offset + first * nbytes)
             data = stream.read((last - first) * nbytes)
         there = first + len(data) // max(nbytes, 1)
-        if cut := numbers[numbers >= there].tolist():
-            raise RecordError(self.file.name, cut[0], "the file is cut off before its end")
+        if missing := numbers[numbers >= there].tolist():
+            raise RecordError(self.file.name, missing[0], "the file is cut off before its end")
         rows = np.frombuffer(data[: (there - first) * nbytes], np.uint8)
         return rows.reshape(there - first, *self._shape)[numbers - first]
 

@@ -104,9 +104,9 @@ class _Array:
                 return self.read(numbers, here)
         first, last = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
         if last > self._there:
-            cut = int(numbers[numbers >= self._there][0])
+            missing = int(numbers[numbers >= self._there][0])
             reason = "the file is cut off before it: write the file again"
-            raise RecordError(self._file.name, cut, reason)
+            raise RecordError(self._file.name, missing, reason)
         nbytes = (last - first) * self._row_nbytes
         data = read(self._layout.offset + first * self._row_nbytes, nbytes)
         if len(data) < nbytes:

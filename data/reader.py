@@ -1,7 +1,7 @@
 """The seam between data and everything else: a reader counts records and reads ranges of them.
 
 A data set is a list of sources (files, row groups, folders); a record is (source, number). The
-master cuts sources into tasks and never reads a record; workers read ranges. Tabular records come
+master splits sources into tasks and never reads a record; workers read ranges. Tabular records come
 by column (`Columns`), so that a `feed` works on whole numpy arrays; anything else is a list.
 """
 

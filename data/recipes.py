@@ -221,8 +221,8 @@ def _split(rows: int) -> dict[str, NDArray[np.int64]]:
     They are in random order (sorted files: no batch of one class).
     """
     order = np.random.RandomState(_SPLIT_SEED).permutation(rows)
-    cut = rows - round(rows * _VALIDATION_SHARE)
-    return {"train": order[:cut], "validation": order[cut:]}
+    split_at = rows - round(rows * _VALIDATION_SHARE)
+    return {"train": order[:split_at], "validation": order[split_at:]}
 
 
 def _save_split(columns: Arrays, out: Path) -> dict[str, Any]:
