@@ -39,12 +39,12 @@ class _Sum:
     key: Any
     amount: Amount = 0
 
-    def __add__(self, amount: Any) -> _Sum:
+    def __add__(self, amount: object) -> _Sum:
         return replace(self, amount=self.amount + _amount(amount))
 
     __radd__ = __add__
 
-    def __sub__(self, amount: Any) -> _Sum:
+    def __sub__(self, amount: object) -> _Sum:
         return replace(self, amount=self.amount - _amount(amount))
 
 
@@ -109,24 +109,24 @@ class Accumulator(MutableMapping[Any, Any]):
         for key, amount in dict(*args, **kwargs).items():
             self._add(key, -_amount(amount))
 
-    def _add(self, key: Any, amount: Amount) -> None:
+    def _add(self, key: object, amount: Amount) -> None:
         if self._view is None:
             self._state.add(key, amount)
         else:
             self._view[key] = self._view.get(key, 0) + amount
 
-    def __iadd__(self, other: Any) -> Self:
+    def __iadd__(self, other: object) -> Self:
         self.update(other)
         return self
 
-    def __isub__(self, other: Any) -> Self:
+    def __isub__(self, other: object) -> Self:
         self.subtract(other)
         return self
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return _Sum(self, key) if self._view is None else self._view[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         if self._view is not None:
             values.encode((key, value))  # or the next checkpoint could not
             self._view[key] = value
@@ -140,7 +140,7 @@ class Accumulator(MutableMapping[Any, Any]):
         else:
             self._state.add(key, value.amount)
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         del self._writable()[key]
 
     def clear(self) -> None:
@@ -176,7 +176,7 @@ class _Sums(checkpoint.State):
         self.seen: list[dict[Any, Any]] = []  # in that epoch
         self.restored = checkpoint.load_state(self)
 
-    def add(self, key: Any, amount: Amount) -> None:
+    def add(self, key: object, amount: Amount) -> None:
         if not isinstance(key, str):
             values.encode(key)
         self.added[key] = self.added.get(key, 0) + amount
@@ -195,7 +195,7 @@ class _Sums(checkpoint.State):
         self.added = {}  # before the replicas met: these totals have it
 
 
-def _amount(value: Any) -> Amount:
+def _amount(value: object) -> Amount:
     """Return what can be added.
 
     That is a Python number of one, of a numpy scalar, or of what has one element, an array, or a

@@ -224,7 +224,7 @@ class _TextState(checkpoint.State):
         self.columns, self.pairs = values["columns"], values["pairs"]
 
 
-def _field(dataset: Any) -> Any:
+def _field(dataset: object) -> Any:
     """Return torchtext's field of the text, None where it is none of its data sets."""
     fields = getattr(dataset, "fields", None)
     return fields.get("text") if isinstance(fields, dict) else None

@@ -85,7 +85,7 @@ def _shown(value: Any, blobs: list[bytes]) -> Any:
     raise _refused(value)
 
 
-def _value(shown: Any, blobs: io.BytesIO) -> Any:
+def _value(shown: object, blobs: io.BytesIO) -> Any:
     if not isinstance(shown, list):
         return shown
     kind, first = shown[:2]
@@ -113,7 +113,7 @@ def _kept(data: bytes, blobs: list[bytes]) -> int:
     return len(data)
 
 
-def _npy(value: Any) -> bytes:
+def _npy(value: object) -> bytes:
     """Return a value as an .npy file. Raises UsageError where that cannot hold its type."""
     array, file = np.asarray(value), io.BytesIO()
     descr = np.lib.format.dtype_to_descr(array.dtype)

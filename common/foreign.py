@@ -88,12 +88,12 @@ _KINDS = {
 }
 
 
-def _is(value: Any, kind: type) -> bool:
+def _is(value: object, kind: type) -> bool:
     if kind is int:
         return type(value) is int and 0 <= value < 1 << 63
     return isinstance(value, kind)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -35,7 +35,7 @@ def about(
     }
 
 
-def knob(default: Any, *words: str, **more: Any) -> Any:
+def knob(default: object, *words: str, **more: Any) -> Any:
     """Return a field with a default and what `about` makes of the rest."""
     return field(default=default, metadata=about(*words, **more))
 

@@ -78,7 +78,7 @@ class Line:
             old.close()
 
     def _call(
-        self, method: str, request: Any, wait_s: float = 0.0, patience_s: float | None = None
+        self, method: str, request: object, wait_s: float = 0.0, patience_s: float | None = None
     ) -> Any:
         """Return the answer to a call that may be held for `wait_s`.
 
@@ -108,7 +108,7 @@ class Line:
                 f"({error}){self._advice}"
             ) from error
 
-    def call_once(self, method: str, request: Any) -> Any:
+    def call_once(self, method: str, request: object) -> Any:
         """Return the answer to a call that is not repeated here.
 
         Raises Unreachable; the next call then goes where the process serves by now.

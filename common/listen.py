@@ -162,7 +162,7 @@ def serve_metrics(registry: CollectorRegistry | None = None) -> tuple[WSGIServer
             strangers.remove(request)
             super().shutdown_request(request)
 
-        def handle_error(self, request: Any, client_address: Any) -> None:
+        def handle_error(self, request: object, client_address: object) -> None:
             """Ignore the error: a peer that goes away is no news."""
 
     try:

@@ -169,7 +169,7 @@ def _next_name(name: str) -> str:
     raise AssertionError("unreachable")
 
 
-def _value(knob: Knob, value: Any, said: str, in_pods: bool) -> Any:
+def _value(knob: Knob, value: object, said: str, in_pods: bool) -> Any:
     made = convert(value, knob.kind, said)
     if knob.choices:
         lower = _FORMER_CHOICES.get(made.lower(), made.lower())

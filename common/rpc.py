@@ -367,7 +367,7 @@ class _Method:
         return self._method.future(request, timeout=timeout, metadata=self._metadata)
 
 
-def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:
+def call(method: Callable[..., Reply], request: object, timeout_s: float) -> Reply:
     """Make one RPC under a deadline.
 
     Raises Unreachable where the peer does not answer in time or is gone, Unauthenticated where it

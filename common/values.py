@@ -23,7 +23,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return what `convert` makes the same value of."""
     if isinstance(value, dict):
         return json.dumps(value)
@@ -48,7 +48,7 @@ def yaml_loader() -> Any:
     return Loader
 
 
-def convert(value: Any, kind: Any, said: str) -> Any:
+def convert(value: object, kind: object, said: str) -> Any:
     """Return `value` (text of a flag, or what YAML made of it) as `kind`.
 
     A kind is str, int, float, bool, a dictionary, or one of those or None. `said` names the setting
@@ -67,11 +67,11 @@ def convert(value: Any, kind: Any, said: str) -> Any:
     return _dictionary(value, said, typed=kind == dict[str, Any])
 
 
-def _is_none(value: Any) -> bool:
+def _is_none(value: object) -> bool:
     return value is None or (isinstance(value, str) and value.lower() in ("none", "null"))
 
 
-def _number(value: Any, kind: type[int | float], said: str) -> int | float:
+def _number(value: object, kind: type[int | float], said: str) -> int | float:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         try:
             made = kind(value)
@@ -84,20 +84,20 @@ def _number(value: Any, kind: type[int | float], said: str) -> int | float:
     raise UsageError(f"{said} takes {what}, not {value!r}.")
 
 
-def _boolean(value: Any, said: str) -> bool:
+def _boolean(value: object, said: str) -> bool:
     text = str(value).lower()
     if text not in _YES | _NO:
         raise UsageError(f"{said} is either true or false, not {value!r}.")
     return text in _YES
 
 
-def _string(value: Any, said: str) -> str:
+def _string(value: object, said: str) -> str:
     if value is None or isinstance(value, bool | list | dict):
         raise UsageError(f"{said} takes a text, not {value!r}: put it in quotes.")
     return str(value)
 
 
-def _dictionary(value: Any, said: str, *, typed: bool) -> dict[str, Any]:
+def _dictionary(value: object, said: str, *, typed: bool) -> dict[str, Any]:
     """Merge several texts (a repeated flag) into a dictionary; the last wins."""
     made: dict[str, Any] = {}
     for part in value if isinstance(value, list | tuple) else [value]:

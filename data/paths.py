@@ -87,7 +87,7 @@ def _file_system(path: str) -> tuple[Any, str]:
     return fs, inner
 
 
-def _below(fs: Any, folder: str) -> list[str]:
+def _below(fs: object, folder: str) -> list[str]:
     """Return the data files below a folder, sorted."""
     try:
         found = _Walk([folder]).files() if _is_local(fs) else _listed(fs, folder)
@@ -96,7 +96,7 @@ def _below(fs: Any, folder: str) -> list[str]:
         raise DataError(f"The folder {folder} cannot be listed: {error}.") from error
 
 
-def _is_local(fs: Any) -> bool:
+def _is_local(fs: object) -> bool:
     return isinstance(fs, LocalFileSystem)
 
 

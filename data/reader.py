@@ -73,7 +73,7 @@ def take(records: Records, indices: NDArray[np.int64] | slice) -> Records:
     return [records[i] for i in indices]
 
 
-def about_text(records: Any, error: Exception) -> str:
+def about_text(records: object, error: Exception) -> str:
     """Return which column is of text where numbers were wanted; else "".
 
     That is said only where `error` may be of it.

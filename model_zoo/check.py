@@ -167,7 +167,7 @@ class _Trial:
         self._check_gradients()
         self.note("ok", "loss", f"{loss.item():.4g} on the first batch; gradients are finite")
 
-    def _check_features(self, features: Any) -> None:
+    def _check_features(self, features: object) -> None:
         """Check that `feature` names exactly what forward gets, or the pull ahead is in vain."""
         for table in (m for m in self._model.modules() if isinstance(m, Embedding)):
             asked = self._rows.asked.get(table.name)
@@ -283,7 +283,7 @@ def _check_values(optimizer: Optimizer) -> None:
             raise
 
 
-def _shape(value: Any) -> str:
+def _shape(value: object) -> str:
     if isinstance(value, Tensor):
         return shape_of(value)
     if isinstance(value, dict):

@@ -149,7 +149,7 @@ class Definition:
         optimizer: Optimizer = made
         return optimizer
 
-    def feed(self, records: Any, mode: str) -> tuple[Any, Any]:
+    def feed(self, records: object, mode: str) -> tuple[Any, Any]:
         """Return (features, labels) of a batch.
 
         What the user's code raises passes through as it is.
@@ -327,7 +327,7 @@ def _check_model(definition: Definition) -> None:
         ) from error
 
 
-def _check_call(file: str, name: str, function: Any, arguments: tuple[str, ...]) -> None:
+def _check_call(file: str, name: str, function: object, arguments: tuple[str, ...]) -> None:
     kind = "class" if name == "Callbacks" else "function"
     if not callable(function) or (name == "Callbacks") != inspect.isclass(function):
         raise _error(file, 0, name, f"is {_kind(function)}, no {kind}")
@@ -393,7 +393,7 @@ def _line(function: Any) -> int:
         return 0
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if value is None:
         return "None"
     return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
