@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -26,8 +25,8 @@ from . import unreliable
 from .errors import EdlError, NotPinned, Unauthenticated, Unreachable, UsageError
 from .identity import CERTIFIED_NAME, IDENTITY_VARIABLE, TOKEN_VARIABLE, Identity, job_identity
 from .listen import HEALTH_PORT_VARIABLE, fixed_port, host_of, joined, own_host
+from .token_check import TOKEN_KEY, AsyncTokenCheck, TokenCheck
 
-TOKEN_KEY = "x-edl-token"
 SHARD_KEY = (
     "edl-shard"  # whom a call is for: another server may be given the port of one that is gone
 )
@@ -64,8 +63,6 @@ _CHANNEL_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
-
 # What gRPC says where a handshake fails. The latter two may pass: a port that is another process's
 # by now, a peer that ends just then.
 _OTHER_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
@@ -80,40 +77,6 @@ Reply = TypeVar("Reply")
 def job_token() -> str:
     """Return the token of the job that this process belongs to ("" outside of one)."""
     return os.environ.get(TOKEN_VARIABLE, "")
-
-
-class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuse calls that do not carry the token; `health`, what a health check is answered, is open.
-
-    Whoever has no token is answered by a handler of the streaming kind that never asks for a
-    message: gRPC takes one in, of any size, only when the handler wants it.
-    """
-
-    def __init__(self, token: str, health: Callable[[], bytes]) -> None:
-        self._token = token.encode()
-
-        def refuse(_messages: object, context: grpc.ServicerContext) -> None:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
-
-        def check(_messages: object, _context: grpc.ServicerContext) -> Iterator[bytes]:
-            yield health()
-
-        self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
-        self._check = grpc.stream_stream_rpc_method_handler(check)
-
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Any],
-        details: grpc.HandlerCallDetails,
-    ) -> Any:
-        if _has_token(details, self._token):
-            return continuation(details)
-        return self._check if details.method == _HEALTH_CHECK else self._refuse
-
-
-def _has_token(details: grpc.HandlerCallDetails, token: bytes) -> bool:
-    given = dict(details.invocation_metadata or ()).get(TOKEN_KEY, "")
-    return hmac.compare_digest(str(given).encode(), token)
 
 
 class Server:
@@ -143,7 +106,7 @@ class Server:
         self._threads = futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         self._server = grpc.server(
             self._threads,
-            interceptors=[_TokenCheck(token, self._whole_health)],
+            interceptors=[TokenCheck(token, self._whole_health)],
             options=_server_options(receive_nbytes),
         )
         register(self._server)
@@ -216,7 +179,7 @@ class AsyncServer:
 
         async def start() -> tuple[Any, str]:
             server = grpc.aio.server(
-                interceptors=[_AsyncTokenCheck(token)], options=_server_options(receive_nbytes)
+                interceptors=[AsyncTokenCheck(token)], options=_server_options(receive_nbytes)
             )
             register(server)
             healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -249,34 +212,6 @@ class AsyncServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_START_S)
         self._loop.close()
-
-
-class _AsyncTokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """The _TokenCheck of coroutines; a process is healthy where this answers."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
-
-        async def refuse(_messages: object, context: Any) -> None:
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong"
-            )
-
-        async def check(_messages: object, _context: object) -> AsyncIterator[bytes]:
-            serving = health_pb2.HealthCheckResponse.SERVING
-            yield health_pb2.HealthCheckResponse(status=serving).SerializeToString()
-
-        self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
-        self._check = grpc.stream_stream_rpc_method_handler(check)
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        details: grpc.HandlerCallDetails,
-    ) -> Any:
-        if _has_token(details, self._token):
-            return await continuation(details)
-        return self._check if details.method == _HEALTH_CHECK else self._refuse
 
 
 def serve_health() -> grpc.Server | None:
