@@ -104,17 +104,21 @@ def record_of(name: str, parts: Sequence[Part]) -> FileRecord:
 def write_file(path: Path, *parts: Part) -> FileRecord:
     """Write a file so that it is there whole or not at all, also after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(_discard, temporary)
         with open(temporary, "wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(OSError):  # it is there only where that failed
-            temporary.unlink()
+        undo.pop_all()
     _sync_directory(path.parent)
     return record_of(path.name, parts)
+
+
+def _discard(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def copy_file(source: Path, target: Path) -> None:
