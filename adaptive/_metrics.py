@@ -1,4 +1,7 @@
-"""The one private module of AdaptDL that an example of its own imports: `_metrics_state().grad_params`."""
+"""The private module of AdaptDL that an example of its own imports.
+
+The example uses `_metrics_state().grad_params`.
+"""
 
 from .profile import current as _metrics_state
 

@@ -1,4 +1,4 @@
-"""Sums over all replicas, exact across restarts: losses, counts of right answers, confusion matrices.
+"""Sums over all replicas, exact across restarts: losses, right answers, confusion matrices.
 
     stats = Accumulator()
     for batch in loader:
@@ -8,8 +8,8 @@
 
 What is added is in the checkpoint with the position of the loop that it was added in. So add within
 loops over data loaders: the rest of an epoch's body runs again after a restart. The totals that a
-`synchronized` block outside of such loops saw are kept until the epoch is finished, and given again when
-it runs again; what was added again before it is then forgotten, for these totals have it.
+`synchronized` block outside of such loops saw are kept until the epoch is finished, and given again
+when it runs again; what was added again before it is then forgotten, for these totals have it.
 """
 
 from __future__ import annotations
@@ -33,27 +33,30 @@ Amount = Any  # a number, an array or a tensor
 
 @dataclass(frozen=True)
 class _Sum:
-    """What `stats[key]` is before it is synchronized: it can be added to, and no more."""
+    """A value `stats[key]` before it is synchronized: it can be added to, and no more."""
 
     of: Accumulator
     key: Any
     amount: Amount = 0
 
-    def __add__(self, amount: Any) -> _Sum:
+    def __add__(self, amount: object) -> _Sum:
         return replace(self, amount=self.amount + _amount(amount))
 
     __radd__ = __add__
 
-    def __sub__(self, amount: Any) -> _Sum:
+    def __sub__(self, amount: object) -> _Sum:
         return replace(self, amount=self.amount - _amount(amount))
 
 
 class Accumulator(MutableMapping[Any, Any]):
-    """A dict of sums, of numbers, NumPy arrays or tensors. Keys are numbers, texts, None, or tuples of them.
+    """A dict of sums, of numbers, NumPy arrays or tensors.
 
-    Outside of `synchronized` it looks empty; `+=`, `-=`, `update` and `subtract` add to it and to its
-    values. Within, it is a dict of the totals over all replicas, and changing it changes the totals: do so
-    alike on all. Raises RuntimeError where it is made within a loop over a data loader.
+    Keys are numbers, texts, None, or tuples of them.
+
+    Outside of `synchronized` it looks empty; `+=`, `-=`, `update` and `subtract` add to it and to
+    its values. Within, it is a dict of the totals over all replicas, and changing it changes the
+    totals: do so alike on all. Raises RuntimeError where it is made within a loop over a data
+    loader.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -68,7 +71,7 @@ class Accumulator(MutableMapping[Any, Any]):
 
     @contextmanager
     def synchronized(self) -> Iterator[Accumulator]:
-        """Within this block the accumulator is a dict of the totals over all replicas."""
+        """Make the accumulator, within this block, a dict of the totals over all replicas."""
         if self._view is not None:
             yield self
             return
@@ -106,24 +109,24 @@ class Accumulator(MutableMapping[Any, Any]):
         for key, amount in dict(*args, **kwargs).items():
             self._add(key, -_amount(amount))
 
-    def _add(self, key: Any, amount: Amount) -> None:
+    def _add(self, key: object, amount: Amount) -> None:
         if self._view is None:
             self._state.add(key, amount)
         else:
             self._view[key] = self._view.get(key, 0) + amount
 
-    def __iadd__(self, other: Any) -> Self:
+    def __iadd__(self, other: object) -> Self:
         self.update(other)
         return self
 
-    def __isub__(self, other: Any) -> Self:
+    def __isub__(self, other: object) -> Self:
         self.subtract(other)
         return self
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return _Sum(self, key) if self._view is None else self._view[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         if self._view is not None:
             values.encode((key, value))  # or the next checkpoint could not
             self._view[key] = value
@@ -131,17 +134,17 @@ class Accumulator(MutableMapping[Any, Any]):
             raise TypeError("outside of synchronized() an Accumulator can only be added to, by +=")
         elif value.of is not self or value.key != key:
             raise ValueError(
-                f"what was added to {value.key!r} cannot be given to {key!r}: outside of synchronized() a "
-                "value of an Accumulator can only be added to"
+                f"what was added to {value.key!r} cannot be given to {key!r}: outside of "
+                "synchronized() a value of an Accumulator can only be added to"
             )
         else:
             self._state.add(key, value.amount)
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         del self._writable()[key]
 
     def clear(self) -> None:
-        """Within `synchronized`: forget the totals."""
+        """Forget the totals, within `synchronized`."""
         self._writable().clear()
 
     def __iter__(self) -> Iterator[Any]:
@@ -173,7 +176,7 @@ class _Sums(checkpoint.State):
         self.seen: list[dict[Any, Any]] = []  # in that epoch
         self.restored = checkpoint.load_state(self)
 
-    def add(self, key: Any, amount: Amount) -> None:
+    def add(self, key: object, amount: Amount) -> None:
         if not isinstance(key, str):
             values.encode(key)
         self.added[key] = self.added.get(key, 0) + amount
@@ -192,8 +195,12 @@ class _Sums(checkpoint.State):
         self.added = {}  # before the replicas met: these totals have it
 
 
-def _amount(value: Any) -> Amount:
-    """A Python number of one, of a numpy scalar, or of what has one element; arrays, tensors on the CPU."""
+def _amount(value: object) -> Amount:
+    """Return what can be added.
+
+    That is a Python number of one, of a numpy scalar, or of what has one element, an array, or a
+    tensor on the CPU. Raises TypeError for anything else.
+    """
     if isinstance(value, Tensor) and value.numel() != 1:
         return value.detach().cpu()
     if isinstance(value, np.ndarray) and value.size != 1 and value.dtype.kind in "biufc":

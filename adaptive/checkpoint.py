@@ -9,10 +9,10 @@ afterwards. So whatever happens there is a whole one, and all replicas wait unti
 
 To load: the replica that sees the newest whole checkpoint reads it and sends the states to the
 others, so the folder need not be shared: a machine's own disk will do as long as that machine comes
-back. The small states are sent at once, when the replicas meet, so that making a loader waits for nobody.
-What is loaded before they meet is what this process sees, and is loaded again when they do. A checkpoint
-that is torn or damaged is named in a warning and the one before it is taken. What a state
-writes is its own affair; those of this package are JSON and tensors, never pickles.
+back. The small states are sent at once, when the replicas meet, so that making a loader waits for
+nobody. What is loaded before they meet is what this process sees, and is loaded again when they do.
+A checkpoint that is torn or damaged is named in a warning and the one before it is taken. What a
+state writes is its own affair; those of this package are JSON and tensors, never pickles.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ class States:
         self._states.pop(state.name, None)
 
     def due(self) -> bool:
-        """Whether the interval of the environment has passed since the last one. Asks once."""
+        """Tell whether the environment's interval has passed since the last checkpoint.
+
+        It is asked once.
+        """
         interval_s, now = env.checkpoint_interval_s(), self._clock.now()
         if interval_s is None or now < self._due_from + interval_s:
             return False
@@ -126,7 +129,7 @@ class States:
         return True
 
     def save(self) -> Path | None:
-        """A checkpoint of all states; where it is, None where no folder was named for it.
+        """Save a checkpoint of all states; return where, None where no folder was named for it.
 
         Raises CheckpointError on every replica where rank 0 could not write it.
         """
@@ -190,7 +193,7 @@ class States:
 
 
 def states() -> States:
-    """Those of this process."""
+    """Return the states of this process."""
     return only(States)
 
 
@@ -200,12 +203,15 @@ def load_state(state: State) -> bool:
 
 
 def save_all_states() -> Path | None:
-    """A checkpoint of all states. Every replica calls it, between the same two steps."""
+    """Save a checkpoint of all states.
+
+    Every replica calls it, between the same two steps.
+    """
     return states().save()
 
 
 def save_state(state: State, directory: str | Path, sync: bool = True) -> None:
-    """One state alone into a file of its name. Every replica calls it; rank 0 writes."""
+    """Write one state alone into a file of its name. Every replica calls it; rank 0 writes."""
     if sync:
         state.sync()
     if control().rank == 0:
@@ -215,7 +221,7 @@ def save_state(state: State, directory: str | Path, sync: bool = True) -> None:
 
 
 def newest(root: Path | None) -> Manifest | None:
-    """The newest whole checkpoint below a folder; those that are not are named in a warning."""
+    """Return the newest whole checkpoint below a folder; a warning names those that are torn."""
     return newest_whole(_checkpoints(root))
 
 
@@ -255,15 +261,14 @@ def _write(root: Path, states: list[State]) -> Path:
 def _partial(root: Path) -> Iterator[Path]:
     folder = root / f"{_PARTIAL}{os.getpid()}"
     folder.mkdir()
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        undo.pop_all()
 
 
 def _file_name(state: str) -> str:
-    """A state's name as that of a file: letters and digits stay, anything else is %XX."""
+    """Return a state's name as that of a file: letters and digits stay, anything else is %XX."""
     return re.sub(r"[^\w-]", lambda m: "".join(f"%{b:02x}" for b in m[0].encode()), state)
 
 
@@ -273,7 +278,7 @@ def _root() -> Path | None:
 
 
 def _checkpoints(root: Path | None) -> list[Path]:
-    """Oldest first; nothing is checked."""
+    """Return the checkpoints, oldest first; nothing is checked."""
     if root is None or not root.is_dir():
         return []
     return sorted((p for p in root.iterdir() if _NAME.fullmatch(p.name)), key=_number)

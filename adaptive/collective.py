@@ -1,15 +1,15 @@
 """Small values between replicas, and the end of all of them at once when one is preempted.
 
-Values travel as bytes (values.py) over a group of torch.distributed of its own (gloo, on the CPU), so
-nothing is ever unpickled and the group of the gradients is left alone. As with any collective, all
-replicas make the same calls in the same order. A value that cannot travel is an error on all of them,
-not a wait. What is reduced asynchronously has a group and a thread for itself, which does one after the
-other, in the order of the calls.
+Values travel as bytes (values.py) over a group of torch.distributed of its own (gloo, on the CPU),
+so nothing is ever unpickled and the group of the gradients is left alone. As with any collective,
+all replicas make the same calls in the same order. A value that cannot travel is an error on all of
+them, not a wait. What is reduced asynchronously has a group and a thread for itself, which does one
+after the other, in the order of the calls.
 
 Preemption: SIGTERM or SIGINT sets a flag and nothing else. Between any two optimizer steps replicas
 `exchange` their flags without waiting: what one call starts, the next one reads. So all of them
-learn of it between the same two steps, where they save and leave with exit code 143; the second SIGINT
-kills at once.
+learn of it between the same two steps, where they save and leave with exit code 143; the second
+SIGINT kills at once.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Control:
         self._pending: Callable[[], tuple[tuple[bool, ...], int]] | None = None
 
     def broadcast(self, value: T, source: int = 0) -> T:
-        """The value that replica `source` gave, whatever the others give."""
+        """Return the value that replica `source` gave, whatever the others give."""
         data = _encode(value) if self.rank == source else b""
         return _decode(self.broadcast_bytes(data, source))  # type: ignore[no-any-return]
 
     def broadcast_bytes(self, data: bytes, source: int = 0) -> bytes:
-        """The bytes that replica `source` gave."""
+        """Return the bytes that replica `source` gave."""
         if self._group is None:
             return data
         nbytes = torch.tensor([len(data)])
@@ -86,7 +86,7 @@ class Control:
         return data if self.rank == source else tensor.numpy().tobytes()
 
     def gather(self, value: T) -> list[T]:
-        """The values of all replicas, by rank."""
+        """Return the values of all replicas, by rank."""
         return [_decode(data) for data in self._gather(_encode(value))]
 
     def _gather(self, data: bytes) -> list[bytes]:
@@ -104,11 +104,11 @@ class Control:
         ]
 
     def allreduce(self, value: T, reduce_fn: Callable[[T, T], T] = operator.add) -> T:
-        """All replicas' values reduced in the order of the ranks, so the same everywhere."""
+        """Reduce all replicas' values in the order of the ranks, so the same everywhere."""
         return reduce(reduce_fn, self.gather(value))
 
     def allreduce_async(self, value: T, reduce_fn: Callable[[T, T], T] = operator.add) -> Future[T]:
-        """The same, of the value as it is now; `result()` waits for it."""
+        """Reduce the values as they are now; `result()` waits for it."""
         if self._background is None:
             group = self._another() if self._group is not None and self._another else None
             self._background = _Background(Control(group, self.rank, self.replicas))
@@ -116,7 +116,7 @@ class Control:
         return self._background.run(lambda: reduce(reduce_fn, map(_decode, peers._gather(data))))
 
     def exchange(self, flags: Sequence[bool], steps: int = 1) -> tuple[tuple[bool, ...], int]:
-        """Which flags any replica gave in the call *before*, and the least `steps` that one gave.
+        """Return which flags any replica gave in the call *before*, and the least `steps` of one.
 
         At the first call: none, and 1. Does not wait for the replicas to make this call.
         """
@@ -124,14 +124,14 @@ class Control:
         return pending() if pending else ((False,) * len(flags), 1)
 
     def settle(self) -> tuple[bool, ...]:
-        """Which flags any replica gave in the last call of `exchange`; () where that is known."""
+        """Return which flags any replica gave in the last `exchange`; () where that is known."""
         pending, self._pending = self._pending, None
         return pending()[0] if pending else ()
 
     def _any(
         self, flags: tuple[bool, ...], steps: int
     ) -> Callable[[], tuple[tuple[bool, ...], int]]:
-        """What waits for, and gives, the flags that any replica has and the least steps."""
+        """Return a function that waits for the flags that any replica has and the least steps."""
         if self._group is None:
             return lambda: (flags, steps)
         tensor = torch.tensor([*flags, -steps], dtype=torch.int32)
@@ -172,7 +172,7 @@ class _Background:
 
 
 class Preemption:
-    """Whether this process was asked to leave. The handlers are set in the main thread only."""
+    """A request to this process to leave. The handlers are set in the main thread only."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -186,7 +186,7 @@ class Preemption:
             if signal.getsignal(number) != self._handle:
                 signal.signal(number, self._handle)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         # No logging here: a handler may interrupt the logging of the main thread.
         if number == signal.SIGINT and self._interrupted:
             signal.signal(number, signal.SIG_DFL)
@@ -196,19 +196,22 @@ class Preemption:
 
 
 class _Waiting:
-    """For the replicas to meet."""
+    """The calls that wait for the replicas to meet."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
 
 
 def control() -> Control:
-    """This process's. Raises UsageError where there are others and `init_process_group` is due."""
+    """Return this process's control.
+
+    Raises UsageError where there are others and `init_process_group` is due.
+    """
     return find(Control) or only(_alone)
 
 
 def met() -> bool:
-    """Whether the replicas know each other."""
+    """Tell whether the replicas know each other."""
     return find(Control) is not None
 
 
@@ -218,7 +221,10 @@ def when_met(call: Callable[[], None]) -> None:
 
 
 def place() -> tuple[int, int]:
-    """This replica's rank, and how many there are; before they have met, as the environment says."""
+    """Return this replica's rank, and how many there are.
+
+    Before they have met, it is as the environment says.
+    """
     peers = find(Control) or find(_alone)
     return (peers.rank, peers.replicas) if peers else (env.replica_rank(), env.num_replicas())
 
@@ -238,7 +244,7 @@ def connect(
 
 
 def preemption() -> Preemption:
-    """This process's."""
+    """Return this process's preemption."""
     return only(Preemption)
 
 
@@ -283,7 +289,7 @@ def teardown() -> None:
 
 
 def check_rank(rank: int, replicas: int) -> None:
-    """Raises UsageError for a rank that there is not."""
+    """Check a rank. Raises UsageError where there is no such one."""
     if not 0 <= rank < replicas:
         raise UsageError(
             f"this is replica {rank} of {replicas}: ranks are 0 to {replicas - 1}. Set both, "
@@ -292,25 +298,25 @@ def check_rank(rank: int, replicas: int) -> None:
 
 
 def nowhere(rank: int, replicas: int) -> NoReturn:
-    """Raises what there is to say where nobody said where several replicas meet."""
+    """Raise what there is to say where nobody said where several replicas meet."""
     raise UsageError(
-        f"replica {rank} of {replicas} does not know where the others are: start it by torchrun, set "
-        "MASTER_ADDR and MASTER_PORT, or give the address and the port of rank 0"
+        f"replica {rank} of {replicas} does not know where the others are: start it by torchrun, "
+        "set MASTER_ADDR and MASTER_PORT, or give the address and the port of rank 0"
     )
 
 
 def broadcast(value: T) -> T:
-    """The value that rank 0 gave: one of those that values.py tells of."""
+    """Return the value that rank 0 gave: one of those that values.py tells of."""
     return control().broadcast(value)
 
 
 def allreduce(value: T, reduce_fn: Callable[[T, T], T] = operator.add) -> T:
-    """The values of all replicas, reduced by `reduce_fn` in the order of the ranks."""
+    """Return the values of all replicas, reduced by `reduce_fn` in the order of the ranks."""
     return control().allreduce(value, reduce_fn)
 
 
 def allreduce_async(value: T, reduce_fn: Callable[[T, T], T] = operator.add) -> Future[T]:
-    """The same, later: `result()` waits for it, on whichever replicas want it.
+    """Reduce as `allreduce` does, later: `result()` waits for it, on whichever replicas want it.
 
     The first call of a process waits until the other replicas make it, the later ones do not.
     """
@@ -324,7 +330,10 @@ def _alone() -> Control:
 def _groups(
     where: str, rank: int, replicas: int, timeout_s: float
 ) -> Callable[[], distributed.ProcessGroup]:
-    """What makes groups of these replicas without torch.distributed's own, which stays uninitialised."""
+    """Return a function that makes groups of these replicas.
+
+    They do not need torch.distributed's own, which stays uninitialised.
+    """
     timeout = datetime.timedelta(seconds=timeout_s)
     store = next(distributed.rendezvous(where, rank, replicas, timeout=timeout))[0]  # type: ignore[attr-defined]
     numbers = itertools.count()
@@ -340,7 +349,7 @@ def _groups(
 
 
 def _encode(value: object) -> bytes:
-    """The value, or what is wrong with it: whoever waits for it shall get to know."""
+    """Encode the value, or what is wrong with it: whoever waits for it shall get to know."""
     try:
         return b"\1" + values.encode(value)
     except UsageError as error:

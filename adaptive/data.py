@@ -24,13 +24,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..common.order import order
 from . import collective, newest
+from .batch_size import Batch
 from .epoch import epochs
-from .loop import (
-    AdaptiveDataLoaderHelper,
-    AdaptiveDataLoaderMixin,
-    Batch,
-    current_dataloader,
-)
+from .loop import AdaptiveDataLoaderHelper, AdaptiveDataLoaderMixin, current_dataloader
 from .positions import Step, steps
 
 __all__ = [
@@ -67,30 +63,30 @@ class ElasticSampler(Sampler[int]):
 
     @property
     def num_replicas(self) -> int:
-        """How many share the records."""
+        """The number of replicas that share the records."""
         return collective.place()[1]
 
     @property
     def rank(self) -> int:
-        """This replica's."""
+        """The rank of this replica."""
         return collective.place()[0]
 
     @property
     def position(self) -> int:
-        """Within the pass."""
+        """The position within the pass."""
         return self.index % max(1, self._size)
 
     def order(self) -> NDArray[np.int64]:
-        """Records by position, int64[len(dataset)]: the whole pass, of all replicas."""
+        """Return the records by position, int64[len(dataset)]: the whole pass, of all replicas."""
         number = self.index // max(1, self._size)
         return order(self._seed, self.epoch, number, self._size, self._shuffle)
 
     def end_of_pass(self, index: int) -> int:
-        """Where the pass ends that this index is in."""
+        """Return where the pass ends that this index is in."""
         return (index // self._size + 1) * self._size
 
     def steps(self, batch: Batch, start: int | None = None) -> Iterator[Step]:
-        """The optimizer steps of the rest of the pass."""
+        """Return the optimizer steps of the rest of the pass."""
         return steps(
             self.position if start is None else start,
             self._size,
@@ -110,9 +106,9 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
     """torch's DataLoader over the records of this replica, elastic.
 
     `batch_size` is the total of an optimizer step over all replicas; `seed` that of the shuffling,
-    the same on all of them. All else are torch's arguments. `drop_last` changes nothing: it is there
-    so that no step has a tiny batch, and none has (positions.py), without a record that is not read.
-    Raises ValueError for a sampler of one's own, TypeError for an IterableDataset.
+    the same on all of them. All else are torch's arguments. `drop_last` changes nothing: it is
+    there so that no step has a tiny batch, and none has (positions.py), without a record that is
+    not read. Raises ValueError for a sampler of one's own, TypeError for an IterableDataset.
     """
 
     def __init__(
@@ -137,8 +133,8 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
         AdaptiveDataLoaderMixin.__init__(self, batch_size, True, pass_records=self._size)
         self._epoch_of_birth = epochs().current or 0
         self._order = ElasticSampler(dataset, shuffle, seed)
-        # Out of it come the seeds of the workers: of the same user's seed, others on each replica, whose
-        # rank is known when the first loop begins.
+        # Out of it come the seeds of the workers: of the same user's seed, others on each replica,
+        # whose rank is known when the first loop begins.
         self._unseeded: int | None = None
         if dataloader_kwargs.get("generator") is None:
             dataloader_kwargs["generator"] = torch.Generator()
@@ -164,7 +160,10 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
                 raise
 
     def _pass(self) -> Generator[Any, None, bool]:
-        """The rest of the pass. Gives (as a generator does) whether the loop is over with it."""
+        """Yield the rest of the pass.
+
+        Gives (as a generator does) whether the loop is over with it.
+        """
         elastic = self._elastic
         end = self._order.end_of_pass(elastic.current_index)
         while elastic.current_index < end:
@@ -195,7 +194,10 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
             self._unseeded = None
 
     def _left(self) -> float:
-        """At least so many steps are left until progress ends the epoch; one step's is <= M / M0."""
+        """Return a number of steps that are surely left until progress ends the epoch.
+
+        One step's progress is <= M / M0.
+        """
         epoch, model, elastic = epochs().current, self._model(), self._elastic
         if epoch is None or model is None or elastic.max_batch_size is None:
             return math.inf
@@ -203,7 +205,10 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
         return math.ceil(progress / (elastic.max_batch_size / elastic.batch_size))
 
     def _model(self) -> newest.Trained | None:
-        """Whose progress ends the epoch: of a loop that trains, within an epoch, and autoscales."""
+        """Return the model whose progress ends the epoch.
+
+        It is that of a loop that trains, within an epoch, and autoscales.
+        """
         elastic = self._elastic
         if epochs().current is None or elastic.max_batch_size is None or not elastic.training:
             return None
@@ -211,7 +216,7 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
 
 
 class _Shares(Sampler[list[int]]):
-    """This replica's records of the rest of the pass, by micro-batch."""
+    """The records that this replica reads in the rest of the pass, by micro-batch."""
 
     def __init__(self, order: ElasticSampler, elastic: AdaptiveDataLoaderHelper) -> None:
         self._order = order
@@ -225,5 +230,5 @@ class _Shares(Sampler[list[int]]):
                 yield records[step.share(micro, rank, replicas).positions].tolist()
 
     def __len__(self) -> int:
-        """Micro-batches of a whole pass with the batch in use."""
+        """Return the micro-batches of a whole pass with the batch in use."""
         return sum(step.micros for step in self._order.steps(self._elastic.batch, start=0))

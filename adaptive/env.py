@@ -1,4 +1,4 @@
-"""What a replica is told by who started it, read from the environment at each call.
+"""The environment of a replica: what it is told by who started it, read at each call.
 
 The first of these that is set counts: `edl launch` (EDL_*), torchrun, the predecessor's (ADAPTDL_*,
 so that a ported job runs where it ran), else one replica on one machine.
@@ -13,46 +13,55 @@ from ..common.errors import UsageError
 
 
 def num_replicas() -> int:
-    """How many processes train together."""
+    """Return how many processes train together."""
     return _number("EDL_NUM_REPLICAS", "WORLD_SIZE", "ADAPTDL_NUM_REPLICAS", default=1, least=1)
 
 
 def replica_rank() -> int:
-    """This process's number among them."""
+    """Return this process's number among them."""
     return _number("EDL_REPLICA_RANK", "RANK", "ADAPTDL_REPLICA_RANK", default=0)
 
 
 def num_nodes() -> int:
-    """On how many machines they run. Unknown counts as one."""
+    """Return on how many machines they run. Unknown counts as one."""
     return _number("EDL_NUM_NODES", "GROUP_WORLD_SIZE", "ADAPTDL_NUM_NODES", default=1, least=1)
 
 
 def num_restarts() -> int:
-    """How often the job was started before."""
+    """Return how often the job was started before."""
     return _number(
         "EDL_NUM_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "ADAPTDL_NUM_RESTARTS", default=0
     )
 
 
 def job_id() -> str:
-    """The job's name; "standalone" where nobody gave it one. Never None, so that paths can be made of it."""
+    """Return the job's name; "standalone" where nobody gave it one.
+
+    It is never None, so that paths can be made of it.
+    """
     names = "EDL_JOB_ID", "EDL_JOB_NAME", "TORCHELASTIC_RUN_ID", "ADAPTDL_JOB_ID"
     found = [value for name in names if (value := os.environ.get(name)) and value != "none"]
     return found[0] if found else "standalone"  # torchrun's own default is the text none
 
 
 def checkpoint_path() -> str | None:
-    """The folder of the checkpoints; None where nothing is to be kept."""
+    """Return the folder of the checkpoints; None where nothing is to be kept."""
     return _folder("EDL_CHECKPOINT_PATH", "ADAPTDL_CHECKPOINT_PATH")
 
 
 def share_path() -> str:
-    """A folder for what all replicas need, data sets for example; the current one if none was named."""
+    """Return a folder for what all replicas need, data sets for example.
+
+    It is the current one if none was named.
+    """
     return _folder("EDL_SHARE_PATH", "ADAPTDL_SHARE_PATH") or os.getcwd()
 
 
 def get_tensorboard_dir() -> str:
-    """Where this replica writes events: rank 0 below EDL_TENSORBOARD_LOGDIR, others where nobody looks."""
+    """Return where this replica writes events.
+
+    Rank 0 does so below EDL_TENSORBOARD_LOGDIR, others where nobody looks.
+    """
     folder = _folder("EDL_TENSORBOARD_LOGDIR", "ADAPTDL_TENSORBOARD_LOGDIR")
     if folder is None or replica_rank():
         folder = tempfile.gettempdir()
@@ -60,7 +69,7 @@ def get_tensorboard_dir() -> str:
 
 
 def checkpoint_interval_s() -> float | None:
-    """How often a checkpoint is taken without being asked for; None: only at preemption."""
+    """Return how often a checkpoint is taken without being asked for; None: only at preemption."""
     value = _first("EDL_CHECKPOINT_INTERVAL_S")
     if value is None:
         return None
@@ -77,18 +86,18 @@ def tell(rank: int, replicas: int) -> None:
 
 
 def master_addr() -> str:
-    """Where rank 0 is reached; 0.0.0.0, which is this machine, where nobody said."""
+    """Return where rank 0 is reached; 0.0.0.0, which is this machine, where nobody said."""
     found = _first("MASTER_ADDR", "ADAPTDL_MASTER_ADDR")
     return found[1] if found else "0.0.0.0"
 
 
 def master_port() -> int:
-    """And at which port; 0 where nobody said."""
+    """Return at which port rank 0 is reached; 0 where nobody said."""
     return _number("MASTER_PORT", "ADAPTDL_MASTER_PORT", default=0)
 
 
 def init_method() -> str | None:
-    """Where the replicas meet, in torch.distributed's words; None where nobody said."""
+    """Return where the replicas meet, in torch.distributed's words; None where nobody said."""
     if _first("MASTER_ADDR") and _first("MASTER_PORT"):
         return "env://"  # which knows that torchrun's own process listens there already
     host, port = _first("ADAPTDL_MASTER_ADDR"), _first("ADAPTDL_MASTER_PORT")
@@ -96,17 +105,23 @@ def init_method() -> str | None:
 
 
 def adaptdl_sched_version() -> str | None:
-    """The version of AdaptDL's scheduler, which a job of this package does not have."""
+    """Return the version of AdaptDL's scheduler, which a job of this package does not have."""
     return os.environ.get("ADAPTDL_SCHED_VERSION")
 
 
 def supervisor_url() -> str | None:
-    """The address of AdaptDL's supervisor. Nothing here asks it; replicas are told where they meet."""
+    """Return the address of AdaptDL's supervisor.
+
+    Nothing here asks it; replicas are told where they meet.
+    """
     return os.environ.get("ADAPTDL_SUPERVISOR_URL")
 
 
 def from_ray() -> bool:
-    """Whether Ray started this process. It does not: there is no way to run under it yet."""
+    """Tell whether Ray started this process.
+
+    It does not: there is no way to run under it yet.
+    """
     return False
 
 
@@ -116,7 +131,7 @@ def _folder(*names: str) -> str | None:
 
 
 def _first(*names: str) -> tuple[str, str] | None:
-    """The first variable that is set and not empty, and its value."""
+    """Return the first variable that is set and not empty, and its value."""
     return next(((name, value) for name in names if (value := os.environ.get(name))), None)
 
 

@@ -20,7 +20,7 @@ from .session import only
 
 
 class Epochs(checkpoint.State):
-    """How many epochs are finished, and which one runs."""
+    """The epochs: how many are finished, and which one runs."""
 
     def __init__(self) -> None:
         super().__init__("edl-epoch")
@@ -47,7 +47,7 @@ class Epochs(checkpoint.State):
                     self._forget.pop()()
 
     def name_of(self, kind: str) -> str:
-        """The name of the state of a loader or an accumulator: the same after a restart.
+        """Return the name of the state of a loader or an accumulator: the same after a restart.
 
         It counts the objects of that kind in the epoch, so all replicas must construct the same
         ones in the same order. One made within an epoch is forgotten with it.
@@ -58,7 +58,7 @@ class Epochs(checkpoint.State):
         return f"{group}-{number}"
 
     def forget_after(self, state: checkpoint.State) -> None:
-        """A state that was made within an epoch has no use after it."""
+        """Forget a state that was made within an epoch, when that has ended."""
         if self.current is not None:
             self._forget.append(lambda: checkpoint.states().forget(state))
 
@@ -70,12 +70,12 @@ class Epochs(checkpoint.State):
 
 
 def epochs() -> Epochs:
-    """Those of this process."""
+    """Return the epochs of this process."""
     return only(Epochs)
 
 
 def remaining_epochs_until(epoch: int) -> Iterator[int]:
-    """The epochs that are not finished yet, below `epoch`, one at a time.
+    """Yield the epochs that are not finished yet, below `epoch`, one at a time.
 
     Raises RuntimeError where another such loop is running.
     """
@@ -83,10 +83,13 @@ def remaining_epochs_until(epoch: int) -> Iterator[int]:
 
 
 def current_epoch() -> int | None:
-    """The epoch that runs; None outside of a loop over `remaining_epochs_until`."""
+    """Return the epoch that runs; None outside of a loop over `remaining_epochs_until`."""
     return epochs().current
 
 
 def finished_epochs() -> int:
-    """How many epochs were finished, before all restarts too. The running one does not count."""
+    """Return how many epochs were finished, before all restarts too.
+
+    The running one does not count.
+    """
     return epochs().finished

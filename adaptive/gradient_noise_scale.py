@@ -1,33 +1,20 @@
-"""How noisy gradients are: what says how much a larger batch, or a larger learning rate, is worth.
+"""The noise of gradients: what says how much a larger batch, or learning rate, is worth.
 
-Two numbers for each parameter group: `sqr`, the squared length of the true gradient, and `var`, the
-trace of the covariance of a gradient of the initial batch size M0. Both come out of gradients that
-training computes anyway. Of n of them, equally large, with L the mean of their squared lengths and T
-the squared length of their mean (McCandlish et al. 2018, appendix A.1; AdaScale, ICML '20, section 3;
-Pollux, OSDI '21, section 3.1):
-
-    sqr = (n T - L) / (n - 1)        var = (L - T) S / (n - 1)        S = (batch of all n) / M0
-
-Several replicas, or accumulation, give n micro-gradients of one step: unbiased. One replica without
-accumulation has only the gradients of two steps in a row (n = 2): biased, for the parameters moved
-in between; the first n of the other kind forgets what was found so.
-
-Estimates are averaged exponentially, by 0.999 for every M0 examples. `NoiseEstimator` is that, on
-numbers alone; `GradientNoiseScale` makes the numbers out of tensors.
+`noise_estimator.py` has the formulas, `inner_products.py` the products of tensors;
+`GradientNoiseScale` decides which gradients are measured, and makes numbers of them over all
+replicas.
 
 What it costs. Squared lengths are dot products of small parts, added up in float64; of that of the
-mean, which all replicas hold, each computes a share.
-Not every step is measured, but one for about every `every` x M0 examples (every step while there are
-few estimates): which ones depends on no gradient, so the estimates stay unbiased, and one that is
-missing only leaves the others more weight. About 2000 / `every` figures count in an average, as many
-as every step gives where S = `every`, whatever the present S. The lengths of all replicas are averaged while
-training goes on and are used from the next step on; so a gradient is never scaled by its own length.
+mean, which all replicas hold, each computes a share. Not every step is measured, but one for about
+every `every` x M0 examples (every step while there are few estimates): which ones depends on no
+gradient, so the estimates stay unbiased, and one that is missing only leaves the others more
+weight. About 2000 / `every` figures count in an average, as many as every step gives where S =
+`every`, whatever the present S. The lengths of all replicas are averaged while training goes on and
+are used from the next step on; so a gradient is never scaled by its own length.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,117 +25,19 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed
 from torch.optim import Optimizer
 
-# x M0 examples between two measured steps. Pollux's workloads (OSDI '21, table 1) have batches of up to
-# 32 to 128 x M0, where 0.999^S lets no more figures count. What it costs: adaptive_overhead.py
-EVERY = 32
-FEW = 64  # estimates, while every step is measured
-_SMOOTHING = 0.999  # for every M0 examples; Pollux's code
-_LEAST_VAR = 1e-6
-_PART = 2**18  # elements of a dot product: float32 sums of more lose digits, temporaries the cache
-_LANES = 64  # elements at once
-WARM = 5  # steps of Adam before its second moments are taken for a preconditioner
+from .inner_products import adam_product, inner_product
+from .noise_estimator import EVERY, NoiseEstimator, gain, is_due
 
 Floats = NDArray[np.float64]
 
 
-def gain(sqr: float, var: float, scale: float) -> float:
-    """How many steps at M0 one step of a batch S times as large is worth: 1 to S.
-
-    (var + sqr) / (var / S + sqr), with sqr at least 0 and var at least 1e-6. AdaScale (ICML '20),
-    section 3, its gain ratio; gain / S is Pollux's efficiency (section 3.1).
-    """
-    sqr, var = max(sqr, 0.0), max(var, _LEAST_VAR)
-    return (var + sqr) / (var / scale + sqr)
-
-
-class NoiseEstimator:
-    """The averages, by parameter group. `biased`: they come from the gradients of different steps.
-
-    `raw_sqr` and `raw_var` [G] are as estimated, so the first may be negative; `sqr` and `var` are
-    over all groups, and are not. While nothing is known they are 1 and 0 (1e-6). Lists, because they
-    are short and read at every step.
-    """
-
-    def __init__(self, groups: int = 1) -> None:
-        self.samples = 0
-        self.biased = False
-        self._weight = 0.0
-        self._forget(groups)
-        self._publish()
-
-    def observe(
-        self,
-        local: Sequence[float],
-        total: Sequence[float],
-        *,
-        count: int,
-        scale: float,
-        steps: int = 1,
-        biased: bool = False,
-    ) -> bool:
-        """Take in L and T [G] of `count` gradients whose sum is of `scale` x M0 examples.
-
-        `steps`: optimizer steps since the last call. False where a number is not finite: nothing
-        is changed then.
-        """
-        if not all(map(math.isfinite, [*local, *total])):
-            return False
-        if (self.biased and not biased) or len(local) != len(self._sqr):
-            self._forget(len(local))
-        theta = _SMOOTHING ** (scale * steps)
-        for group, (small, large) in enumerate(zip(local, total, strict=True)):
-            sqr = (count * large - small) / (count - 1)
-            var = (small - large) * scale / (count - 1)
-            self._sqr[group] = theta * self._sqr[group] + (1 - theta) * sqr
-            self._var[group] = theta * self._var[group] + (1 - theta) * var
-        self._weight = theta * self._weight + (1 - theta)
-        self.samples += 1
-        self.biased = biased
-        self._publish()
-        return True
-
-    def gains(self, scale: float) -> list[float]:
-        """What a step of scale x M0 examples is worth, by group."""
-        pairs = zip(self.raw_sqr, self.raw_var, strict=True)
-        return [gain(sqr, var, scale) for sqr, var in pairs]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "sqr": list(self._sqr),
-            "var": list(self._var),
-            "weight": self._weight,
-            "samples": self.samples,
-            "biased": self.biased,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._sqr, self._var = list(state["sqr"]), list(state["var"])
-        self._weight = float(state["weight"])
-        self.samples = int(state["samples"])
-        self.biased = bool(state["biased"])
-        self._publish()
-
-    def _forget(self, groups: int) -> None:
-        self._sqr, self._var = [0.0] * groups, [0.0] * groups  # weighted sums
-        self._weight = 0.0
-
-    def _publish(self) -> None:
-        weight = self._weight
-        self.raw_sqr = [sqr / weight if weight else 1.0 for sqr in self._sqr]
-        self.raw_var = [var / weight if weight else 0.0 for var in self._var]
-        self.sqr = sum(max(sqr, 0.0) for sqr in self.raw_sqr)
-        self.var = sum(max(var, _LEAST_VAR) for var in self.raw_var)
-
-
-def is_due(step: int, samples: int, scale: float, every: int) -> bool:
-    """Whether step number `step` is measured. The same on every replica."""
-    return step % (1 if samples < FEW else max(1, round(every / scale))) == 0
-
-
 @dataclass
 class _Step:
-    """The optimizer step at hand: `micros` micro-batches of accum_scale x M0 examples each, over all
-    replicas; whole x M0 if the batch is whole. The rest is filled where the step is measured."""
+    """The optimizer step at hand.
+
+    It has `micros` micro-batches of accum_scale x M0 examples each, over all replicas; whole x M0
+    if the batch is whole. The rest is filled where the step is measured.
+    """
 
     accum_scale: float = 1.0
     micros: int = 1
@@ -163,8 +52,11 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Pending:
-    """Lengths on their way: L above T [2, G], summed over the replicas, stand in `values` after `wait`,
-    each multiplied by its number of `factors`."""
+    """Lengths on their way.
+
+    L above T [2, G], summed over the replicas, stand in `values` after `wait`, each multiplied by
+    its number of `factors`.
+    """
 
     values: Tensor
     wait: Callable[[], object]
@@ -178,9 +70,9 @@ class _Pending:
 class GradientNoiseScale:
     """Measures the gradients of an optimizer's parameters; all replicas call it alike.
 
-    For each optimizer step: `start`; `add` for every micro-gradient of every parameter; `finish` when
-    the averaged gradients stand in `.grad`; `advance` when the optimizer has made its step, without
-    which nothing was measured. `collect` brings in what an earlier step has measured.
+    For each optimizer step: `start`; `add` for every micro-gradient of every parameter; `finish`
+    when the averaged gradients stand in `.grad`; `advance` when the optimizer has made its step,
+    without which nothing was measured. `collect` brings in what an earlier step has measured.
     `gradient_scale` tells what gradients are multiplied by (GradScaler).
     """
 
@@ -213,43 +105,43 @@ class GradientNoiseScale:
 
     @property
     def accum_scale(self) -> float:
-        """Examples of a micro-batch, over all replicas, by M0."""
+        """The examples of a micro-batch, over all replicas, by M0."""
         return self._step.accum_scale
 
     @property
     def accum_count(self) -> int:
-        """Micro-batches of an optimizer step."""
+        """The micro-batches of an optimizer step."""
         return self._step.micros
 
     @property
     def scale(self) -> float:
-        """S: examples of an optimizer step by M0."""
+        """S: the examples of an optimizer step by M0."""
         return self._step.scale
 
     @property
     def raw_sqr_avg(self) -> Floats:
-        """[G], as estimated."""
+        """The squared length of the true gradient by group, [G], as estimated."""
         return np.array(self.estimator.raw_sqr)
 
     @property
     def raw_var_avg(self) -> Floats:
-        """[G], as estimated."""
+        """The variance of a gradient of M0 examples by group, [G], as estimated."""
         return np.array(self.estimator.raw_var)
 
     def sqr_avg(self) -> float:
-        """The squared length of the true gradient."""
+        """Return the squared length of the true gradient."""
         return self.estimator.sqr
 
     def var_avg(self) -> float:
-        """The variance of a gradient of M0 examples."""
+        """Return the variance of a gradient of M0 examples."""
         return self.estimator.var
 
     def gain(self, scale: float) -> float:
-        """How many steps at M0 a step of scale x M0 examples is worth."""
+        """Return how many steps at M0 a step of scale x M0 examples is worth."""
         return gain(self.estimator.sqr, self.estimator.var, scale)
 
     def start(self, accum_scale: float, micros: int, whole: float | None = None) -> None:
-        """An optimizer step begins, of `micros` micro-batches.
+        """Begin an optimizer step of `micros` micro-batches.
 
         `whole`: S of a step of a whole batch, where this one has fewer records.
         """
@@ -262,7 +154,10 @@ class GradientNoiseScale:
             self._step.local = [[] for _ in self.optimizer.param_groups]
 
     def is_quiet(self, accum_scale: float) -> bool:
-        """Whether a step of one such micro-batch, as the last was, needs no call but `advance`."""
+        """Tell whether a step of one such micro-batch needs no call but `advance`.
+
+        It is of as many examples as the last one was.
+        """
         last, made = self._step, self._made
         if last.accum_scale != accum_scale or last.micros != 1 or self._is_due(made):
             return False
@@ -270,17 +165,17 @@ class GradientNoiseScale:
 
     @property
     def measures(self) -> bool:
-        """Whether the step at hand wants its micro-gradients added."""
+        """Tell whether the step at hand wants its micro-gradients added."""
         return bool(self._step.groups)
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
-        """A micro-gradient as autograd hands it over: not averaged, not added to others yet."""
+        """Add a micro-gradient as autograd gives it: not averaged, not added to others yet."""
         group = self._step.groups.get(parameter)
         if group is not None:
             self._step.local[group] += self._product(parameter, gradient, gradient)
 
     def finish(self) -> None:
-        """The averaged gradients stand in `.grad`."""
+        """Measure the averaged gradients, which stand in `.grad`."""
         step, count = self._step, self._step.micros * self._replicas
         if step.groups:
             gradients = _gradients(step.groups)
@@ -292,7 +187,7 @@ class GradientNoiseScale:
             self._finish_pair()
 
     def advance(self) -> None:
-        """The optimizer has made the step."""
+        """Count the step that the optimizer has made."""
         self._made += 1
         if self._sent is not None:
             self._pending, self._sent = self._sent, None
@@ -338,12 +233,15 @@ class GradientNoiseScale:
         return is_due(step, self.estimator.samples, self.scale, self._every)
 
     def _groups(self) -> dict[Tensor, int]:
-        """The group of each parameter; anew, for an unfrozen layer may have joined."""
+        """Return the group of each parameter; anew, for an unfrozen layer may have joined."""
         groups = enumerate(self.optimizer.param_groups)
         return {p: i for i, group in groups for p in group["params"] if p in self._parameters}
 
     def _finish_pair(self) -> None:
-        """One replica without accumulation: this step's gradients and the last one's, if kept."""
+        """Measure one replica without accumulation.
+
+        That takes this step's gradients and the last one's, if kept.
+        """
         kept, self._kept_at = self._kept_at == self._made - 1, None
         if kept and self._is_due(self._made):
             self._step.groups = self._groups()
@@ -365,9 +263,10 @@ class GradientNoiseScale:
     def _products(
         self, one: Mapping[Tensor, Tensor], two: Mapping[Tensor, Tensor]
     ) -> list[list[Tensor]]:
-        """This replica's share of the inner product of gradients, each by parameter: parts, by group.
+        """Return this replica's share of the inner product of gradients: parts, by group.
 
-        All replicas hold the same gradients, so each multiplies as many elements as another.
+        The gradients are given by parameter. All replicas hold the same gradients, so each
+        multiplies as many elements as another.
         """
         found: list[list[Tensor]] = [[] for _ in self.optimizer.param_groups]
         for parameter, gradient in two.items():
@@ -380,10 +279,11 @@ class GradientNoiseScale:
     def _product(
         self, parameter: Tensor, one: Tensor, two: Tensor, share: tuple[int, int] = (0, 1)
     ) -> list[Tensor]:
+        del parameter  # Adam's product needs it
         return inner_product(one, two, share=share)
 
     def _sum(self, parts: Sequence[list[Tensor]]) -> Tensor:
-        """Of each list, in float64."""
+        """Sum each list, in float64."""
         sums = [torch.stack(of).sum(dtype=torch.float64) if of else self._nothing for of in parts]
         return torch.stack(sums)
 
@@ -412,7 +312,7 @@ class GradientNoiseScale:
 
 
 class AdamGradientNoiseScale(GradientNoiseScale):
-    """The same in the space in which Adam steps: of gradients divided by sqrt(v_hat) + eps.
+    """The noise scale in the space in which Adam steps: of gradients divided by sqrt(v_hat) + eps.
 
     v_hat are the second moments without their bias; they count from the 5th step on. Moments of
     another batch size are those of another noise: where S changes, Adam begins anew, but not for a
@@ -432,101 +332,9 @@ class AdamGradientNoiseScale(GradientNoiseScale):
         return adam_product(self.optimizer.state.get(parameter, {}), group, one, two, share)
 
 
-def adam_product(
-    state: Mapping[str, Tensor],
-    group: Mapping[str, Any],
-    one: Tensor,
-    two: Tensor,
-    share: tuple[int, int] = (0, 1),
-) -> list[Tensor]:
-    """`inner_product` of two gradients of a parameter in the space in which Adam steps.
-
-    `state` and `group` are the parameter's, of torch's Adam or AdamW; without moments yet, or too
-    early ones, the product is that of the gradients as they are.
-    """
-    if not state or (steps := float(state["step"])) < WARM:
-        return inner_product(one, two, share=share)
-    moments = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
-    unbiased = 1 - float(group["betas"][1]) ** steps
-    # Divided by sqrt(unbiased) x (sqrt(v_hat) + eps), for a pass less.
-    precondition = Precondition(_flat(moments), group["eps"] * unbiased**0.5)
-    return [p * unbiased for p in inner_product(one, two, precondition, share)]
-
-
-@dataclass(frozen=True)
-class Precondition:
-    """Divides by sqrt(moments) + eps, element by element; `moments` are flat."""
-
-    moments: Tensor
-    eps: float
-
-
-def inner_product(
-    one: Tensor,
-    two: Tensor,
-    by: Precondition | None = None,
-    share: tuple[int, int] = (0, 1),
-) -> list[Tensor]:
-    """Scalars that add up to the inner product of two tensors of one shape, each divided before.
-
-    `share`: only the k-th of so many equal parts.
-    """
-    first = _flat(one)
-    second = first if two is one else _flat(two)
-    (at, of), size = share, first.numel()
-    begin, end = size * at // of, size * (at + 1) // of
-    if by is not None and _is_plain(first) and _is_plain(by.moments):
-        part = slice(begin, end)
-        arrays = (flat[part].detach().numpy() for flat in (first, second, by.moments))
-        return [torch.tensor(_kernel()(*arrays, by.eps), dtype=torch.float64)]
-    products = []
-    for start in range(begin, end, _PART):
-        part = slice(start, min(start + _PART, end))
-        quotients = [flat[part] for flat in ((first,) if second is first else (first, second))]
-        if by is not None:
-            divisor = by.moments[part].sqrt().add_(by.eps)
-            quotients = [quotient / divisor for quotient in quotients]
-        products.append(torch.dot(quotients[0], quotients[-1]))
-    return products
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.dtype == torch.float32
-
-
-@functools.cache
-def _kernel() -> Callable[..., float]:
-    from ..kernels.compile import DOUBLE, FLOATS_1D, compiled
-
-    return compiled(_quotients, FLOATS_1D, FLOATS_1D, FLOATS_1D, DOUBLE)
-
-
-def _quotients(one, two, moments, eps):  # type: ignore[no-untyped-def]  # compiled by numba
-    """The inner product of quotients in one pass, where torch needs four: half of the time.
-
-    Added up in lanes, and these in float64: only so may a compiler take several elements at once.
-    """
-    lanes, least = np.zeros(_LANES), np.float32(eps)
-    whole = one.size - one.size % _LANES
-    for start in range(0, whole, _LANES):
-        for lane in range(_LANES):
-            at = start + lane
-            factor = np.float32(1) / (np.sqrt(moments[at]) + least)
-            lanes[lane] += np.float64((one[at] * factor) * (two[at] * factor))
-    for at in range(whole, one.size):
-        factor = np.float32(1) / (np.sqrt(moments[at]) + least)
-        lanes[0] += np.float64((one[at] * factor) * (two[at] * factor))
-    return lanes.sum()
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    flat = (tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1)
-    return flat.float() if flat.dtype in (torch.float16, torch.bfloat16) else flat
-
-
 def _gradients(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
     return {p: p.grad for p in parameters if p.grad is not None}
 
 
 def _at_once() -> None:
-    """There is nothing to wait for."""
+    """Return at once: there is nothing to wait for."""

@@ -1,15 +1,17 @@
-"""A text for truncated backpropagation through time, elastic: each pair of a token and its next one once.
+"""A text for truncated backpropagation through time, elastic.
+
+Each pair of a token and its next one is read once.
 
     for batch in AdaptiveBPTTIterator(tokens, batch_size=32, bptt_len=35):
         loss = criterion(net(batch.text), batch.target)     # both [35, this replica's columns]
 
-The pairs stand in `batch_size` columns of consecutive ones, a step reads the next `bptt_len` rows, and the
-replicas share the columns, so any number of them reads what one would. Nothing is padded or dropped:
-columns that are longer by one pair have it in one more micro-batch of the last step, weighed as in
-positions.py.
+The pairs stand in `batch_size` columns of consecutive ones, a step reads the next `bptt_len` rows,
+and the replicas share the columns, so any number of them reads what one would. Nothing is padded or
+dropped: columns that are longer by one pair have it in one more micro-batch of the last step,
+weighed as in positions.py.
 
-The place is a row. Where the batch changes within a pass, what is left of the columns is put one behind the
-other and cut into columns anew: the checkpoint has these ranges of pairs.
+The place is a row. Where the batch changes within a pass, what is left of the columns is put one
+behind the other and split into columns anew: the checkpoint has these ranges of pairs.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -36,14 +39,20 @@ Part = tuple[range, NDArray[np.int64]]  # rows, and the numbers of columns
 
 
 class BPTTBatch(NamedTuple):
-    """Tokens and the ones that follow them, int[rows, columns]; [columns, rows] with `batch_first`."""
+    """Tokens and the ones that follow them, int[rows, columns].
+
+    With `batch_first` they are int[columns, rows].
+    """
 
     text: Tensor
     target: Tensor
 
 
 class Layout:
-    """Ranges of pairs, one behind the other, cut into columns that differ by one pair at most. Pure."""
+    """Ranges of pairs, one behind the other, split into columns. Pure.
+
+    The columns differ by one pair at most.
+    """
 
     def __init__(self, ranges: Iterable[Range], columns: int) -> None:
         self.ranges = [(int(start), int(stop)) for start, stop in ranges if start < stop]
@@ -57,18 +66,18 @@ class Layout:
 
     @property
     def height(self) -> int:
-        """Rows of the longest column."""
+        """The rows of the longest column."""
         return self.rows + bool(len(self.longer))
 
     def pairs(self, rows: range, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where in the text these are, int64[rows, columns]."""
+        """Return where in the text these pairs are, int64[rows, columns]."""
         at = self._tops[columns] + np.arange(rows.start, rows.stop)[:, None]
         held = np.searchsorted(self._stops, at, side="right")
         before = np.concatenate([[0], self._stops])[held]
         return self._starts[held] + at - before  # type: ignore[no-any-return]
 
     def rest(self, row: int) -> list[Range]:
-        """What is from this row on."""
+        """Return the ranges that are left from this row on."""
         ranges: list[Range] = []
         for top, bottom in zip(self._tops[:-1] + row, self._tops[1:], strict=True):
             first = int(np.searchsorted(self._stops, top, side="right"))
@@ -83,55 +92,52 @@ class Layout:
         return ranges
 
     def step(self, row: int, rows: int, micros: int) -> tuple[int, list[Part]]:
-        """The row after the step that begins at this one, and its micro-batches."""
+        """Return the row after the step that begins at this one, and its micro-batches."""
         stop = min(row + rows, self.rows)
-        cuts = [part_of(0, self.columns, micro, micros) for micro in range(micros)]
-        parts = [(range(row, stop), np.arange(cut.start, cut.stop)) for cut in cuts if row < stop]
+        shares = [part_of(0, self.columns, micro, micros) for micro in range(micros)]
+        parts = [
+            (range(row, stop), np.arange(share.start, share.stop)) for share in shares if row < stop
+        ]
         if stop == self.rows and len(self.longer):
             return self.height, [*parts, (range(stop, self.height), self.longer)]
         return stop, parts
 
 
+@dataclass(eq=False, repr=False)
 class AdaptiveBPTTIterator(AdaptiveDataLoaderMixin):
-    """Batches of a text, of all its pairs of tokens each once a pass. See above.
+    """The batches of a text, elastic: all its pairs of tokens each once a pass.
 
-    `dataset` has the tokens: a tensor, an array or any iterable of whole numbers, or what torchtext had, an
-    object whose `fields["text"].numericalize([dataset[0].text])` gives them. `batch_size` is that of all
-    replicas together, in columns. With `max_batch_size` the batch follows the goodput
-    (`autoscale_batch_size`). `repeat`: begin anew for ever. `train` says nothing: whether a loop trains shows.
+    Raises ValueError where `bptt_len` is no whole number of at least 1, TypeError where the tokens
+    are no row of whole numbers.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int,
-        bptt_len: int,
-        *,
-        max_batch_size: int | None = None,
-        local_bsz_bounds: Bounds | None = None,
-        device: torch.device | str | None = None,
-        batch_first: bool = False,
-        repeat: bool = False,
-        train: bool = True,
-    ) -> None:
-        if not isinstance(bptt_len, int) or bptt_len < 1:
-            raise ValueError(f"bptt_len is {bptt_len!r}: give a whole number of at least 1")
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.bptt_len = bptt_len
-        self.device = device
-        self.repeat = repeat
-        self.batch_first = batch_first or getattr(_field(dataset), "batch_first", False)
-        self._tokens = _tokens(dataset)
+    # The tokens: a tensor, an array or any iterable of whole numbers, or what torchtext had, an
+    # object whose `fields["text"].numericalize([dataset[0].text])` gives them.
+    dataset: Any
+    batch_size: int  # of all replicas together, in columns
+    bptt_len: int
+    _: KW_ONLY
+    max_batch_size: int | None = None  # with it the batch follows the goodput
+    local_bsz_bounds: Bounds | None = None  # as those of `autoscale_batch_size`
+    device: torch.device | str | None = None
+    batch_first: bool = False
+    repeat: bool = False  # begin anew for ever
+    train: bool = True  # says nothing: whether a loop trains shows
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bptt_len, int) or self.bptt_len < 1:
+            raise ValueError(f"bptt_len is {self.bptt_len!r}: give a whole number of at least 1")
+        self.batch_first = self.batch_first or getattr(_field(self.dataset), "batch_first", False)
+        self._tokens = _tokens(self.dataset)
         self._pairs = max(0, len(self._tokens) - 1)
-        super().__init__(batch_size, pass_records=self._pairs // bptt_len)
+        super().__init__(self.batch_size, pass_records=self._pairs // self.bptt_len)
         self._state = _TextState(epochs().name_of("text"))
         epochs().forget_after(self._state)
-        if max_batch_size is not None:
-            self.autoscale_batch_size(max_batch_size, local_bsz_bounds)
+        if self.max_batch_size is not None:
+            self.autoscale_batch_size(self.max_batch_size, self.local_bsz_bounds)
 
     def __len__(self) -> int:
-        """Micro-batches of a whole pass with the batch in use."""
+        """Return the micro-batches of a whole pass with the batch in use."""
         batch = self._elastic.batch
         layout = Layout([(0, self._pairs)], batch.total)
         whole = math.ceil(layout.rows / self.bptt_len) * (batch.accumulation + 1)
@@ -172,7 +178,7 @@ class AdaptiveBPTTIterator(AdaptiveDataLoaderMixin):
                 layout = self._lay()
 
     def _lay(self) -> Layout:
-        """The columns for the batch in use, of what is left of the pass."""
+        """Return the columns for the batch in use, of what is left of the pass."""
         elastic, state = self._elastic, self._state
         columns = elastic.batch.total
         if not elastic.end_index:  # a new pass
@@ -180,8 +186,9 @@ class AdaptiveBPTTIterator(AdaptiveDataLoaderMixin):
             elastic.current_index = 0
         elif state.pairs != self._pairs:
             raise UsageError(
-                f"the text has {self._pairs + 1} tokens, and had {state.pairs + 1} when the checkpoint was "
-                "written in the middle of it: go on with that text, or without the checkpoint"
+                f"the text has {self._pairs + 1} tokens, and had {state.pairs + 1} when the "
+                "checkpoint was written in the middle of it: go on with that text, or without the "
+                "checkpoint"
             )
         elif state.columns != columns:
             state.ranges = Layout(state.ranges, state.columns).rest(elastic.current_index)
@@ -217,14 +224,14 @@ class _TextState(checkpoint.State):
         self.columns, self.pairs = values["columns"], values["pairs"]
 
 
-def _field(dataset: Any) -> Any:
-    """torchtext's field of the text, None where it is none of its data sets."""
+def _field(dataset: object) -> Any:
+    """Return torchtext's field of the text, None where it is none of its data sets."""
     fields = getattr(dataset, "fields", None)
     return fields.get("text") if isinstance(fields, dict) else None
 
 
 def _tokens(dataset: Any) -> Tensor:
-    """int[len] on the CPU."""
+    """Return the tokens, int[len] on the CPU. Raises TypeError where they are none."""
     field = _field(dataset)
     if field is not None:
         dataset = field.numericalize([dataset[0].text]).flatten()

@@ -6,9 +6,7 @@ the n-th loop over a loader in an epoch is the same one in each run of that epoc
 
 Between two steps all replicas learn whether one of them is preempted, whether a checkpoint is due
 and whether one says it is done (collective.Control.exchange: one exchange late, without waiting).
-An exchange costs each about a millisecond of a busy machine, so where steps are that short there is
-one each PACE_S only: with it replicas agree, by the least that one proposes, after how many steps the
-next but one follows.
+How often they do is `pace.py`.
 """
 
 from __future__ import annotations
@@ -20,21 +18,18 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from ..common.clock import Clock, MonotonicClock
-from ..goodput.model import MIN_GAIN
+from ..common.clock import MonotonicClock
 from . import checkpoint, collective, env, profile
+from .batch_size import Batch, best_batch, checked_bounds, first_batch
 from .epoch import epochs
+from .pace import Pace
 from .positions import Step
 from .profile import Bounds
 from .session import only
 
 log = logging.getLogger(__name__)
-
-PACE_S = 0.05  # between exchanges: nobody minds leaving a tenth of a second late
-_MOST_STEPS = 100  # between exchanges
 
 
 class Scalars(Protocol):
@@ -43,54 +38,8 @@ class Scalars(Protocol):
     def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None) -> None: ...
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The size of a batch: on so many replicas at most `atomic` records a pass, `total` in all."""
-
-    replicas: int
-    atomic: int
-    accumulation: int
-    total: int
-
-
-class _Pace:
-    """After how many steps the next exchange follows, the same on all replicas."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.reset()
-
-    def reset(self) -> None:
-        """The next boundary exchanges, and the one after it."""
-        self._steps = 1  # from the last exchange to the next,
-        self._proposed = 1  # at most so many from that to the one after it
-        self._left = 0
-        self._last_s: float | None = None
-
-    def due(self) -> bool:
-        """At each boundary: whether it exchanges."""
-        self._left -= 1
-        return self._left < 0
-
-    def propose(self, surely: float) -> int:
-        """The steps from the next exchange to the one after it, if this replica is asked.
-
-        That one is then at most `surely` steps from now.
-        """
-        now, before, most = self._clock.now(), self._last_s, surely - self._proposed
-        self._last_s = now
-        if before is not None:
-            step_s = max((now - before) / self._steps, 1e-6)
-            self._proposed = int(max(1, min(PACE_S / step_s, most, _MOST_STEPS)))
-        return self._proposed
-
-    def agree(self, steps: int) -> None:
-        self._steps = steps
-        self._left = steps - 1
-
-
 class AdaptiveDataLoaderHelper:
-    """What makes a loader elastic, for AdaptiveDataLoader and for loaders of one's own.
+    """A helper that makes a loader elastic, for AdaptiveDataLoader and for loaders of one's own.
 
     One of those:
 
@@ -103,8 +52,8 @@ class AdaptiveDataLoaderHelper:
                     yield ...                                            # one micro-batch
                 self._elastic.current_index += ...
 
-    `keep_index`: the index goes on in the next loop, instead of from 0. `pass_records`: so many there
-    are to read, where that is known; a batch never grows beyond them.
+    `keep_index`: the index goes on in the next loop, instead of from 0. `pass_records`: so many
+    there are to read, where that is known; a batch never grows beyond them.
     """
 
     def __init__(
@@ -121,7 +70,7 @@ class AdaptiveDataLoaderHelper:
         self.training = False
         self.weight = 1.0
         self.steps_of_loop = 0
-        self._pace = _Pace(MonotonicClock())
+        self._pace = Pace(MonotonicClock())
         self._keep_index = keep_index
         self._pass_records = pass_records
         self._step_records: int | None = None
@@ -136,7 +85,7 @@ class AdaptiveDataLoaderHelper:
 
     @property
     def current_index(self) -> int:
-        """Where the loop is, in whatever the loader counts; survives a restart."""
+        """The place of the loop, in whatever the loader counts; survives a restart."""
         return self._state.index
 
     @current_index.setter
@@ -145,7 +94,7 @@ class AdaptiveDataLoaderHelper:
 
     @property
     def end_index(self) -> int:
-        """Where the loop ends; survives a restart."""
+        """The place where the loop ends; survives a restart."""
         return self._state.end_index
 
     @end_index.setter
@@ -157,37 +106,39 @@ class AdaptiveDataLoaderHelper:
         """The size in use; the initial one before the first loop with these replicas."""
         batch = self._state.batch
         if batch is None or batch.replicas != collective.place()[1]:
-            return self._initial()
+            return first_batch(
+                self.batch_size, collective.place()[1], self.max_batch_size, self.local_bsz_bounds
+            )
         return batch
 
     @property
     def current_local_bsz(self) -> int:
-        """Records of one replica's micro-batch; where they do not divide, of the largest."""
+        """The records of one replica's micro-batch; where they do not divide, of the largest."""
         return self.batch.atomic
 
     @property
     def current_batch_size(self) -> int:
-        """Records of an optimizer step, over all replicas and micro-batches."""
+        """The records of an optimizer step, over all replicas and micro-batches."""
         return self.batch.total
 
     @property
     def step_records(self) -> int:
-        """Records of the current step: fewer than `current_batch_size` in a pass's last ones."""
+        """The records of the current step, fewer than `current_batch_size` at a pass's end."""
         return self._step_records or self.current_batch_size
 
     @property
     def accumulation_steps(self) -> int:
-        """Micro-batches of the current step before the one that synchronises."""
+        """The micro-batches of the current step before the one that synchronises."""
         return self._micros - 1
 
     def is_sync_step(self) -> bool:
-        """Whether the current micro-batch is the last one of its optimizer step."""
+        """Tell whether the current micro-batch is the last one of its optimizer step."""
         return self.micro == self._micros - 1
 
     is_optim_step = is_sync_step
 
     def is_accum_step(self) -> bool:
-        """Whether the current micro-batch only accumulates."""
+        """Tell whether the current micro-batch only accumulates."""
         return not self.is_sync_step()
 
     def train(self) -> None:
@@ -212,29 +163,16 @@ class AdaptiveDataLoaderHelper:
         `local_bsz_bounds` are the least and most records of a micro-batch of one replica, each may
         be None. Raises ValueError where these exclude `batch_size`.
         """
-        if not isinstance(max_batch_size, int) or max_batch_size < self.batch_size:
-            raise ValueError(
-                f"max_batch_size is {max_batch_size!r}: give a whole number of at least the batch "
-                f"size, {self.batch_size}"
-            )
-        low, high = local_bsz_bounds or (None, None)  # a fraction of a batch is a float
-        low, high = low and math.ceil(low), high and math.floor(high)
-        if (low is not None and not 1 <= low <= self.batch_size) or (
-            high is not None and high < self.batch_size
-        ):
-            raise ValueError(
-                f"local_bsz_bounds are {local_bsz_bounds!r}: they must include the batch size, "
-                f"{self.batch_size}; either may be None"
-            )
+        bounds = checked_bounds(self.batch_size, max_batch_size, local_bsz_bounds)
         if self._pass_records is not None:
             max_batch_size = min(max_batch_size, max(self._pass_records, self.batch_size))
         self.max_batch_size = max_batch_size
-        self.local_bsz_bounds = (low, high)
+        self.local_bsz_bounds = bounds
         self.gradient_accumulation = gradient_accumulation
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Around a loop. Raises RuntimeError where another loop is running."""
+        """Enter a loop, and leave it. Raises RuntimeError where another loop is running."""
         running = only(_Running)
         if running.loop is not None:
             raise RuntimeError(
@@ -267,11 +205,11 @@ class AdaptiveDataLoaderHelper:
         writer.add_scalar(f"{prefix}Accumulation_Steps", batch.accumulation, global_step)
 
     def skipdone(self) -> bool:
-        """Whether this loop was done before a restart; the body of the loop is then left out."""
+        """Tell whether this loop was done before a restart; its body is then left out."""
         return self._skip
 
     def boundary(self, done: bool = False, surely: float = math.inf) -> bool:
-        """Between two steps: leave if a replica is preempted, save if that is due.
+        """Leave between two steps if a replica is preempted, save if that is due.
 
         Gives whether a replica said `done` before; it will not within `surely` steps.
         """
@@ -284,17 +222,20 @@ class AdaptiveDataLoaderHelper:
         return verdict[2]
 
     def begin(self, step: Step, micro: int) -> None:
-        """The next micro-batch is this one of the step."""
+        """Begin the next micro-batch, which is this one of the step."""
         share = step.share(micro, *collective.place())
         self.take(step.micros, step.stop - step.start, share.weight)
 
     def take(self, micros: int, records: int, weight: float) -> None:
-        """The next micro-batch is one of so many of a step of so many records, and counts so much."""
+        """Take the next micro-batch, one of so many of a step of so many records.
+
+        It counts `weight` in the mean.
+        """
         self._micros, self._step_records, self.weight = micros, records, weight
 
     @contextmanager
     def profile(self, commit: bool) -> Iterator[None]:
-        """Around the body of the loop, one micro-batch. Its time counts if `commit`."""
+        """Run the body of the loop within, one micro-batch. Its time counts if `commit`."""
         if self.micro == 0:
             self.boundary()
             self._micros = self.batch.accumulation + 1
@@ -303,7 +244,10 @@ class AdaptiveDataLoaderHelper:
 
     @contextmanager
     def micro_batch(self, commit: bool) -> Iterator[None]:
-        """The same without the boundary, and without a say in the number of micro-batches."""
+        """Run a micro-batch as `profile` does, without the boundary.
+
+        It has no say in the number of micro-batches.
+        """
         sync, first = self.is_sync_step(), self._passes_of_loop == 0
         self._passes_of_loop += 1
         with profile.current().timed(
@@ -314,7 +258,7 @@ class AdaptiveDataLoaderHelper:
         self.steps_of_loop += sync
 
     def _enter(self) -> int:
-        """The number of this loop within its epoch."""
+        """Enter the loop; return its number within its epoch."""
         state, epoch = self._state, epochs().current
         if self._epoch_entered != epoch:
             self._epoch_entered, self._loops_entered = epoch, 0
@@ -341,49 +285,24 @@ class AdaptiveDataLoaderHelper:
 
     def _sync_local_bsz(self) -> int:
         """Choose the batch, the same on all replicas. Gives the records of a micro-batch."""
-        peers = collective.control()
-        if self.max_batch_size is None:
-            self._state.batch = self._initial()
+        peers, most, bounds = collective.control(), self.max_batch_size, self.local_bsz_bounds
+        if most is None:
+            self._state.batch = first_batch(self.batch_size, peers.replicas, None, bounds)
         else:
-            chosen = dataclasses.astuple(self._choose()) if peers.rank == 0 else ()
+            chosen: tuple[int, ...] = ()
+            if peers.rank == 0:
+                best = best_batch(
+                    profile.current().goodput(),
+                    self._state.batch,
+                    (min(env.num_nodes(), peers.replicas), peers.replicas),
+                    most,
+                    bounds,
+                    self.gradient_accumulation,
+                )
+                chosen = dataclasses.astuple(best or self.batch)
             self._state.batch = Batch(*peers.broadcast(chosen))
         profile.current().global_batch_size = self.batch.total
         return self.batch.atomic
-
-    def _choose(self) -> Batch:
-        """The batch of the best goodput, if it is much better than the one in use."""
-        replicas = collective.control().replicas
-        nodes = min(env.num_nodes(), replicas)
-        used, goodput = self._state.batch, profile.current().goodput()
-        if goodput is None or self.max_batch_size is None:
-            return self.batch
-        _, atomic, accumulation = goodput.optimize(
-            nodes,
-            replicas,
-            max_batch_size=self.max_batch_size,
-            atomic_bsz_range=self.local_bsz_bounds,
-            accumulation=self.gradient_accumulation,
-        )
-        passes = replicas * (accumulation + 1)
-        total = max(passes, min(passes * atomic, self.max_batch_size))
-        best = Batch(replicas, atomic, accumulation, total)
-        if used is None or used.replicas != replicas:
-            return best
-        now = goodput.evaluate(nodes, replicas, used.atomic, used.accumulation)
-        then = goodput.evaluate(nodes, replicas, atomic, accumulation)
-        if then <= MIN_GAIN * now:
-            return used
-        log.info("batch=%d -> %d gain=%.2f", used.total, best.total, then / now)
-        return best
-
-    def _initial(self) -> Batch:
-        replicas = collective.place()[1]
-        low = (self.local_bsz_bounds or (None, None))[0] or 1
-        total = max(self.batch_size, replicas * low)
-        if self.max_batch_size is not None:
-            total = min(total, self.max_batch_size)
-        total = max(total, replicas)  # none has nothing to compute
-        return Batch(replicas, math.ceil(total / replicas), 0, total)
 
 
 class AdaptiveDataLoaderMixin:
@@ -396,27 +315,27 @@ class AdaptiveDataLoaderMixin:
 
     @property
     def current_local_bsz(self) -> int:
-        """Records of one replica's micro-batch; where they do not divide, of the largest."""
+        """The records of one replica's micro-batch; where they do not divide, of the largest."""
         return self._elastic.current_local_bsz
 
     @property
     def current_batch_size(self) -> int:
-        """Records of an optimizer step, over all replicas and micro-batches."""
+        """The records of an optimizer step, over all replicas and micro-batches."""
         return self._elastic.current_batch_size
 
     @property
     def accumulation_steps(self) -> int:
-        """Micro-batches of the current step before the one that synchronises."""
+        """The micro-batches of the current step before the one that synchronises."""
         return self._elastic.accumulation_steps
 
     @property
     def training(self) -> bool:
-        """Whether its loops train."""
+        """True where the loader's loops train."""
         return self._elastic.training
 
     @property
     def weight(self) -> float:
-        """What this replica's micro-batch counts in the mean over all: 1 but where it is uneven."""
+        """The weight of this replica's micro-batch in the mean: 1 but where shares are uneven."""
         return self._elastic.weight
 
     def autoscale_batch_size(
@@ -425,7 +344,7 @@ class AdaptiveDataLoaderMixin:
         local_bsz_bounds: Bounds | None = None,
         gradient_accumulation: bool = False,
     ) -> None:
-        """See AdaptiveDataLoaderHelper.autoscale_batch_size."""
+        """Let the batch follow the goodput; see AdaptiveDataLoaderHelper.autoscale_batch_size."""
         self._elastic.autoscale_batch_size(max_batch_size, local_bsz_bounds, gradient_accumulation)
 
     def to_tensorboard(
@@ -436,7 +355,7 @@ class AdaptiveDataLoaderMixin:
 
 
 class _LoaderState(checkpoint.State):
-    """Where a loader stands. The same on all replicas."""
+    """The place of a loader, the same on all replicas."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -472,5 +391,5 @@ class _Running:
 
 
 def current_dataloader() -> AdaptiveDataLoaderHelper | None:
-    """The loop over a data loader that is running; None outside of one."""
+    """Return the loop over a data loader that is running; None outside of one."""
     return only(_Running).loop

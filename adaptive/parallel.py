@@ -7,19 +7,12 @@
         optimizer.step()
 
 The loop is one of micro-batches, an optimizer step of one or several of them; it says which is the
-last. Until then gradients stay here and add up: `zero_grad` and `step` (and GradScaler's methods) do
-nothing. With the last one replicas average, the sum becomes a mean, its noise is measured
-(gradient_noise_scale.py), and the optimizer makes its step with learning rates of the scaling rule, which
-stand for that step only.
+last. Until then gradients stay here and add up: `zero_grad` and `step` (and GradScaler's methods)
+do nothing. With the last one replicas average, the sum becomes a mean, its noise is measured
+(gradient_noise_scale.py), and the optimizer makes its step with learning rates of the scaling rule,
+which stand for that step only.
 
-What happens in a backward pass hangs on hooks of the parameters: the first one to fire looks up the loop, all
-of them tell their micro-gradient, and the end of the pass comes after the averaging, for its
-callback is queued by a callback that was queued before DDP's own. Where shares are uneven, a
-micro-gradient is multiplied by the loop's `weight`, so that the mean over replicas is that over records.
-
-Most passes have nothing to tell: the step is not measured, has one micro-batch, and the batch is that of the
-step before. The forward pass knows, and takes the hooks off: each costs some 10 us of a busy
-machine. Of such passes one in _TIMED is heard nevertheless, for how long it synchronises.
+What happens in a backward pass is `backward.py`.
 
 What is not supported: several backward passes for one micro-batch (add up the losses instead).
 """
@@ -38,29 +31,25 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adam, AdamW, Optimizer
 
-from ..common.clock import MonotonicClock
 from ..common.errors import CheckpointError, UsageError
 from . import checkpoint, collective, data, profile
-from .gradient_noise_scale import EVERY, AdamGradientNoiseScale, GradientNoiseScale
+from .backward import Backward
+from .gradient_noise_scale import AdamGradientNoiseScale, GradientNoiseScale
 from .newest import Newest
+from .noise_estimator import EVERY
 from .scaling_rules import AdamScale, AdaScale, ScalingRuleBase
 from .session import only
-from .stopwatch import Moment, Stopwatch
 
 if TYPE_CHECKING:
     from torch.amp import GradScaler
     from torch.optim.lr_scheduler import LRScheduler
-    from torch.utils.hooks import RemovableHandle
 
-    from .data import AdaptiveDataLoaderHelper
 
 log = logging.getLogger(__name__)
-
-_TIMED = 32  # passes: of so many one is timed; a guess, for each of them costs about 2 % more
 
 
 class Scalars(Protocol):
@@ -72,14 +61,16 @@ class Scalars(Protocol):
 class AdaptiveDataParallel(DistributedDataParallel):
     """A model that trains on any number of replicas with a batch of any size.
 
-    `scaling_rule`: AdamScale for Adam and AdamW, else AdaScale. `name`: of the state in checkpoints;
-    each model needs its own. `gns_every`: gradients are measured once for about so many times the
-    initial batch of examples (1: at every step). All else are DistributedDataParallel's arguments.
+    `scaling_rule`: AdamScale for Adam and AdamW, else AdaScale. `name`: of the state in
+    checkpoints; each model needs its own. `gns_every`: gradients are measured once for about so
+    many times the initial batch of examples (1: at every step). All else are
+    DistributedDataParallel's arguments.
 
-    Restores itself from the newest checkpoint: parameters, buffers, optimizer, scheduler, GradScaler,
-    the estimate of the noise, and the progress. A checkpoint is tensors and plain values; nothing in it is
-    executed. Raises UsageError where `lr_scheduler` keeps anything else in its state, ValueError where
-    there is a state of that name, CheckpointError where the checkpoint does not fit the model.
+    Restores itself from the newest checkpoint: parameters, buffers, optimizer, scheduler,
+    GradScaler, the estimate of the noise, and the progress. A checkpoint is tensors and plain
+    values; nothing in it is executed. Raises UsageError where `lr_scheduler` keeps anything else in
+    its state, ValueError where there is a state of that name, CheckpointError where the checkpoint
+    does not fit the model.
     """
 
     def __init__(
@@ -119,7 +110,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             gns_every,
         )
         self.scaling_rule.initialize(self)
-        self._backward = _Backward(self.gns, parameters, self.process_group.size())
+        self._backward = Backward(self.gns, parameters, self.process_group.size())
         _replace(optimizer, "zero_grad", self._zero_grad)
         _replace(optimizer, "step", self._optimizer_step)
         if mp_scaler is not None:
@@ -131,22 +122,22 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     @property
     def gain(self) -> float:
-        """How many steps at the initial batch size a step of the present one is worth."""
+        """The number of steps at the initial batch size that a step of the present one is worth."""
         return self.gns.gain(self.gns.scale)
 
     @property
     def gradient_stats(self) -> tuple[float, float]:
-        """(squared length of the gradient, its variance at the initial batch size)."""
+        """The squared length of the gradient, and its variance at the initial batch size."""
         return self.gns.sqr_avg(), self.gns.var_avg()
 
     @property
     def init_batch_size(self) -> int:
-        """M0: of the loader that trains; 1 before there is one."""
+        """M0: the batch size of the loader that trains; 1 before there is one."""
         return self._backward.init_batch_size
 
     @property
     def lr_factors(self) -> list[float]:
-        """By what the learning rate of each group is multiplied at the present batch size."""
+        """The factors of the groups' learning rates at the present batch size."""
         factors = self.scaling_rule.scale_lr(self.gns.scale)
         if isinstance(factors, list):  # without NumPy, for this is done at every step
             return factors
@@ -154,7 +145,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return [float(f) for f in np.broadcast_to(np.asarray(factors, float), groups)]
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The model's; with gradients on, it decides whether their averaging follows."""
+        """Run the model's forward; with gradients on, decide whether their averaging follows."""
         loop = data.current_dataloader()
         averages = loop is None or loop.is_sync_step()
         if averages is not self.require_backward_grad_sync:  # Module.__setattr__ is slow
@@ -164,14 +155,17 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The same as the optimizer's: gradients that still add up stay."""
+        """Do as the optimizer's `zero_grad`: gradients that still add up stay."""
         if not self._backward.accumulating:
             super().zero_grad(set_to_none)
 
     def to_tensorboard(
         self, writer: Scalars, global_step: int | None = None, tag_prefix: str = ""
     ) -> None:
-        """Write what is known of the gradients as scalars; `tag_prefix` with or without its slash."""
+        """Write what is known of the gradients as scalars.
+
+        `tag_prefix` is given with or without its slash.
+        """
         prefix = tag_prefix if not tag_prefix or tag_prefix.endswith("/") else f"{tag_prefix}/"
         sqr, var = self.gradient_stats
         scalars = {
@@ -211,11 +205,11 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return result
 
     def _plain_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Outside of a loop over an AdaptiveDataLoader: as DistributedDataParallel, and no more."""
+        """Step outside of a loop over an AdaptiveDataLoader, as DistributedDataParallel does."""
         if not self._warned:
             log.warning(
-                "model -> trains outside of a loop over an AdaptiveDataLoader: every replica on what it "
-                "reads itself, and nothing is saved when it is told to stop"
+                "model -> trains outside of a loop over an AdaptiveDataLoader: every replica on "
+                "what it reads itself, and nothing is saved when it is told to stop"
             )
             self._warned = True
         if collective.preemption().requested:
@@ -225,7 +219,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
     def _scaled(
         self, factors: list[float], original: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """With learning rates that stand for this call only."""
+        """Step with learning rates that stand for this call only."""
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         for group, factor in zip(groups, factors, strict=True):
@@ -241,126 +235,6 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return original(*args, **kwargs) if loop is None or loop.is_sync_step() else None
 
 
-class _Backward:
-    """A model's backward passes, as the hooks of its parameters see them.
-
-    `accumulating`: gradients of some micro-batches of a step stand in `.grad`, not of all yet.
-    """
-
-    def __init__(
-        self, gns: GradientNoiseScale, parameters: list[nn.Parameter], replicas: int
-    ) -> None:
-        self.accumulating = False
-        self.init_batch_size = 1
-        self._gns = gns
-        self._parameters = parameters
-        self._replicas = replicas
-        self._stopwatch = Stopwatch(MonotonicClock())
-        self._running = False
-        self._weight = 1.0
-        self._measures = False
-        self._newest: Tensor | None = None  # whose gradient came last,
-        self._last: Tensor | None = None  # and in the pass before
-        self._computed: Moment | None = None  # when the last gradient of this pass came
-        self._untimed = _TIMED  # passes since one was timed
-        self._measured_before = False  # in the pass before
-        self._hooks: list[RemovableHandle] = []
-        self._listen()
-
-    def expect(self, loop: AdaptiveDataLoaderHelper | None) -> None:
-        """A pass may follow. One that failed in its middle is forgotten."""
-        self._running = False
-        self._measured_before = self._measures and bool(self._hooks)
-        self._untimed += 1
-        if loop is None:
-            self._drop()
-        if not self._is_quiet(loop):
-            self._listen()
-        elif self._hooks:
-            self._ignore()
-
-    def _drop(self) -> None:
-        """Forget gradients that still add up: a loop was left in the middle of a step."""
-        if self.accumulating:
-            self.accumulating = False
-            for parameter in self._parameters:
-                parameter.grad = None
-
-    def _is_quiet(self, loop: AdaptiveDataLoaderHelper | None) -> bool:
-        """Whether there is nothing to learn and nothing to do in a pass of this loop."""
-        return loop is None or (
-            (self._replicas == 1 or self._untimed < _TIMED)
-            and not self.accumulating
-            and loop.training
-            and loop.weight == 1.0
-            and loop.accumulation_steps == 0
-            and loop.batch_size == self.init_batch_size
-            and self._gns.is_quiet(max(1.0, loop.step_records / loop.batch_size))
-        )
-
-    def _listen(self) -> None:
-        if not self._hooks:
-            for parameter in self._parameters:
-                hook = functools.partial(self._gradient, parameter)
-                self._hooks.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
-
-    def _ignore(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        for parameter in self._parameters:
-            if not parameter._backward_hooks:  # an empty dictionary costs nearly what a hook does
-                parameter._backward_hooks = None
-
-    def _gradient(self, parameter: Tensor, gradient: Tensor) -> Tensor | None:
-        """A micro-gradient is known; it is not in `.grad` yet."""
-        if not self._running:
-            loop = data.current_dataloader()
-            if loop is None:  # the forward pass was in one, or there was none that knew
-                return None
-            self._begin(loop)
-        changed = gradient * self._weight if self._weight != 1.0 else None
-        if self._measures:
-            self._gns.add(parameter, gradient if changed is None else changed)
-        self._newest = parameter
-        if parameter is self._last:
-            self._computed = self._stopwatch.mark()
-        return changed
-
-    def _begin(self, loop: AdaptiveDataLoaderHelper) -> None:
-        loop.train()
-        self._running = True
-        self._weight, self._computed = loop.weight, None
-        if loop.micro == 0:
-            self._drop()
-        if not self.accumulating:
-            self.init_batch_size = loop.batch_size
-            micros = loop.accumulation_steps + 1
-            whole = loop.current_batch_size / loop.batch_size
-            scale = max(1.0, loop.step_records / loop.batch_size)
-            self._gns.start(scale / micros, micros, whole)
-        self._measures = self._gns.measures
-        _after_backward(lambda: _after_backward(lambda: self._end(loop)))
-
-    def _end(self, loop: AdaptiveDataLoaderHelper) -> None:
-        """`.grad` is complete; after the last micro-batch of a step it is the replicas' mean."""
-        self._running = False
-        self._last = self._newest
-        self.accumulating = not loop.is_sync_step()
-        if self.accumulating:
-            return
-        usual = self._measured_before or not self._measures  # measuring hides some averaging
-        if self._replicas > 1 and self._computed is not None and usual:
-            ended = self._stopwatch.mark()
-            self._stopwatch.measure(self._computed, ended, profile.record_sync)
-            self._untimed = 0
-        if self._gns.accum_count > 1:
-            for parameter in self._parameters:
-                if parameter.grad is not None:
-                    parameter.grad.div_(self._gns.accum_count)
-        self._gns.finish()
-
-
 class _ModelState(checkpoint.State):
     """Everything about a model that outlives a restart."""
 
@@ -372,7 +246,7 @@ class _ModelState(checkpoint.State):
 
     @property
     def model(self) -> nn.Module:
-        """What was given to be trained."""
+        """The model that was given to be trained."""
         return self._model.module  # type: ignore[no-any-return]
 
     def save(self, fileobj: BinaryIO) -> None:
@@ -392,12 +266,13 @@ class _ModelState(checkpoint.State):
             model.progress = float(saved["progress"])
         except (KeyError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
             raise CheckpointError(
-                f"the checkpoint of {self.name!r} does not fit the model, its optimizer, scheduler or "
-                f"GradScaler: {error}. Train with those of the checkpoint, or into another folder."
+                f"the checkpoint of {self.name!r} does not fit the model, its optimizer, scheduler "
+                f"or GradScaler: {error}. Train with those of the checkpoint, or into another "
+                "folder."
             ) from error
 
     def sync(self) -> None:
-        """Replicas hold the same already; what is on its way comes in."""
+        """Bring in what is on its way; replicas hold the same already."""
         self._model.gns.collect()
 
     def _parts(self) -> dict[str, Any]:
@@ -419,8 +294,8 @@ class _ModelState(checkpoint.State):
             torch.load(buffer, weights_only=True)
         except (pickle.PickleError, AttributeError, TypeError) as error:
             raise UsageError(
-                f"the state of {type(scheduler).__name__} cannot be kept in a checkpoint, which holds "
-                "tensors and plain values only: leave the rest out of its state_dict()"
+                f"the state of {type(scheduler).__name__} cannot be kept in a checkpoint, which "
+                "holds tensors and plain values only: leave the rest out of its state_dict()"
             ) from error
 
 
@@ -439,21 +314,18 @@ def _replace(owner: object, name: str, replacement: Callable[..., Any]) -> None:
 
 
 def _pack(model: nn.Module) -> None:
-    """Lay buffers out densely where they have a dimension of one with a stride of its own, as a transpose
-    leaves it: DistributedDataParallel cannot broadcast such."""
+    """Lay buffers out densely where they have a dimension of one with a stride of its own.
+
+    A transpose leaves it so, and DistributedDataParallel cannot broadcast such.
+    """
     for buffer in model.buffers():
         dense = torch.empty(buffer.shape, device="meta").stride()
         if buffer.is_contiguous() and buffer.stride() != dense:
             buffer.data = buffer.data.clone(memory_format=torch.contiguous_format)
 
 
-def _after_backward(callback: Callable[[], None]) -> None:
-    """Called from a backward pass or such a callback: at its end, after those queued before."""
-    torch.autograd.Variable._execution_engine.queue_callback(callback)
-
-
 def _plain(value: Any) -> Any:
-    """NumPy's numbers, which learning rates tend to become, as Python's."""
+    """Return NumPy's numbers, which learning rates tend to become, as Python's."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) is dict:

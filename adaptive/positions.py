@@ -1,10 +1,10 @@
 """Which replica reads which positions of a pass, so that each record is read exactly once. Pure.
 
 A pass is one reading of all records, in one order. An optimizer step takes the next `batch_size`
-positions of it, cut into micro-batches, each cut into one share for each replica. All replicas make
-the same steps and micro-batches, for they meet in a collective at each; so what does not divide is
-shared out unevenly instead of padded or dropped: shares of a micro-batch differ by at most one
-record.
+positions of it, split into micro-batches, each split into one share for each replica. All replicas
+make the same steps and micro-batches, for they meet in a collective at each; so what does not
+divide is shared out unevenly instead of padded or dropped: shares of a micro-batch differ by at
+most one record.
 
     positions   |<------ step ------>|<------ step ------>|<--- step --->|<--- step --->|
     micro-batch |<------->|<-------->|                    the last two share what is left evenly,
@@ -24,7 +24,9 @@ from ..common.order import part_of
 
 @dataclass(frozen=True)
 class Share:
-    """What one replica reads of one micro-batch. `weight`: see above; 1 where all shares are equal.
+    """A share: what one replica reads of one micro-batch.
+
+    `weight`: see above; 1 where all shares are equal.
 
     A replica never has nothing to compute. Where there are fewer records than replicas (the pass
     is that short, or a restart with more replicas left so few), some repeat a record, weight 0.
@@ -36,7 +38,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step: positions [start, stop) in so many micro-batches."""
+    """An optimizer step: positions [start, stop) in so many micro-batches."""
 
     start: int
     stop: int
@@ -50,13 +52,14 @@ class Step:
 
 
 def steps(start: int, end: int, *, replicas: int, batch_size: int, micros: int) -> Iterator[Step]:
-    """The steps from position `start` to the end of the pass.
+    """Yield the steps from position `start` to the end of the pass.
 
     `batch_size` is over all replicas and micro-batches. No share has more than
     ceil(batch_size / micros / replicas) records; 2 where that is 1.
     """
     least = replicas * micros  # of a step in which every share has a record
-    assert 0 <= start <= end and batch_size >= least, (start, end, batch_size, least)
+    assert 0 <= start <= end, (start, end)
+    assert batch_size >= least, (batch_size, least)
     while start < end:
         left = end - start
         size = min(batch_size, left)

@@ -1,4 +1,4 @@
-"""What a training process learns of its own speed, and what may be said of it to a scheduler.
+"""The speed of a training process as it learns it, and what a scheduler may be told of it.
 
 For each (nodes, replicas, atomic batch size) that the job ran with: how many passes there were and
 how long they took, apart those that only accumulate and those that synchronise, and of the latter
@@ -56,7 +56,7 @@ class Profile(checkpoint.State):
 
     @contextmanager
     def timed(self, atomic_bsz: int, sync: bool, commit: Callable[[], bool]) -> Iterator[None]:
-        """The time of one pass; not of one that fails, or of which `commit()` then says no."""
+        """Time one pass; not one that fails, or of which `commit()` then says no."""
         self._syncs_s.clear()
         begun = self._stopwatch.mark()
         yield
@@ -71,11 +71,14 @@ class Profile(checkpoint.State):
             self._stopwatch.measure(begun, self._stopwatch.mark(), add)
 
     def record_sync(self, seconds: float) -> None:
-        """A pass of about now spent so long synchronising. Of a device it is known a bit late."""
+        """Note that a pass of about now spent so long synchronising.
+
+        Of a device it is known a bit late.
+        """
         self._syncs_s.append(seconds)
 
     def set_gradient_stats(self, sqr: float, var: float, model: str = "") -> None:
-        """Squared length of a model's gradient, and its variance at `init_batch_size`.
+        """Note the squared length of a model's gradient, and its variance at `init_batch_size`.
 
         Those of several models, a GAN's, add up: their gradients are parts of one.
         """
@@ -85,11 +88,11 @@ class Profile(checkpoint.State):
 
     @property
     def grad_params(self) -> tuple[float, float]:
-        """What `set_gradient_stats` was told; before that what is assumed of gradients."""
+        """The statistics that `set_gradient_stats` was told; before that those that are assumed."""
         return self._gradients or (1.0, 1e-6)
 
     def perf_params(self) -> PerfParams | None:
-        """The throughput model; None before a pass was timed. Fits at most every REFIT_S."""
+        """Return the throughput model; None before a pass was timed. Fits at most every REFIT_S."""
         now = self._clock.now()
         if self._fitted_at is not None and now < self._fitted_at + REFIT_S:
             return self._perf
@@ -100,7 +103,7 @@ class Profile(checkpoint.State):
         return self._perf
 
     def goodput(self) -> GoodputFunction | None:
-        """The job's goodput anywhere; None while its speed or its gradients are unknown."""
+        """Return the job's goodput anywhere; None while its speed or its gradients are unknown."""
         perf = self.perf_params()
         if perf is None or self._gradients is None or self.init_batch_size is None:
             return None
@@ -109,7 +112,7 @@ class Profile(checkpoint.State):
         return GoodputFunction(perf, self._gradients, self.init_batch_size)
 
     def hints(self) -> dict[str, Any]:
-        """What a scheduler wants to know, as JSON; what is unknown yet is None."""
+        """Return what a scheduler wants to know, as JSON; what is unknown yet is None."""
         perf, gradients = self.perf_params(), self._gradients
         return {
             "initBatchSize": self.init_batch_size,
@@ -145,20 +148,20 @@ def __getattr__(name: str) -> Any:
 
 
 def current() -> Profile:
-    """This process's."""
+    """Return this process's profile."""
     return only(Profile)
 
 
 def record_sync(seconds: float) -> None:
-    """A pass of about now spent so long synchronising."""
+    """Note that a pass of about now spent so long synchronising."""
     current().record_sync(seconds)
 
 
 def set_gradient_stats(sqr: float, var: float, model: str = "") -> None:
-    """Squared length of a model's gradient, and its variance at the initial batch size."""
+    """Note a model's squared length of the gradient, and its variance at the initial batch size."""
     current().set_gradient_stats(sqr, var, model)
 
 
 def hints() -> dict[str, Any]:
-    """What a scheduler wants to know of this job. Rank 0's is the one to send."""
+    """Return what a scheduler wants to know of this job. Rank 0's is the one to send."""
     return current().hints()

@@ -1,8 +1,8 @@
 """Scaling rules: by what factor the learning rate grows with the batch.
 
 A rule is asked at each optimizer step for the factor of a batch S times the initial one, one number
-for all parameter groups or one for each. It sees the model as `self.adp`: its gradients' noise (`gns`),
-its `progress` and its `init_batch_size`. One's own rule is a subclass of ScalingRuleBase.
+for all parameter groups or one for each. It sees the model as `self.adp`: its gradients' noise
+(`gns`), its `progress` and its `init_batch_size`. One's own rule is a subclass of ScalingRuleBase.
 """
 
 from __future__ import annotations
@@ -12,43 +12,50 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
-from .gradient_noise_scale import GradientNoiseScale, NoiseEstimator
+from .gradient_noise_scale import GradientNoiseScale
+from .noise_estimator import NoiseEstimator
 
 
 class Scaled(Protocol):
-    """What a rule sees of an AdaptiveDataParallel."""
+    """A model as a rule sees it: what a rule needs of an AdaptiveDataParallel."""
 
     gns: GradientNoiseScale
 
     @property
     def progress(self) -> float:
-        """Steps at the initial batch size that the steps so far were worth."""
+        """The steps at the initial batch size that the steps so far were worth."""
 
     @property
     def init_batch_size(self) -> int: ...
 
 
 class ScalingRuleBase:
-    """What all rules are."""
+    """The base of all rules."""
 
     adp: Scaled
 
     def initialize(self, adp: Scaled) -> None:
-        """Called once, by the model that the rule is given to."""
+        """Take the model that the rule is given to, which calls this once."""
         self.adp = adp
 
     def scale_lr(self, scale: float) -> ArrayLike:
-        """The factor of the learning rate at `scale` x the initial batch size: a number, or [G]."""
+        """Return the factor of the learning rate at `scale` x the initial batch size.
+
+        It is a number, or [G].
+        """
         raise NotImplementedError(f"{type(self).__name__} lacks scale_lr(scale)")
 
 
 def ada_factors(noise: NoiseEstimator, scale: float) -> list[float]:
-    """By group: the gain of a batch `scale` times the initial one. Johnson et al. 2020, section 3."""
+    """Return by group the gain of a batch `scale` times the initial one.
+
+    Johnson et al. 2020, section 3.
+    """
     return noise.gains(scale)
 
 
 def adam_factors(noise: NoiseEstimator, scale: float, power: float = 0.5) -> list[float]:
-    """By group: the gain, of gradients in the space in which Adam steps, to that power."""
+    """Return by group the gain, of gradients in the space in which Adam steps, to that power."""
     return [gain**power for gain in noise.gains(scale)]
 
 
@@ -60,7 +67,10 @@ class AdaScale(ScalingRuleBase):
 
 
 class AdamScale(AdaScale):
-    """The square root of AdaScale's. For Adam and AdamW, whose steps do not grow with gradients."""
+    """The square root of AdaScale's factor.
+
+    For Adam and AdamW, whose steps do not grow with gradients.
+    """
 
     def __init__(self, power: float = 0.5) -> None:
         self.power = power

@@ -17,7 +17,7 @@ _objects: dict[object, object] = {}
 
 
 def only(kind: Callable[[], T]) -> T:
-    """The process's one object of this class, made at first use."""
+    """Return the process's one object of this class, made at first use."""
     if kind not in _objects:
         _objects[kind] = kind()
     return cast("T", _objects[kind])
@@ -30,12 +30,12 @@ def put(kind: Callable[[], T], value: T) -> T:
 
 
 def find(kind: Callable[[], T]) -> T | None:
-    """The process's one object of this class, if there is one."""
+    """Return the process's one object of this class, if there is one."""
     return cast("T | None", _objects.get(kind))
 
 
 def forget(kind: Callable[[], T]) -> None:
-    """There is none of this class any more."""
+    """Forget the one of this class."""
     _objects.pop(kind, None)
 
 

@@ -1,4 +1,4 @@
-"""How long the passes of steps take, by where they were made, and the model of speed that explains it. Pure.
+"""The times of the passes of steps by where they were made, and the model of speed. Pure.
 
 A step is some passes forward and backward that only accumulate, and one that synchronises. Sums of
 their times are kept for each (nodes, replicas, atomic batch size), so what several processes have
@@ -31,27 +31,30 @@ class Times:
     sync_s: float = 0.0
 
     def add_accum(self, seconds: float) -> None:
-        """A pass that only accumulates took so long;"""
+        """Add a pass that only accumulates and took so long."""
         self.accums += 1
         self.accum_s += seconds
 
     def add_optim(self, seconds: float) -> None:
-        """one that synchronises;"""
+        """Add a pass that synchronises and took so long."""
         self.optims += 1
         self.optim_s += seconds
 
     def add_sync(self, seconds: float) -> None:
-        """and of such a one its synchronisation."""
+        """Add the time that such a pass spent synchronising."""
         self.syncs += 1
         self.sync_s += seconds
 
     def add(self, other: Times) -> None:
-        """All that others have measured."""
+        """Add all that others have measured."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def accum_time_s(self) -> float:
-        """Of a pass without synchronisation: those with none, and the others less theirs."""
+        """Return the seconds of a pass without synchronisation.
+
+        They come from those with none, and from the others less theirs.
+        """
         sync_s = self.optims * self.sync_s / max(1, self.syncs)
         pass_s = (self.accum_s + self.optim_s - sync_s) / (self.accums + self.optims)
         return max(pass_s, _LEAST_S)
@@ -61,7 +64,10 @@ class Times:
 
 
 def fit(times: Mapping[Key, Times]) -> PerfParams | None:
-    """The throughput model; None where no pass that synchronises was timed. Takes about 0.2 s."""
+    """Return the throughput model; None where no pass that synchronises was timed.
+
+    Takes about 0.2 s.
+    """
     rows = [(*key, t.accum_time_s(), t.optim_time_s()) for key, t in times.items() if t.optims]
     if not rows:
         return None
@@ -71,10 +77,10 @@ def fit(times: Mapping[Key, Times]) -> PerfParams | None:
 
 
 def rows_of(times: Mapping[Key, Times]) -> list[list[float]]:
-    """As JSON values."""
+    """Return the times as JSON values."""
     return [[*key, *astuple(of)] for key, of in times.items()]
 
 
 def times_of(rows: Iterable[Sequence[float]]) -> dict[Key, Times]:
-    """What `rows_of` made these of."""
+    """Return the times that `rows_of` made these of."""
     return {(int(n), int(r), int(m)): Times(*sums) for n, r, m, *sums in rows}  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How long a stretch of work takes, on the device that does it.
+"""A stopwatch for a stretch of work, on the device that does it.
 
 On a CUDA device marks are events in the stream: the host runs ahead of the device, so its own clock
 would measure how fast work is queued. Events are read when they have passed, so nothing waits for
@@ -26,7 +26,7 @@ class Stopwatch:
         self._open: deque[tuple[torch.cuda.Event, torch.cuda.Event, Add]] = deque()
 
     def mark(self) -> Moment:
-        """This moment. CUDA counts where the process has used it."""
+        """Mark this moment. CUDA counts where the process has used it."""
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return self._clock.now()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

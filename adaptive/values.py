@@ -1,8 +1,8 @@
-"""Values as bytes and back, for what replicas tell each other and what checkpoints keep. No pickles.
+"""Values as bytes and back, for messages of replicas and for checkpoints. No pickles.
 
-None, numbers, texts, bytes, NumPy arrays and numbers, tensors, and the containers of _KINDS of them, each
-of exactly that type: an object of one's own would need its code to be made again, and a subclass
-would come back as something less. So these are refused by name.
+None, numbers, texts, bytes, NumPy arrays and numbers, tensors, and the containers of _KINDS of
+them, each of exactly that type: an object of one's own would need its code to be made again, and a
+subclass would come back as something less. So these are refused by name.
 
     bytes of the JSON (8, big endian) | JSON | the bytes it speaks of, one after the other
 
@@ -41,7 +41,7 @@ _LONGEST = (
 
 
 def encode(value: object) -> bytes:
-    """Raises UsageError for what is none of these."""
+    """Return a value as bytes. Raises UsageError for what is none of these."""
     blobs: list[bytes] = []
     try:
         text = json.dumps(_shown(value, blobs)).encode()
@@ -51,7 +51,10 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """What `encode` was given: an equal one. A tensor of a device is on this process's current one."""
+    """Return the value that `encode` was given: an equal one.
+
+    A tensor of a device is on this process's current one.
+    """
     start = 8 + int.from_bytes(data[:8])
     return _value(json.loads(data[8:start]), io.BytesIO(data[start:]))
 
@@ -82,7 +85,7 @@ def _shown(value: Any, blobs: list[bytes]) -> Any:
     raise _refused(value)
 
 
-def _value(shown: Any, blobs: io.BytesIO) -> Any:
+def _value(shown: object, blobs: io.BytesIO) -> Any:
     if not isinstance(shown, list):
         return shown
     kind, first = shown[:2]
@@ -110,8 +113,8 @@ def _kept(data: bytes, blobs: list[bytes]) -> int:
     return len(data)
 
 
-def _npy(value: Any) -> bytes:
-    """As an .npy file, which has the type too, where it has."""
+def _npy(value: object) -> bytes:
+    """Return a value as an .npy file. Raises UsageError where that cannot hold its type."""
     array, file = np.asarray(value), io.BytesIO()
     descr = np.lib.format.dtype_to_descr(array.dtype)
     if array.dtype.hasobject or np.lib.format.descr_to_dtype(descr) != array.dtype:

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import Sample, cpu_s, load, machine, more
 from edl.adaptive import AdaptiveDataParallel, data, session
-from edl.adaptive.gradient_noise_scale import EVERY
+from edl.adaptive.noise_estimator import EVERY
 from edl.model_zoo import resnet20
 
 REPLICAS = 2

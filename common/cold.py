@@ -17,7 +17,10 @@ _KERNELS = ("turns", "pulls")  # files with kernels that every server has a use 
 def must_compile(
     sources: Path = _WIRE, names: Iterable[str] = _KERNELS, kept: Iterable[Path] | None = None
 ) -> bool:
-    """None is kept that is as new as its source. `kept`: where they may be, by default all places."""
+    """Tell whether a kernel must be compiled: none is kept that is as new as its source.
+
+    `kept`: where they may be, by default all places.
+    """
     files = [file for place in (_places() if kept is None else kept) for file in _in(place)]
     for name in names:
         source = (sources / f"{name}.py").stat().st_mtime

@@ -56,8 +56,8 @@ def check_cluster(settings: JobSettings, say: Say) -> None:
     """Refuse what a cluster cannot run. Paths are of the pods: the master looks at them there."""
     if not settings.image_name:
         raise UsageError(
-            f"{say('runtime')} kubernetes runs pods: name the --image_name that they run, with edl and "
-            "the definition in it (`edl zoo build` makes one)."
+            f"{say('runtime')} kubernetes runs pods: name the --image_name that they run, with edl "
+            "and the definition in it (`edl zoo build` makes one)."
         )
     if settings.min_workers > settings.num_workers:
         raise UsageError(
@@ -73,7 +73,8 @@ def check_no_cluster(values: Mapping[str, Any], origins: Mapping[str, str]) -> N
         knob = rows[spellings()[spelled]]
         if knob.group == "Cluster" and knob.name not in _ANYWHERE:
             raise UsageError(
-                f"--{spelled} is of jobs in a cluster: add --runtime kubernetes, or say `edl submit`."
+                f"--{spelled} is of jobs in a cluster: add --runtime kubernetes, or say `edl "
+                "submit`."
             )
 
 
@@ -112,13 +113,13 @@ def _check_group(settings: JobSettings, say: Say) -> None:
     for name, about in others.items():
         if getattr(settings, name) != getattr(JobSettings(), name):
             raise UsageError(
-                f"{say(name)} is about {about}, which {say('strategy')} {strategy} has not: leave out "
-                "one of them."
+                f"{say(name)} is about {about}, which {say('strategy')} {strategy} has not: leave "
+                "out one of them."
             )
     if settings.fully_shard and settings.compile:
         raise UsageError(
-            f"{say('fully_shard')} shards the model module by module, and {say('compile')} makes one "
-            "piece of it: leave out one of them."
+            f"{say('fully_shard')} shards the model module by module, and {say('compile')} makes "
+            "one piece of it: leave out one of them."
         )
 
 
@@ -128,8 +129,8 @@ def _check_adaptive(settings: JobSettings, say: Say) -> None:
     if settings.batch_rule != "adaptive":
         if most:
             raise UsageError(
-                f"{say('max_minibatch_size')} is the bound of --batch_rule adaptive, not of {rule}: "
-                "give that, or leave it out."
+                f"{say('max_minibatch_size')} is the bound of --batch_rule adaptive, not of "
+                f"{rule}: give that, or leave it out."
             )
         return
     if not most:
@@ -145,14 +146,14 @@ def _check_adaptive(settings: JobSettings, say: Say) -> None:
     tasks = settings.minibatches_per_task
     if most > settings.minibatch_size * tasks:
         raise UsageError(
-            f"{say('max_minibatch_size')} {most} does not fit into a task of {tasks} minibatches of "
-            f"{settings.minibatch_size}: give --num_minibatches_per_task "
+            f"{say('max_minibatch_size')} {most} does not fit into a task of {tasks} minibatches "
+            f"of {settings.minibatch_size}: give --num_minibatches_per_task "
             f"{-(-most // settings.minibatch_size)} or more."
         )
     if settings.fully_shard:
         raise UsageError(
-            f"{rule} measures whole gradients, which no worker has with {say('fully_shard')}: leave "
-            "out one of them."
+            f"{rule} measures whole gradients, which no worker has with {say('fully_shard')}: "
+            "leave out one of them."
         )
     if settings.lr_warmup_steps:
         raise UsageError(
@@ -165,8 +166,8 @@ def _check_consistency(settings: JobSettings, say: Say) -> None:
     """Refuse contradictions about who keeps the parameters and when they change."""
     if settings.strategy != "allreduce" and settings.num_ps < 1:
         raise UsageError(
-            f"{say('strategy')} {settings.strategy} keeps parameters on servers, but {say('num_ps')} is 0: "
-            "give --num_ps 1 or more."
+            f"{say('strategy')} {settings.strategy} keeps parameters on servers, but "
+            f"{say('num_ps')} is 0: give --num_ps 1 or more."
         )
     if settings.strategy != "ps":
         _check_group(settings, say)
@@ -218,8 +219,8 @@ def _check_pushes(settings: JobSettings, say: Say) -> None:
         )
     if settings.gradient_wire != "float32" and settings.transport == "grpc":
         raise UsageError(
-            f"{say('gradient_wire')} {settings.gradient_wire} saves no bytes over {say('transport')} "
-            "grpc, which sends float32: leave out one of them."
+            f"{say('gradient_wire')} {settings.gradient_wire} saves no bytes over "
+            f"{say('transport')} grpc, which sends float32: leave out one of them."
         )
 
 
@@ -267,8 +268,8 @@ def _check_checkpoints(settings: JobSettings, say: Say) -> None:
     for name in ("output", "checkpoint_dir"):
         if not is_local(getattr(settings, name)):
             raise UsageError(
-                f"{say(name)} is a folder, not a URL ({getattr(settings, name)}): mount it, or copy from "
-                "a folder afterwards."
+                f"{say(name)} is a folder, not a URL ({getattr(settings, name)}): mount it, or "
+                "copy from a folder afterwards."
             )
     for name in ("checkpoint_steps", "keep_checkpoint_max", "keep_best", "early_stopping"):
         if getattr(settings, name) and not settings.keeps_checkpoints:
@@ -282,13 +283,14 @@ def _check_checkpoints(settings: JobSettings, say: Say) -> None:
         criterion(text, say(name), patience)
         if settings.command == "train" and not settings.validation_data:
             raise UsageError(
-                f"{say(name)} goes by the evaluations, which need data: give --validation_data as well."
+                f"{say(name)} goes by the evaluations, which need data: give --validation_data as "
+                "well."
             )
     writes = settings.keep_last or settings.checkpoint_steps or settings.keep_best
     if settings.checkpoint_dir and not (writes or settings.early_stopping):
         raise UsageError(
-            f"--no_keep_last: nothing would be written to {say('checkpoint_dir')}: leave out one of "
-            "them, or give --checkpoint_steps or --keep_best."
+            f"--no_keep_last: nothing would be written to {say('checkpoint_dir')}: leave out one "
+            "of them, or give --checkpoint_steps or --keep_best."
         )
     if settings.evaluation_steps and settings.command == "train" and not settings.validation_data:
         raise UsageError(

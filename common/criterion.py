@@ -19,7 +19,10 @@ class Criterion:
 
 
 def criterion(text: str, said: str, patience: bool) -> Criterion:
-    """`auc`, `loss:min`, `auc:max:5`, `auc:5`. Raises UsageError. `patience`: whether one is taken."""
+    """Parse `auc`, `loss:min`, `auc:max:5` or `auc:5`. Raises UsageError.
+
+    `patience`: whether one is taken.
+    """
     metric, *rest = (part.strip() for part in text.split(":"))
     best, given = "", ""
     for part in rest:

@@ -2,11 +2,11 @@
 
 `point("ps.push.applied")` does nothing unless EDL_FAULTS names a controller, a unix socket, and the
 points that it waits for: `EDL_FAULTS=/path/to/socket,ps.push.applied,master.lease`. Then whoever
-reaches one of them says so ({"point", "role", "index", "pid", "at", ...}, one JSON line) and goes on
-when the controller answers a line, or after `_PATIENCE_S`. So a test stops every process of a job at
-the exact moment that it is about, and does there what it likes: kill it, kill another, fill a disk.
-The answer's `"do"` is what the process itself shall do: "continue"; "unreachable" (raise Unreachable,
-as if a reply was lost); "oserror" with "errno"; "off" (continue, and never ask again).
+reaches one of them says so ({"point", "role", "index", "pid", "at", ...}, one JSON line) and goes
+on when the controller answers a line, or after `_PATIENCE_S`. So a test stops every process of a
+job at the exact moment that it is about, and does there what it likes: kill it, kill another, fill
+a disk. The answer's `"do"` is what the process itself shall do: "continue"; "unreachable" (raise
+Unreachable, as if a reply was lost); "oserror" with "errno"; "off" (continue, and never ask again).
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _armed = set(_names)
 
 
 def point(name: str, **about: Any) -> None:
-    """This moment has come. `about` goes to the controller. Raises what the controller orders."""
+    """Tell the controller that this moment has come. `about` goes to it.
+
+    Raises what the controller orders.
+    """
     if name in _armed:
         _ask(name, about)
 

@@ -1,8 +1,8 @@
 """Files that may be a stranger's: nothing in them is believed before it has been looked at.
 
-A checkpoint, a snapshot or a job's folder may come from anywhere. A name out of one stays inside its
-folder, what is opened is a plain file, and no more is read than it may hold. What JSON says has the
-types that it must have, or is a ValueError with the place and one reason.
+A checkpoint, a snapshot or a job's folder may come from anywhere. A name out of one stays inside
+its folder, what is opened is a plain file, and no more is read than it may hold. What JSON says has
+the types that it must have, or is a ValueError with the place and one reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def plain_name(name: str) -> bool:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A file for reading that is a plain one, in its folder. Raises OSError.
+    """Open a plain file for reading, in its folder. Raises OSError.
 
     Not a pipe or a device, which may never end, and no link that leads out of the folder.
     """
@@ -47,7 +47,7 @@ def read_plain(path: Path, most: int = MOST_JSON_NBYTES) -> bytes:
 
 
 def parse(data: bytes | str) -> Any:
-    """The values of JSON. Raises ValueError, also where it is too deep."""
+    """Return the values of JSON. Raises ValueError, also where it is too deep."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -55,10 +55,10 @@ def parse(data: bytes | str) -> Any:
 
 
 def must_be(value: Any, kind: Any, where: str = "it") -> None:
-    """Raises ValueError unless the value is of this kind.
+    """Check that the value is of this kind. Raises ValueError where it is not.
 
-    A kind is str, dict or list (whatever they hold), int (from 0 on, below 2^63); [kind] for a list of such, (kind, ...) for one of so many, {name: kind} for a dict that has
-    these names.
+    A kind is str, dict or list (whatever they hold), int (from 0 on, below 2^63); [kind] for a list
+    of such, (kind, ...) for one of so many, {name: kind} for a dict that has these names.
     """
     if isinstance(kind, list):
         must_be(value, list, where)
@@ -88,12 +88,12 @@ _KINDS = {
 }
 
 
-def _is(value: Any, kind: type) -> bool:
+def _is(value: object, kind: type) -> bool:
     if kind is int:
         return type(value) is int and 0 <= value < 1 << 63
     return isinstance(value, kind)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -2,8 +2,8 @@
 
 Every process of a job has the same one, made at submit; nobody else has it. The certificate is
 self-signed and trusted by its bytes: a peer is of this job if and only if it holds exactly this
-certificate's key (mutual TLS 1.3), so there is no authority and no expiry to check, and its one name
-(for gRPC, which checks one) is that of any job. It travels like the token, in the environment:
+certificate's key (mutual TLS 1.3), so there is no authority and no expiry to check, and its one
+name (for gRPC, which checks one) is that of any job. It travels like the token, in the environment:
 EDL_IDENTITY. A job without a certificate stays on loopback.
 """
 
@@ -37,7 +37,7 @@ class Identity:
 
     @classmethod
     def create(cls, token: str) -> Identity:
-        """A new certificate and its key, for the job of this token."""
+        """Make a new certificate and its key, for the job of this token."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -67,7 +67,7 @@ class Identity:
         return cls(token, certificate.public_bytes(pem).decode(), secret.decode())
 
     def to_variable(self) -> str:
-        """The value of EDL_IDENTITY."""
+        """Return the value of EDL_IDENTITY."""
         parts = [self.token, self.certificate_pem, self.key_pem]
         return base64.b64encode(json.dumps(parts).encode()).decode()
 
@@ -99,7 +99,7 @@ class Identity:
                 file.write(text)
 
     def variables(self) -> dict[str, str]:
-        """The environment of a process of the job."""
+        """Return the environment of a process of the job."""
         certified = self.to_variable() if self.certificate_pem else ""
         return {TOKEN_VARIABLE: self.token, IDENTITY_VARIABLE: certified}
 
@@ -111,9 +111,9 @@ class Identity:
         if self.certificate_pem or is_loopback(host):
             return bool(self.certificate_pem)
         raise EdlError(
-            f"{host} is not on loopback, and this process has no certificate of the job, so that it "
-            f"neither listens nor calls there: set {IDENTITY_VARIABLE}, or leave {HOST_VARIABLE} at "
-            "127.0.0.1."
+            f"{host} is not on loopback, and this process has no certificate of the job, so that "
+            f"it neither listens nor calls there: set {IDENTITY_VARIABLE}, or leave "
+            f"{HOST_VARIABLE} at 127.0.0.1."
         )
 
     def proof(self, role: bytes, ours: bytes, theirs: bytes) -> bytes:
@@ -135,7 +135,10 @@ class Identity:
         return self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     def _context(self, protocol: int) -> ssl.SSLContext:
-        """Mutual TLS 1.3; callers compare the peer's certificate with `certificate_der`."""
+        """Return a context of mutual TLS 1.3.
+
+        Callers compare the peer's certificate with `certificate_der`.
+        """
         if not self.certificate_pem:
             raise ValueError("this identity has no certificate: it is good for one host only")
         context = ssl.SSLContext(protocol)
@@ -153,7 +156,7 @@ class Identity:
 
 
 def given_identity() -> Identity | None:
-    """EDL_IDENTITY; None where that is not set. Raises UsageError."""
+    """Return EDL_IDENTITY; None where that is not set. Raises UsageError."""
     value = os.environ.get(IDENTITY_VARIABLE, "")
     try:
         return Identity.from_variable(value) if value else None
@@ -162,7 +165,7 @@ def given_identity() -> Identity | None:
 
 
 def job_identity(token: str) -> Identity:
-    """The identity of the job of this token: EDL_IDENTITY, or the token alone.
+    """Return the identity of the job of this token: EDL_IDENTITY, or the token alone.
 
     Raises UsageError where EDL_IDENTITY is another job's.
     """

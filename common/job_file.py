@@ -1,4 +1,4 @@
-"""The file of `--config`: settings by name, with the line of each, so that errors can point to it."""
+"""The file of `--config`: settings by name, with their lines, which errors can point to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .values import yaml_loader
 
 
 def read(path: str, names: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
-    """Setting -> (value, "file:line") of the YAML file.
+    """Return {setting: (value, "file:line")} of the YAML file.
 
     `names` maps every accepted spelling (with underscores) to its setting. Raises UsageError for a
     file that cannot be read, a name that is unknown, and a setting that is given twice.

@@ -35,14 +35,14 @@ def about(
     }
 
 
-def knob(default: Any, *words: str, **more: Any) -> Any:
+def knob(default: object, *words: str, **more: Any) -> Any:
     """Return a field with a default and what `about` makes of the rest."""
     return field(default=default, metadata=about(*words, **more))
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One row of the table, as the command line sees it."""
+    """A row of the table, as the command line sees it."""
 
     name: str
     kind: Any

@@ -1,8 +1,8 @@
 """A line to a process of the job that may be started again, and then elsewhere.
 
-Every call stands under a deadline and is repeated, with backoff, while nobody answers, for `patience_s`
-in all; what is called must therefore bear repeating. Before each repeat the line looks where the
-process serves now.
+Every call stands under a deadline and is repeated, with backoff, while nobody answers, for
+`patience_s` in all; what is called must therefore bear repeating. Before each repeat the line looks
+where the process serves now.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Line:
             old.close()
 
     def _call(
-        self, method: str, request: Any, wait_s: float = 0.0, patience_s: float | None = None
+        self, method: str, request: object, wait_s: float = 0.0, patience_s: float | None = None
     ) -> Any:
         """Return the answer to a call that may be held for `wait_s`.
 
@@ -108,7 +108,7 @@ class Line:
                 f"({error}){self._advice}"
             ) from error
 
-    def call_once(self, method: str, request: Any) -> Any:
+    def call_once(self, method: str, request: object) -> Any:
         """Return the answer to a call that is not repeated here.
 
         Raises Unreachable; the next call then goes where the process serves by now.

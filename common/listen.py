@@ -1,8 +1,8 @@
 """The addresses where a process of a job listens: EDL_HOST, EDL_METRICS_PORT, EDL_HEALTH_PORT.
 
-A process binds EDL_HOST (127.0.0.1 unless set; a pod its own IP) and tells it to the others. Ports are
-any free ones, but for those that somebody outside of the job must know: of the metrics, and of the
-health service that a kubelet asks (rpc.serve_health).
+A process binds EDL_HOST (127.0.0.1 unless set; a pod its own IP) and tells it to the others. Ports
+are any free ones, but for those that somebody outside of the job must know: of the metrics, and of
+the health service that a kubelet asks (rpc.serve_health).
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ ANY_PORTS = {HEALTH_PORT_VARIABLE: "", METRICS_PORT_VARIABLE: ""}  # one port is
 
 
 def own_host() -> str:
-    """The address that this process binds and tells others. Raises UsageError where it cannot."""
+    """Return the address that this process binds and tells others.
+
+    Raises UsageError where it cannot.
+    """
     host = os.environ.get(HOST_VARIABLE, "") or "127.0.0.1"
     try:
         with socket.create_server((host, 0), family=family(host)) as bound:
@@ -47,7 +50,7 @@ def own_host() -> str:
 
 
 def fixed_port(variable: str) -> int:
-    """The port that a variable names; 0: none. Raises UsageError."""
+    """Return the port that a variable names; 0: none. Raises UsageError."""
     value = os.environ.get(variable, "") or "0"
     if not (value.isdecimal() and int(value) < 1 << 16):
         raise UsageError(f"{variable}={value} is no port: give a number up to 65535, 0 for any.")
@@ -59,12 +62,12 @@ def family(host: str) -> socket.AddressFamily:
 
 
 def joined(host: str, port: int) -> str:
-    """HOST:PORT, as gRPC and browsers have it."""
+    """Return HOST:PORT, as gRPC and browsers have it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def host_of(address: str) -> str:
-    """The host of HOST:PORT."""
+    """Return the host of HOST:PORT."""
     return address.rpartition(":")[0].strip("[]")
 
 
@@ -79,11 +82,13 @@ def is_loopback(host: str) -> bool:
 
 
 class Strangers:
-    """Connections of peers who have proved nothing yet: `most` at a time, a new one ends the oldest.
+    """Connections of peers who have proved nothing yet.
 
-    So however many somebody holds open, they cost little, and whoever belongs here gets through:
-    he needs a moment, and is the newest of them. Each has `moment_s` in any case, where many of those who
-    belong here come at once: meanwhile a new one waits for room.
+    There are `most` at a time, a new one ends the oldest.
+
+    So however many somebody holds open, they cost little, and whoever belongs here gets through: he
+    needs a moment, and is the newest of them. Each has `moment_s` in any case, where many of those
+    who belong here come at once: meanwhile a new one waits for room.
     """
 
     def __init__(self, most: int, moment_s: float = 0.0) -> None:
@@ -114,7 +119,7 @@ class Strangers:
             return self._held.pop(sock, None) is not None
 
     def hang_up(self) -> None:
-        """On all of them."""
+        """Hang up on all of them."""
         with self._lock:
             for sock in self._held:
                 hang_up(sock)
@@ -143,7 +148,7 @@ def serve_metrics(registry: CollectorRegistry | None = None) -> tuple[WSGIServer
         timeout = _METRICS_S
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Nobody reads it."""
+            """Write nothing: nobody reads it."""
 
     class Server(ThreadingMixIn, WSGIServer):
         address_family = family(host)
@@ -157,8 +162,8 @@ def serve_metrics(registry: CollectorRegistry | None = None) -> tuple[WSGIServer
             strangers.remove(request)
             super().shutdown_request(request)
 
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A peer that goes away is no news."""
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Ignore the error: a peer that goes away is no news."""
 
     try:
         server = make_server(host, port, make_wsgi_app(registry or REGISTRY), Server, Handler)

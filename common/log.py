@@ -36,7 +36,7 @@ def configure(
 
 
 def timestamp(seconds: float) -> str:
-    """ISO 8601 in UTC with milliseconds."""
+    """Return a time as ISO 8601 in UTC with milliseconds."""
     whole, milliseconds = divmod(int(seconds * 1000), 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
 

@@ -1,7 +1,8 @@
 """A provider's notice that this machine will be taken: a command that waits for it.
 
-Spot machines are told minutes or seconds before; how is each provider's own (an address that answers,
-a file, an event). So the user gives a command that ends with 0 when the notice is there, for example
+Spot machines are told minutes or seconds before; how is each provider's own (an address that
+answers, a file, an event). So the user gives a command that ends with 0 when the notice is there,
+for example
 
     while ! curl -sf http://169.254.169.254/latest/meta-data/spot/instance-action; do sleep 2; done
 

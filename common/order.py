@@ -1,4 +1,4 @@
-"""The order of everything that is shuffled, a pure function of (seed, epoch, task), and its cutting.
+"""The order of all that is shuffled and how it is split, a function of (seed, epoch, task).
 
 Whoever asks again gets the same order, so that positions within a task mean the same to the master,
 to every worker and to every server's ledger.
@@ -30,10 +30,10 @@ def order(seed: int, epoch: int, task: int, size: int, shuffle: bool) -> NDArray
 class TaskOrder:
     """The order of an epoch's tasks: a permutation of 0..size-1, asked for by position.
 
-    Up to `LISTED` tasks it is `order`'s of task 0. More are never listed: a Feistel network permutes
-    the numbers below the next power of two, and is walked along until it comes back below `size`
-    (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, section 4 on cycle
-    walking and section 5 on the network): microseconds, whatever the size.
+    Up to `LISTED` tasks it is `order`'s of task 0. More are never listed: a Feistel network
+    permutes the numbers below the next power of two, and is walked along until it comes back below
+    `size` (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, section 4 on
+    cycle walking and section 5 on the network): microseconds, whatever the size.
     """
 
     LISTED = 1 << 17
@@ -49,7 +49,7 @@ class TaskOrder:
         self._keys = [int(key) for key in sequence.generate_state(_ROUNDS, np.uint64)]
 
     def at(self, position: int) -> int:
-        """The task that comes at this position."""
+        """Return the task that comes at this position."""
         if not self._shuffle:
             return position
         if self._size <= self.LISTED:
@@ -60,7 +60,7 @@ class TaskOrder:
                 return position
 
     def position_of(self, task: int) -> int:
-        """The position at which this task comes."""
+        """Return the position at which this task comes."""
         if not self._shuffle:
             return task
         if self._size <= self.LISTED:
@@ -90,21 +90,26 @@ class TaskOrder:
 
 
 def _mixed(number: int) -> int:
-    """The finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, figure 14)."""
+    """Apply the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, figure 14)."""
     number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _64
     number = (number ^ number >> 27) * 0x94D049BB133111EB & _64
     return number ^ number >> 31
 
 
 def part_of(start: int, stop: int, part: int, parts: int) -> range:
-    """Part number `part` of so many of [start, stop): together they are all of it, in order, and
-    their sizes differ by one at most."""
+    """Return part number `part` of so many of [start, stop).
+
+    Together they are all of it, in order, and their sizes differ by one at most.
+    """
     first, last = (start + (stop - start) * p // parts for p in (part, part + 1))
     return range(first, last)
 
 
 def minibatches(records: int, size: int) -> int:
-    """Return into how many minibatches of `size` so many records are split: one left alone is
-    joined to those before it, since a minibatch of one has no variance to normalise by."""
+    """Return into how many minibatches of `size` so many records are split.
+
+    One left alone is joined to those before it, since a minibatch of one has no variance to
+    normalise by.
+    """
     whole, left = divmod(records, size)
     return whole + (left > 0) - (left == 1 and whole > 0)

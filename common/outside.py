@@ -52,7 +52,10 @@ def check_outside(settings: JobSettings, say: Say) -> None:
 
 
 def _check_unused(settings: JobSettings, say: Say) -> None:
-    """Checkpoints of two jobs in one folder would be taken for each other's."""
+    """Refuse a folder that another job's checkpoints are in.
+
+    Those of two jobs in one folder would be taken for each other's. Raises UsageError.
+    """
     folder = settings.checkpoint_dir
     begun_from = settings.resume or settings.checkpoint_dir_for_init
     there = storage.find_checkpoints(folder) if folder else []
@@ -65,8 +68,9 @@ def _check_unused(settings: JobSettings, say: Say) -> None:
         if newest is not None and newest.directory.resolve() == Path(begun_from).resolve():
             return
         raise UsageError(
-            f"{say('checkpoint_dir')}: {folder} holds newer checkpoints than {begun_from}, and those of "
-            f"this job would be taken for older ones: name another folder, or remove the newer."
+            f"{say('checkpoint_dir')}: {folder} holds newer checkpoints than {begun_from}, and "
+            "those of this job would be taken for older ones: name another folder, or remove the "
+            "newer."
         )
     raise UsageError(
         f"{say('checkpoint_dir')}: {folder} holds the checkpoints of an earlier job: go on with "
@@ -86,8 +90,8 @@ def _check_checkpoint(path: str, said: str) -> None:
         else:
             return
     raise UsageError(
-        f"{said}: {problem}. Name a folder of checkpoints (the --checkpoint_dir of an earlier job), "
-        "or one version-... in it."
+        f"{said}: {problem}. Name a folder of checkpoints (the --checkpoint_dir of an earlier "
+        "job), or one version-... in it."
     ) from problem
 
 

@@ -43,14 +43,19 @@ def job_folder(job_name: str) -> Path:
 
 
 def named_job(name: str) -> Path | None:
-    """The folder of the job of that name; None where there is none. `./NAME` is never a job."""
+    """Return the folder of the job of that name; None where there is none.
+
+    `./NAME` is never a job.
+    """
     folder = jobs_folder() / name
     plain = bool(name) and "/" not in name and not name.startswith(".")
     return folder if plain and folder.is_dir() else None
 
 
 def why_unwritable(folder: str | Path) -> str:
-    """What keeps one from making files in this folder, which need not exist yet; "" where nothing does.
+    """Return what keeps one from making files in this folder; "" where nothing does.
+
+    The folder need not exist yet.
 
     It is tried: rights alone say nothing about /proc, a full disk or root.
     """
@@ -70,7 +75,7 @@ def why_unwritable(folder: str | Path) -> str:
 
 
 def check_file(path: str, said: str) -> None:
-    """Before the work whose result goes there: it can be written. Raises UsageError."""
+    """Check, before the work whose result goes there, that it can be written. Raises UsageError."""
     if not path:
         return
     if os.path.isdir(path):
@@ -133,31 +138,38 @@ def can_go_on(folder: Path) -> bool:
 
 
 def stands(folder: Path) -> bool:
-    """Return whether it can, and nobody runs it: it failed, or master and supervisor were killed
-    together, or the machine was booted anew."""
+    """Tell whether the folder has a job that can go on, and that nobody runs.
+
+    It failed, or master and supervisor were killed together, or the machine was booted anew.
+    """
     return can_go_on(folder) and not is_locked(folder)
 
 
 def put_aside_failure(folder: Path) -> None:
-    """The job goes on: how it had ended is FAILED until its master has noted that."""
+    """Put aside how a job had ended, for it goes on.
+
+    That is FAILED until its master has noted it.
+    """
     with contextlib.suppress(FileNotFoundError):
         (folder / "result.json").replace(folder / FAILED)
 
 
 def running_jobs() -> list[Path]:
-    """The folders of the jobs that run (or start) and have written their settings."""
+    """Return the folders of the jobs that run (or start) and have written their settings."""
     written = jobs_folder().glob("*/settings.json")
     return sorted(path.parent for path in written if is_locked(path.parent))
 
 
 def wait_until_unlocked(folder: Path) -> None:
-    """Returns when no job runs in this folder any more."""
+    """Wait until no job runs in this folder any more."""
     with open(folder / "lock") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def claim(job_name: str) -> tuple[Path, int]:
-    """A new, empty folder for a job and the descriptor of its lock, to be left to the master.
+    """Make a new, empty folder for a job, and lock it; return both.
+
+    The lock's descriptor is to be left to the master.
 
     The folder of an ended job of that name is kept under old/. Raises UsageError where one runs.
     """
@@ -188,7 +200,10 @@ def claim(job_name: str) -> tuple[Path, int]:
 
 
 def lock(folder: Path) -> int:
-    """The descriptor of the lock of a job's folder. Raises BlockingIOError where another has it."""
+    """Lock a job's folder; return the descriptor.
+
+    Raises BlockingIOError where another has the lock.
+    """
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

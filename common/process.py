@@ -1,4 +1,7 @@
-"""The end of a process (one with daemon threads in native code, one that is starting), and its stacks."""
+"""The end of a process, and its stacks.
+
+The process may have daemon threads in native code, or be one that is starting.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,18 @@ def show_stacks() -> None:
 def end_at_sigterm() -> None:
     """Let SIGTERM end this process, if it is process 1, until there is another handler.
 
-    The first process of a container gets no signal that it has no handler for, so that a worker that
-    is preempted while it imports torch would keep its room until its grace is over.
+    The first process of a container gets no signal that it has no handler for, so that a worker
+    that is preempted while it imports torch would keep its room until its grace is over.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 
 def allow_many_files() -> None:
-    """Raise the limit of open files to the most that is allowed here: on most machines it is 1,024 at
-    first, and a server has one for each connection."""
+    """Raise the limit of open files to the most that is allowed here.
+
+    On most machines it is 1,024 at first, and a server has one for each connection.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

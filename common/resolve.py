@@ -35,11 +35,12 @@ _CHECKPOINTS = ("resume", "checkpoint_dir_for_init")  # which a job's name may s
 def resolve(
     command: str, values: Mapping[str, Any], origins: Mapping[str, str] | None = None
 ) -> JobSettings:
-    """The settings of `edl <command>`: `values` by name, text or typed; defaults for the rest.
+    """Return the settings of `edl <command>`.
+
+    `values` are given by name, text or typed; the rest are defaults.
 
     `origins` says where a value stands ("job.yaml:3"), for the errors. Raises UsageError.
     """
-
     say = _sayer(origins)
     check_meaning(command, values, origins or {})
     settings = typed(command, values, origins)
@@ -93,7 +94,7 @@ def _sayer(origins: Mapping[str, str] | None) -> Say:
 
 
 def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
-    """The settings of the run that wrote the checkpoint, under those that are given now."""
+    """Return the settings of the run that wrote the checkpoint, under those that are given now."""
     said = say("resume")
     if given.get("checkpoint_dir_for_init"):
         raise UsageError(f"{said} and {say('checkpoint_dir_for_init')}: leave out one of them.")
@@ -117,7 +118,10 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _newest_checkpoint(path: str, said: str) -> Path:
-    """`path` is a checkpoint, a folder of them, or a job's folder. Raises UsageError."""
+    """Return the newest checkpoint of `path`.
+
+    That is a checkpoint, a folder of them, or a job's folder. Raises UsageError.
+    """
     folder = Path(path)
     if (folder / "settings.json").exists():
         folder = _checkpoint_dir(folder)
@@ -126,8 +130,8 @@ def _newest_checkpoint(path: str, said: str) -> Path:
     except CheckpointError as error:
         if paths.stands(Path(path)):
             raise UsageError(
-                f"{said}: the job in {path} was cut off and has no checkpoint: give no other flags, "
-                "and it goes on from its journal, with the settings that it has."
+                f"{said}: the job in {path} was cut off and has no checkpoint: give no other "
+                "flags, and it goes on from its journal, with the settings that it has."
             ) from error
         raise UsageError(
             f"{said}: {error}. Name a checkpoint (version-...), a folder of checkpoints, or the "
@@ -136,7 +140,7 @@ def _newest_checkpoint(path: str, said: str) -> Path:
 
 
 def _writer(checkpoint_dir: Path) -> str:
-    """The job that runs and writes its checkpoints there, if one does."""
+    """Return the job that runs and writes its checkpoints there, if one does."""
     for folder in paths.running_jobs():
         if _checkpoint_dir(folder).resolve() == checkpoint_dir.resolve():
             return folder.name
@@ -153,7 +157,10 @@ def _checkpoint_dir(job_folder: Path) -> Path:
 
 
 def _next_name(name: str) -> str:
-    """demo, demo-r1, demo-r2, ...: the first that no folder has, which would be moved away."""
+    """Return the first of demo, demo-r1, demo-r2, ... that no folder has.
+
+    Such a folder would be moved away.
+    """
     base, number = re.fullmatch(r"(.*?)(?:-r(\d+))?", name).groups()  # type: ignore[union-attr]
     for run in itertools.count(int(number or 0) + 1):
         made = f"{base[:44]}-r{run}"
@@ -162,7 +169,7 @@ def _next_name(name: str) -> str:
     raise AssertionError("unreachable")
 
 
-def _value(knob: Knob, value: Any, said: str, in_pods: bool) -> Any:
+def _value(knob: Knob, value: object, said: str, in_pods: bool) -> Any:
     made = convert(value, knob.kind, said)
     if knob.choices:
         lower = _FORMER_CHOICES.get(made.lower(), made.lower())
@@ -185,8 +192,8 @@ def _value(knob: Knob, value: Any, said: str, in_pods: bool) -> Any:
 def _path(path: str, said: str, in_pods: bool) -> str:
     if in_pods and path and is_local(path) and not path.startswith("/"):
         raise UsageError(
-            f"{said}: {path} is a path in the pods: write it from the root (/...), of the image or of "
-            "a --volume."
+            f"{said}: {path} is a path in the pods: write it from the root (/...), of the image or "
+            "of a --volume."
         )
     return absolute(path)
 

@@ -38,10 +38,10 @@ def retry(
 ) -> Value:
     """Call `attempt` until it returns; return its value.
 
-    `attempt` is told how many seconds are left. Of its errors those in `on` are tried again, and the
-    last is raised once the next pause would end after `patience_s`, or where `wait` says that nobody
-    waits any more (True). An error may say itself how long to wait, by an attribute `after_s`.
-    `jitter` draws the part of a pause that is waited.
+    `attempt` is told how many seconds are left. Of its errors those in `on` are tried again, and
+    the last is raised once the next pause would end after `patience_s`, or where `wait` says that
+    nobody waits any more (True). An error may say itself how long to wait, by an attribute
+    `after_s`. `jitter` draws the part of a pause that is waited.
     """
     give_up = clock() + patience_s
     failures = 0

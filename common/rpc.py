@@ -1,8 +1,8 @@
 """gRPC at the edges: servers and channels with the job's identity, deadlines, message limits.
 
 Every server refuses a call without the job's token (UNAUTHENTICATED), before it takes the message
-in; every call has a deadline. Where the job has a certificate, servers and channels speak mutual TLS
-and accept that one alone. No channel goes by way of a proxy, whatever the environment says.
+in; every call has a deadline. Where the job has a certificate, servers and channels speak mutual
+TLS and accept that one alone. No channel goes by way of a proxy, whatever the environment says.
 Both reach a process through the environment (EDL_TOKEN, EDL_IDENTITY), never through arguments.
 `call` turns gRPC's errors into ours, so that no other file needs to know status codes.
 """
@@ -10,10 +10,10 @@ Both reach a process through the environment (EDL_TOKEN, EDL_IDENTITY), never th
 from __future__ import annotations
 
 import asyncio
-import hmac
+import contextlib
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -25,14 +25,15 @@ from . import unreliable
 from .errors import EdlError, NotPinned, Unauthenticated, Unreachable, UsageError
 from .identity import CERTIFIED_NAME, IDENTITY_VARIABLE, TOKEN_VARIABLE, Identity, job_identity
 from .listen import HEALTH_PORT_VARIABLE, fixed_port, host_of, joined, own_host
+from .token_check import TOKEN_KEY, AsyncTokenCheck, TokenCheck
 
-TOKEN_KEY = "x-edl-token"
 SHARD_KEY = (
     "edl-shard"  # whom a call is for: another server may be given the port of one that is gone
 )
 MASTER_EPOCH_KEY = "edl-master-epoch"  # of a master's calls, so that an older one's are refused
 
-# A plain push of one batch's rows may be large; chunked Init and Pull keep dense messages far below.
+# A plain push of one batch's rows may be large; chunked Init and Pull keep dense messages far
+# below.
 LARGEST_NBYTES = 1 << 30
 # To a process that holds no parameters: the largest is the result of a task, a few hundred KiB.
 _CONTROL_NBYTES = 32 << 20
@@ -62,8 +63,6 @@ _CHANNEL_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
-
 # What gRPC says where a handshake fails. The latter two may pass: a port that is another process's
 # by now, a peer that ends just then.
 _OTHER_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
@@ -76,46 +75,15 @@ Reply = TypeVar("Reply")
 
 
 def job_token() -> str:
-    """The token of the job that this process belongs to ("" outside of one)."""
+    """Return the token of the job that this process belongs to ("" outside of one)."""
     return os.environ.get(TOKEN_VARIABLE, "")
 
 
-class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuse calls that do not carry the token; `health`, what a health check is answered, is open.
-
-    Whoever has no token is answered by a handler of the streaming kind that never asks for a
-    message: gRPC takes one in, of any size, only when the handler wants it.
-    """
-
-    def __init__(self, token: str, health: Callable[[], bytes]) -> None:
-        self._token = token.encode()
-
-        def refuse(messages: Any, context: grpc.ServicerContext) -> None:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
-
-        def check(messages: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-            yield health()
-
-        self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
-        self._check = grpc.stream_stream_rpc_method_handler(check)
-
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Any],
-        details: grpc.HandlerCallDetails,
-    ) -> Any:
-        if _has_token(details, self._token):
-            return continuation(details)
-        return self._check if details.method == _HEALTH_CHECK else self._refuse
-
-
-def _has_token(details: grpc.HandlerCallDetails, token: bytes) -> bool:
-    given = dict(details.invocation_metadata or ()).get(TOKEN_KEY, "")
-    return hmac.compare_digest(str(given).encode(), token)
-
-
 class Server:
-    """A gRPC server with health, bound to EDL_HOST and of this process's job unless told otherwise."""
+    """A gRPC server with health.
+
+    It is bound to EDL_HOST and of this process's job unless told otherwise.
+    """
 
     def __init__(
         self,
@@ -128,7 +96,9 @@ class Server:
         threads: int = 32,
         receive_nbytes: int = _CONTROL_NBYTES,
     ) -> None:
-        """`receive_nbytes`: of the largest message that is taken from whoever has the token.
+        """Begin to serve.
+
+        `receive_nbytes`: of the largest message that is taken from whoever has the token.
 
         Raises EdlError where it cannot listen there, or may not without a certificate.
         """
@@ -136,7 +106,7 @@ class Server:
         self._threads = futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         self._server = grpc.server(
             self._threads,
-            interceptors=[_TokenCheck(token, self._whole_health)],
+            interceptors=[TokenCheck(token, self._whole_health)],
             options=_server_options(receive_nbytes),
         )
         register(self._server)
@@ -169,7 +139,7 @@ def _server_options(receive_nbytes: int) -> list[tuple[str, Any]]:
 
 
 def _bind(server: Any, token: str, identity: Identity | None, host: str | None, port: int) -> str:
-    """Have it listen; the address. Raises EdlError."""
+    """Let the server listen; return the address. Raises EdlError."""
     identity, host = identity or job_identity(token), host or own_host()
     where = joined(host, port)
     encrypts = identity.encrypts(host)
@@ -199,14 +169,17 @@ class AsyncServer:
         port: int = 0,
         receive_nbytes: int = _CONTROL_NBYTES,
     ) -> None:
-        """Raises EdlError where it cannot listen there, or may not without a certificate."""
+        """Begin to serve.
+
+        Raises EdlError where it cannot listen there, or may not without a certificate.
+        """
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rpc", daemon=True)
         self._thread.start()
 
         async def start() -> tuple[Any, str]:
             server = grpc.aio.server(
-                interceptors=[_AsyncTokenCheck(token)], options=_server_options(receive_nbytes)
+                interceptors=[AsyncTokenCheck(token)], options=_server_options(receive_nbytes)
             )
             register(server)
             healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -216,11 +189,10 @@ class AsyncServer:
             await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
             return server, address
 
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._end)
             self._server, self.address = self._run(start())
-        except BaseException:
-            self._end()
-            raise
+            undo.pop_all()
 
     def stop(self, grace_s: float = 0.5) -> None:
         """Refuse new calls, let running ones end within `grace_s`, close. Again is harmless."""
@@ -240,34 +212,6 @@ class AsyncServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_START_S)
         self._loop.close()
-
-
-class _AsyncTokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """The _TokenCheck of coroutines; whole health is that this answers."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
-
-        async def refuse(messages: Any, context: Any) -> None:
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong"
-            )
-
-        async def check(messages: Any, context: Any) -> AsyncIterator[bytes]:
-            serving = health_pb2.HealthCheckResponse.SERVING
-            yield health_pb2.HealthCheckResponse(status=serving).SerializeToString()
-
-        self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
-        self._check = grpc.stream_stream_rpc_method_handler(check)
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        details: grpc.HandlerCallDetails,
-    ) -> Any:
-        if _has_token(details, self._token):
-            return await continuation(details)
-        return self._check if details.method == _HEALTH_CHECK else self._refuse
 
 
 def serve_health() -> grpc.Server | None:
@@ -319,8 +263,8 @@ class Channel:
 
     Not an interceptor: gRPC would make a new multicallable for each call, which is slow, and which
     crashes the process where another thread has just closed the channel. `master_epoch` is that of
-    the calling master; `shard` is the server that the calls are for; `identity` is by default that of
-    this process. Raises EdlError where the peer may not be called without a certificate.
+    the calling master; `shard` is the server that the calls are for; `identity` is by default that
+    of this process. Raises EdlError where the peer may not be called without a certificate.
     """
 
     def __init__(
@@ -358,7 +302,7 @@ class _Method:
         return self._method.future(request, timeout=timeout, metadata=self._metadata)
 
 
-def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:
+def call(method: Callable[..., Reply], request: object, timeout_s: float) -> Reply:
     """Make one RPC under a deadline.
 
     Raises Unreachable where the peer does not answer in time or is gone, Unauthenticated where it
@@ -374,7 +318,7 @@ def call(method: Callable[..., Reply], request: Any, timeout_s: float) -> Reply:
 
 
 def translate(error: grpc.RpcError) -> EdlError:
-    """Our error for gRPC's."""
+    """Return our error for gRPC's."""
     code = error.code() if hasattr(error, "code") else None
     details = (error.details() if hasattr(error, "details") else str(error)) or ""
     if code == grpc.StatusCode.UNAUTHENTICATED:

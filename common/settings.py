@@ -32,24 +32,27 @@ _MINIBATCHES_PER_TASK = 8
 
 @dataclass(frozen=True)
 class JobSettings(Stored):
-    """One job, resolved. Times are seconds, sizes are records unless the name says otherwise."""
+    """The settings of one job, resolved.
+
+    Times are seconds, sizes are records unless the name says otherwise.
+    """
 
     # -- Job
     command: str = knob("train", "train, evaluate or predict", "internal")
     job_name: str = knob("", "Name of the job; made up if not given.", "Job")
     strategy: str = knob(
         "ps",
-        "Where parameters live: on servers (ps), or with every worker, whose gradients are all-reduced "
-        "(allreduce), or tables on servers and the rest with every worker (hybrid). But for ps, a "
-        "minibatch is that of all workers together.",
+        "Where parameters live: on servers (ps), or with every worker, whose gradients are "
+        "all-reduced (allreduce), or tables on servers and the rest with every worker (hybrid). "
+        "But for ps, a minibatch is that of all workers together.",
         "Job",
         "distribution_strategy",
         choices=("ps", "allreduce", "hybrid"),
     )
     fully_shard: bool = knob(
         False,
-        "All-reduce: no worker holds the whole model; each has a part of the parameters, gradients and "
-        "optimizer state, and a mirror of its neighbour's (torch's fully_shard).",
+        "All-reduce: no worker holds the whole model; each has a part of the parameters, gradients "
+        "and optimizer state, and a mirror of its neighbour's (torch's fully_shard).",
         "Job",
         of=("train",),
     )
@@ -95,16 +98,17 @@ class JobSettings(Stored):
     minibatch_size: int = knob(64, "Records of a minibatch.", "Data", "batch_size", minimum=1)
     local_batch_size: int = knob(
         0,
-        "All-reduce: records of one forward and backward pass; a worker whose slice of the minibatch "
-        "is larger adds up several. 0: all of the slice.",
+        "All-reduce: records of one forward and backward pass; a worker whose slice of the "
+        "minibatch is larger adds up several. 0: all of the slice.",
         "Data",
         of=("train",),
     )
     batch_rule: str = knob(
         "constant",
-        "All-reduce: what becomes of the minibatch when the number of workers changes; linear: it and "
-        "the learning rate grow and shrink with them; adaptive: they follow the goodput all the time, "
-        "from --minibatch_size to --max_minibatch_size. A definition's own batch_rule goes before.",
+        "All-reduce: what becomes of the minibatch when the number of workers changes; linear: it "
+        "and the learning rate grow and shrink with them; adaptive: they follow the goodput all "
+        "the time, from --minibatch_size to --max_minibatch_size. A definition's own batch_rule "
+        "goes before.",
         "Data",
         choices=("constant", "linear", "adaptive"),
         of=("train",),
@@ -123,8 +127,8 @@ class JobSettings(Stored):
     )
     num_minibatches_per_task: int = knob(
         0,
-        "Minibatches of a task, and one task leased at a time; 0: 8, and so many tasks at once as last "
-        "two seconds.",
+        "Minibatches of a task, and one task leased at a time; 0: 8, and so many tasks at once as "
+        "last two seconds.",
         "Data",
     )
     num_epochs: int = knob(
@@ -154,8 +158,8 @@ class JobSettings(Stored):
     lease_s: float = knob(10.0, "A worker silent for so long is lost.", "Replicas")
     hang_s: float = knob(
         1800.0,
-        "A worker that is in one piece of your code (an import, a step, a callback) for so long hangs: "
-        "its stack goes to its log, it is killed and replaced; 0: never.",
+        "A worker that is in one piece of your code (an import, a step, a callback) for so long "
+        "hangs: its stack goes to its log, it is killed and replaced; 0: never.",
         "Replicas",
     )
     drain_grace_s: float = knob(20.0, "Time a draining worker has to hand back.", "Replicas")
@@ -261,23 +265,24 @@ class JobSettings(Stored):
     )
     early_stopping: str = knob(
         "",
-        "End training when a metric was no better in so many evaluations in a row, and keep the best "
-        "checkpoint: METRIC[:min|max][:PATIENCE], of 3 unless said.",
+        "End training when a metric was no better in so many evaluations in a row, and keep the "
+        "best checkpoint: METRIC[:min|max][:PATIENCE], of 3 unless said.",
         "Checkpoints",
         of=("train",),
     )
     checkpoint_dir_for_init: str = knob(
         "",
-        "Start from this checkpoint's parameters: a checkpoint, a --checkpoint_dir, a job's name or "
-        "folder.",
+        "Start from this checkpoint's parameters: a checkpoint, a --checkpoint_dir, a job's name "
+        "or folder.",
         "Checkpoints",
         path=True,
     )
     resume: str = knob(
         "",
         "Go on at the exact record where a checkpoint was taken, with the settings of the run that "
-        "wrote it, unless said otherwise: a checkpoint, a --checkpoint_dir, a job's name or folder. "
-        "The folder of a job that failed or was cut off: that job goes on, if nothing else is given.",
+        "wrote it, unless said otherwise: a checkpoint, a --checkpoint_dir, a job's name or "
+        "folder. The folder of a job that failed or was cut off: that job goes on, if nothing else "
+        "is given.",
         "Checkpoints",
         path=True,
         of=("train",),
@@ -310,8 +315,8 @@ class JobSettings(Stored):
     )
     preemption_notice: str = knob(
         "",
-        "Command that ends with 0 when the provider says that this machine will be taken: its worker "
-        "then hands back, its server leaves a last snapshot.",
+        "Command that ends with 0 when the provider says that this machine will be taken: its "
+        "worker then hands back, its server leaves a last snapshot.",
         "Recovery",
     )
     server_wait_s: float = knob(
@@ -372,16 +377,17 @@ class JobSettings(Stored):
     )
     job_volume: str = knob(
         "",
-        "Volume of the journal and the snapshots: claim_name=C, or host_path=/H; default: none that "
-        "outlives the master's pod.",
+        "Volume of the journal and the snapshots: claim_name=C, or host_path=/H; default: none "
+        "that outlives the master's pod.",
         "Cluster",
     )
     cluster_spec: str = knob(
         "",
         "What is laid over the pods: YAML of the parts pod, master, ps, worker, worker_high, "
-        "worker_low (node selectors, tolerations, labels, ...); or a .py file with_pod(pod) of which, "
-        "or of its object `cluster`, gets each pod's template as a dict (metadata, spec; the label "
-        "edl.dev/role says whose), changes or returns it; with_service(service) likewise.",
+        "worker_low (node selectors, tolerations, labels, ...); or a .py file with_pod(pod) of "
+        "which, or of its object `cluster`, gets each pod's template as a dict (metadata, spec; "
+        "the label edl.dev/role says whose), changes or returns it; with_service(service) "
+        "likewise.",
         "Cluster",
         path=True,
     )
@@ -413,7 +419,7 @@ class JobSettings(Stored):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """There is a folder for them that outlives the job: a pod's disk does not."""
+        """Tell whether a folder for checkpoints outlives the job: a pod's disk does not."""
         return bool(self.checkpoint_dir or self.job_volume) or self.runtime != "kubernetes"
 
     @property
@@ -423,7 +429,7 @@ class JobSettings(Stored):
 
     @property
     def resolved_staleness(self) -> int | None:
-        """Versions by which a push may lag; None: no bound."""
+        """The versions by which a push may lag; None: no bound."""
         if self.staleness is not None:
             return self.staleness
         if self.strategy == "hybrid":
@@ -432,7 +438,10 @@ class JobSettings(Stored):
 
     @property
     def push_brings_dense(self) -> bool:
-        """A push brings back the dense values of its version: its own, and nobody's pull is ahead."""
+        """Tell whether a push brings back the dense values of its version.
+
+        That is its own, and nobody's pull is ahead.
+        """
         own_version = self.use_async or self.grads_to_wait == 1
         follows = self.get_model_steps == 1 and not self.deterministic
         return own_version and not self.pull_ahead and follows

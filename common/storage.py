@@ -1,6 +1,6 @@
 """Checkpoints on disk: versioned directories, atomic and checksummed.
 
-    <checkpoint_dir>/version-000000001234/   one cut of all shards (….1: a later one of that version)
+    <checkpoint_dir>/version-000000001234/   a cut of all shards (….1: a later one of that version)
         shard-00000-of-00002.*               written by the servers, each file by rename
         MANIFEST.json                        written last: names, sizes and sha256 of all files
 
@@ -51,7 +51,7 @@ _VALUES = {
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One file of a checkpoint."""
+    """A file of a checkpoint."""
 
     name: str
     nbytes: int
@@ -78,7 +78,9 @@ def version_directory(checkpoint_dir: str | Path, version: int) -> Path:
 
 
 def free_directory(checkpoint_dir: str | Path, version: int) -> Path:
-    """Where to write a checkpoint of a version, so that no complete one is ever written over.
+    """Return where to write a checkpoint of a version.
+
+    No complete one is ever written over.
 
     There may be one of that version: a run that is stopped before its first step, or pushes that
     wait for their step. The new one, "version-….1", counts as newer.
@@ -102,22 +104,25 @@ def record_of(name: str, parts: Sequence[Part]) -> FileRecord:
 def write_file(path: Path, *parts: Part) -> FileRecord:
     """Write a file so that it is there whole or not at all, also after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(_discard, temporary)
         with open(temporary, "wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+        undo.pop_all()
     _sync_directory(path.parent)
     return record_of(path.name, parts)
 
 
+def _discard(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
 def copy_file(source: Path, target: Path) -> None:
-    """The same file, there whole once this returns."""
+    """Copy a file, which is there whole once this returns."""
     try:
         os.link(source, target)
     except OSError:  # another file system
@@ -163,7 +168,9 @@ def write_manifest(
 
 
 def read_manifest(directory: str | Path, *, checksums: bool = True) -> Manifest:
-    """The checkpoint in a version's directory; every file is there, of its size and checksum.
+    """Return the checkpoint in a version's directory.
+
+    Every file is there, of its size and checksum.
 
     Raises CheckpointError with the file and what is wrong with it.
     """
@@ -204,7 +211,7 @@ def read_manifest(directory: str | Path, *, checksums: bool = True) -> Manifest:
 
 
 def check_names(names: Sequence[str], but: Sequence[str] = ()) -> None:
-    """Raises ValueError where one of these is no name of a file in the folder, or comes twice."""
+    """Check names. Raises ValueError where one is no file's name in the folder, or comes twice."""
     seen = set(but)
     for name in names:
         if not plain_name(name):
@@ -215,7 +222,7 @@ def check_names(names: Sequence[str], but: Sequence[str] = ()) -> None:
 
 
 def read_checked(manifest: Manifest, record: FileRecord) -> bytes:
-    """A file's bytes. Raises CheckpointError unless they are what was written."""
+    """Return a file's bytes. Raises CheckpointError unless they are what was written."""
     path = manifest.directory / record.name
     _check_size(manifest.directory, record)
     try:
@@ -228,17 +235,23 @@ def read_checked(manifest: Manifest, record: FileRecord) -> bytes:
 
 
 def find_checkpoints(checkpoint_dir: str | Path) -> list[Path]:
-    """The directories of all versions that have a manifest, oldest first; nothing is checked."""
+    """Return the directories of all versions that have a manifest, oldest first.
+
+    Nothing is checked.
+    """
     return [path for path in _version_directories(checkpoint_dir) if (path / MANIFEST).is_file()]
 
 
 def latest(checkpoint_dir: str | Path) -> Manifest | None:
-    """The newest checkpoint that is whole; a torn one is skipped with a warning."""
+    """Return the newest checkpoint that is whole; a torn one is skipped with a warning."""
     return newest_whole(_version_directories(checkpoint_dir))
 
 
 def newest_whole(directories: Sequence[Path]) -> Manifest | None:
-    """The last of these that is a whole checkpoint; those that are not are named in a warning."""
+    """Return the last of these that is a whole checkpoint.
+
+    Those that are not are named in a warning.
+    """
     for path in reversed(directories):
         try:
             return read_manifest(path)
@@ -248,7 +261,9 @@ def newest_whole(directories: Sequence[Path]) -> Manifest | None:
 
 
 def load(path: str | Path) -> Manifest:
-    """The checkpoint in a version's directory, or the newest whole one below a checkpoint_dir.
+    """Return the checkpoint in a version's directory, or the newest whole one below a folder.
+
+    That folder is a checkpoint_dir.
 
     Raises CheckpointError where there is none, or where the version that is named is not whole.
     """

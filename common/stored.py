@@ -21,7 +21,7 @@ class Stored:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The settings that `to_json` wrote. Unknown names raise TypeError."""
+        """Return the settings that `to_json` wrote. Unknown names raise TypeError."""
         return cls(**json.loads(text))
 
     @classmethod

@@ -8,7 +8,7 @@ P a probability:
   lose=P       the reply is lost: executed, and the caller does not learn it
   dup=P        the request arrives twice, one after the other
   delay=P:S    the request arrives S seconds late
-  reorder=P    the request is overtaken by the next one of this rule (or arrives late: `_OVERTAKEN_S`)
+  reorder=P    the next request of this rule overtakes this one (or it arrives late: `_OVERTAKEN_S`)
   slow=S       every request arrives S seconds late
   cut[=A:F]    nothing arrives: always, or from A seconds of this process's life on for F seconds
 A value that begins with `/` is a file with such rules, read again whenever it changes: a test may
@@ -74,7 +74,7 @@ class Rule:
 
 
 def parse(text: str) -> tuple[str, list[Rule]]:
-    """The seed and the rules. Raises UsageError."""
+    """Return the seed and the rules. Raises UsageError."""
     seed, rules = "0", []
     for part in filter(None, (p.strip() for p in text.replace("\n", ";").split(";"))):
         if part.startswith("seed="):
@@ -199,7 +199,10 @@ _making = threading.Lock()
 
 
 def start(peer: str, method: str, begin: Callable[[], Waiter[Reply]]) -> Waiter[Reply]:
-    """`Network.start` of this process. Who it is stands in its environment, once it runs."""
+    """Call `Network.start` of this process.
+
+    Who it is stands in its environment, once it runs.
+    """
     global _network
     with _making:
         if _network is None:

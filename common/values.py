@@ -23,7 +23,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return what `convert` makes the same value of."""
     if isinstance(value, dict):
         return json.dumps(value)
@@ -31,7 +31,10 @@ def as_text(value: Any) -> str:
 
 
 def yaml_loader() -> Any:
-    """A loader of plain values: PyYAML takes 1e-3 for a text, and makes objects of dates."""
+    """Return a loader of plain values.
+
+    PyYAML takes 1e-3 for a text, and makes objects of dates.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -45,9 +48,11 @@ def yaml_loader() -> Any:
     return Loader
 
 
-def convert(value: Any, kind: Any, said: str) -> Any:
-    """`value` (text of a flag, or what YAML made of it) as `kind`: str, int, float, bool, a
-    dictionary, or one of those or None. `said` names the setting in the UsageError.
+def convert(value: object, kind: object, said: str) -> Any:
+    """Return `value` (text of a flag, or what YAML made of it) as `kind`.
+
+    A kind is str, int, float, bool, a dictionary, or one of those or None. `said` names the setting
+    in the UsageError.
     """
     if kind in (int | None, float | None) and _is_none(value):
         return None
@@ -62,11 +67,11 @@ def convert(value: Any, kind: Any, said: str) -> Any:
     return _dictionary(value, said, typed=kind == dict[str, Any])
 
 
-def _is_none(value: Any) -> bool:
+def _is_none(value: object) -> bool:
     return value is None or (isinstance(value, str) and value.lower() in ("none", "null"))
 
 
-def _number(value: Any, kind: type[int | float], said: str) -> int | float:
+def _number(value: object, kind: type[int | float], said: str) -> int | float:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         try:
             made = kind(value)
@@ -79,21 +84,21 @@ def _number(value: Any, kind: type[int | float], said: str) -> int | float:
     raise UsageError(f"{said} takes {what}, not {value!r}.")
 
 
-def _boolean(value: Any, said: str) -> bool:
+def _boolean(value: object, said: str) -> bool:
     text = str(value).lower()
     if text not in _YES | _NO:
         raise UsageError(f"{said} is either true or false, not {value!r}.")
     return text in _YES
 
 
-def _string(value: Any, said: str) -> str:
+def _string(value: object, said: str) -> str:
     if value is None or isinstance(value, bool | list | dict):
         raise UsageError(f"{said} takes a text, not {value!r}: put it in quotes.")
     return str(value)
 
 
-def _dictionary(value: Any, said: str, *, typed: bool) -> dict[str, Any]:
-    """Several texts (a repeated flag) are merged, the last wins."""
+def _dictionary(value: object, said: str, *, typed: bool) -> dict[str, Any]:
+    """Merge several texts (a repeated flag) into a dictionary; the last wins."""
     made: dict[str, Any] = {}
     for part in value if isinstance(value, list | tuple) else [value]:
         given = _pairs(part, said, typed=typed) if isinstance(part, str) else part
@@ -126,7 +131,7 @@ def _pairs(text: str, said: str, *, typed: bool) -> dict[str, Any]:
 
 
 def _split(text: str, separators: str) -> list[tuple[str, str]]:
-    """(separator before it, piece) outside of quotes and brackets."""
+    """Yield (separator before it, piece) outside of quotes and brackets."""
     pieces, separator, piece, closing = [], "", "", ""
     for letter in text:
         if closing:
@@ -153,7 +158,10 @@ def _unquoted(text: str) -> str:
 
 
 def scalar(text: str, said: str) -> Any:
-    """A value by its look: true, null, 3, 1e-3, [1, 2], {a: 1}; quotes make it a string."""
+    """Return a value by its look: true, null, 3, 1e-3, [1, 2], {a: 1}.
+
+    Quotes make it a string.
+    """
     if text != _unquoted(text):
         return _unquoted(text)
     if text.lower() in _WORDS:
@@ -180,7 +188,7 @@ def _load(text: str, said: str) -> Any:
 
 
 def seconds(text: str) -> float:
-    """`20s`, `500ms`, `1.5m`, `2h` or `20`. Raises ValueError."""
+    """Parse `20s`, `500ms`, `1.5m`, `2h` or `20`. Raises ValueError."""
     found = re.fullmatch(r"([0-9]*\.?[0-9]+)(ms|s|m|h|)", text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no time such as 20s, 500ms or 1m")

@@ -11,6 +11,7 @@ missing text "", and a missing whole number is refused until `missing` says what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,71 +35,65 @@ _CHUNK_NBYTES = 1 << 22
 _NONE = np.empty(0, np.int64)
 
 
-def csv_reader(
-    files: Sequence[DataFile],
-    sep: str = ",",
-    columns: str | Sequence[str] | None = None,
-    dtypes: str | Mapping[str, str] | None = None,
-    missing: str | Mapping[str, Any] | None = None,
-    header: bool | str | None = None,
-    names: str | Sequence[str] | None = None,
-    encoding: str = "utf-8",
-    quote: str = '"',
-    escape: str = "",
-    comment: str = "",
-    skip_blanks: bool | str = False,
-) -> FileReader:
-    """Columns of CSV files.
+@dataclass(eq=False, repr=False)
+class CsvReader(FileReader):
+    """A reader of the columns of CSV files. Raises UsageError for a parameter that is none.
 
-    `columns`: those wanted, of all; `dtypes`: {column: int64 | float64 | str}; `missing`: {column:
-    what stands for a missing value}; `header=false`: the first line is a record (the columns are
-    c0, c1, ... or `names`); `header=true` with `names`: it is passed over; `quote`: or none;
-    `escape`: what follows this sign is text; `comment`: a line that begins with this sign is none;
-    `skip_blanks`: those after a separator.
+    The fields are the parameters that a user writes, and on the command line all are strings.
     """
-    types = pairs_of(dtypes)
-    if bad := sorted(set(types.values()) - set(TYPES)):
-        raise UsageError(f"dtypes knows {', '.join(TYPES)}, not {bad[0]!r}.")
-    if names and header is None:
-        raise UsageError(
-            "names needs a word on the first line: header=true if it is a header, to be passed "
-            "over, or header=false if it is a record."
-        )
-    signs = {"\\t": "\t", "tab": "\t", "none": ""}
-    dialect = Dialect(
-        signs.get(sep, sep), signs.get(quote, quote), escape, comment,
-        flag_of(skip_blanks, "skip_blanks"), encoding,
-    )  # fmt: skip
-    options = Options(
-        dialect, None if header is None else flag_of(header, "header"), tuple(names_of(names)),
-        tuple(names_of(columns)), types, Missing.parse(missing),
-    )  # fmt: skip
-    schema = Schema(files, options)
-    return FileReader({file.name: partial(CsvFile, file, schema) for file in files})
+
+    files: Sequence[DataFile]
+    sep: str = ","  # "tab" is one
+    columns: str | Sequence[str] | None = None  # those wanted, of all
+    dtypes: str | Mapping[str, str] | None = None  # {column: int64 | float64 | str}
+    missing: str | Mapping[str, Any] | None = None  # {column: what stands for a missing value}
+    # False: the first line is a record (the columns are c0, c1, ... or `names`). True with `names`:
+    # it is passed over.
+    header: bool | str | None = None
+    names: str | Sequence[str] | None = None
+    encoding: str = "utf-8"
+    quote: str = '"'  # or "none"
+    escape: str = ""  # what follows this sign is text
+    comment: str = ""  # a line that begins with this sign is none
+    skip_blanks: bool | str = False  # those after a separator
+
+    def __post_init__(self) -> None:
+        schema = Schema(self.files, self._options())
+        super().__init__({file.name: partial(CsvFile, file, schema) for file in self.files})
+
+    def _options(self) -> Options:
+        types = pairs_of(self.dtypes)
+        if bad := sorted(set(types.values()) - set(TYPES)):
+            raise UsageError(f"dtypes knows {', '.join(TYPES)}, not {bad[0]!r}.")
+        if self.names and self.header is None:
+            raise UsageError(
+                "names needs a word on the first line: header=true if it is a header, to be passed "
+                "over, or header=false if it is a record."
+            )
+        signs = {"\\t": "\t", "tab": "\t", "none": ""}
+        dialect = Dialect(
+            signs.get(self.sep, self.sep), signs.get(self.quote, self.quote), self.escape,
+            self.comment, flag_of(self.skip_blanks, "skip_blanks"), self.encoding,
+        )  # fmt: skip
+        header = None if self.header is None else flag_of(self.header, "header")
+        return Options(
+            dialect, header, tuple(names_of(self.names)), tuple(names_of(self.columns)), types,
+            Missing.parse(self.missing),
+        )  # fmt: skip
 
 
-def tsv_reader(
-    files: Sequence[DataFile],
-    columns: str | Sequence[str] | None = None,
-    dtypes: str | Mapping[str, str] | None = None,
-    missing: str | Mapping[str, Any] | None = None,
-    header: bool | str | None = None,
-    names: str | Sequence[str] | None = None,
-    encoding: str = "utf-8",
-    quote: str = '"',
-    escape: str = "",
-    comment: str = "",
-    skip_blanks: bool | str = False,
-) -> FileReader:
-    """CSV with a tab between the fields."""
-    return csv_reader(
-        files, "\t", columns, dtypes, missing, header, names, encoding, quote, escape, comment,
-        skip_blanks,
-    )  # fmt: skip
+@dataclass(eq=False, repr=False)
+class TsvReader(CsvReader):
+    """A reader of CSV with a tab between the fields."""
+
+    sep: str = field(default="\t", init=False)
+
+
+csv_reader, tsv_reader = CsvReader, TsvReader  # as `open.maker` finds a format's reader
 
 
 class CsvFile:
-    """One file, indexed."""
+    """A CSV file with an index."""
 
     def __init__(self, file: DataFile, schema: Schema) -> None:
         self._name = file.name
@@ -122,7 +117,7 @@ class CsvFile:
         return self._read([data[begin:end] for begin, end in bounds], numbers)
 
     def _read(self, pieces: list[bytes], numbers: NDArray[np.int64]) -> Columns:
-        """The same by Python, record by record where one is broken. Raises RecordError."""
+        """Read the records by Python, one by one where one is broken. Raises RecordError."""
         dialect = self._text.dialect
         try:
             text = b"".join(pieces).decode(dialect.encoding)
@@ -137,7 +132,7 @@ class CsvFile:
     def _bounds(
         self, numbers: NDArray[np.int64]
     ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-        """Some bytes of the file, and where in them each record begins and the next one does."""
+        """Return some bytes of the file, and where in them each record and the next one begin."""
         first, last = int(numbers[0]) + self._skipped, int(numbers[-1]) + self._skipped
         block = first // _STRIDE
         low = int(self._starts[block])
@@ -151,7 +146,7 @@ class CsvFile:
         return data, starts[places], np.append(starts, len(data))[places + 1]
 
     def _fit(self, rows: list[list[str]]) -> bool:
-        """Whether each record has a field for each column, and no other but a spare one."""
+        """Tell whether each record has a field for each column, and no other but a spare one."""
         n = len(self.names)
         widths = {len(row) for row in rows}
         if widths <= {n}:
@@ -168,7 +163,7 @@ class CsvFile:
         )
 
     def _row(self, piece: bytes, number: int) -> list[str]:
-        """The fields of one record. Raises RecordError where it is broken."""
+        """Return the fields of one record. Raises RecordError where it is broken."""
         dialect = self._text.dialect
         try:
             rows = dialect.parse(piece.decode(dialect.encoding))
@@ -193,7 +188,7 @@ class CsvFile:
 
 
 def _index(text: Text) -> tuple[NDArray[np.int64], int]:
-    """(offset of every 256th record and of the end, number of records, the header included)."""
+    """Return (offset of every 256th record and of the end, number of records with the header)."""
 
     def save(to: Path) -> None:
         with to.open("wb") as stream:
@@ -205,7 +200,7 @@ def _index(text: Text) -> tuple[NDArray[np.int64], int]:
 
 
 def _scan(text: Text) -> NDArray[np.int64]:
-    """[records, offset of record 0, of record 256, ..., of the end of the file]."""
+    """Return [records, offset of record 0, of record 256, ..., of the end of the file]."""
     state, signs, parts = csv_state(), text.dialect.signs, []
     nbytes = text.file.at_once(_CHUNK_NBYTES)
     starts = np.empty(nbytes // _STRIDE + 1, dtype=np.int64)

@@ -1,8 +1,8 @@
 """Columns of the bytes of whole CSV records, at the speed of a kernel, where they are plain.
 
-A field that the kernel has in doubt is converted as `csv_types` does it. What it does not understand
-at all (a record that has too few fields, a text after a closing quote, bytes of another encoding) is
-left to the caller, who then reads one record after the other and names the broken one.
+A field that the kernel has in doubt is converted as `csv_types` does it. What it does not
+understand at all (a record that has too few fields, a text after a closing quote, bytes of another
+encoding) is left to the caller, who then reads one record after the other and names the broken one.
 """
 
 from __future__ import annotations
@@ -43,69 +43,63 @@ class Parser:
     def parse(
         self, text: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> Columns | None:
-        """The records text[begin:end]; None where they are not plain, or one is broken."""
+        """Return the records text[begin:end]; None where they are not plain, or one is broken."""
         if self._dialect.escape or self._dialect.skip_blanks:
             return None
         data = np.frombuffer(text + self._dialect.line_end.encode() * 8, np.uint8)
-        shape = len(self._columns), len(begins)
-        values, spans = np.empty(shape, np.int64), np.empty((shape[0], 2, shape[1]), np.int64)
-        sure = np.empty(shape, np.uint8)
-        about = np.empty(1 + 2 * shape[0], np.int64)
-        if not kernels.parse_csv(
-            data, begins, ends, self._dialect.signs, self._kinds, self._spare, self._wide,
-            values, spans, sure, about,
-        ):  # fmt: skip
+        parsed = kernels.parse_csv(
+            data, begins, ends, self._dialect.signs, self._kinds, self._spare, self._wide
+        )
+        if parsed is None:
             return None
-        beyond, *told = about.tolist()
+        fields, ascii_only = parsed
         try:
-            if beyond:
+            if not ascii_only:
                 bounds = zip(begins.tolist(), ends.tolist(), strict=True)
                 b"".join(text[begin:end] for begin, end in bounds).decode(self._dialect.encoding)
             arrays = {
-                column.name: self._column(
-                    column, data, values[j], spans[j], sure[j], worst, longest
-                )
-                for j, (column, worst, longest) in enumerate(
-                    zip(self._columns, told[: shape[0]], told[shape[0] :], strict=True)
-                )
+                column.name: self._column(column, data, fields, j)
+                for j, column in enumerate(self._columns)
             }
         except BROKEN:
             return None
         return Columns({name: arrays[name] for name in self._order})
 
     def _column(
-        self, column: Column, data: NDArray[np.uint8], values: NDArray[np.int64],
-        spans: NDArray[np.int64], sure: NDArray[np.uint8], worst: int, longest: int,
-    ) -> NDArray[Any]:  # fmt: skip
-        """One column. Raises ValueError or OverflowError where one of its fields is broken."""
+        self, column: Column, data: NDArray[np.uint8], fields: kernels.Fields, j: int
+    ) -> NDArray[Any]:
+        """Return column j. Raises ValueError or OverflowError where one of its fields is broken."""
+        values: NDArray[np.int64] = fields.values[j]
+        extents, states = fields.extents[j], fields.states[j]
         if column.kind == "str":
+            longest = int(fields.longest[j])
             if 4 * len(values) * longest > TEXT_NBYTES:
-                return column.convert(self._fields(data, spans, sure))
+                return column.convert(self._texts(data, extents, states))
             letters = np.empty((len(values), max(longest, 1)), np.uint32)
             quote = self._dialect.signs[QUOTE]
-            starts, ends = spans
-            kernels.widen(data, starts, ends, sure, quote, self._table, letters)
-            texts = letters.view(f"=U{letters.shape[1]}")[:, 0]
+            starts, ends = extents
+            kernels.widen(data, starts, ends, states, quote, self._table, letters)
+            texts: NDArray[Any] = letters.view(f"=U{letters.shape[1]}")[:, 0]
             if column.fill is not None and column.fill.value and (texts == "").any():
                 return np.where(texts == "", column.fill.value, texts)
             return texts
         numbers = values if column.kind == "int64" else values.view(np.float64)
-        if worst == kernels.SURE:
+        if fields.worst[j] == kernels.SURE:
             return numbers
-        if (gaps := sure == kernels.MISSING).any():
+        if (gaps := states == kernels.MISSING).any():
             numbers[gaps] = column.convert([""])[0]
-        rows = np.flatnonzero(sure > kernels.MISSING)
+        rows = np.flatnonzero(states > kernels.MISSING)
         if len(rows):
-            numbers[rows] = column.convert(self._fields(data, spans[:, rows], sure[rows]))
+            numbers[rows] = column.convert(self._texts(data, extents[:, rows], states[rows]))
         return numbers
 
-    def _fields(
-        self, data: NDArray[np.uint8], spans: NDArray[np.int64], sure: NDArray[np.uint8]
+    def _texts(
+        self, data: NDArray[np.uint8], extents: NDArray[np.int64], states: NDArray[np.uint8]
     ) -> list[str]:
-        """Fields as Python's csv module reads them."""
+        """Return fields as Python's csv module reads them."""
         quote, encoding = self._dialect.quote, self._dialect.encoding
-        texts = [data[start:end].tobytes().decode(encoding) for start, end in spans.T.tolist()]
+        texts = [data[start:end].tobytes().decode(encoding) for start, end in extents.T.tolist()]
         return [
             text.replace(quote * 2, quote) if quoted else text
-            for text, quoted in zip(texts, (sure == kernels.DOUBLED).tolist(), strict=True)
+            for text, quoted in zip(texts, (states == kernels.DOUBLED).tolist(), strict=True)
         ]

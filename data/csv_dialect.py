@@ -1,4 +1,4 @@
-"""How the bytes of a CSV become fields: the dialect, as Python's csv module and the scanner know it.
+"""The dialect of a CSV: how bytes become fields, for Python's csv module and for the scanner.
 
 Both follow the same rules, so that a record which begins where the scanner says is parsed as the
 module would within the whole file. The scanner reads bytes: a file whose encoding is no extension
@@ -38,7 +38,10 @@ _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 @dataclass(frozen=True)
 class Dialect:
-    """Single characters, "" where there is none; `line_end` is "\\n" (a "\\r" before it counts) or "\\r"."""
+    r"""The signs of a CSV, single characters, "" where there is none.
+
+    `line_end` is "\n" (a "\r" before it counts) or "\r".
+    """
 
     sep: str
     quote: str
@@ -71,18 +74,18 @@ class Dialect:
 
     @cached_property
     def signs(self) -> NDArray[np.int64]:
-        """The same for the scanner (`kernels.scan_csv`)."""
+        """The same signs for the scanner (`kernels.scan_csv`)."""
         other = "\r" if self.line_end == "\n" else "\n"
         each = (self.sep, self.line_end, other, self.quote, self.escape, self.comment)
         signs = [ord(sign) if sign else NONE for sign in each]
         return np.array([*signs, ord(" ") if self.skip_blanks else NONE], dtype=np.int64)
 
     def key(self) -> str:
-        """What the places of the records depend on, for a file's name."""
+        """Return a name for files of all that the places of the records depend on."""
         return "-".join(str(sign) for sign in self.signs)
 
     def parse(self, text: str) -> list[list[str]]:
-        """The records of a text; blank lines and comments are none. Raises csv.Error."""
+        """Return the records of a text; blank lines and comments are none. Raises csv.Error."""
         csv.field_size_limit(_FIELD_LETTERS)
         if self.line_end == "\n":
             lines: Iterable[str] = io.StringIO(text, newline="\n")
@@ -100,14 +103,14 @@ class Dialect:
         )  # fmt: skip
 
     def records(self, data: bytes) -> NDArray[np.int64]:
-        """Where each record of these bytes begins."""
+        """Return where each record of these bytes begins."""
         starts = np.empty(len(data) + 1, dtype=np.int64)
         chunk = np.frombuffer(data, np.uint8)
         return starts[: scan_csv(chunk, 0, self.signs, 1, csv_state(), starts)]
 
 
 def _without_comments(lines: Iterable[str], dialect: Dialect) -> Iterator[list[str]]:
-    """The records; a line is a comment only where a record would begin."""
+    """Yield the lines of records; a line is a comment only where a record would begin."""
     at_start = True
 
     def kept() -> Iterator[str]:
@@ -124,7 +127,9 @@ def _without_comments(lines: Iterable[str], dialect: Dialect) -> Iterator[list[s
 
 
 class Text:
-    """A CSV file as the scanner can read it: unpacked, in an encoding that it knows, and its dialect.
+    """A CSV file as the scanner can read it.
+
+    It is unpacked, in an encoding that the scanner knows, and has its dialect.
 
     `first` is where its text begins: after a byte order mark.
     """
@@ -162,13 +167,13 @@ class Text:
 
 
 def _second(dialect: Dialect, head: bytes) -> int:
-    """Where the second record begins: the first end of a line tells how all lines end."""
+    """Return where the second record begins: the first end of a line tells how all lines end."""
     starts = dialect.records(head)
     return int(starts[1]) if len(starts) > 1 else len(head)
 
 
 def _bytewise(encoding: str) -> bool:
-    """Whether the bytes below 128 are ASCII and never a part of anything else."""
+    """Tell whether the bytes below 128 are ASCII and never a part of anything else."""
     name = codecs.lookup(encoding).name
     if name in ("utf-8", "ascii"):
         return True
@@ -180,7 +185,10 @@ def _bytewise(encoding: str) -> bool:
 
 
 def _transcode(file: DataFile, encoding: str, to: Path) -> None:
-    """The file as UTF-8; what cannot be decoded becomes a byte that is no UTF-8 and breaks its record."""
+    """Write the file as UTF-8.
+
+    What cannot be decoded becomes a byte that is no UTF-8 and breaks its record.
+    """
     codecs.register_error("edl-broken", lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
     decoder = codecs.getincrementaldecoder(encoding)("edl-broken")
     with file.open() as source, to.open("wb") as target:

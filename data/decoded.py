@@ -1,9 +1,9 @@
 """Row groups of Parquet, decoded once: as Arrow files on disk, which all processes of a job map.
 
 They lie in the job's folder beside the other indices, outside of a job in a temporary one. Together
-they take no more than a limit, nor more than half of what is free on that disk; the one that was used
-longest ago goes first, which does not hurt whoever has it mapped. A row group that finds no room,
-or a disk that cannot be written, is held in memory instead, up to 1 GiB.
+they take no more than a limit, nor more than half of what is free on that disk; the one that was
+used longest ago goes first, which does not hurt whoever has it mapped. A row group that finds no
+room, or a disk that cannot be written, is held in memory instead, up to 1 GiB.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .arrow import Column, Converter, View
+from .arrow import Converter
+from .arrow_values import Column, View
 from .files import DataFile, cache_folder, kept
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Group:
         self._columns: dict[str, tuple[View | None, Any]] = {}
 
     def column(self, name: str, converter: Converter, low: int, high: int) -> Column:
-        """Rows [low, high) of a column, the faults counted from `low`."""
+        """Return rows [low, high) of a column, the faults counted from `low`."""
         if name not in self._columns:
             array = self._table.column(name)
             view = converter.view(array.chunk(0)) if array.num_chunks == 1 else None
@@ -66,7 +67,7 @@ class Decoded:
         return Decoded, (self._limit,)
 
     def get(self, file: DataFile, kind: str, decode: Callable[[], Any]) -> Group:
-        """The row group that `kind` names, by `decode` where nobody has decoded it yet."""
+        """Return the row group that `kind` names, by `decode` where nobody has decoded it yet."""
         key = (file.name, kind)
         with self._lock:
             if key not in self._groups:
@@ -124,8 +125,10 @@ def _mapped(pyarrow: Any, path: Path) -> Group:
 
 
 def _make_room(folder: Path, nbytes: int, limit: int) -> int:
-    """Remove what was used longest ago until so much more is within the limit; return how much there
-    is. Raises OSError where it is too much."""
+    """Remove what was used longest ago until so much more is within the limit.
+
+    Return how much there is. Raises OSError where it is too much.
+    """
     there = []
     for path in folder.glob("*.tmp"):  # of one who was killed while he wrote
         with contextlib.suppress(FileNotFoundError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -25,18 +25,23 @@ from ..kernels.compile import (
     FLOATS_1D,
     INTS_1D,
     INTS_1D_IN,
-    OPTIONS,
     compiled,
+    inlined,
+    part,
+    record_at,
 )
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_BYTES, _FLOATS, _INTEGERS = 1, 2, 3
-_part = numba.njit(**OPTIONS)  # of the kernel
+_NO_KIND, _BYTES, _FLOATS, _INTEGERS = range(4)  # the field that a Feature has
+# The bytes that begin a field: its number and its wire type.
+_FEATURES = _MAP_ENTRY = _KEY = _PACKED = 1 << 3 | _LENGTH
+_VALUE = 2 << 3 | _LENGTH
+_INTEGER, _FLOAT = 1 << 3 | _VARINT, 1 << 3 | _FIXED32  # one that is not packed
 _NAMES = 4096  # that are known; more are none that come again
 
 
 def parse_example(data: bytes) -> dict[str, Any]:
-    """{name: list of bytes | float32 array | int64 array}. Raises ValueError."""
+    """Return {name: list of bytes | float32 array | int64 array}. Raises ValueError."""
     features: dict[str, Any] = {}
     for number, value in _fields(data):
         if number == 1:
@@ -78,7 +83,7 @@ def _signed(number: int) -> int:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """(field number, value): an int for a varint, bytes for everything else."""
+    """Yield (field number, value): an int for a varint, bytes for everything else."""
     offset = 0
     while offset < len(data):
         key, offset = _varint(data, offset)
@@ -122,26 +127,26 @@ class Examples:
     """Parses many examples; the names of their features are learnt from those that come first."""
 
     def __init__(self) -> None:
-        # The names, their bytes, and the bounds of these: replaced at once, for other threads.
-        self._known: tuple[list[str], NDArray[np.uint8], NDArray[np.int64]]
-        self._known = [], np.zeros(0, np.uint8), np.zeros(1, np.int64)
+        # The names, and the same for the kernel: replaced at once, for other threads.
+        self._known: tuple[list[str], NDArray[Any], NDArray[np.uint8]]
+        self._known = [], np.zeros(0, _NAME), np.zeros(0, np.uint8)
 
     def parse(
         self, data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> Iterator[dict[str, Any]]:
-        """What `parse_example` makes of each data[begin:end]. Raises ValueError at a broken one."""
+        """Yield each data[begin:end] as `parse_example` does. Raises ValueError at a broken one."""
         start = 0
         while start < len(begins):
-            names, letters, bounds = self._known
-            entries, parsed, ints, floats, places = _plain(
-                np.frombuffer(data, np.uint8), begins[start:], ends[start:], letters, bounds
+            names, known, _letters = self._known  # held while their addresses are used
+            entries, ends_of, ints, floats, places = _plain(
+                np.frombuffer(data, np.uint8), begins[start:], ends[start:], known
             )
-            pairs = zip(places[:, 0].tolist(), places[:, 1].tolist(), strict=True)
+            pairs = zip(places["start"].tolist(), places["stop"].tolist(), strict=True)
             texts = [data[low:high] for low, high in pairs]
             # Four lists, and none for each entry, which would have Python collect garbage.
-            each = zip(*(column.tolist() for column in entries.T), strict=True)
+            each = zip(*(entries[field].tolist() for field in _ENTRY.names or ()), strict=True)
             first = 0
-            for last in parsed.tolist():
+            for last in ends_of.tolist():
                 example: dict[str, Any] = {}
                 for name, kind, low, high in itertools.islice(each, last - first):
                     if kind == _INTEGERS:
@@ -152,7 +157,7 @@ class Examples:
                         example[names[name]] = texts[low:high]
                 yield example
                 first = last
-            start += len(parsed)
+            start += len(ends_of)
             if start < len(begins):
                 example = parse_example(data[begins[start] : ends[start]])
                 self._learn(example)
@@ -164,35 +169,207 @@ class Examples:
         if new := [name for name in example if name not in names]:
             names = [*names, *new][:_NAMES]
             encoded = [name.encode() for name in names]
-            bounds = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-            self._known = names, np.frombuffer(bytearray(b"".join(encoded)), np.uint8), bounds
+            letters = np.frombuffer(bytearray(b"".join(encoded)), np.uint8)
+            known = np.zeros(len(names), _NAME)
+            known["nbytes"] = [len(each) for each in encoded]
+            known["address"] = letters.ctypes.data + np.cumsum(known["nbytes"]) - known["nbytes"]
+            self._known = names, known, letters
+
+
+_NAME = np.dtype([("address", np.int64), ("nbytes", np.int64)])
+_NAME_NBYTES = _NAME.itemsize
+_ENTRY = np.dtype([(field, np.int64) for field in ("name", "kind", "start", "stop")])
+_PLACE = np.dtype([("start", np.int64), ("stop", np.int64)])
+_name_at, _byte_at, _float_at = (
+    record_at(np.dtype(kind)) for kind in (_NAME, [("value", "u1")], [("value", "<f4")])
+)
+
+
+class _Parsed(NamedTuple):
+    """The arrays that a kernel makes of examples."""
+
+    entries: NDArray[Any]  # of _ENTRY: a feature's values are kind[start:stop]
+    last: NDArray[np.int64]  # where the entries of example i end
+    ints: NDArray[np.int64]
+    floats: NDArray[np.float32]
+    places: NDArray[Any]  # of _PLACE: the first byte of a text, and its end
 
 
 def _plain(
-    data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64],
-    letters: NDArray[np.uint8], bounds: NDArray[np.int64],
-) -> tuple[NDArray[Any], ...]:  # fmt: skip
-    """The first examples, as far as they are plain, and what their entries point into."""
+    data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64], known: NDArray[Any]
+) -> _Parsed:
+    """Parse the first examples, as far as they are plain."""
     nbytes = int(ends[-1] - begins[0])
-    entries, places = np.empty((nbytes // 4 + 1, 4), np.int64), np.empty((nbytes, 2), np.int64)
-    ints, floats = np.empty(nbytes, np.int64), np.empty(nbytes // 4 + 1, np.float32)
-    parsed = np.empty(len(begins), np.int64)
-    n, n_ints, n_floats, n_places = _parser()(
-        data, begins, ends, letters, bounds, entries, parsed, ints, floats, places
-    )
+    room = _Parsed(
+        np.empty(nbytes // 4 + 1, _ENTRY), np.empty(len(begins), np.int64),
+        np.empty(nbytes, np.int64), np.empty(nbytes // 4 + 1, np.float32), np.empty(nbytes, _PLACE),
+    )  # fmt: skip
+    n, n_ints, n_floats, n_places = _parser()(data, begins, ends, known, room)
     # Copies, as large as they must be: what is made of them lives on.
-    return (
-        entries[: parsed[n - 1] if n else 0], parsed[:n],
-        ints[:n_ints].copy(), floats[:n_floats].copy(), places[:n_places],
+    return _Parsed(
+        room.entries[: room.last[n - 1] if n else 0], room.last[:n],
+        room.ints[:n_ints].copy(), room.floats[:n_floats].copy(), room.places[:n_places],
     )  # fmt: skip
 
 
-@_part
-def _length(data, at, end):  # type: ignore[no-untyped-def]
-    """(the length that stands here, what begins behind it); -1 where it is not within `end`."""
+@functools.cache
+def _parser() -> Callable[..., tuple[int, int, int, int]]:
+    names, entries, places = (
+        types.Array(numba.from_dtype(kind), 1, "C") for kind in (_NAME, _ENTRY, _PLACE)
+    )
+    lists = [entries, INTS_1D, INTS_1D, FLOATS_1D, places]
+    parsed = types.NamedTuple(lists, _Parsed)  # type: ignore[no-untyped-call]
+    return compiled(_parse_examples, BYTES_1D_IN, INTS_1D_IN, INTS_1D_IN, names, parsed)
+
+
+def _parse_examples(data, begins, ends, known, parsed):  # type: ignore[no-untyped-def]
+    """Parse as many examples as are plain.
+
+    Return how many these are, and how many ints, floats and places they have.
+    """
+    entries, last, ints, floats, places = parsed
+    n_entries, n_ints, n_floats, n_places, guess = 0, 0, 0, 0, 0
+    address, names, n_names = data.ctypes.data, known.ctypes.data, len(known)
+    for i in range(len(begins)):
+        good = i, n_ints, n_floats, n_places
+        at, end, before = address + begins[i], address + ends[i], n_entries
+        while at < end:
+            size, at = _tagged(at, end, _FEATURES)
+            if size < 0:
+                return good
+            features = at + size
+            while at < features:
+                name, kind, at, entry = _entry(at, features, names, n_names, guess)
+                if kind == _BYTES:
+                    start, n_places = n_places, _texts(at, entry, address, places, n_places)
+                    stop = n_places
+                elif kind == _FLOATS:
+                    start, n_floats = n_floats, _numbers(at, entry, floats, n_floats)
+                    stop = n_floats
+                elif kind == _INTEGERS:
+                    start, n_ints = n_ints, _whole_numbers(at, entry, ints, n_ints)
+                    stop = n_ints
+                else:
+                    return good
+                if stop < 0:
+                    return good
+                row = entries[n_entries]
+                row.name, row.kind, row.start, row.stop = name, kind, start, stop
+                n_entries += 1
+                at, guess = entry, name + 1
+        if n_entries == before:
+            return good
+        last[i] = n_entries
+    return len(begins), n_ints, n_floats, n_places
+
+
+@inlined
+def _entry(at, end, names, n_names, guess):  # type: ignore[no-untyped-def]
+    """Read the head of a feature: (name, kind, where its values begin, where they end).
+
+    Of one that is not plain, the kind is _NO_KIND.
+    """
+    size, at = _tagged(at, end, _MAP_ENTRY)
+    entry = at + size
+    size, at = _tagged(at, entry, _KEY)
+    if size < 0:
+        return -1, _NO_KIND, at, at
+    name = _name(at, size, names, n_names, guess)
+    size, at = _tagged(at + size, entry, _VALUE)
+    if name < 0 or size < 2 or at + size != entry:
+        return -1, _NO_KIND, at, at
+    kind = int(_byte_at(at).value) >> 3
+    if _byte_at(at).value & 7 != _LENGTH:
+        return -1, _NO_KIND, at, at
+    size, at = _length(at + 1, entry)
+    if at + size != entry:
+        return -1, _NO_KIND, at, at
+    return name, kind, at, entry
+
+
+@inlined
+def _texts(at, end, first, places, n):  # type: ignore[no-untyped-def]
+    """Note the texts that stand here, behind the first n; return how many there are then, or -1.
+
+    Their places count from the address `first`.
+    """
+    while at < end:
+        size, at = _tagged(at, end, _PACKED)
+        if size < 0:
+            return -1
+        places[n].start, places[n].stop = at - first, at + size - first
+        n += 1
+        at += size
+    return n
+
+
+@inlined
+def _numbers(at, end, floats, n):  # type: ignore[no-untyped-def]
+    """Read the floats that stand here, behind the first n.
+
+    Return how many there are then, -1 where they are not plain.
+    """
+    while at < end:
+        size = 4
+        if _byte_at(at).value == _FLOAT:
+            at += 1
+        else:
+            size, at = _tagged(at, end, _PACKED)
+        if size < 0 or size % 4 or at + size > end:
+            return -1
+        for _ in range(size // 4):
+            floats[n] = _float_at(at).value
+            n += 1
+            at += 4
+    return n
+
+
+@inlined
+def _whole_numbers(at, end, ints, n):  # type: ignore[no-untyped-def]
+    """Read the ints that stand here, behind the first n; return how many there are then, or -1."""
+    while at < end:
+        packed = _byte_at(at).value != _INTEGER
+        if packed:
+            size, at = _tagged(at, end, _PACKED)
+            if size < 0:
+                return -1
+            last = at + size
+        else:
+            at += 1
+            last = at + 1  # a longer one goes on below
+        while at < last:
+            value, shift, byte = np.uint64(0), 0, np.uint64(128)
+            while byte & np.uint64(128):
+                if at >= end or shift > 63:
+                    return -1
+                byte = np.uint64(_byte_at(at).value)
+                at += 1
+                value |= (byte & np.uint64(127)) << np.uint64(shift)
+                shift += 7
+            ints[n] = np.int64(value)
+            n += 1
+        if packed and at != last:
+            return -1
+    return n
+
+
+@inlined
+def _tagged(at, end, tag):  # type: ignore[no-untyped-def]
+    """Return what `_length` does of the message behind this tag; -1 where another byte stands."""
+    if at >= end or _byte_at(at).value != tag:
+        return -1, at
+    return _length(at + 1, end)
+
+
+@part
+def _length(at, end):  # type: ignore[no-untyped-def]
+    """Return the length that stands here, and where what it is of begins.
+
+    The length is -1 where that does not end by `end`.
+    """
     value, shift = 0, 0
     while at < end and shift < 35:
-        byte = int(data[at])
+        byte = int(_byte_at(at).value)
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
@@ -201,142 +378,16 @@ def _length(data, at, end):  # type: ignore[no-untyped-def]
     return -1, at
 
 
-@_part
-def _name(data, at, end, letters, bounds, guess):  # type: ignore[no-untyped-def]
-    """The number of a name, -1 of a new one; the one after the last is tried first."""
-    names = len(bounds) - 1
-    for step in range(names):
-        name = (guess + step) % names
-        start = bounds[name]
-        if bounds[name + 1] - start == end - at:
+@part
+def _name(at, nbytes, names, n_names, guess):  # type: ignore[no-untyped-def]
+    """Return the number of a name, -1 of a new one; the one after the last is tried first."""
+    for step in range(n_names):
+        number = (guess + step) % n_names
+        known = _name_at(names + number * _NAME_NBYTES)
+        if known.nbytes == nbytes:
             same = True
-            for k in range(end - at):
-                same = same and data[at + k] == letters[start + k]
+            for k in range(nbytes):
+                same = same and _byte_at(at + k).value == _byte_at(known.address + k).value
             if same:
-                return name
+                return number
     return -1
-
-
-@functools.cache
-def _parser() -> Callable[..., tuple[int, int, int, int]]:
-    pairs = types.Array(types.int64, 2, "C")  # of entries and of places
-    return compiled(
-        _parse_examples, BYTES_1D_IN, INTS_1D_IN, INTS_1D_IN, BYTES_1D_IN, INTS_1D_IN, pairs,
-        INTS_1D, INTS_1D, FLOATS_1D, pairs,
-    )  # fmt: skip
-
-
-def _parse_examples(  # type: ignore[no-untyped-def]
-    data, begins, ends, letters, bounds, entries, parsed, ints, floats, places
-):
-    """Parse as many examples as are plain; return how many, and how many ints, floats and places.
-
-    An entry is (name, kind, from, to) of the ints, the floats, or the places (first byte and end) of
-    its values; parsed[i] says where those of example i end.
-    """
-    n_entries, n_ints, n_floats, n_places, guess = 0, 0, 0, 0, 0
-    word = np.empty(1, np.uint32)
-    for i in range(len(begins)):
-        good = n_ints, n_floats, n_places
-        at, end, before = begins[i], ends[i], n_entries
-        while at < end:
-            if data[at] != 10:
-                return i, *good
-            size, at = _length(data, at + 1, end)
-            if size < 0:
-                return i, *good
-            features = at + size
-            while at < features:
-                if data[at] != 10:
-                    return i, *good
-                size, at = _length(data, at + 1, features)
-                entry = at + size
-                if size < 1 or data[at] != 10:
-                    return i, *good
-                size, at = _length(data, at + 1, entry)
-                if size < 0:
-                    return i, *good
-                name = _name(data, at, at + size, letters, bounds, guess)
-                at += size
-                if name < 0 or at >= entry or data[at] != 18:
-                    return i, *good
-                guess = name + 1
-                size, at = _length(data, at + 1, entry)
-                if size < 2 or at + size != entry:
-                    return i, *good
-                tag = data[at]
-                size, at = _length(data, at + 1, entry)
-                if at + size != entry:
-                    return i, *good
-                kind, start = 0, 0
-                if tag == 10:
-                    kind, start = _BYTES, n_places
-                    while at < entry:
-                        if data[at] != 10:
-                            return i, *good
-                        size, at = _length(data, at + 1, entry)
-                        if size < 0:
-                            return i, *good
-                        places[n_places, 0], places[n_places, 1] = at, at + size
-                        n_places += 1
-                        at += size
-                    stop = n_places
-                elif tag == 18:
-                    kind, start = _FLOATS, n_floats
-                    while at < entry:
-                        size, packed = 4, data[at] == 10
-                        if packed:
-                            size, at = _length(data, at + 1, entry)
-                        elif data[at] == 13:
-                            at += 1
-                        else:
-                            return i, *good
-                        if size < 0 or size % 4 or at + size > entry:
-                            return i, *good
-                        for _ in range(size // 4):
-                            word[0] = (
-                                np.uint32(data[at]) | np.uint32(data[at + 1]) << np.uint32(8)
-                                | np.uint32(data[at + 2]) << np.uint32(16)
-                                | np.uint32(data[at + 3]) << np.uint32(24)
-                            )  # fmt: skip
-                            floats[n_floats] = word.view(np.float32)[0]
-                            n_floats += 1
-                            at += 4
-                    stop = n_floats
-                elif tag == 26:
-                    kind, start = _INTEGERS, n_ints
-                    while at < entry:
-                        packed = data[at] == 10
-                        if packed:
-                            size, at = _length(data, at + 1, entry)
-                            if size < 0:
-                                return i, *good
-                            last = at + size
-                        elif data[at] == 8:
-                            at += 1
-                            last = at + 1  # a longer one goes on below
-                        else:
-                            return i, *good
-                        while at < last:
-                            value, shift, byte = np.uint64(0), 0, np.uint64(128)
-                            while byte & np.uint64(128):
-                                if at >= entry or shift > 63:
-                                    return i, *good
-                                byte = np.uint64(data[at])
-                                at += 1
-                                value |= (byte & np.uint64(127)) << np.uint64(shift)
-                                shift += 7
-                            ints[n_ints] = np.int64(value)
-                            n_ints += 1
-                        if packed and at != last:
-                            return i, *good
-                    stop = n_ints
-                else:
-                    return i, *good
-                entries[n_entries, 0], entries[n_entries, 1] = name, kind
-                entries[n_entries, 2], entries[n_entries, 3] = start, stop
-                n_entries += 1
-        if n_entries == before:
-            return i, *good
-        parsed[i] = n_entries
-    return len(begins), n_ints, n_floats, n_places

@@ -1,4 +1,4 @@
-"""What all readers share: sources are opened at first use, ranges are checked, skips left out.
+"""A reader of files: it opens sources at first use, checks ranges and leaves out skips.
 
 A format gives one opener per source; an opened source says how many records it has and reads any
 ascending choice of them. Readers can be pickled and used from several threads.
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class Opened(Protocol):
-    """One source, opened."""
+    """An opened source."""
 
     @property
     def records(self) -> int: ...
 
     def read(self, numbers: NDArray[np.int64]) -> Records:
-        """The records of these ascending numbers (perhaps none).
+        """Return the records of these ascending numbers (perhaps none).
 
         Raises RecordError for the first of them that is broken.
         """
@@ -45,13 +45,13 @@ class FileReader:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_openers": self._openers}
+        return {k: value for k, value in vars(self).items() if k not in ("_opened", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_openers"])  # type: ignore[misc]
+        vars(self).update(state, _opened={}, _lock=threading.Lock())
 
     def sources(self) -> Sequence[Source]:
-        """All sources with records; those without are named in a warning and left out."""
+        """Return all sources with records; those without are named in a warning and left out."""
         counted, empty = [], []
         for name in self._openers:
             try:
@@ -94,14 +94,17 @@ class FileReader:
 
 
 def names_of(value: str | Sequence[str] | None) -> list[str]:
-    """A list of names: as given, or from "a|b|c" (the command line's commas part parameters)."""
+    """Return a list of names, as given or from "a|b|c".
+
+    Commas are not used, for those of the command line part parameters.
+    """
     if value is None:
         return []
     return value.split("|") if isinstance(value, str) else [str(each) for each in value]
 
 
 def pairs_of(value: str | Mapping[str, str] | None) -> dict[str, str]:
-    """A mapping: as given, or from "a:x|b:y". Raises UsageError."""
+    """Return a mapping, as given or from "a:x|b:y". Raises UsageError."""
     if not isinstance(value, str):
         return dict(value or {})
     pairs = [pair.rpartition(":") for pair in value.split("|") if pair]
@@ -111,7 +114,7 @@ def pairs_of(value: str | Mapping[str, str] | None) -> dict[str, str]:
 
 
 def flag_of(value: bool | str, name: str) -> bool:
-    """A yes or no: as given, or spelled. Raises UsageError."""
+    """Return a yes or no, as given or spelled. Raises UsageError."""
     spelled = str(value).lower()
     if spelled not in ("true", "false", "1", "0", "yes", "no"):
         raise UsageError(f"The parameter {name} must be true or false, not {value!r}.")
@@ -119,7 +122,10 @@ def flag_of(value: bool | str, name: str) -> bool:
 
 
 def check_columns(source: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
-    """The wanted columns (all where none is named). Raises DataError naming those there are."""
+    """Return the wanted columns, all where none is named.
+
+    Raises DataError, which names those there are.
+    """
     known = set(there)
     if lacking := [name for name in wanted if name not in known]:
         raise DataError(f"{source} has no column {named(lacking)}; it has {named(there)}.")

@@ -33,8 +33,8 @@ from ..common.errors import DataError
 
 JOB_DIR_VARIABLE = "EDL_JOB_DIR"
 _COPY_NBYTES = 1 << 20
-# Of an object store: a request of so many bytes, and so many requests at once. A guess: a connection
-# gives some 100 MB/s after some 50 ms, so that a longer request gains little.
+# Of an object store: a request of so many bytes, and so many requests at once. A guess: a
+# connection gives some 100 MB/s after some 50 ms, so that a longer request gains little.
 _RANGE_NBYTES, _AT_ONCE = 8 << 20, 8
 _BUFFER_NBYTES = 4 << 20  # of what is read piece by piece; fsspec's own is 5 MiB
 # What file systems tell of a file that is another one when its content is.
@@ -64,15 +64,18 @@ class DataFile:
 
     @property
     def _in_ranges(self) -> bool:
-        """Whether it is in an object store or the like, and not in a cache of one on this machine."""
+        """Tell whether it is in an object store or the like, not in a cache on this machine."""
         return self.fs.async_impl and not isinstance(self.fs, CachingFileSystem)
 
     def at_once(self, nbytes: int) -> int:
-        """How much of it to read at once where all of it is read: `nbytes`, or more from afar."""
+        """Return how much to read at once of a whole file: `nbytes`, or more from afar."""
         return _AT_ONCE * _RANGE_NBYTES if self._in_ranges else nbytes
 
     def open(self, buffering: int = -1) -> BinaryIO:
-        """The bytes, seekable. Raises DataError where it cannot be opened or is another by now."""
+        """Open the bytes, seekable.
+
+        Raises DataError where they cannot be opened or are others by now.
+        """
         try:
             if not self.is_local:
                 self._compare(told := self._told())
@@ -85,16 +88,15 @@ class DataFile:
             stream = open(self.path, "rb", buffering)  # noqa: SIM115 (the caller closes it)
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {error}.") from error
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(stream.close)
             self._compare(_stamp(os.fstat(stream.fileno())))
-        except BaseException:
-            stream.close()
-            raise
+            undo.pop_all()
         return stream
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Callable[[int, int], NDArray[np.uint8]]]:
-        """A function of (offset, how many): those bytes, fewer where the file ends before."""
+        """Give a function of (offset, how many) for those bytes, fewer at the file's end."""
         with self.open(buffering=0) as stream:
             descriptor = stream.fileno() if self.is_local else None
 
@@ -114,14 +116,17 @@ class DataFile:
             yield read
 
     def nbytes(self) -> int:
-        """Its size. Raises EmptyFile where it is empty, DataError where it cannot be read."""
+        """Return the size.
+
+        Raises EmptyFile where the file is empty, DataError where it cannot be read.
+        """
         nbytes = int(self.stamp()[0])
         if not nbytes:
             raise EmptyFile(f"{self.name} is empty: remove it or put records into it.")
         return nbytes
 
     def stamp(self) -> list[Any]:
-        """What tells this content from another: the size first. Raises DataError as `open` does."""
+        """Return a mark of this content, the size first. Raises DataError as `open` does."""
         try:
             seen = _stamp(os.stat(self.path)) if self.is_local else self._told()
         except OSError as error:
@@ -130,7 +135,7 @@ class DataFile:
         return seen
 
     def folder(self) -> str:
-        """The name of the folder that holds it."""
+        """Return the name of the folder that holds the file."""
         return self.path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
 
     def _told(self) -> list[Any]:
@@ -169,7 +174,7 @@ class _Ranges(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Raises OSError where the store gives other bytes than it was asked for."""
+        """Fill a buffer. Raises OSError where the store gives other bytes than it was asked for."""
         target = memoryview(buffer).cast("B")
         end = min(self._size, self._at + len(target))
         starts = list(range(self._at, end, _RANGE_NBYTES))
@@ -227,7 +232,7 @@ def _cache(job_dir: str) -> Path:
 
 
 def cached(file: DataFile, kind: str, make: Callable[[Path], None]) -> Path | None:
-    """Where `make` has put something derived from `file`, made once for the job.
+    """Return where `make` has put something derived from `file`, made once for the job.
 
     None outside of a job (EDL_JOB_DIR is not set). Concurrent makers do the work twice at worst:
     the rename is atomic.
@@ -237,13 +242,16 @@ def cached(file: DataFile, kind: str, make: Callable[[Path], None]) -> Path | No
 
 
 def cache_folder() -> Path | None:
-    """Where the processes of a job keep what they derive of the data; None outside of a job."""
+    """Return where a job's processes keep what they derive of the data; None outside of a job."""
     job_dir = os.environ.get(JOB_DIR_VARIABLE)
     return _cache(job_dir) if job_dir else None
 
 
 def kept(file: DataFile, kind: str, make: Callable[[Path], None], folder: Path) -> Path:
-    """Where in `folder` `make` has put something derived from `file`, made unless it is there."""
+    """Return where in `folder` `make` has put something derived from `file`.
+
+    It is made unless it is there.
+    """
     key = json.dumps([str(file.fs.protocol), file.path, file.stamp()])
     path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.{kind}"
     if not path.exists():
@@ -258,7 +266,7 @@ def kept(file: DataFile, kind: str, make: Callable[[Path], None], folder: Path) 
 
 
 class Derived:
-    """What `make` has written from `file`, as a file: in the job's cache, else a temporary one.
+    """A file that `make` has written from `file`, in the job's cache or else a temporary one.
 
     The temporary one goes with `file`. No descriptor is held.
     """
@@ -276,7 +284,10 @@ class Derived:
 
 
 class Seekable(Derived):
-    """`file` itself, or the decompressed copy of a .gz, .bz2, .xz or .zst: records are read by offset."""
+    """Return `file` itself, or the decompressed copy of a .gz, .bz2, .xz or .zst.
+
+    Records are read by offset.
+    """
 
     def __init__(self, file: DataFile) -> None:
         self.file = file

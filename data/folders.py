@@ -29,7 +29,7 @@ def images_reader(
     mode: str = "RGB",
     classes: str | Sequence[str] | None = None,
 ) -> FileReader:
-    """Columns image [N, H, W, 3] uint8 (`mode=L`: [N, H, W], grey), label and path.
+    """Read columns image [N, H, W, 3] uint8 (`mode=L`: [N, H, W], grey), label and path.
 
     `size=HxW` resizes; without it the first picture's size is that of all.
     """
@@ -45,13 +45,13 @@ def text_reader(
     classes: str | Sequence[str] | None = None,
     encoding: str = "utf-8",
 ) -> FileReader:
-    """Columns text (object array of str), label and path."""
+    """Read columns text (object array of str), label and path."""
     opener = partial(_Texts, tuple(files), tuple(names_of(classes)), encoding)
     return FileReader({_common_name(files): opener})
 
 
 def _common_name(files: Sequence[DataFile]) -> str:
-    """The folder above the class folders (for one file: its own name)."""
+    """Return the folder above the class folders (for one file: its own name)."""
     names = [file.name for file in files]
     return names[0] if len(names) == 1 else os.path.commonpath(names).replace(":/", "://", 1)
 
@@ -85,7 +85,7 @@ class _Folder:
         self._source = _common_name(files)
 
     def _chosen(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """label and path of the records."""
+        """Return label and path of the records."""
         files = [self._files[number] for number in numbers]
         labels = [self._classes.index(file.folder()) for file in files]
         return np.array(labels, dtype=np.int64), np.array([f.name for f in files], dtype=np.str_)

@@ -23,13 +23,13 @@ _UNSIGNED_BYTE = 8
 
 
 def idx_reader(files: Sequence[DataFile]) -> FileReader:
-    """Columns image [N, H, W] uint8 and label int64."""
+    """Read columns image [N, H, W] uint8 and label int64."""
     images = [file for file in files if "-labels-idx1-" not in file.path]
     return FileReader({file.name: partial(_Images, file) for file in images})
 
 
 class _Bytes:
-    """One IDX file of unsigned bytes."""
+    """An IDX file of unsigned bytes."""
 
     def __init__(self, file: DataFile) -> None:
         file.nbytes()
@@ -53,8 +53,8 @@ class _Bytes:
             stream.seek(self._offset + first * nbytes)
             data = stream.read((last - first) * nbytes)
         there = first + len(data) // max(nbytes, 1)
-        if cut := numbers[numbers >= there].tolist():
-            raise RecordError(self.file.name, cut[0], "the file is cut off before its end")
+        if missing := numbers[numbers >= there].tolist():
+            raise RecordError(self.file.name, missing[0], "the file is cut off before its end")
         rows = np.frombuffer(data[: (there - first) * nbytes], np.uint8)
         return rows.reshape(there - first, *self._shape)[numbers - first]
 

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
@@ -16,10 +15,10 @@ from ..kernels.compile import (
     INTEGER,
     INTS_1D,
     INTS_1D_IN,
-    OPTIONS,
     compiled,
     inlined,
     load_bytes,
+    part,
     trailing_zeros,
 )
 
@@ -31,7 +30,6 @@ NONE = -1
 _NOTHING, _RECORD, _COMMENT = range(3)  # what IN_RECORD says that the scanner stands in
 
 _TABLES = types.Array(types.uint32, 2, "C", readonly=True)
-_part = numba.njit(**OPTIONS)  # of several kernels
 
 _1 = np.uint64(1)
 ONES = np.uint64(0x0101010101010101)
@@ -40,12 +38,21 @@ HIGH = ONES * np.uint64(0x80)
 
 @inlined
 def zero_bytes(word):  # type: ignore[no-untyped-def]
-    """The high bit of each byte that is 0, and perhaps of later ones: the lowest of them is sure."""
+    """Return the high bit of each byte that is 0, and perhaps of later ones.
+
+    The lowest of them is sure.
+    """
     return (word - ONES) & ~word & HIGH
 
 
+@inlined
+def below(nbytes):  # type: ignore[no-untyped-def]
+    """Return a mask of the first so many bytes, less than eight."""
+    return (_1 << np.uint64(8 * nbytes)) - _1
+
+
 def csv_state() -> NDArray[np.int64]:
-    """The scanner's state at the start of a file."""
+    """Return the scanner's state at the start of a file."""
     return np.array([0, 1, 0, 0, 0, 0], dtype=np.int64)
 
 
@@ -131,7 +138,7 @@ def _scan(chunk, base, signs, stride, state, starts):  # type: ignore[no-untyped
 
 
 def _crc32c_tables() -> NDArray[np.uint32]:
-    """Eight tables of the Castagnoli polynomial, reflected ("slicing by 8")."""
+    """Return eight tables of the Castagnoli polynomial, reflected ("slicing by 8")."""
     tables = np.zeros((8, 256), dtype=np.uint32)
     for byte in range(256):
         crc = byte
@@ -146,7 +153,7 @@ def _crc32c_tables() -> NDArray[np.uint32]:
 CRC_TABLES = _crc32c_tables()
 
 
-@_part
+@part
 def _crc32c(data, start, end, tables):  # type: ignore[no-untyped-def]
     crc = np.uint32(0xFFFFFFFF)
     whole = end - (end - start) % 8
@@ -166,12 +173,12 @@ def _crc32c(data, start, end, tables):  # type: ignore[no-untyped-def]
     return np.int64(crc ^ np.uint32(0xFFFFFFFF))
 
 
-@_part
+@part
 def _masked(crc):  # type: ignore[no-untyped-def]
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-@_part
+@part
 def _little(data, start, nbytes):  # type: ignore[no-untyped-def]
     value = np.uint64(0)
     for i in range(nbytes):
@@ -212,7 +219,7 @@ def _walk(chunk, base, size, tables, ends):  # type: ignore[no-untyped-def]
 def sound_frames(
     data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> bool:
-    """Whether each of these TFRecords is whole, with the right checksums."""
+    """Tell whether each of these TFRecords is whole, with the right checksums."""
     return bool(_checker()(data, begins, ends, CRC_TABLES))
 
 
@@ -237,7 +244,7 @@ def _are_sound(data, begins, ends, tables):  # type: ignore[no-untyped-def]
 
 
 def masked_crc32c(data: bytes | memoryview) -> int:
-    """The checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
+    """Return the checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
     return int(_summer()(np.frombuffer(data, np.uint8), CRC_TABLES))
 
 

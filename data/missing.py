@@ -1,16 +1,17 @@
-"""What stands for a missing value in a table, the same in every reader: `missing=user:-1|age:nan`.
+"""The value that stands for a missing one in a table, in every reader: `missing=user:-1|age:nan`.
 
 A whole-number column stays int64 (uint64 where the file says so) whether or not values are missing,
-and whichever file is read: it never becomes float64 by itself, since float64 merges ids beyond 2^53.
-So a missing whole number (or bool) is refused until the user has chosen what stands for it:
+and whichever file is read: it never becomes float64 by itself, since float64 merges ids beyond
+2^53. So a missing whole number (or bool) is refused until the user has chosen what stands for it:
 
     missing=user:-1     a whole number of his own; the column stays int64
     missing=age:nan     NaN; the column is float64, in every file and with no value missing, too
 
-A missing float is NaN, a missing text "" and a missing time NaT unless another value is chosen.
-`*` is for all columns that are not named; where its value is none of a column's type (-1 for a
-uint64 or a time, nan for a text), that column goes by its default. Whatever becomes float64 is exact or refused: a
-whole number that float64 cannot hold is a broken record (`first_inexact`), never rounded.
+A missing float is NaN, a missing text "" and a missing time NaT unless another value is chosen. `*`
+is for all columns that are not named; where its value is none of a column's type (-1 for a uint64
+or a time, nan for a text), that column goes by its default. Whatever becomes float64 is exact or
+refused: a whole number that float64 cannot hold is a broken record (`first_inexact`), never
+rounded.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Missing:
 
     @classmethod
     def parse(cls, value: str | Mapping[str, Any] | None) -> Missing:
-        """From "user:-1|age:nan" or a mapping. Raises UsageError."""
+        """Parse "user:-1|age:nan" or a mapping. Raises UsageError."""
         if value is None:
             return cls({})
         if not isinstance(value, str):
@@ -62,17 +63,19 @@ class Missing:
         return cls({name: each for name, _, each in pairs})
 
     def check(self, source: str, there: Sequence[str]) -> None:
-        """Raises DataError where a choice is for a column that `source` has not."""
+        """Check the choices. Raises DataError where one is for a column that `source` has not."""
         known = {_ALL, *there}
         if strange := [name for name in self._chosen if name not in known]:
             raise DataError(f"missing names the column {strange[0]!r}, which {source} has not.")
 
     def chosen(self, column: str) -> str | None:
-        """The value chosen for just this column."""
+        """Return the value chosen for just this column."""
         return self._chosen.get(column)
 
     def fill(self, column: str, dtype: np.dtype[Any]) -> Fill | None:
-        """The column's dtype and what stands for a missing value; None: a missing one is refused.
+        """Return the column's dtype and what stands for a missing value.
+
+        It is None where a missing value is refused.
 
         `dtype` is the column's own without regard to missing values: bytes are "S", text "U".
         Raises UsageError where the value chosen for just this column cannot stand in it.
@@ -94,7 +97,7 @@ class Missing:
 
 
 def ways_out(columns: Sequence[str]) -> str:
-    """What to say where these whole-number columns miss values: the end of a sentence."""
+    """Return the end of a sentence for whole-number columns that miss values: what to say."""
     spelled = not any(set(name) & set(",|=\"'\n") for name in columns)
     names = columns if spelled and len(columns) <= _NAMED else [_ALL]
     sentinels, nans = ("|".join(f"{name}:{each}" for name in names) for each in ("-1", "nan"))
@@ -105,13 +108,13 @@ def ways_out(columns: Sequence[str]) -> str:
 
 
 def named(columns: Sequence[str]) -> str:
-    """The columns for a sentence; of very many, the first and how many more."""
+    """Return the columns for a sentence; of very many, the first and how many more."""
     more = len(columns) - _NAMED
     return ", ".join(map(repr, columns[:_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def first_inexact(values: NDArray[Any]) -> int | None:
-    """The place of the first of these int64 or uint64 that float64 cannot hold, or None."""
+    """Return the place of the first of these int64 or uint64 that float64 cannot hold, or None."""
     if values.dtype.kind == "i":
         wide = values.astype(np.int64)
         size = np.where(wide < 0, -wide, wide).view(np.uint64)  # -2^63 is its own negative
@@ -130,7 +133,7 @@ def _default(dtype: np.dtype[Any]) -> Fill | None:
 
 
 def _filled(dtype: np.dtype[Any], text: str, named: bool) -> Fill:
-    """`text` as a value of the dtype. Raises ValueError."""
+    """Return `text` as a value of the dtype. Raises ValueError."""
     nan = text.strip().lower() == "nan"
     if dtype.kind in "iub" and nan:
         return Fill(np.dtype(np.float64), np.nan)

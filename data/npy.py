@@ -48,7 +48,7 @@ def npy_reader(
     columns: str | Sequence[str] | None = None,
     missing: str | Mapping[str, Any] | None = None,
 ) -> FileReader:
-    """The column "data", or the fields of a structured array."""
+    """Read the column "data", or the fields of a structured array."""
     return _reader(NpyFile, files, columns, missing)
 
 
@@ -57,7 +57,7 @@ def npz_reader(
     columns: str | Sequence[str] | None = None,
     missing: str | Mapping[str, Any] | None = None,
 ) -> FileReader:
-    """The members as columns."""
+    """Read the members as columns."""
     return _reader(NpzFile, files, columns, missing)
 
 
@@ -98,15 +98,15 @@ class _Array:
         self._there = max(0, min(self.records, there)) if layout.row_nbytes else self.records
 
     def read(self, numbers: NDArray[np.int64], read: _ReadAt | None = None) -> NDArray[Any]:
-        """The rows; `read` reads in the file where it is open already."""
+        """Return the rows; `read` reads in the file where it is open already."""
         if read is None:
             with self._file.reading() as here:
                 return self.read(numbers, here)
         first, last = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
         if last > self._there:
-            cut = int(numbers[numbers >= self._there][0])
+            missing = int(numbers[numbers >= self._there][0])
             reason = "the file is cut off before it: write the file again"
-            raise RecordError(self._file.name, cut, reason)
+            raise RecordError(self._file.name, missing, reason)
         nbytes = (last - first) * self._row_nbytes
         data = read(self._layout.offset + first * self._row_nbytes, nbytes)
         if len(data) < nbytes:
@@ -143,7 +143,7 @@ class _Columns:
 
 
 class NpyFile:
-    """One .npy file."""
+    """A .npy file."""
 
     def __init__(self, file: DataFile, columns: tuple[str, ...], missing: Missing) -> None:
         file.nbytes()
@@ -165,7 +165,7 @@ class NpyFile:
 
 
 class NpzFile:
-    """One .npz file; its members are checked, or unpacked, at first use."""
+    """A .npz file; its members are checked, or unpacked, at first use."""
 
     def __init__(self, file: DataFile, columns: tuple[str, ...], missing: Missing) -> None:
         file.nbytes()
@@ -210,13 +210,17 @@ class NpzFile:
         return Columns(arrays)
 
     def _member(self, name: str) -> tuple[_Array, Derived | None]:
-        """The member's array, and its unpacked copy if it has one. Raises DataError where its content is not what was written."""
+        """Return the member's array, and its unpacked copy if it has one.
+
+        Raises DataError where its content is not what was written.
+        """
         with self._lock:
             if name not in self._members:
                 layout, info = self._layouts[name], self._infos[name]
                 kind = f"{zlib.crc32(info.filename.encode()):08x}-{info.header_offset}"
                 if info.compress_type == zipfile.ZIP_STORED:
-                    if cached(self._file, f"{kind}.sound", lambda to: self._copy(name)) is None:
+                    sound = f"{kind}.sound"
+                    if cached(self._file, sound, lambda _to: self._copy(name)) is None:
                         self._copy(name)
                     self._members[name] = _Array(self._file, layout), None
                 else:
@@ -252,7 +256,7 @@ class NpzFile:
     def _member_layout(
         self, stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo
     ) -> _Layout:
-        """The member's layout: in the archive where it is stored, else in its unpacked copy."""
+        """Return the member's layout: in the archive where it is stored, else in its copy."""
         source = f"the member {info.filename} of {self._file.name}"
         with archive.open(info) as member:
             layout = _layout(member, source)

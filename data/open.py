@@ -3,8 +3,8 @@
     csv, tsv      .csv .tsv                      one source per file       Columns
     parquet       .parquet .pq                   one source per file       Columns
     npy, npz      .npy .npz                      one source per file       Columns
-    tfrecord      .tfrecord .tfrecords           one source per file       list of dicts, or of bytes
-    recordio      .recordio                      one source per file       list of dicts, or of bytes
+    tfrecord      .tfrecord .tfrecords           one source per file       dicts, or bytes
+    recordio      .recordio                      one source per file       dicts, or bytes
     idx           *-images-idx3-ubyte            one source per file       Columns
     images        .png .jpg .jpeg .bmp .gif .webp  one source per folder   Columns
     text          .txt                           one source per folder     Columns
@@ -75,7 +75,8 @@ PARAMETERS = {
     "dtypes": "the type of a column, `COLUMN:int64|float64|str`, several with `|` between",
     "missing": "what stands for a missing value, `COLUMN:VALUE|COLUMN:VALUE`, `*` for all columns",
     "partitions": "`false`: `key=value` folders are no columns; `KEY:int64|KEY:str`: their types",
-    "cache_gib": "how much of decoded row groups is kept on disk, in GiB, and at most half of what is free",
+    "cache_gib": "how much of decoded row groups is kept on disk, in GiB, and at most half of what "
+    "is free",
     "sep": "the character between fields; `tab` for a tab",
     "header": "`false`: the first line is a record",
     "names": "the names of the columns, `a|b`, in their order",
@@ -92,7 +93,7 @@ PARAMETERS = {
 
 
 def open_reader(path: str, **params: Any) -> RecordReader:
-    """A reader of the file, folder, glob, comma list or fsspec URL `path`.
+    """Return a reader of the file, folder, glob, comma list or fsspec URL `path`.
 
     Raises UsageError for a path that is not there, a format that is unknown or cannot be told, and
     a parameter that the format does not have; DataError for a folder without data. Nothing is read
@@ -111,20 +112,20 @@ def open_reader(path: str, **params: Any) -> RecordReader:
 
 
 def maker(name: str) -> Callable[..., RecordReader]:
-    """The function that makes a format's reader, of files and the format's own parameters."""
+    """Return the function that makes a format's reader, of files and the format's parameters."""
     module = importlib.import_module(f".{_MODULES[name]}", __package__)
     made: Callable[..., RecordReader] = getattr(module, f"{name}_reader")
     return made
 
 
 def parameters(name: str, reader: Callable[..., Any] | None = None) -> list[str]:
-    """The parameters that a format takes."""
+    """Return the parameters that a format takes."""
     own = list(inspect.signature(reader or maker(name)).parameters)[1:]
     return ["format", *own, *(["partitions"] if name in TABLES else [])]
 
 
 def _by_suffix(path: str, files: Sequence[DataFile]) -> tuple[str, list[DataFile]]:
-    """The one format of the files, and those files that have it (a README beside them has not)."""
+    """Return the one format of the files, and those that have it (a README beside them has not)."""
     found: dict[str, list[DataFile]] = {}
     others = []
     for file in files:
@@ -155,7 +156,10 @@ def _by_suffix(path: str, files: Sequence[DataFile]) -> tuple[str, list[DataFile
 
 
 def format_of(path: str) -> str | None:
-    """The format that a name tells. Raises DataError where it is packed in a way that is not read."""
+    """Return the format that a name tells.
+
+    Raises DataError where it is packed in a way that is not read.
+    """
     lower = path.lower()
     plain = _PACKED.sub("", lower)
     fitting = [name for suffix, name in _SUFFIXES.items() if plain.endswith(suffix)]
@@ -163,8 +167,8 @@ def format_of(path: str) -> str | None:
         return None
     if plain != lower and not (fitting[0] in _UNPACKED and lower.endswith(UNPACKED_SUFFIXES)):
         raise DataError(
-            f"{path} is packed as {lower[len(plain) :]}, which is not read for {fitting[0]}: unpack "
-            f"it ({', '.join(_UNPACKED)} may be {', '.join(UNPACKED_SUFFIXES)})."
+            f"{path} is packed as {lower[len(plain) :]}, which is not read for {fitting[0]}: "
+            f"unpack it ({', '.join(_UNPACKED)} may be {', '.join(UNPACKED_SUFFIXES)})."
         )
     return fitting[0]
 

@@ -1,9 +1,9 @@
 """Parquet, by row group: each is decoded once, and what it becomes is kept for whoever reads next.
 
-Tasks come in random order and are small beside a row group, so that a decoded one is written to disk
-as it is in memory and mapped (`decoded.py`): by the processes of a job together, up to `cache_gib`.
-A range converts the rows that it asks for, and no others. Where a row group cannot be decoded, all of
-its records are broken. `arrow.py` says what each type becomes.
+Tasks come in random order and are small beside a row group, so that a decoded one is written to
+disk as it is in memory and mapped (`decoded.py`): by the processes of a job together, up to
+`cache_gib`. A range converts the rows that it asks for, and no others. Where a row group cannot be
+decoded, all of its records are broken. `arrow.py` says what each type becomes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError, UsageError
-from .arrow import Types, ways_out_of
+from .arrow import Types
+from .arrow_values import ways_out_of
 from .decoded import Decoded, Group
 from .file_reader import FileReader, check_columns, names_of, pairs_of
 from .files import DataFile
@@ -36,7 +37,7 @@ def parquet_reader(
     missing: str | Mapping[str, Any] | None = None,
     cache_gib: float | str = 16.0,
 ) -> FileReader:
-    """Columns of Parquet files. `cache_gib`: so much of decoded row groups is kept on disk."""
+    """Read columns of Parquet files. `cache_gib`: so much of decoded row groups is kept on disk."""
     _pyarrow()
     types, chosen = pairs_of(dtypes), Missing.parse(missing)
     if bad := sorted(set(types.values()) - set(_DTYPES)):
@@ -66,7 +67,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 class ParquetFile:
-    """One file; only its footer is read at first."""
+    """A Parquet file; only its footer is read at first."""
 
     def __init__(
         self,
@@ -104,7 +105,10 @@ class ParquetFile:
         self._refuse_missing(groups, fields)
 
     def _refuse_missing(self, groups: Sequence[Any], fields: Mapping[str, Any]) -> None:
-        """Raises DataError for all columns of which the statistics know that values are missing."""
+        """Refuse missing values early.
+
+        Raises DataError for all columns of which the statistics know that values are missing.
+        """
         dtypes = {
             name: converter.dtype
             for name, converter in self._converters.items()
@@ -138,7 +142,10 @@ class ParquetFile:
     def _rows(
         self, group: Group, rows: NDArray[np.int64], numbers: NDArray[np.int64]
     ) -> dict[str, NDArray[Any]]:
-        """These rows of a group. Raises RecordError for the first of them that cannot be had."""
+        """Return these rows of a group.
+
+        Raises RecordError for the first of them that cannot be had.
+        """
         low, high = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         whole = high - low == len(rows)
         arrays, faults = {}, dict[int, str]()
@@ -172,7 +179,7 @@ class ParquetFile:
 
 
 def _null_counts(groups: Sequence[Any], names: set[str]) -> Counter[str]:
-    """How many values are missing in these columns, as far as statistics tell."""
+    """Return how many values are missing in these columns, as far as statistics tell."""
     found: Counter[str] = Counter()
     for group in groups if names else ():
         for i in range(group.num_columns):

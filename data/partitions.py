@@ -2,8 +2,8 @@
 
 Which folders: all below the path that was given, and those right above it, so that a table has the
 same columns whether it is named whole, by a glob or by one of its folders. A column is int64 where
-all of its values, of all files, are whole numbers as Python writes them (007 is a text), else str; or
-what `partitions=KEY:TYPE` says, for data that is named in several parts. The value
+all of its values, of all files, are whole numbers as Python writes them (007 is a text), else str;
+or what `partitions=KEY:TYPE` says, for data that is named in several parts. The value
 __HIVE_DEFAULT_PARTITION__ is a missing one.
 """
 
@@ -32,7 +32,7 @@ _TYPES = {"int64": np.dtype(np.int64), "float64": np.dtype(np.float64), "str": n
 def partitioned(
     make: Callable[..., RecordReader], files: Sequence[DataFile], params: Mapping[str, Any]
 ) -> RecordReader:
-    """The reader that `make` makes of the files, with a column for each folder `key=value`.
+    """Return the reader that `make` makes of the files, with a column for each folder `key=value`.
 
     Raises UsageError for a wrong parameter, DataError where files differ in their keys or a value
     is missing or of another type.
@@ -66,7 +66,10 @@ def partitioned(
 
 
 def _values(files: Sequence[DataFile]) -> dict[str, dict[str, str]]:
-    """{name of a file: {key: value}}. Raises DataError where the files differ in their keys."""
+    """Return {name of a file: {key: value}}.
+
+    Raises DataError where the files differ in their keys.
+    """
     values = {}
     for file in files:
         folders = file.path.split("/")[:-1]
@@ -88,7 +91,7 @@ def _values(files: Sequence[DataFile]) -> dict[str, dict[str, str]]:
 def _column(
     key: str, values: Mapping[str, str], types: Mapping[str, str], missing: Missing
 ) -> dict[str, NDArray[Any]]:
-    """{name of a file: its value, as an array of one}."""
+    """Return {name of a file: its value, as an array of one}."""
     there = {name: value for name, value in values.items() if value not in _NULLS}
     whole = all(
         _WHOLE.fullmatch(value) and -(2**63) <= int(value) < 2**63 for value in there.values()
@@ -121,7 +124,7 @@ def _column(
 
 
 def _without(said: Any, keys: Collection[str]) -> Any:
-    """A parameter of columns, less what it says of these; None where that is all."""
+    """Return a parameter of columns, less what it says of these; None where that is all."""
     if isinstance(said, Mapping):
         return {name: value for name, value in said.items() if name not in keys} or None
     parts = said.split("|") if isinstance(said, str) else list(said or ())
@@ -141,14 +144,17 @@ class Partitioned:
         self._inner, self._columns, self._wanted = inner, columns, wanted
 
     def sources(self) -> Sequence[Source]:
-        """Raises DataError where a file has a column of a folder's name, too."""
+        """Return the sources.
+
+        Raises DataError where a file has a column of a folder's name, too.
+        """
         sources = self._inner.sources()
         for source in sources:
             self.read(source.name, 0, 0)
         return sources
 
     def read(self, source: str, start: int, end: int, skip: Collection[int] = ()) -> Records:
-        """As any RecordReader."""
+        """Read as any RecordReader does."""
         records = self._inner.read(source, start, end, skip)
         assert isinstance(records, Columns), "only tables have columns"
         for key in self._columns:

@@ -1,4 +1,4 @@
-"""What a path stands for: a file, a folder, a glob, an fsspec URL, or a list with commas between.
+"""The files of a path: a file, a folder, a glob, an fsspec URL, or a list with commas between.
 
 A folder is all files below it, sorted; a glob is the files that match, and all files below the
 folders that match. Names that begin with "." or "_" are no data (editors, _SUCCESS), unless the
@@ -30,7 +30,7 @@ _MAGIC = re.compile(r"[*?[]")
 
 
 def expand(path: str) -> list[DataFile]:
-    """The files that `path` stands for, in a fixed order.
+    """Return the files that `path` stands for, in a fixed order.
 
     Raises UsageError where it stands for nothing or names a file twice, DataError where a folder
     holds no file or cannot be listed.
@@ -87,8 +87,8 @@ def _file_system(path: str) -> tuple[Any, str]:
     return fs, inner
 
 
-def _below(fs: Any, folder: str) -> list[str]:
-    """The data files below a folder, sorted."""
+def _below(fs: object, folder: str) -> list[str]:
+    """Return the data files below a folder, sorted."""
     try:
         found = _Walk([folder]).files() if _is_local(fs) else _listed(fs, folder)
         return sorted(each for each in found if not _hidden(each, folder))
@@ -96,12 +96,12 @@ def _below(fs: Any, folder: str) -> list[str]:
         raise DataError(f"The folder {folder} cannot be listed: {error}.") from error
 
 
-def _is_local(fs: Any) -> bool:
+def _is_local(fs: object) -> bool:
     return isinstance(fs, LocalFileSystem)
 
 
 def _listed(fs: Any, folder: str) -> Iterator[str]:
-    """The files below a folder of a file system without links, as most of fsspec's are."""
+    """Yield the files below a folder of a file system without links, as most of fsspec's are."""
     for path, info in fs.find(folder, detail=True).items():
         if info.get("type") not in ("file", None) and fs.isdir(path):
             raise DataError(
@@ -123,7 +123,7 @@ class _Walk:
         self._above = {_identity(each) for each in above}
 
     def files(self) -> Iterator[str]:
-        """Every file (and link that leads nowhere), each folder once."""
+        """Yield every file (and link that leads nowhere), each folder once."""
         for folder in self._folders:
             yield from self._in(folder)
         while self._links:
@@ -158,12 +158,12 @@ def _identity(folder: str) -> tuple[int, int]:
 
 
 def _start(pattern: str) -> str:
-    """The folder before the first wildcard."""
+    """Return the folder before the first wildcard."""
     return _MAGIC.split(pattern)[0].rpartition("/")[0]
 
 
 def _matches(fs: Any, pattern: str, start: str) -> list[str]:
-    """The files that match, and those below folders that match; sorted."""
+    """Return the files that match, and those below folders that match; sorted."""
     spelled = {part[:1] for part in pattern.split("/")} & set("._")
     try:
         found = _globbed(pattern, bool(spelled)) if _is_local(fs) else fs.glob(pattern)
@@ -181,7 +181,7 @@ def _matches(fs: Any, pattern: str, start: str) -> list[str]:
 
 
 def _globbed(pattern: str, hidden: bool) -> Iterable[str]:
-    """Files and folders of this machine that match; with `**` the files alone."""
+    """Return files and folders of this machine that match; with `**` the files alone."""
     before, star, _ = f"{pattern}/".partition("/**/")
     if not star:
         return glob.glob(pattern, include_hidden=True)

@@ -1,7 +1,7 @@
 """The seam between data and everything else: a reader counts records and reads ranges of them.
 
 A data set is a list of sources (files, row groups, folders); a record is (source, number). The
-master cuts sources into tasks and never reads a record; workers read ranges. Tabular records come
+master splits sources into tasks and never reads a record; workers read ranges. Tabular records come
 by column (`Columns`), so that a `feed` works on whole numpy arrays; anything else is a list.
 """
 
@@ -40,7 +40,7 @@ class Columns(Mapping[str, NDArray[Any]]):
         return tuple(self._arrays)
 
     def take(self, indices: NDArray[np.int64] | slice) -> Columns:
-        """The records at `indices`, in that order; of a slice the same memory."""
+        """Return the records at `indices`, in that order; of a slice the same memory."""
         taken = Columns.__new__(Columns)  # of equal length as before: no need to look
         taken._arrays = {name: array[indices] for name, array in self._arrays.items()}
         return taken
@@ -65,7 +65,7 @@ Records = Columns | list[Any]
 
 
 def take(records: Records, indices: NDArray[np.int64] | slice) -> Records:
-    """The records at `indices`, in that order."""
+    """Return the records at `indices`, in that order."""
     if isinstance(records, Columns):
         return records.take(indices)
     if isinstance(indices, slice):
@@ -73,8 +73,11 @@ def take(records: Records, indices: NDArray[np.int64] | slice) -> Records:
     return [records[i] for i in indices]
 
 
-def about_text(records: Any, error: Exception) -> str:
-    """Which column is of text where numbers were wanted, if that may be what `error` is of; else ""."""
+def about_text(records: object, error: Exception) -> str:
+    """Return which column is of text where numbers were wanted; else "".
+
+    That is said only where `error` may be of it.
+    """
     if not isinstance(records, Columns):
         return ""
     said = str(error)
@@ -92,8 +95,8 @@ def about_text(records: Any, error: Exception) -> str:
         return ""
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
     return (
-        f"of text and no numbers: column {'; column '.join(found[:5])}{more}; where it should be of "
-        "numbers, say dtypes=COLUMN:float64, and such a record is named as broken"
+        f"of text and no numbers: column {'; column '.join(found[:5])}{more}; where it should "
+        "be of numbers, say dtypes=COLUMN:float64, and such a record is named as broken"
     )
 
 
@@ -106,14 +109,20 @@ def _is_number(value: Any) -> bool:
 
 
 class RecordReader(Protocol):
-    """What `open_reader`, and a definition's own `reader(path, **params)`, return."""
+    """A reader of records, as `open_reader` returns it.
+
+    So does a definition's own `reader(path, **params)`.
+    """
 
     def sources(self) -> Sequence[Source]:
-        """All sources, in a fixed order. Raises DataError where one cannot be opened or is empty."""
+        """Return all sources in a fixed order.
+
+        Raises DataError where one cannot be opened or is empty.
+        """
         ...
 
     def read(self, source: str, start: int, end: int, skip: Collection[int] = ()) -> Records:
-        """Records [start, end) of a source, in order, less the numbers in `skip`.
+        """Return records [start, end) of a source, in order, less the numbers in `skip`.
 
         Raises RecordError for the first broken record that is not in `skip`; the same call with
         that number in `skip` then succeeds or names the next one.

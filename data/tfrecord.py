@@ -32,13 +32,16 @@ _CHUNK_NBYTES = 1 << 18  # of long records more is read than their headers
 
 
 def tfrecord_reader(files: Sequence[DataFile], raw: bool | str = False) -> FileReader:
-    """Records as {feature: numpy array, or list of bytes}; `raw`: as bytes, unparsed."""
+    """Read records as {feature: numpy array, or list of bytes}; `raw`: as bytes, unparsed."""
     plain = flag_of(raw, "raw")
     return FileReader({file.name: partial(TfrecordFile, file, plain) for file in files})
 
 
 class TfrecordFile:
-    """One file, indexed: `_offsets[i]` is the first byte of record i, the last is the end."""
+    """A TFRecord file, indexed.
+
+    `_offsets[i]` is the first byte of record i, the last is the end.
+    """
 
     def __init__(self, file: DataFile, raw: bool) -> None:
         file.nbytes()
@@ -98,7 +101,7 @@ class TfrecordFile:
 
 
 def _offsets(file: DataFile) -> NDArray[np.int64]:
-    """The first byte of each record, and the end of the last."""
+    """Return the first byte of each record, and the end of the last."""
     size, offset = file.nbytes(), 0
     nbytes = file.at_once(_CHUNK_NBYTES)
     parts, ends = [np.zeros(1, np.int64)], np.empty(nbytes // _FRAME_NBYTES + 1, np.int64)

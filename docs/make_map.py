@@ -1,6 +1,7 @@
 """Write docs/map.md: the first sentence of each module's docstring, folder by folder.
 
-`make map` runs it, after a module or its first sentence was changed. It needs the standard library only.
+`make map` runs it, after a module or its first sentence was changed. It needs the standard library
+only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _SENTENCE = re.compile(r".+?[.!?](?= [A-Z`]|$)(?: Pure\.)?", re.DOTALL)
 
 
 def page() -> str:
-    """Return the text that docs/map.md should have. Raises ValueError for modules without docstring."""
+    """Return the text that docs/map.md should have.
+
+    Raises ValueError for modules without docstring.
+    """
     lines, silent = [_HEAD], []
     for folder, modules in _folders():
         name = folder.relative_to(ROOT).as_posix()

@@ -1,7 +1,8 @@
 """Show the repository's pages outside docs/ in the site too, and lead all links where they belong.
 
-A page links to others by their paths in the repository, which is what GitHub needs. In the site such
-a link becomes one between pages. A link to a file that the site does not show keeps its text only.
+A page links to others by their paths in the repository, which is what GitHub needs. In the site
+such a link becomes one between pages. A link to a file that the site does not show keeps its text
+only.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite the links of one page, but for what stands in blocks of code."""
+    del config, files  # MkDocs gives them by name
     parts = _FENCE.split(markdown)
     parts[::2] = [_LINK.sub(lambda link: _link(link, page.file.src_uri), p) for p in parts[::2]]
     return "".join(parts)

@@ -1,4 +1,7 @@
-"""How fast a job makes progress, and with which batch: `from edl.goodput import GoodputFunction`."""
+"""The speed at which a job makes progress, and the batch to choose for it.
+
+Use it by `from edl.goodput import GoodputFunction`.
+"""
 
 from .fit import fit_perf_params
 from .model import GoodputFunction, GradParams, PerfParams

@@ -13,9 +13,9 @@ exploration"): it synchronises in no time on one node, or on several, or more re
 nothing.
 
 Two things make the optimizer find the minimum, which neither moves. Times and batch sizes are
-divided by their means first, or its variables would differ a thousandfold. And the roots, which have
-a kink where all rows are met exactly, are rounded off at first, less each time, the last time not at
-all.
+divided by their means first, or its variables would differ a thousandfold. And the roots, which
+have a kink where all rows are met exactly, are rounded off at first, less each time, the last time
+not at all.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ _FARTHER = 1.1  # synchronising on several nodes, where it was only measured on 
 
 # In units of the means: a guess, away from where a single row is met exactly.
 _START = (0.5, 0.45, 0.5, 0.05, 0.5, 0.05, 2.0)
-# By trial on random sets of rows: these end 4e-4 at most above the best of many ways to the minimum,
-# the last one alone 2.2e-3. Stricter tolerances take twice as long and end no lower.
+# By trial on random sets of rows: these end 4e-4 at most above the best of many ways to the
+# minimum, the last one alone 2.2e-3. Stricter tolerances take twice as long and end no lower.
 _ROUNDINGS = (0.1, 0.01, 1e-3, 1e-4, 0.0)
 _TOLERANCES = {"ftol": 1e-9, "gtol": 1e-6}
 _TINY = np.finfo(float).tiny  # s: of a synchronisation that there is not; its logarithm is finite
 
 
 class Rows(NamedTuple):
-    """What was measured in n rows: T_grad = grad_n2 @ theta[:2], T_sync = sync_n4 @ theta[2:6]."""
+    """The rows that were measured, n of them.
+
+    T_grad = grad_n2 @ theta[:2], T_sync = sync_n4 @ theta[2:6].
+    """
 
     grad_n2: Floats
     sync_n4: Floats
@@ -58,7 +61,7 @@ def fit_perf_params(
     accum_step_time: ArrayLike,
     optim_step_time: ArrayLike,
 ) -> PerfParams:
-    """The parameters that explain the measured times best.
+    """Return the parameters that explain the measured times best.
 
     Each argument has a number for each row, or one for all: where and with what it was measured,
     and the seconds of a pass that only accumulates and of one that synchronises. One row is enough.
@@ -97,7 +100,7 @@ def rows_of(
 
 
 def objective(theta: Floats, rows: Rows, rounding: float = 0.0) -> tuple[float, Floats]:
-    """What is minimised, and its gradient: in the order of PerfParams."""
+    """Return what is minimised, and its gradient: in the order of PerfParams."""
     grad_s, gamma = rows.grad_n2 @ theta[:2], theta[6]
     sync_s = np.maximum(rows.sync_n4 @ theta[2:6], _TINY)
     log_grad, log_sync = np.log(grad_s), np.log(sync_s)
@@ -121,7 +124,7 @@ def objective(theta: Floats, rows: Rows, rounding: float = 0.0) -> tuple[float, 
 
 
 def _root_mean_square(errors: Floats, rounding: float) -> tuple[float, Floats]:
-    """And its slope in each error."""
+    """Return the root mean square, and its slope in each error."""
     root = float(np.sqrt((errors**2).mean() + rounding**2))
     return root, errors / (len(errors) * max(root, _TINY))
 
@@ -144,7 +147,7 @@ def _minimum(rows: Rows, lower: Floats, upper: Floats) -> Floats:
 
 
 def _assumed(nodes: Floats, replicas: Floats, atomic: Floats, accum_s: Floats) -> dict[int, float]:
-    """By the place in PerfParams: what no row tells of."""
+    """Return, by the place in PerfParams, what no row tells of."""
     assumed: dict[int, float] = {}
     if (atomic == atomic[0]).all():  # half of a pass for ever, half by its examples: a guess
         assumed[0] = accum_s.mean() / 2

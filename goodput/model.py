@@ -5,14 +5,15 @@
 Throughput is examples a second, out of a model of the time of a step (section 3.2, eqns 8 to 11),
 whose parameters `fit.py` finds. Efficiency is what an example of a batch is worth beside one of a
 batch of the initial size (section 3.1, eqn 6), by the noise of the gradients: 1 at the initial
-size, and never more with a larger batch. So a job may be given more replicas and a larger batch at once,
-and its goodput says whether that pays.
+size, and never more with a larger batch. So a job may be given more replicas and a larger batch at
+once, and its goodput says whether that pays.
 
 Of nodes the model knows one or several, and no more. Every argument may be a number or an array;
 arrays broadcast, and numbers alone give numbers.
 
-Names: nodes N, replicas R, atomic batch size m (what a replica computes at once), accumulation steps
-s (passes before the one that synchronises), total batch size M = R * m * (s + 1), initial one M0.
+Names: nodes N, replicas R, atomic batch size m (what a replica computes at once), accumulation
+steps s (passes before the one that synchronises), total batch size M = R * m * (s + 1), initial one
+M0.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class PerfParams(NamedTuple):
 
 
 class GradParams(NamedTuple):
-    """Of the gradient at the initial batch size: its squared length, and its variance.
+    """The gradient at the initial batch size: its squared length, and its variance.
 
     Unknown yet: (0, 1), with which every batch size is as efficient as any other.
     """
@@ -65,7 +66,10 @@ class GoodputFunction:
         grad_params: GradParams | Sequence[float],
         init_batch_size: int,
     ) -> None:
-        """Raises ValueError for parameters that no job can have."""
+        """Take the model and the initial batch size.
+
+        Raises ValueError for parameters that no job can have.
+        """
         self._perf = perf = PerfParams(*map(float, perf_params))
         self._grad = grad = GradParams(*map(float, grad_params))
         check(
@@ -91,7 +95,7 @@ class GoodputFunction:
         atomic_bsz: ArrayLike,
         accum_steps: ArrayLike,
     ) -> Any:
-        """`evaluate`."""
+        """Call `evaluate`."""
         return self.evaluate(num_nodes, num_replicas, atomic_bsz, accum_steps)
 
     def evaluate(
@@ -101,7 +105,7 @@ class GoodputFunction:
         atomic_bsz: ArrayLike,
         accum_steps: ArrayLike,
     ) -> Any:
-        """Useful examples a second: a float, or a float64 array of the broadcast shape.
+        """Return useful examples a second: a float, or a float64 array of the broadcast shape.
 
         Raises ValueError as `throughput` and `efficiency` do.
         """
@@ -117,7 +121,7 @@ class GoodputFunction:
         atomic_bsz: ArrayLike,
         accum_steps: ArrayLike,
     ) -> Any:
-        """Examples a second, useful or not.
+        """Return examples a second, useful or not.
 
         Raises ValueError where not 1 <= N <= R, m is below 1 or s below 0.
         """
@@ -125,7 +129,7 @@ class GoodputFunction:
         return plain(self._throughput(nodes, replicas, *_batch(atomic_bsz, accum_steps)))
 
     def efficiency(self, batch_size: ArrayLike) -> Any:
-        """What an example of a batch of this total size is worth: above 0, at most 1.
+        """Return what an example of a batch of this total size is worth: above 0, at most 1.
 
         Raises ValueError for a batch below the initial size, of which the model says nothing.
         """
@@ -139,15 +143,15 @@ class GoodputFunction:
         atomic_bsz_range: Range | None = None,
         accumulation: bool = False,
     ) -> tuple[Any, Any, Any]:
-        """The best goodput there, with which atomic batch size and accumulation steps.
+        """Return the best goodput there, with which atomic batch size and accumulation steps.
 
-        Section 4.1, eqn 13: the best of 50 total batch sizes from the initial one to `max_batch_size`
-        (default: the initial one), in equal ratios. Each is divided among the replicas and their
-        passes, as few as the upper end of `atomic_bsz_range` (each end may be None) lets it, and
-        rounded up: the total may exceed `max_batch_size` by less than one example a pass. Where the
-        lower end forbids every such total, the batch is as large as the lower end makes it. Without
-        `accumulation` one replica keeps the initial size: the noise of its gradients, measured between
-        steps instead of passes, is biased.
+        Section 4.1, eqn 13: the best of 50 total batch sizes from the initial one to
+        `max_batch_size` (default: the initial one), in equal ratios. Each is divided among the
+        replicas and their passes, as few as the upper end of `atomic_bsz_range` (each end may be
+        None) lets it, and rounded up: the total may exceed `max_batch_size` by less than one
+        example a pass. Where the lower end forbids every such total, the batch is as large as the
+        lower end makes it. Without `accumulation` one replica keeps the initial size: the noise of
+        its gradients, measured between steps instead of passes, is biased.
 
         Raises ValueError for bounds that contradict each other, and where the upper end keeps the
         total batch below the initial size.
@@ -235,7 +239,7 @@ class GoodputFunction:
 
 
 def allocation(num_nodes: ArrayLike, num_replicas: ArrayLike) -> tuple[Floats, Floats]:
-    """Both as float64. Raises ValueError where not 1 <= N <= R."""
+    """Return both as float64. Raises ValueError where not 1 <= N <= R."""
     nodes, replicas = floats(num_nodes), floats(num_replicas)
     check(
         (nodes >= 1) & (nodes <= replicas) & (replicas < np.inf),
@@ -247,7 +251,7 @@ def allocation(num_nodes: ArrayLike, num_replicas: ArrayLike) -> tuple[Floats, F
 
 
 def check(holds: Any, rule: str, **values: ArrayLike) -> None:
-    """Raises ValueError, with the first of the values for which the rule does not hold."""
+    """Raise ValueError with the first of the values for which the rule does not hold."""
     if not (holds.all() if isinstance(holds, np.ndarray) else holds):
         first = np.argmin(holds)
         each = (
@@ -263,7 +267,7 @@ def _batch(atomic_bsz: ArrayLike, accum_steps: ArrayLike) -> tuple[Floats, Float
 
 
 def atomic_sizes(atomic: Floats) -> Floats:
-    """As they are. Raises ValueError for those below 1."""
+    """Return the sizes as they are. Raises ValueError for those below 1."""
     check(
         (atomic >= 1) & (atomic < np.inf), "an atomic batch size is at least 1", atomic_bsz=atomic
     )
@@ -271,10 +275,13 @@ def atomic_sizes(atomic: Floats) -> Floats:
 
 
 def floats(values: ArrayLike) -> Any:
-    """float64; of a number a numpy scalar: arithmetic with an array takes three times as long."""
+    """Return float64.
+
+    Of a number it is a numpy scalar: arithmetic with an array takes three times as long.
+    """
     return np.asarray(values, float)[()]
 
 
 def plain(values: Any) -> Any:
-    """A number instead of an array of no dimensions."""
+    """Return a number instead of an array of no dimensions."""
     return values.item() if values.ndim == 0 else values

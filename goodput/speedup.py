@@ -1,4 +1,4 @@
-"""How many times faster a job makes progress on an allocation than on another one. Pure.
+"""The speedup of a job: how many times faster it makes progress on another allocation. Pure.
 
     speedup(N, R) = best goodput on (N, R) / best goodput on the base
 
@@ -35,14 +35,14 @@ class SpeedupFunction:
         accumulation: bool = False,
         base: tuple[int, int] = (1, 1),
     ) -> None:
-        """Bounds as those of `GoodputFunction.optimize`, errors too."""
+        """Take bounds as those of `GoodputFunction.optimize`, with its errors too."""
         self._goodput = goodput
         self._bounds = max_batch_size, atomic_bsz_range, accumulation
         self._base: float = self._best(*base)
         self._table_NR = self._made(_FIRST_SIZE)  # [0 or 1: one node or several, replicas]
 
     def __call__(self, num_nodes: ArrayLike, num_replicas: ArrayLike) -> Any:
-        """A float, or a float64 array of the broadcast shape.
+        """Return a float, or a float64 array of the broadcast shape.
 
         Raises ValueError where the two are not whole numbers with 0 < N <= R or N = R = 0.
         """
@@ -74,12 +74,15 @@ class SpeedupFunction:
 
 
 def linear_speedup(num_nodes: ArrayLike, num_replicas: ArrayLike) -> Any:
-    """The speedup of a job of which nothing is known: its replicas."""
+    """Return the speedup of a job of which nothing is known: its replicas."""
+    del num_nodes  # it stands for a SpeedupFunction, which takes them
     return plain(np.asarray(num_replicas, float))
 
 
 def fair_replicas(requests: Mapping[str, float], totals: Mapping[str, float], num_jobs: int) -> int:
-    """How many replicas of a job are its fair share: 1 / `num_jobs` of the cluster, rounded up.
+    """Return how many replicas of a job are its fair share of the cluster.
+
+    It is 1 / `num_jobs` of the cluster, rounded up.
 
     `requests`: of each resource, what one replica needs; `totals`: what the whole cluster has. The
     scarcest resource decides. Raises ValueError where the cluster cannot run even one replica.

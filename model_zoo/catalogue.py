@@ -1,4 +1,4 @@
-"""Where definitions are: find one by name, import it, list all.
+"""The catalogue of definitions: find one by name, import it, list all.
 
 A name is looked for in this order: a path (it ends in .py or has a slash), the user's zoo folder,
 the entry points of group `edl.model_zoo`, the built-in definitions, a dotted module. Listing reads
@@ -8,6 +8,7 @@ the files as text: only `find` runs a definition's code.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import hashlib
 import importlib
@@ -15,7 +16,7 @@ import importlib.metadata
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -26,7 +27,7 @@ BUILT_IN = Path(__file__).parent
 
 
 def find(model_def: str, model_zoo: str = "") -> tuple[ModuleType, str, str]:
-    """(module, name, name of the function that makes the model) of a definition.
+    """Return (module, name, name of the function that makes the model) of a definition.
 
     ElasticDL's `module.function` is understood: the function is "model" everywhere else.
     """
@@ -49,7 +50,7 @@ def find(model_def: str, model_zoo: str = "") -> tuple[ModuleType, str, str]:
 
 
 def list_definitions(model_zoo: str = "") -> list[tuple[str, str, str]]:
-    """(name, origin, first line of its docstring) of every definition that has a name."""
+    """Return (name, origin, first line of its docstring) of every definition that has a name."""
     listed = []
     if model_zoo:
         folder = _zoo_folder(model_zoo)
@@ -63,7 +64,7 @@ def list_definitions(model_zoo: str = "") -> list[tuple[str, str, str]]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'x'?)" or ""."""
+    """Return " (did you mean 'x'?)" or ""."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
@@ -93,14 +94,20 @@ def _find_name(name: str, model_zoo: str) -> ModuleType | None:
 
 
 def _file_of(path: Path) -> Path | None:
-    """The file of the definition `path`: itself, with .py, or of its name in its own folder."""
+    """Return the file of the definition `path`.
+
+    It is itself, with .py, or of its name in its own folder.
+    """
     inside = [path.with_name(f"{path.name}.py"), path / f"{path.name}.py", path / "__init__.py"]
     candidates = [path] if path.suffix == ".py" else inside
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def _definitions_in(folder: Path) -> Iterator[Path]:
-    """Files that define a `model`, in the folder itself or one folder down under its own name."""
+    """Yield files that define a `model`.
+
+    They are in the folder itself, or one folder down under its own name.
+    """
     for path in sorted(folder.iterdir()):
         found = path if path.suffix == ".py" else _file_of(path) if path.is_dir() else None
         if found is not None and _defines_model(found):
@@ -139,11 +146,12 @@ def _is_module(name: str) -> bool:
 
 
 def _import_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    def file() -> str:
         spec = importlib.util.find_spec(name)
-        raise _broken(str(spec.origin) if spec else name, error) from error
+        return str(spec.origin) if spec else name
+
+    with _importing(file):
+        return importlib.import_module(name)
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -156,15 +164,24 @@ def _import_file(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, path
+    assert spec is not None, path
+    assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs, as import does: dataclasses look it up
-    try:
+    with _importing(lambda: str(path)), contextlib.ExitStack() as undo:
+        undo.callback(sys.modules.pop, name, None)
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise _broken(str(path), error) from error
+        undo.pop_all()
     return module
+
+
+@contextlib.contextmanager
+def _importing(file: Callable[[], str]) -> Iterator[None]:
+    """Run the user's file within. Raises DefinitionError where that fails."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise _broken(file(), error) from error
 
 
 def _broken(file: str, error: BaseException) -> DefinitionError:

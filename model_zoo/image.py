@@ -19,14 +19,17 @@ from ..common.errors import ImageError, UsageError
 
 BASE_IMAGE = f"edl:{__version__}"
 _TEMPLATE = Path(__file__).parent / "templates" / "Dockerfile.txt"
-# Program -> arguments that succeed if and only if it can build. `docker` is a client, which is of no
-# use without its engine; `buildah` works by itself.
+# Program -> arguments that succeed if and only if it can build. `docker` is a client, which is of
+# no use without its engine; `buildah` works by itself.
 _PROBES = {"docker": ["version", "--format", "{{.Server.Version}}"], "buildah": ["version"]}
 _PROBE_S = 30.0  # an engine of a sleeping virtual machine takes seconds to answer; a guess
 
 
 def find_engine() -> str:
-    """The path of docker or buildah, whichever can build. Raises ImageError where none can."""
+    """Return the path of docker or buildah, whichever can build.
+
+    Raises ImageError where none can.
+    """
     silent: dict[str, str] = {}
     for name, probe in _PROBES.items():
         program = shutil.which(name)
@@ -47,7 +50,7 @@ def find_engine() -> str:
 
 
 def _why_not(program: str, probe: list[str]) -> str:
-    """Why a program cannot build, in its own last line; "" if it can."""
+    """Return why a program cannot build, in its own last line; "" if it can."""
     try:
         tried = subprocess.run(
             [program, *probe],
@@ -67,7 +70,9 @@ def _why_not(program: str, probe: list[str]) -> str:
 
 
 def dockerfile(folder: Path, base_image: str = "", extra_pypi_index: str = "") -> str:
-    """The Dockerfile of a folder of definitions: its own where it has one, else one made for it.
+    """Return the Dockerfile of a folder of definitions.
+
+    It is its own where it has one, else one made for it.
 
     Raises UsageError where there is nothing to build or an argument does not fit.
     """
@@ -100,7 +105,7 @@ def dockerfile(folder: Path, base_image: str = "", extra_pypi_index: str = "") -
 
 
 def _index_option(url: str) -> str:
-    """pip's option for one more index, "" for none."""
+    """Return pip's option for one more index, "" for none."""
     if not url:
         return ""
     parts = urllib.parse.urlsplit(_one_word(url, "--extra_pypi_index"))
@@ -115,7 +120,7 @@ def _index_option(url: str) -> str:
 
 
 def _one_word(text: str, what: str) -> str:
-    """`text`, which becomes part of a line or an argument of its own and must stay that."""
+    """Return `text`, which becomes part of a line or an argument of its own and must stay that."""
     if (
         not text
         or text.startswith("-")

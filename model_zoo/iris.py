@@ -1,11 +1,11 @@
-"""Iris: the smallest definition. Three species out of four measures of a flower.
+r"""Iris: the smallest definition. Three species out of four measures of a flower.
 
 Data: Fisher's iris (150 flowers, CC BY 4.0).
 
 Expected: accuracy >= 0.93 on the 30 flowers left out, within seconds.
 
     edl data prepare iris --out data
-    edl train --model_def iris --training_data data/iris/train.csv \\
+    edl train --model_def iris --training_data data/iris/train.csv \
         --validation_data data/iris/validation.csv --num_epochs 40 --minibatch_size 16
 """
 
@@ -24,7 +24,7 @@ MEASURES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 
 
 def model(hidden: int = 16) -> nn.Module:
-    """Logits [N, 3] of standardised measures [N, 4]."""
+    """Return a model: logits [N, 3] of standardised measures [N, 4]."""
     return nn.Sequential(nn.Linear(len(MEASURES), hidden), nn.ReLU(), nn.Linear(hidden, 3))
 
 

@@ -1,4 +1,4 @@
-"""A small convolutional network for grey images: digits of 8x8, (Fashion-)MNIST of 28x28.
+r"""A small convolutional network for grey images: digits of 8x8, (Fashion-)MNIST of 28x28.
 
 Data: handwritten digits (1,797 images of 8x8, CC BY 4.0); or Fashion-MNIST (70,000 images of
 28x28, MIT): the data set fashion-mnist.
@@ -7,7 +7,7 @@ Expected: accuracy >= 0.98 on digits after 20 epochs, about 0.88 on Fashion-MNIS
 (resnet20 does better there).
 
     edl data prepare digits --out data
-    edl train --model_def mnist_cnn --training_data data/digits/train.npz \\
+    edl train --model_def mnist_cnn --training_data data/digits/train.npz \
         --validation_data data/digits/validation.npz --num_epochs 20 --minibatch_size 32
 """
 
@@ -24,7 +24,7 @@ from edl.nn import Accuracy, Adam, Metric
 
 
 def model(channels: int = 32, classes: int = 10) -> nn.Module:
-    """Logits [N, classes] of images [N, 1, H, W], H and W at least 8."""
+    """Return a model: logits [N, classes] of images [N, 1, H, W], H and W at least 8."""
     return nn.Sequential(
         nn.Conv2d(1, channels, 3, padding=1),
         nn.ReLU(),

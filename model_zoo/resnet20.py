@@ -1,4 +1,6 @@
-"""ResNet-20 as He et al. 2016 (section 4.2) built it for CIFAR, for grey images; BatchNorm included.
+r"""ResNet-20 as He et al. 2016 (section 4.2) built it for CIFAR, for grey images.
+
+BatchNorm is included.
 
 Data: Fashion-MNIST (70,000 images of 28x28, MIT); quick: handwritten digits (8x8), the data set
 digits.
@@ -6,7 +8,7 @@ digits.
 Expected: accuracy >= 0.88 on Fashion-MNIST after 3 epochs, >= 0.97 on digits after 10.
 
     edl data prepare fashion-mnist --out data
-    edl train --model_def resnet20 --training_data data/fashion-mnist/train.npz \\
+    edl train --model_def resnet20 --training_data data/fashion-mnist/train.npz \
         --validation_data data/fashion-mnist/validation.npz --num_epochs 3 --minibatch_size 128
 """
 
@@ -41,7 +43,7 @@ class Block(nn.Module):
 
 
 def model(width: int = 16, blocks: int = 3, classes: int = 10) -> nn.Module:
-    """Logits [N, classes] of images [N, 1, H, W]; 6 * blocks + 2 layers."""
+    """Return a model: logits [N, classes] of images [N, 1, H, W]; 6 * blocks + 2 layers."""
     layers: list[nn.Module] = [
         nn.Conv2d(1, width, 3, padding=1, bias=False),
         nn.BatchNorm2d(width),

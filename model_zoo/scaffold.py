@@ -56,7 +56,10 @@ def init_definition(folder: str | Path, name: str | None = None) -> list[Path]:
 
 
 def _write_visits(path: Path, records: int, seed: int) -> None:
-    """A table of visits: `bought` follows a logistic model of hour, user's taste and item's appeal."""
+    """Write a table of visits.
+
+    `bought` follows a logistic model of hour, user's taste and item's appeal.
+    """
     rng = np.random.default_rng(seed)
     taste = np.random.default_rng(99).normal(size=(300, 3))  # the same users in every file
     appeal = np.random.default_rng(98).normal(size=(50, 3))

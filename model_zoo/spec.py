@@ -93,12 +93,12 @@ class Definition:
     model_function: str = "model"
 
     def has(self, name: str) -> bool:
-        """Whether the definition has the optional part `name`."""
+        """Tell whether the definition has the optional part `name`."""
         return hasattr(self.module, name)
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """The optional parts that it has."""
+        """The optional parts that the definition has."""
         return tuple(
             name
             for name in (
@@ -113,7 +113,7 @@ class Definition:
         )
 
     def model(self) -> nn.Module:
-        """A new model, made with `params`."""
+        """Return a new model, made with `params`."""
         from torch import nn
 
         made = self._function(self.model_function)(**self.params)
@@ -122,9 +122,10 @@ class Definition:
         if lazy := _lazy(made):
             raise self._wrong(
                 "model",
-                f"has no shape for {', '.join(lazy)} before the first batch, and each worker must make "
-                "the same model before that: give the sizes (nn.Linear(in, out) for nn.LazyLinear), or "
-                "call the model once in model(), with zeros of the shape of a batch",
+                f"has no shape for {', '.join(lazy)} before the first batch, and each worker must "
+                "make the same model before that: give the sizes (nn.Linear(in, out) for "
+                "nn.LazyLinear), or call the model once in model(), with zeros of the shape of a "
+                "batch",
             )
         return made
 
@@ -133,7 +134,7 @@ class Definition:
         return self._function("loss")
 
     def optimizer(self) -> Optimizer:
-        """The optimizer spec."""
+        """Return the optimizer spec."""
         made: Any
         try:
             made = self._function("optimizer")()
@@ -142,14 +143,17 @@ class Definition:
         if type(made) not in OPTIMIZERS.values():  # nor a class derived from one: servers know none
             raise self._wrong(
                 "optimizer",
-                f"returned {_kind(made)}, no optimizer of edl.nn; the servers run it and keep its state, so "
-                f"return a spec of edl.nn, and none of one's own: {', '.join(OPTIMIZERS)}",
+                f"returned {_kind(made)}, no optimizer of edl.nn; the servers run it and keep its "
+                "state, so return a spec of edl.nn, and none of one's own: "
+                f"{', '.join(OPTIMIZERS)}",
             )
         optimizer: Optimizer = made
         return optimizer
 
-    def feed(self, records: Any, mode: str) -> tuple[Any, Any]:
-        """(features, labels) of a batch. What the user's code raises passes through as it is.
+    def feed(self, records: object, mode: str) -> tuple[Any, Any]:
+        """Return (features, labels) of a batch.
+
+        What the user's code raises passes through as it is.
 
         But where a column is of text, numpy's and torch's sentences do not say which.
         """
@@ -164,7 +168,7 @@ class Definition:
         return fed
 
     def metrics(self) -> dict[str, Metric]:
-        """Fresh metrics by name; {} where the definition has none."""
+        """Return fresh metrics by name; {} where the definition has none."""
         if not self.has("metrics"):
             return {}
         made = self._function("metrics")()
@@ -191,11 +195,13 @@ class Definition:
 
     @property
     def shard_plan(self) -> Callable[[Any], Any] | None:
-        """The definition's own, or None."""
+        """The definition's own shard plan, or None."""
         return getattr(self.module, "shard_plan", None)
 
     def batch_rule(self, workers: int, wanted: int, minibatch_size: int) -> tuple[int, float]:
-        """All-reduce: records of a minibatch of so many workers, and the factor of the learning rate.
+        """Return the records of a minibatch of so many workers, and the learning rate's factor.
+
+        It is asked for with all-reduce.
 
         `wanted`: workers that the job began with.
         """
@@ -274,7 +280,7 @@ def _missing(module: ModuleType, file: str, name: str) -> DefinitionError:
 
 
 def _check_misspelt(module: ModuleType, file: str, model_function: str) -> None:
-    """An optional part under a near name would be ignored in silence."""
+    """Refuse an optional part under a near name, which would be ignored in silence."""
     for own in _own_names(module):
         if own in (*SIGNATURES, model_function) or own.startswith("_"):
             continue
@@ -292,7 +298,7 @@ def _check_misspelt(module: ModuleType, file: str, model_function: str) -> None:
 
 
 def _own_names(module: ModuleType) -> list[str]:
-    """Functions and classes that the module itself defines."""
+    """Return functions and classes that the module itself defines."""
     return [
         name
         for name, value in vars(module).items()
@@ -322,7 +328,7 @@ def _check_model(definition: Definition) -> None:
         ) from error
 
 
-def _check_call(file: str, name: str, function: Any, arguments: tuple[str, ...]) -> None:
+def _check_call(file: str, name: str, function: object, arguments: tuple[str, ...]) -> None:
     kind = "class" if name == "Callbacks" else "function"
     if not callable(function) or (name == "Callbacks") != inspect.isclass(function):
         raise _error(file, 0, name, f"is {_kind(function)}, no {kind}")
@@ -362,7 +368,7 @@ def _check_callbacks(file: str, callbacks: type) -> None:
 
 
 def _lazy(model: nn.Module) -> list[str]:
-    """The modules whose parameters or buffers have no shape yet."""
+    """Return the modules whose parameters or buffers have no shape yet."""
     from torch.nn.parameter import is_lazy
 
     return [
@@ -378,7 +384,7 @@ def _error(file: str, line: int, name: str, what: str, signature: str = "") -> D
 
 
 def _line(function: Any) -> int:
-    """The line of a function or class; 0 where it is unknown."""
+    """Return the line of a function or class; 0 where it is unknown."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is not None:
         return int(code.co_firstlineno)
@@ -388,7 +394,7 @@ def _line(function: Any) -> int:
         return 0
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if value is None:
         return "None"
     return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")

@@ -1,4 +1,4 @@
-"""A small transformer that sorts texts into classes; words are ids of a server-side table.
+r"""A small transformer that sorts texts into classes; words are ids of a server-side table.
 
 Data: BBC News (2,225 articles of 5 topics, research use), a folder of texts per topic; any CSV with
 the columns `text` and `label` will do. No vocabulary is built: the table grows with the words.
@@ -7,7 +7,7 @@ Vaswani et al. 2017, with the norms first, and the mean of all places as the tex
 Expected: accuracy >= 0.93 on BBC News after 4 epochs (TF-IDF with logistic regression: 0.973).
 
     edl data prepare bbc-news --out data
-    edl train --model_def text_transformer --training_data data/bbc-news/train \\
+    edl train --model_def text_transformer --training_data data/bbc-news/train \
         --validation_data data/bbc-news/validation --num_epochs 4 --minibatch_size 32
 """
 

@@ -36,11 +36,11 @@ class AdoptedReplica:
         self._let_go()
 
     def poll(self) -> int | None:
-        """None while it runs."""
+        """Return None while it runs."""
         return self._look(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """UNKNOWN_END once it has ended. Raises subprocess.TimeoutExpired."""
+        """Return UNKNOWN_END once it has ended. Raises subprocess.TimeoutExpired."""
         code = self._look(None if timeout is None else 1000 * timeout)
         if code is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)

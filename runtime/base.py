@@ -1,7 +1,7 @@
 """The seam between the master and whatever runs replicas: local processes, pods.
 
-A replica is one process of a role. The runtime starts and stops replicas and reports each exit once;
-what should run is decided elsewhere (master/replicas.py).
+A replica is one process of a role. The runtime starts and stops replicas and reports each exit
+once; what should run is decided elsewhere (master/replicas.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Replica:
-    """One process. `role` is "worker" or "server"; `incarnation` is unique per process.
+    """A process.
+
+    `role` is "worker" or "server"; `incarnation` is unique per process.
 
     `started` tells the process from a later one of the same pid (here: ticks since boot). Without a
     pid it does not run yet, and the runtime reports when it does.
@@ -37,9 +39,9 @@ class Running:
 class Exit:
     """A replica has ended: with an exit code, or by a signal (then `code` is minus its number).
 
-    What lies outside the process (eviction, the loss of a node) is a SIGKILL too. `why`: how it ended,
-    in words, where more is known than the code. `unknown`: how cannot be known (it was no child of
-    this process), and `code` is only a guess.
+    What lies outside the process (eviction, the loss of a node) is a SIGKILL too. `why`: how it
+    ended, in words, where more is known than the code. `unknown`: how cannot be known (it was no
+    child of this process), and `code` is only a guess.
     """
 
     replica: Replica
@@ -71,12 +73,17 @@ class Runtime(Protocol):
         env: Mapping[str, str],
         arguments: Sequence[str] = (),
     ) -> Replica:
-        """Start a replica, with `arguments` after its own. Raises EdlError where it cannot be started at all."""
+        """Start a replica, with `arguments` after its own.
+
+        Raises EdlError where it cannot be started at all.
+        """
         ...
 
     def adopt(self, replica: Replica) -> None:
-        """Watch and stop a replica that another process has started; its end is reported as that of
-        others, also where it has ended already."""
+        """Watch and stop a replica that another process has started.
+
+        Its end is reported as that of others, also where it has ended already.
+        """
         ...
 
     def stop(self, replica: Replica, grace_s: float) -> None:

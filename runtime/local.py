@@ -1,9 +1,9 @@
 """Replicas as processes of this machine.
 
 Each is a session (and process group) of its own, so that a Ctrl-C in the terminal reaches the
-master alone and a kill reaches all that a replica started, and so that they outlive the master, whose
-successor adopts them. One thread per process waits for its end and reports it. Output is appended to `<job_dir>/logs/<role>-<index>.log`. The job's token travels in
-the environment only.
+master alone and a kill reaches all that a replica started, and so that they outlive the master,
+whose successor adopts them. One thread per process waits for its end and reports it. Output is
+appended to `<job_dir>/logs/<role>-<index>.log`. The job's token travels in the environment only.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class LocalRuntime:
                 self._watch(replica, AdoptedReplica(replica.pid, replica.started))
 
     def _watch(self, replica: Replica, child: Child) -> None:
-        """Under the lock."""
+        """Watch a process. The lock is held."""
         self._children[replica.incarnation] = child
         name = f"wait-{replica.role}-{replica.index}"
         waiter = threading.Thread(target=self._wait, args=(replica, child), name=name, daemon=True)
@@ -102,7 +102,7 @@ class LocalRuntime:
     def _fork(
         self, arguments: Sequence[str], env: Mapping[str, str], log: Path
     ) -> ForkedReplica | None:
-        """Out of the nursery, where it is ready: it has its imports behind it.
+        """Fork a replica out of the nursery, where it is ready: it has its imports behind it.
 
         Nobody waits for it to be: the master has others to answer meanwhile. A job's first replicas
         find it ready, since it has checked the definition; those of a restarted master may not.

@@ -9,7 +9,10 @@ _COUNTERS = Path("/proc/vmstat")
 
 
 def oom_kills(counters: Path = _COUNTERS) -> int:
-    """Processes that the kernel has killed so since boot, of all of this machine; 0 where it does not tell."""
+    """Return how many processes the kernel has killed so since boot, of all of this machine.
+
+    It is 0 where the kernel does not tell.
+    """
     try:
         lines = counters.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""This end of a nursery: a process that forks replicas which have their imports behind them.
+"""This end of a nursery, a process that forks replicas which have their imports behind them.
 
 `python -m edl.worker --nursery` (worker/nursery.py) speaks JSON lines; here a forked replica looks
 like a `subprocess.Popen`: `pid`, `poll`, `wait`. A nursery that dies takes nothing with it but the
@@ -45,7 +45,7 @@ class ForkedReplica:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, negative for a signal. Raises subprocess.TimeoutExpired."""
+        """Return the exit code, negative for a signal. Raises subprocess.TimeoutExpired."""
         if not self._ended.wait(timeout):
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         assert self.returncode is not None
@@ -83,7 +83,7 @@ class Nursery:
 
     @classmethod
     def of_job(cls, settings: JobSettings, job_dir: Path) -> Self:
-        """The process that a local job's workers and servers are forked from."""
+        """Start the process that a local job's workers and servers are forked from."""
         command = (sys.executable, "-m", "edl.worker", "--nursery", settings.strategy)
         return cls(command, job_dir / "logs" / "nursery.log", settings.envs)
 
@@ -93,7 +93,7 @@ class Nursery:
 
     @property
     def ready(self) -> bool:
-        """A start need not wait."""
+        """Tell whether a start need not wait."""
         return self._ready and not self._closed
 
     def await_ready(
@@ -111,15 +111,15 @@ class Nursery:
                     os.kill(self.pid, STACK_SIGNAL)
                     time.sleep(_STACK_S)
                     raise JobError(
-                        f"{what} has taken {seconds:.0f} s, so it hangs (--hang_s): {self._log} has "
-                        "its stack"
+                        f"{what} has taken {seconds:.0f} s, so it hangs (--hang_s): {self._log} "
+                        "has its stack"
                     )
                 say(what, seconds)
             if self._closed:
                 raise JobError(f"{what} has failed: see {self._log}")
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> ForkedReplica | None:
-        """A forked replica; None where the nursery is gone or does not answer."""
+        """Start a forked replica; None where the nursery is gone or does not answer."""
         number = next(self._ids)
         request = {"id": number, "argv": list(argv), "env": dict(env), "log": str(log)}
         with self._changed:

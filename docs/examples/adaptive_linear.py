@@ -1,4 +1,6 @@
-"""Linear regression on synthetic data, elastic. Prints the loss of each epoch and the weights found.
+"""Linear regression on synthetic data, elastic.
+
+Prints the loss of each epoch and the weights found.
 
     python docs/examples/adaptive_linear.py
     torchrun --nproc-per-node 2 docs/examples/adaptive_linear.py --epochs 20
@@ -22,7 +24,7 @@ NOISE = 0.5  # standard deviation of what the weights do not explain
 
 
 def records(size: int) -> TensorDataset:
-    """x float32[size, 4] and y = x . WEIGHTS + noise, the same in every process."""
+    """Return x float32[size, 4] and y = x . WEIGHTS + noise, the same in every process."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(size, len(WEIGHTS), generator=generator)
     return TensorDataset(x, x @ WEIGHTS + NOISE * torch.randn(size, generator=generator))

@@ -23,14 +23,14 @@ from edl.data.datasets import prepare
 
 
 def records(file: Path, white: float) -> TensorDataset:
-    """Images float32[N, 1, H, W] in 0..1, labels int64[N]."""
+    """Return images float32[N, 1, H, W] in 0..1, labels int64[N]."""
     with np.load(file) as columns:
         images = torch.from_numpy(columns["image"]).float().unsqueeze(1) / white
         return TensorDataset(images, torch.from_numpy(columns["label"]).long())
 
 
 def network() -> nn.Module:
-    """Logits [N, 10] of images [N, 1, H, W]."""
+    """Return a network: logits [N, 10] of images [N, 1, H, W]."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -56,9 +56,9 @@ def main() -> None:
         torch.cuda.set_device(device)
     first = distributed.get_rank() == 0
     if first:
-        prepare(given.data, echo=lambda text: None)
+        prepare(given.data, echo=lambda _: None)
     distributed.barrier()
-    folder = prepare(given.data, echo=lambda text: None)
+    folder = prepare(given.data, echo=lambda _: None)
     white = 16.0 if digits else 255.0  # digits have 17 shades
     train = adl.AdaptiveDataLoader(records(folder / "train.npz", white), 64, shuffle=True)
     train.autoscale_batch_size(1024, local_bsz_bounds=(16, 256), gradient_accumulation=True)

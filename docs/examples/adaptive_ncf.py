@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 2 docs/examples/adaptive_ncf.py
     diff docs/examples/plain_ncf.py docs/examples/adaptive_ncf.py
 
-Expect a hit rate of 0.65 on ml-100k after 6 epochs. AdaptDL's largest batch is 32,768, for ten times
-the ratings.
+Expect a hit rate of 0.65 on ml-100k after 6 epochs. AdaptDL's largest batch is 32,768, for ten
+times the ratings.
 """
 
 from __future__ import annotations

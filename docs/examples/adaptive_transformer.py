@@ -21,7 +21,7 @@ WORDS = 20
 
 
 def text(length: int, seed: int) -> torch.Tensor:
-    """int64[length]."""
+    """Return a text, int64[length]."""
     generator = torch.Generator().manual_seed(seed)
     steps = torch.randint(1, 4, (length,), generator=generator)
     return (steps * steps).cumsum(0) % WORDS

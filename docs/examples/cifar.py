@@ -1,4 +1,6 @@
-"""What plain_cifar.py and adaptive_cifar.py share: pictures, their distortion, a ResNet-20.
+"""The common part of plain_cifar.py and adaptive_cifar.py.
+
+It has pictures, their distortion, a ResNet-20.
 
 CIFAR-10 where its folder is given, else Fashion-MNIST (fetched as `edl data prepare` does).
 """
@@ -30,7 +32,7 @@ def datasets(folder: str | None, size: int | None) -> tuple[TensorDataset, Tenso
         parts = [np.concatenate(train), cifar(Path(folder) / "test_batch.bin")]
         found = [(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]) for rows in parts]
     else:
-        fashion = prepare("fashion-mnist", echo=lambda text: None)
+        fashion = prepare("fashion-mnist", echo=lambda _: None)
         files = [np.load(fashion / f"{part}.npz") for part in ("train", "validation")]
         found = [(file["image"][:, None], file["label"]) for file in files]
     train, test = (
@@ -41,24 +43,24 @@ def datasets(folder: str | None, size: int | None) -> tuple[TensorDataset, Tenso
 
 
 def cifar(file: Path) -> np.ndarray:
-    """uint8[N, 3073]: a label, then 32 x 32 pixels of red, of green and of blue."""
+    """Return uint8[N, 3073]: a label, then 32 x 32 pixels of red, of green and of blue."""
     return np.fromfile(file, np.uint8).reshape(-1, 3073)
 
 
 def network(channels: int) -> nn.Module:
-    """Logits [N, 10] of pictures [N, C, H, W]."""
+    """Return a network: logits [N, 10] of pictures [N, C, H, W]."""
     net = resnet20.model()
     net[0] = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
     return net
 
 
 def scaled(pictures: Tensor) -> Tensor:
-    """float32, of mean 0 and deviation 1, about."""
+    """Return float32, of mean 0 and deviation 1, about."""
     return (pictures.float() - 100) / 80
 
 
 def distorted(pictures: Tensor) -> Tensor:
-    """Moved by up to PAD pixels and mirrored, each by chance."""
+    """Move pictures by up to PAD pixels and mirror them, each by chance."""
     height, width = pictures.shape[-2:]
     padded = functional.pad(pictures, (PAD,) * 4)
     down, right = torch.randint(0, 2 * PAD + 1, (2, len(pictures), 1))

@@ -1,7 +1,9 @@
-"""What plain_ncf.py and adaptive_ncf.py share: ratings, negatives, NeuMF (He et al. 2017, WWW).
+"""The common part of plain_ncf.py and adaptive_ncf.py.
 
-A rating, however good, is an interaction; a film that a user has not rated is a negative. Of each user
-the last interaction is kept for the test: is it among the first 10 of it and 99 negatives? How
+It has ratings, negatives, NeuMF (He et al. 2017, WWW).
+
+A rating, however good, is an interaction; a film that a user has not rated is a negative. Of each
+user the last interaction is kept for the test: is it among the first 10 of it and 99 negatives? How
 often it is, is the hit rate.
 """
 
@@ -23,7 +25,7 @@ FIRST = 10
 
 
 def ratings(file: str | None) -> np.ndarray:
-    """int64[N, 3]: user and item from 0 on, time.
+    """Return int64[N, 3]: user and item from 0 on, time.
 
     `file`: lines of user, item, rating and time, as in MovieLens' u.data, ratings.dat and
     ratings.csv. Without one: ml-100k, fetched as `edl data prepare` does.
@@ -33,7 +35,7 @@ def ratings(file: str | None) -> np.ndarray:
         told = [(int(user), int(item), int(when)) for user, item, _, when in rows if user.isdigit()]
         found = np.array(told)
     else:
-        folder = prepare("ml-100k", echo=lambda text: None)
+        folder = prepare("ml-100k", echo=lambda _: None)
         parts = [np.load(folder / f"{part}.npz") for part in ("train", "validation")]
         names = ("user_id", "item_id", "timestamp")
         found = np.stack([np.concatenate([part[name] for part in parts]) for name in names], 1)
@@ -55,7 +57,7 @@ class Interactions(Dataset[tuple[Tensor, Tensor, Tensor]]):
         self.draw(0)
 
     def draw(self, epoch: int) -> None:
-        """Other negatives in each epoch, the same in every process."""
+        """Draw negatives, others in each epoch, the same in every process."""
         random = np.random.default_rng((1, epoch))
         user = self._others[:, 0].repeat(1 + NEGATIVES)
         item = self._others[:, 1].repeat(1 + NEGATIVES)
@@ -64,7 +66,7 @@ class Interactions(Dataset[tuple[Tensor, Tensor, Tensor]]):
         self._columns = torch.from_numpy(user), torch.from_numpy(item), torch.from_numpy(label)
 
     def test(self) -> TensorDataset:
-        """user and items [1 + TEST_NEGATIVES], of which the first is the one that was kept."""
+        """Return user and items [1 + TEST_NEGATIVES]; the first is the one that was kept."""
         user, item = self._last[:, 0], self._last[:, 1:2]
         negatives = self._unknown(user.repeat(TEST_NEGATIVES), np.random.default_rng(0))
         items = np.hstack([item, negatives.reshape(-1, TEST_NEGATIVES)])
@@ -78,7 +80,7 @@ class Interactions(Dataset[tuple[Tensor, Tensor, Tensor]]):
         return user[index], item[index], label[index]
 
     def _unknown(self, user: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """For each user an item without interaction."""
+        """Return for each user an item without interaction."""
         item = random.integers(0, self.items, len(user))
         while (again := self._known[user, item]).any():
             item[again] = random.integers(0, self.items, again.sum())
@@ -99,12 +101,15 @@ class NeuMF(nn.Module):
         self.last = nn.Linear(width + width // 2, 1)
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        """Logits of users and items of one shape."""
+        """Return logits of users and items of one shape."""
         one, two, three, four = (t(x) for t, x in zip(self.tables, (user, item) * 2, strict=True))
         deep = self.perceptron(torch.cat([three, four], -1))
         return self.last(torch.cat([one * two, deep], -1)).squeeze(-1)
 
 
 def hits(scores: Tensor) -> int:
-    """In how many rows [N, items] fewer than FIRST others are at least as good as the first."""
+    """Return in how many rows [N, items] the first is among the FIRST best.
+
+    Fewer than FIRST others are then at least as good as it.
+    """
     return int(((scores[:, 1:] >= scores[:, :1]).sum(1) < FIRST).sum())

@@ -24,7 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...adaptive.gradient_noise_scale import EVERY, FEW, WARM, NoiseEstimator, is_due
+from ...adaptive.inner_products import WARM
+from ...adaptive.noise_estimator import EVERY, FEW, NoiseEstimator, is_due
 from ...adaptive.scaling_rules import ada_factors, adam_factors
 from ...adaptive.step_times import Key, Times, rows_of, times_of
 from ...common.settings import JobSettings

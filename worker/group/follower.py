@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...adaptive.gradient_noise_scale import adam_product, inner_product
+from ...adaptive.inner_products import adam_product, inner_product
 from ...adaptive.step_times import Key, Times, fit
 from ...adaptive.stopwatch import Moment, Stopwatch
 from ...common.clock import Clock

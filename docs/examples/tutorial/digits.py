@@ -1,4 +1,7 @@
-"""What all steps of the tutorial share: a network for 8 x 8 pictures of digits, and the pictures."""
+"""The common part of the tutorial's steps.
+
+It has a network for 8 x 8 pictures of digits, and the pictures.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from torch.utils.data import TensorDataset
 
 
 def pictures() -> tuple[TensorDataset, TensorDataset]:
-    """float32[N, 1, 8, 8] in 0..1 and labels int64[N]: 1,500 to train, 297 to test. From scikit-learn."""
+    """Return float32[N, 1, 8, 8] in 0..1 and labels int64[N], from scikit-learn.
+
+    1,500 are to train, 297 to test.
+    """
     found = load_digits()
     x = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16
     y = torch.tensor(found.target)

@@ -9,7 +9,7 @@ import pytest
 from tools.elastic import elastic, generation
 from torch import distributed
 
-from edl.adaptive import checkpoint, collective, loop
+from edl.adaptive import checkpoint, collective, pace
 from edl.adaptive.accumulator import Accumulator
 from edl.adaptive.data import AdaptiveDataLoader
 from edl.adaptive.env import num_replicas, num_restarts, replica_rank
@@ -21,7 +21,7 @@ RECORDS = 101
 
 def read(say, *, signal_after=None):
     """Two epochs of a loop; the last replica gets a signal after so many batches."""
-    loop.PACE_S = 0.0  # all hear of it in the next step
+    pace.PACE_S = 0.0  # all hear of it in the next step
     init_process_group("gloo")
     loader = AdaptiveDataLoader(range(RECORDS), batch_size=8, shuffle=True)
     sums = Accumulator()

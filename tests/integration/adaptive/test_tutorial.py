@@ -1,5 +1,6 @@
-"""AdaptDL's tutorial, transformer and linear regression, written with the same calls: two replicas that are
-told to stop, then one that goes on."""
+"""AdaptDL's tutorial, transformer and linear regression, written with the same calls: two replicas
+that are told to stop, then one that goes on.
+"""
 
 import contextlib
 import io
@@ -12,7 +13,7 @@ import pytest
 from tools.elastic import generation
 
 import edl
-from edl.adaptive import collective, loop, parallel
+from edl.adaptive import collective, loop, pace, parallel
 from edl.adaptive.env import num_replicas, num_restarts, replica_rank
 
 EXAMPLES = Path(edl.__file__).resolve().parent / "docs/examples"
@@ -42,7 +43,7 @@ def stop_after(steps):
 
 
 def run(say):
-    loop.PACE_S = 0.0
+    pace.PACE_S = 0.0
     script = os.environ["SCRIPT"]
     if num_restarts() == 0:
         stop_after(int(os.environ["STEPS"]))

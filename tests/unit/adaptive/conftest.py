@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from edl.adaptive import collective, loop, session
+from edl.adaptive import collective, pace, session
 
 TOLD = ("EDL_", "ADAPTDL_", "MASTER_", "WORLD_SIZE", "RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_")
 
@@ -15,7 +15,7 @@ def process(monkeypatch):
             monkeypatch.setenv(name, "")  # so that what the test sets goes with it
             monkeypatch.delenv(name)
     monkeypatch.setattr(collective.Preemption, "install", lambda self: None)
-    monkeypatch.setattr(loop, "PACE_S", 0.0)  # an exchange between any two steps
+    monkeypatch.setattr(pace, "PACE_S", 0.0)  # an exchange between any two steps
     session.reset()
     yield
     session.reset()

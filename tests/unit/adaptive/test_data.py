@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edl.adaptive import checkpoint, collective, data, loop, newest, profile, session
+from edl.adaptive import checkpoint, collective, data, newest, pace, profile, session
 from edl.adaptive.checkpoint import States
 from edl.adaptive.data import (
     AdaptiveDataLoader,
@@ -27,6 +27,7 @@ def records_of(restart, size, batch_size, generations, **options):
     A generation is (replicas, steps after which one of them is preempted, or None).
     """
     taken = []
+    exits: list[object] = []
     for replicas, steps in generations:
         done = False
         for rank in range(replicas):
@@ -38,9 +39,10 @@ def records_of(restart, size, batch_size, generations, **options):
                     collective.preemption().requested |= number == steps
                 done = True
             except SystemExit as leaving:
-                assert 143 == leaving.code
+                exits.append(leaving.code)
         if done:
             break
+    assert {143} >= set(exits)
     return taken
 
 
@@ -89,11 +91,15 @@ def test_every_pass_has_another_order_and_restarts_do_not_change_it(restart, che
 def test_a_signal_in_the_last_step_is_heard_when_the_loop_ends(
     restart, checkpoints, monkeypatch, pace_s
 ):
-    monkeypatch.setattr(loop, "PACE_S", pace_s)
+    monkeypatch.setattr(pace, "PACE_S", pace_s)
     restart()
-    with pytest.raises(SystemExit):
+
+    def loop():
         for number in AdaptiveDataLoader(range(30)):
             collective.preemption().requested = int(number) == 29
+
+    with pytest.raises(SystemExit):
+        loop()
 
     restart()
 
@@ -139,9 +145,12 @@ def test_a_loop_that_is_broken_off_is_done_and_the_next_one_is_a_new_pass(proces
 def test_loops_do_not_overlap(process):
     outer, inner = AdaptiveDataLoader(range(4)), AdaptiveDataLoader(range(4))
 
-    with pytest.raises(RuntimeError, match="do not nest"):
+    def overlap():
         for _ in outer:
             next(iter(inner))
+
+    with pytest.raises(RuntimeError, match="do not nest"):
+        overlap()
 
 
 def test_the_running_loop_is_known_inside_of_it_only(process):
@@ -381,13 +390,14 @@ def test_an_autoscaled_epoch_goes_on_from_1_to_2_to_4_replicas_where_it_was(
                         collective.preemption().requested |= number == steps
         progress = model.progress
 
-    # An epoch is 5 initial batches: progress 5 at step 10, at the end of the 2nd pass; known a step later.
+    # An epoch is 5 initial batches: progress 5 at step 10, at the end of the 2nd pass; known a step
+    # later.
     assert {record: 3 if record < 8 else 2 for record in range(40)} == Counter(taken)
 
 
 @pytest.mark.parametrize("pace_s", [0.0, 1e9])
 def test_an_epoch_ends_as_soon_where_exchanges_are_rare(restart, model, monkeypatch, pace_s):
-    monkeypatch.setattr(loop, "PACE_S", pace_s)
+    monkeypatch.setattr(pace, "PACE_S", pace_s)
     restart()
     loader = autoscaled(size=640)  # an epoch is 80 steps of the initial batch
 
@@ -399,20 +409,20 @@ def test_an_epoch_ends_as_soon_where_exchanges_are_rare(restart, model, monkeypa
 def exchanges(steps, step_s, end=10_000):
     """The steps of a lone replica at which it exchanges; at `end` it says done."""
     clock, found = FakeClock(), []
-    pace = loop._Pace(clock)
+    at_hand = pace.Pace(clock)
     agreed = 1  # what an exchange gives is what was proposed at the one before
     for step in range(steps):
-        if pace.due():
+        if at_hand.due():
             found.append(step)
-            proposed = pace.propose(surely=end - step)
-            pace.agree(agreed)
+            proposed = at_hand.propose(surely=end - step)
+            at_hand.agree(agreed)
             agreed = proposed
         clock.advance(step_s(step))
     return found
 
 
 def test_exchanges_keep_their_pace(process, monkeypatch):
-    monkeypatch.setattr(loop, "PACE_S", 1.0)
+    monkeypatch.setattr(pace, "PACE_S", 1.0)
 
     found = exchanges(60, lambda step: 0.1 if step < 20 else 2.0)
 
@@ -421,7 +431,7 @@ def test_exchanges_keep_their_pace(process, monkeypatch):
 
 @pytest.mark.parametrize("end", [3, 50, 120, 399])
 def test_exchanges_do_not_miss_the_end(process, monkeypatch, end):
-    monkeypatch.setattr(loop, "PACE_S", 1e9)
+    monkeypatch.setattr(pace, "PACE_S", 1e9)
 
     found = exchanges(500, lambda step: 0.1, end)
 

@@ -1,4 +1,4 @@
-"""A text read by several replicas and across restarts: each pair of a token and its next one once."""
+"""A text read by several replicas and across restarts: each pair of neighbouring tokens once."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -69,7 +69,9 @@ def test_a_pass_whose_batch_changes_reads_each_pair_once(size, batches, rows, mi
 
 
 def play(restart, replicas, rank, size, stop, batch_size=4, bptt=3):
-    """What this replica reads of two epochs, [(epoch, pairs, weight)]; it stops after so many batches."""
+    """What this replica reads of two epochs, [(epoch, pairs, weight)]; it stops after so many
+    batches.
+    """
     restart(rank, replicas)
     taken = []
     loader = AdaptiveBPTTIterator(torch.arange(size), batch_size, bptt)
@@ -124,11 +126,7 @@ def test_weighted_means_of_replicas_are_the_mean_over_the_pairs(restart, size):
 def test_a_batch_that_changes_within_a_pass_reads_each_pair_once(process, monkeypatch):
     monkeypatch.setattr(data, "RETUNE_STEPS", 2)
     sizes = iter([3, 5, 4, 7, 2, 6, 3, 8])
-    monkeypatch.setattr(
-        loop.AdaptiveDataLoaderHelper,
-        "_choose",
-        lambda self: loop.Batch(1, size := next(sizes), 0, size),
-    )
+    monkeypatch.setattr(loop, "best_batch", lambda *_: loop.Batch(1, size := next(sizes), 0, size))
     loader = AdaptiveBPTTIterator(
         torch.arange(200), 3, 4, max_batch_size=8, local_bsz_bounds=(1, 8)
     )

