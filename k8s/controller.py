@@ -28,7 +28,8 @@ from ..common.errors import PeerError
 from ..common.identity import Identity
 from . import names
 from .allowed import USUAL, Installed
-from .api import Api, ApiError, Object
+from .api import Api, ApiError
+from .copies import Copies, Key
 from .decide import OTHERS, Action, Plan, Seen, decide
 from .job_status import PHASES
 from .keys import Keys
@@ -36,8 +37,6 @@ from .masters import Memory
 from .reflector import Change, Reflector
 
 log = logging.getLogger(__name__)
-
-Key = tuple[str, str]  # namespace, name
 
 _OURS = "app.kubernetes.io/name=edl,app.kubernetes.io/managed-by=edl"
 _WORKERS = 4
@@ -69,63 +68,6 @@ class Metrics:
         self.queue = Gauge("edl_controller_queue_depth", "Jobs to look at.", registry=registry)
         self.jobs = Gauge("edl_controller_jobs", "EdlJobs by phase.", ["phase"], registry=registry)
         self.leads = Gauge("edl_controller_leads", "1: this one acts.", registry=registry)
-
-
-class Copies:
-    """The objects of each job, as the watches told them last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._jobs: dict[Key, Object] = {}
-        self._rest: dict[Key, dict[str, tuple[str, Object]]] = {}  # by uid: kind, object
-
-    def take(self, kind: str, change: Change) -> Key | None:
-        """The job that it is of."""
-        found = change.after
-        about = found["metadata"]
-        space, uid = about.get("namespace", ""), about["uid"]
-        if kind == names.KIND:
-            key = (space, about["name"])
-            with self._lock:
-                if not change.gone:
-                    self._jobs[key] = found
-                elif key in self._jobs and self._jobs[key]["metadata"]["uid"] == uid:
-                    del self._jobs[key]
-            return key
-        job = about.get("labels", {}).get(names.JOB_LABEL)
-        if not job:
-            return None
-        key = (space, job)
-        with self._lock:
-            mine = self._rest.setdefault(key, {})
-            if change.gone:
-                mine.pop(uid, None)
-                if not mine:
-                    del self._rest[key]
-            else:
-                mine[uid] = (kind, found)
-        return key
-
-    def of(self, key: Key) -> Seen | None:
-        """None: there is no such EdlJob."""
-        with self._lock:
-            job = self._jobs.get(key)
-            rest = list(self._rest.get(key, {}).values())
-        if job is None:
-            return None
-        maps = {each["metadata"]["name"]: each for kind, each in rest if kind == "ConfigMap"}
-        return Seen(
-            job=job,
-            pods=[each for kind, each in rest if kind == "Pod"],
-            config=maps.get(names.object_name(key[1])),
-            status=maps.get(names.object_name(key[1], "status")),
-        )
-
-    def count(self, phase: str) -> int:
-        """EdlJobs in this phase."""
-        with self._lock:
-            jobs = list(self._jobs.values())
-        return sum((job.get("status") or {}).get("phase", "Pending") == phase for job in jobs)
 
 
 @dataclass
@@ -274,7 +216,7 @@ class Controller:
         """
         known = self._known.setdefault(key, _Known())
         now = self._clock()
-        seen = self._copies.of(key)
+        seen = self._copies.seen(key)
         if seen is None or seen.job["metadata"].get("deletionTimestamp"):
             del self._known[key]  # its objects go with it: they are its own
             return None
