@@ -1,4 +1,4 @@
-"""`edl train`, `evaluate`, `predict` and `submit`: settings are resolved, a job is started or submitted."""
+"""Commands that run a job: `edl train`, `evaluate`, `predict` and `submit`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Exit codes:
 
 
 def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of whatever runs a job."""
+    """Add the options of whatever runs a job."""
     for option in (
         job_options,
         click.option(
@@ -35,7 +35,8 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
             "kind",
             type=click.Choice(["auto", "job", "edljob"]),
             default="auto",
-            help="What a cluster is given; auto: an EdlJob where their controller runs, else a Job.",
+            help="What a cluster is given; auto: an EdlJob where their controller runs, "
+            "else a Job.",
         ),
         click.option(
             "--yaml",

@@ -20,7 +20,7 @@ from ..common import paths
 from ..common.errors import UsageError
 from ..common.identity import Identity, given_identity
 from ..common.listen import is_loopback, own_host
-from ..jobs import local, view
+from ..jobs import figures, local, view
 from ..jobs.follow import follow
 from ..jobs.job import INTERRUPTED, Status
 from ..jobs.local import LocalJob
@@ -186,7 +186,7 @@ class Screen:
         for event in status.get("events") or ():
             if (event["t"], event["text"]) not in self._told:
                 self._told.add((event["t"], event["text"]))
-                self._say(f"[{view.duration(event['t'])}] {event['text']}")
+                self._say(f"[{figures.duration(event['t'])}] {event['text']}")
 
     def note(self, text: str) -> None:
         self._say(text)
