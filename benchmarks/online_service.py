@@ -83,20 +83,20 @@ class Service:
         self._path = f"/apis/apps/v1/namespaces/{api.namespace}/deployments"
 
     def __enter__(self) -> Self:
-        self._api.request("POST", self._path, body=deployment())
+        self._api.connection.request("POST", self._path, body=deployment())
         self._watch.wait_for_cores(SERVICE, FEW * CORES)
         return self
 
     def __exit__(self, *_: object) -> None:
         body = {"kind": "DeleteOptions", "propagationPolicy": "Background"}
-        self._api.request("DELETE", f"{self._path}/{SERVICE}", body=body)
+        self._api.connection.request("DELETE", f"{self._path}/{SERVICE}", body=body)
         self._watch.wait_for_cores(SERVICE, 0)
 
     def scale(self, replicas: int) -> tuple[float, float]:
         """Seconds until so many have been started, and until all answer."""
         began = time.monotonic()
         body = {"spec": {"replicas": replicas}}
-        self._api.request(
+        self._api.connection.request(
             "PATCH",
             f"{self._path}/{SERVICE}",
             body=body,
@@ -115,7 +115,7 @@ class Service:
 
     def _answers(self, path: str) -> bool:
         try:
-            self._api.request("GET", path, patience_s=0.0)
+            self._api.connection.request("GET", path, patience_s=0.0)
         except PeerError:
             return False
         return True

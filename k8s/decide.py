@@ -1,18 +1,19 @@
 """Decide about one EdlJob: from what there is to what is to be made, changed, deleted. Pure.
 
-Level-triggered: it looks at the state, never at what has happened, so that events may be lost, doubled
-or late, and a controller may be killed between any two actions. The order of the actions is part of it:
+Level-triggered: it looks at the state, never at what has happened, so that events may be lost,
+doubled or late, and a controller may be killed between any two actions. The order of the actions is
+part of it:
 
-- the number of a new master is written into the status, against the version that was read, before its
-  pod is made; so no name comes twice (a name holds the Lease). Two controllers, one between these two
-  actions, may make two masters: the older one is deleted at the next look;
+- the number of a new master is written into the status, against the version that was read, before
+  its pod is made; so no name comes twice (a name holds the Lease). Two controllers, one between
+  these two actions, may make two masters: the older one is deleted at the next look;
 - a job that is suspended loses its master first, which would replace the others;
-- what an earlier EdlJob of this name has left is deleted before anything is made: its status would be
-  taken for this one's.
+- what an earlier EdlJob of this name has left is deleted before anything is made: its status would
+  be taken for this one's.
 
-A job is decided by its master's word alone (job_status.exit_code). Until then a master that is gone, ended or
-being deleted is replaced; the Lease lets the new one wait for the old. Of one that died soon after its
-start, the next but one waits, longer each time.
+A job is decided by its master's word alone (job_status.exit_code). Until then a master that is
+gone, ended or being deleted is replaced; the Lease lets the new one wait for the old. Of one that
+died soon after its start, the next but one waits, longer each time.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Plan:
+    """The requests to be made for one job, in order, and what is remembered of it."""
+
     actions: list[Action]
     memory: Memory
     again_s: float | None = None  # look again then, whatever happens
@@ -81,14 +84,19 @@ def decide(
     renewed: Callable[[str], Identity],
     installed: Installed = USUAL,
 ) -> Plan:
-    """`now` is the controller's clock, `time` that of the world; `renewed(token)` makes a new
-    identity of this token ("": of a new one)."""
+    """Decide what is to be done for one EdlJob.
+
+    `now` is the controller's clock, `time` that of the world; `renewed(token)` makes a new identity
+    of this token ("": of a new one).
+    """
     if seen.job["metadata"]["uid"] != memory.uid:
         memory = Memory(seen.job["metadata"]["uid"])
     return _Decision(seen, memory, now, time, renewed, installed).plan()
 
 
 class _Decision:
+    """One decision: the facts that it is made of, and the actions as they are found."""
+
     def __init__(
         self,
         seen: Seen,
@@ -158,7 +166,7 @@ class _Decision:
             self._again_s = self._memory.not_before - self._now
 
     def _suspend(self, living: Sequence[Object]) -> None:
-        """The master first, which would replace the others while it lives."""
+        """End the pods: the master's first, which would replace the others while it lives."""
         before = self._memory
         self._memory = Memory(before.uid, refused=before.refused, going=before.going)
         self._end(living)
@@ -195,8 +203,10 @@ class _Decision:
         )
 
     def _left_by_others(self) -> bool:
-        """Whether objects of the job's names are somebody else's: of an earlier EdlJob of this name
-        they are deleted, of anybody else they are left alone."""
+        """Tell whether objects of the job's names are somebody else's.
+
+        Those of an earlier EdlJob of this name are deleted, those of anybody else are left alone.
+        """
         found = [
             *(("Pod", pod) for pod in self._seen.pods),
             ("ConfigMap", self._seen.config),
@@ -211,8 +221,8 @@ class _Decision:
                 whose = f"{owner['kind']} {owner['name']}" if owner else "somebody"
                 self._problem = Problem(
                     "NameTaken",
-                    f"the {kind} {about['name']} is {whose}'s: delete it, or give this EdlJob another "
-                    "name",
+                    f"the {kind} {about['name']} is {whose}'s: delete it, or give this EdlJob "
+                    "another name",
                 )
             elif "deletionTimestamp" not in about:
                 self._actions.append(Action("delete", kind, about["name"], uid=about["uid"]))
@@ -262,7 +272,7 @@ class _Decision:
                 self._create(body)
 
     def _comes_back(self) -> bool:
-        """Nobody of it is there who knows the old certificate."""
+        """Tell whether the job was suspended and nobody is there who knows the old certificate."""
         was = {each["type"]: each["status"] for each in self._before.get("conditions") or []}
         return was.get("Suspended") == "True" and not any(map(job_status.lives, self._pods))
 
@@ -281,8 +291,10 @@ class _Decision:
         }
 
     def _keep_config(self, wanted: Wanted | None, whole: bool) -> None:
-        """The job's ConfigMap as the spec wants it. `whole`: a master is to start from it, so that it
-        may change in all its parts."""
+        """Keep the job's ConfigMap as the spec wants it.
+
+        `whole`: a master is to start from it, so that it may change in all its parts.
+        """
         if wanted is None:
             return
         if self._config is None:
@@ -368,7 +380,7 @@ class _Decision:
             self._tell(made)
 
     def _tell(self, made: Object) -> None:
-        """An Event of the EdlJob, which `kubectl describe` shows, where there is news."""
+        """Make an Event of the EdlJob, which `kubectl describe` shows, where there is news."""
         message, turned = made.get("message", ""), self._before.get("phase") != made["phase"]
         if not turned and message in ("", self._before.get("message")):
             return
@@ -381,5 +393,5 @@ class _Decision:
 
 
 def _serves(pod: Object) -> bool:
-    """Return whether it may do a master's work: it has not ended, and nobody has told it to."""
+    """Tell whether a pod may do a master's work: it has not ended, and was not told to."""
     return job_status.lives(pod) and observe.deletion(pod) is None

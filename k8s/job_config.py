@@ -1,4 +1,4 @@
-"""The ConfigMap that a job's master starts from: its settings, its templates, what is wanted. Pure."""
+"""The ConfigMap that a job's master starts from: settings, templates, what is wanted. Pure."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def changes(
 ) -> tuple[dict[str, str], list[str]]:
     """Return the parts of the data that a spec changes, and the settings that it may not change.
 
-    `wanted` is what the EdlJob's `spec` asks for; `told` is the master's status. `whole`: a master is
-    to start from it, so that it may change in all its parts.
+    `wanted` is what the EdlJob's `spec` asks for; `told` is the master's status. `whole`: a master
+    is to start from it, so that it may change in all its parts.
     """
     now = wanted.settings
     refused: list[str] = []

@@ -1,4 +1,4 @@
-"""Masters of one EdlJob: how long they live, whether their image comes, what is told of it. Pure."""
+"""Masters of one EdlJob: how long they live, whether their image comes, why none is there. Pure."""
 
 from __future__ import annotations
 
