@@ -115,7 +115,8 @@ def parse(data: bytes) -> bool:
     ids = sum(8 * a.count for a in arrays if a.kind == frames.ROWS and head.op < frames.PULLED)
     values = sum(array.nbytes for array in arrays)
     assert frames.padded(ids) + values == head.body_nbytes, data.hex()
-    assert head.body_nbytes <= frames.MAX_BODY_NBYTES and len(arrays) <= frames.MAX_ARRAYS
+    assert head.body_nbytes <= frames.MAX_BODY_NBYTES
+    assert len(arrays) <= frames.MAX_ARRAYS
     return False
 
 

@@ -304,7 +304,8 @@ def _exchange(
             pushed = client.push(
                 span, versions, dense={"w": grad}, dense_into=into, timeout_s=DEADLINE_S
             )
-            assert pushed.outcome is PushOutcome.APPLIED and pushed.pulled
+            assert pushed.outcome is PushOutcome.APPLIED
+            assert pushed.pulled
             versions = pushed.versions
         line.send("done")
     client.close()

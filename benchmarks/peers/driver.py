@@ -217,7 +217,8 @@ def _theirs(
 def _program(command: list[str]) -> Iterator[Callable[[], Sample]]:
     """A program that answers a line on its standard input with a sample (work.answer)."""
     with tempfile.TemporaryFile("w+") as errors, _started(command, errors) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
 
         def ask() -> Sample:
             with contextlib.suppress(BrokenPipeError):  # then there is no answer

@@ -1,8 +1,8 @@
 """Images without a registry: buildah with a store of its own, Debian's smallest system as a base.
 
-Nothing here knows where this machine has its packages from: what pip is told here (`pip config list`),
-it is told in builds, too, and the folders and files that are named in it are mounted there, apart from
-where a package might write. None of that gets into an image.
+Nothing here knows where this machine has its packages from: what pip is told here (`pip config
+list`), it is told in builds, too, and the folders and files that are named in it are mounted there,
+apart from where a package might write. None of that gets into an image.
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ def _there(value: str, mounts: Mapping[Path, Path]) -> str:
 
 
 def _mounted(word: str) -> Path | None:
-    """Of "/a/folder" itself, of "file:///an/index" what is around it: its files may lie beside it."""
+    """Return what has to be mounted for a word of pip's, None where it names no path.
+
+    Of "/a/folder" itself, of "file:///an/index" what is around it: its files may lie beside it.
+    """
     if word.startswith("file:///"):
         return Path(word.removeprefix("file://")).parent
     return Path(word) if word.startswith("/") else None

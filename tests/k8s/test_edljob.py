@@ -1,4 +1,4 @@
-"""The resource EdlJob and the roles, as a real API server takes them and the real kubectl shows them."""
+"""The resource EdlJob and the roles, as a real API server takes and the real kubectl shows them."""
 
 from __future__ import annotations
 
@@ -186,7 +186,8 @@ def test_kubectl_says_which_field_is_wrong(installed, kubectl):
 
     told = kubectl("apply", "-f", "-", stdin=yaml.safe_dump(bad), code=1)
 
-    assert "spec.worker.replicas" in told and "greater than or equal to 1" in told
+    assert "spec.worker.replicas" in told
+    assert "greater than or equal to 1" in told
 
 
 def test_kubectl_shows_the_columns_and_scales_and_explains_and_deletes(submit, here, kubectl):

@@ -1,8 +1,8 @@
 """One job in pods of a real kubelet, out of an image that the Dockerfile and `edl zoo build` made.
 
 Nothing of this machine is in those pods but two folders: user, capabilities, system calls, probes,
-mounts of ConfigMaps and Secrets, and the end of a deleted pod are containerd's and the kubelet's. Slow,
-and a gigabyte of packages: run by hand,
+mounts of ConfigMaps and Secrets, and the end of a deleted pod are containerd's and the kubelet's.
+Slow, and a gigabyte of packages: run by hand,
 
     python -m pytest -m slow -s tests/k8s/test_image.py
 """
@@ -98,7 +98,7 @@ def image(cluster: kube.Cluster, real_node: None, times: Times) -> str:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """On the node's disk, with a folder for the books that the group of the pods' user may write."""
+    """Make a folder on the node's disk, with one for the books that the pods' group may write."""
     found = kube.CLUSTERS / "data" / f"image-{time.time_ns()}"
     (found / "job").mkdir(parents=True)
     os.chown(found, USER, USER)
@@ -141,7 +141,7 @@ def submitted(cluster, image, namespace, folder) -> Callable[..., Run]:
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
 def test_a_job_of_a_built_image_on_a_real_kubelet_is_exact(submitted, image, namespace, times):
-    """2 servers, 2 workers; one of each is deleted as kubectl does it: with SIGTERM and its grace."""
+    """Delete one of 2 servers and one of 2 workers as kubectl does: with SIGTERM and its grace."""
     job = submitted("image", epochs=4)
     job.wait(lambda status: status["records_done"], within_s=600.0)
     times.step("from submit to the first records")

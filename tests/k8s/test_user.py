@@ -145,7 +145,8 @@ def test_who_may_only_create_edljobs_gets_no_more_by_one(anna, namespace, folder
     assert {each["reason"] for each in said.values()} == {"NotAllowed"}, said
     assert "of-others" in said["volume-secret"]["message"]
     assert namespace.objects("pods") == {}
-    assert "(secrets: of-others)" in words and "Events:  <none>" not in words
+    assert "(secrets: of-others)" in words
+    assert "Events:  <none>" not in words
     for resource in ("pods", "secrets"):
         with pytest.raises(kube.ApiError) as forbidden:
             anna("POST", body={"metadata": {"name": "x"}}, resource=resource)
@@ -208,6 +209,8 @@ def test_a_users_code_meets_no_token_and_leaves_at_once(anna, namespace, folder)
     roles = {name.split("-")[3] for name in saw}
     assert roles == {"master", "ps", "worker"} or roles == {"master", "worker"}, saw
     assert not any(each["token"] for each in saw.values())
-    assert masters and namespace.objects("pods", "edl.dev/role=master").keys() <= masters.keys()
+    assert masters
+    assert namespace.objects("pods", "edl.dev/role=master").keys() <= masters.keys()
     assert "hostNetwork" in told["message"]
-    assert "ran out of memory (128Mi)" in words and "Running" in words
+    assert "ran out of memory (128Mi)" in words
+    assert "Running" in words

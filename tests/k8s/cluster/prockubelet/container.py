@@ -1,4 +1,4 @@
-"""One container of a pod: started, started again after its policy, killed, and what it says of itself."""
+"""One container of a pod: started, restarted after its policy, killed, and what it tells."""
 
 import contextlib
 import math
@@ -14,8 +14,8 @@ from .times import now
 
 MEMORY = Path("/sys/fs/cgroup/memory")  # cgroup v1
 SCRIPT = Path(__file__).with_name("container.sh")
-# The first child after `unshare -p` is process 1. Not `unshare -f`: util-linux 2.38 loses the signal
-# that a child died of. The shell's own "Killed" is no part of the container's log.
+# The first child after `unshare -p` is process 1. Not `unshare -f`: util-linux 2.38 loses the
+# signal that a child died of. The shell's own "Killed" is no part of the container's log.
 WRAP = 'exec 3>&2 2>/dev/null; /bin/sh "$0" "$@" 2>&3 3>&-; exit $?'
 NICE = "5"  # the control plane must not starve behind the pods: a late heartbeat is a lost node
 BACKOFF_S, BACKOFF_MAX_S, BACKOFF_RESET_S = 1.0, 30.0, 600.0  # kubelet's: 10, 300, 600

@@ -7,7 +7,7 @@ import threading
 
 
 class Network:
-    """Addresses of `cidr`, whose first is the bridge's own. A free one is found from the pod's uid."""
+    """The addresses of `cidr`, the first the bridge's own; a pod's is found from its uid."""
 
     def __init__(self, *, bridge, cidr, prefix):
         self.bridge, self.prefix = bridge, prefix
