@@ -90,7 +90,7 @@ class Connection:
         self._closed = threading.Event()
 
     @classmethod
-    def find(cls, patience_s: float = PATIENCE_S) -> tuple[Connection, str]:
+    def find(cls, patience_s: float = PATIENCE_S) -> tuple[Self, str]:
         """Connect to the cluster of this pod or of the kubeconfig; return also the usual namespace.
 
         Raises UsageError where there is neither.

@@ -25,6 +25,7 @@ from ..jobs.follow import follow
 from ..jobs.job import INTERRUPTED, Status
 from ..jobs.local import LocalJob
 from ..jobs.local_source import LocalSource, wait_until_serving
+from ..jobs.start import start
 from .settings import LaunchSettings
 
 _COMMAND = (sys.executable, "-m", "edl.launch")
@@ -40,7 +41,7 @@ def launch(
     say: Callable[[str], None],
 ) -> int:
     """Run the job and show it to its end; the exit code. `script`: what each worker's Python gets."""
-    job, child = local.start(settings, _COMMAND, _identity())
+    job, child = start(settings, _COMMAND, _identity())
     try:
         wait_until_serving(job, child)
     except KeyboardInterrupt:
