@@ -1,13 +1,13 @@
-"""A server in a crowd: what 10, 100 and 1,000 connections cost it, idle and busy, and who comes among them.
+"""A server in a crowd: what 10 to 1,000 connections cost it, idle and busy, and who joins them.
 
     python -m benchmarks.crowd [--connections 10 100 1000] [--carriers auto tcp tls] [--rounds 7]
 
-Each crowd has a server process of its own and two processes that hold its connections, each of them that of
-one worker; all stay for the whole run, so that every round has each crowd once. The load is the same for
-all of them: a pull and a push of 200 rows and 28 KB of dense values each, so many a second, the next one by
-the connection that has waited longest. What is asked for at once is asked for while the server is stopped. All
-connect at once, too, as when their server was replaced. A newcomer is a worker that takes the place of one that
-was killed.
+Each crowd has a server process of its own and two processes that hold its connections, each of them
+that of one worker; all stay for the whole run, so that every round has each crowd once. The load is
+the same for all of them: a pull and a push of 200 rows and 28 KB of dense values each, so many a
+second, the next one by the connection that has waited longest. What is asked for at once is asked
+for while the server is stopped. All connect at once, too, as when their server was replaced. A
+newcomer is a worker that takes the place of one that was killed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Line = Connection
 
 
 class Size(NamedTuple):
-    """Threads; KB a connection."""
+    """The threads, and KB a connection."""
 
     threads: int
     rss_kb: float
@@ -77,8 +77,11 @@ class Size(NamedTuple):
 
 @dataclass
 class Found:
-    """Of one crowd. By round, but for what its connections cost: microseconds, of a pull and a push
-    (p50, p99), of the server's CPU for a cycle, of a request of a burst; seconds of a newcomer."""
+    """The figures of one crowd, by round but for what its connections cost.
+
+    Microseconds, of a pull and a push (p50, p99), of the server's CPU for a cycle, of a request of
+    a burst; seconds of a newcomer.
+    """
 
     sizes: dict[str, Size] = field(default_factory=dict)
     connected_s: float = 0.0
@@ -142,12 +145,12 @@ class Crowd:
         self.found.sizes[when] = Size(now[0] - before[0], *kb)
 
     def _size(self) -> Size:
-        """In all."""
+        """Return the size in all."""
         sizes = dict(
             line.split(":", 1)
             for line in Path(f"/proc/{self._server}/smaps_rollup").read_text().splitlines()[1:]
         )
-        # not the PSS, of which each crowd that is begun later takes a share of what all have in common
+        # not the PSS: each crowd that is begun later takes a share of what all have in common
         rss_kb, clean_kb, dirty_kb = (
             float(sizes[name].split()[0]) for name in ("Rss", "Private_Clean", "Private_Dirty")
         )
@@ -168,7 +171,7 @@ class Crowd:
         self.found.pushes.append(_quantiles(pushes))
 
     def few_busy(self) -> None:
-        """The others are idle."""
+        """Let few connections be busy; the others are idle."""
         pulls, _ = self._ask("busy", BUSY_S, RATE / HOLDERS, BUSY_OF_IDLE // HOLDERS)
         self.found.few.append(_quantiles(pulls))
 
@@ -184,7 +187,10 @@ class Crowd:
         found: list[tuple[float, float]],
         stops: bool = True,
     ) -> None:
-        """The server is stopped until all have asked: so however fast they are, it finds all of it."""
+        """Let all ask at once.
+
+        The server is stopped until all have asked: so however fast they are, it finds all of it.
+        """
         if stops:
             os.kill(self._server, signal.SIGSTOP)
         for line in self._holders:
@@ -198,12 +204,12 @@ class Crowd:
         found.append((1e6 * took_s / count, 1e6 * spent_s / count))
 
     def step(self) -> None:
-        """Of a sync job: a version is made of a push of each, which brings its values."""
+        """Do a step of a sync job: a version is made of a push of each, which brings its values."""
         self._burst(Asking.start_step, self.found.steps, self._stops)
         self._stops = True
 
     def join(self) -> None:
-        """A worker is killed, and another one comes."""
+        """Kill a worker, and start another one."""
         began = time.perf_counter()
         if self._newcomer is not None:
             self._newcomer[0].kill()
@@ -230,7 +236,7 @@ class Crowd:
 
 
 def crowd(counts: Sequence[int], carrier: str, rounds: int) -> str:
-    """Markdown: a line for each crowd."""
+    """Make Markdown: a line for each crowd."""
     with contextlib.ExitStack() as stack:
         crowds = [stack.enter_context(_crowd(count, carrier)) for count in counts]
         _rest(crowds, "idle")
@@ -242,8 +248,13 @@ def crowd(counts: Sequence[int], carrier: str, rounds: int) -> str:
             each.wide()
         _rest(crowds, "idle after that")
         steps: list[Callable[[Crowd], None]] = [
-            Crowd.all_busy, Crowd.few_busy, Crowd.pull_burst, Crowd.push_burst, Crowd.step, Crowd.join
-        ]  # fmt: skip
+            Crowd.all_busy,
+            Crowd.few_busy,
+            Crowd.pull_burst,
+            Crowd.push_burst,
+            Crowd.step,
+            Crowd.join,
+        ]
         for turn, step in itertools.product(range(-1, rounds), steps):
             first = turn % len(crowds)
             for each in crowds[first:] + crowds[:first]:
@@ -261,7 +272,7 @@ def _rest(crowds: Sequence[Crowd], when: str) -> None:
 
 
 def _forget(crowds: Sequence[Crowd]) -> None:
-    """A first round, which warms up."""
+    """Forget a first round, which warms up."""
     for each in crowds:
         for values in vars(each.found).values():
             if isinstance(values, list):
@@ -327,7 +338,7 @@ def _crowd(count: int, carrier: str) -> Iterator[Crowd]:
 
 
 def _serve(line: Line, identity: Identity, count: int) -> None:
-    """An async server, and a plane of its own for the steps of `count` workers."""
+    """Serve an async store, and a plane of its own for the steps of `count` workers."""
     keep_freed_memory()
     servicer = ParameterServerServicer(0, Store(index=0, slot_map=SlotMap(1), policy=POLICY))
     listeners = Listeners(servicer, identity)
@@ -342,7 +353,7 @@ def _serve(line: Line, identity: Identity, count: int) -> None:
 
 
 def _hold(line: Line, identity: Identity) -> None:
-    """Connections, and what is asked for by them."""
+    """Hold connections, and ask by them what is asked for."""
     keep_freed_memory()
     while (what := line.recv()) is not None:
         match what:
@@ -375,7 +386,7 @@ def _hold(line: Line, identity: Identity) -> None:
 
 
 class Asking:
-    """One connection."""
+    """A connection that asks."""
 
     def __init__(
         self, endpoints: Sequence[PlaneEndpoint], identity: Identity, carrier: str, task: int
@@ -405,7 +416,7 @@ class Asking:
         self._connection.start_pull(pull, DEADLINE_S)()
 
     def start_pull(self) -> Callable[[], Any]:
-        pull = ShardPull(True, None, {"t": self._ids}, into=lambda tensor, number: self._into)
+        pull = ShardPull(True, None, {"t": self._ids}, into=lambda _tensor, _number: self._into)
         return self._connection.start_pull(pull, DEADLINE_S)
 
     def pull(self) -> None:
@@ -416,7 +427,7 @@ class Asking:
         return self._connection.start_push(self._push(self._at), DEADLINE_S)
 
     def start_step(self) -> Callable[[], Any]:
-        then = ShardPull(True, None, into=lambda tensor, number: self._into)
+        then = ShardPull(True, None, into=lambda _tensor, _number: self._into)
         self._steps += 1
         wait = self._of_steps.start_push(self._push(self._steps, then), DEADLINE_S)
 
@@ -437,7 +448,7 @@ _GRADS, _DENSE_GRADS = np.zeros((ROWS, DIM), np.float32), np.zeros(DENSE, np.flo
 
 
 def _busy(turn: Iterator[Asking], seconds: float, rate: float) -> tuple[list[float], list[float]]:
-    """Of all cycles: how long the pull and the push took, from when it was sent."""
+    """Return of all cycles how long the pull and the push took, from when it was sent."""
     pulls, pushes = [], []
     began = time.perf_counter()
     for number in range(int(seconds * rate)):
@@ -451,7 +462,7 @@ def _busy(turn: Iterator[Asking], seconds: float, rate: float) -> tuple[list[flo
 
 
 def _join(line: Line, address: str, carrier: str, identity: Identity) -> None:
-    """A worker: agrees on the model, and pulls."""
+    """Join as a worker: agree on the model, and pull."""
     keep_freed_memory()
     began = time.perf_counter()
     client = PsClient([address], token=TOKEN, identity=identity, spec=SPEC, transport=carrier)

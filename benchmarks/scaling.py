@@ -55,7 +55,7 @@ BATCH, DIM = 100_000, 16
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured; figures are medians of `rounds` samples of about `sample_s`."""
+    """The extent of a run; figures are medians of `rounds` samples of about `sample_s`."""
 
     sizes: Sequence[int] = tuple(round(10 ** (n / 2)) for n in range(10, 17))
     clients: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
@@ -92,7 +92,7 @@ CROWD_ROWS = 1_000_000  # of one sample
 
 @dataclass(frozen=True)
 class Took:
-    """Of one call or cycle, seconds: wall, and the CPU time at both ends."""
+    """The seconds of one call or cycle: wall, and the CPU time at both ends."""
 
     wall_s: float
     client_s: float
@@ -104,7 +104,7 @@ class Took:
 
 
 def scaling() -> str:
-    """The tables as Markdown; they and the plot go to docs/ too."""
+    """Return the tables as Markdown; they and the plot go to docs/ too."""
     began = time.monotonic()
     text, plot = measured(Extent())
     took = f"{measure.machine()}\n- took {time.monotonic() - began:.0f} s"
@@ -114,7 +114,7 @@ def scaling() -> str:
 
 
 def measured(extent: Extent) -> tuple[str, str]:
-    """The tables, and the plot as SVG."""
+    """Return the tables, and the plot as SVG."""
     keep_freed_memory()
     sizes = by_size(extent)
     costs = {name: costs_of(found) for name, found in by_call(extent).items()}
@@ -132,10 +132,10 @@ def measured(extent: Extent) -> tuple[str, str]:
         f"**Clients and servers**, all on the {cores()} cores of this machine: as measured, and "
         "the time of a cycle (pull + push) by the model, from the costs above.\n\n"
         + crowd_table(crowds, costs),
-        f"**What one server of that job is asked for**: {SHARE:,} rows of dim {DIM} a call, by so many "
-        "processes at a time, all on this machine. *wall*: the time of a call divided by the clients, "
-        f"which is how often the server answers one. *pull dense*: {SHARE_ELEMENTS:,} dense elements, too.\n\n"
-        + share_table(by_share(extent)),
+        f"**What one server of that job is asked for**: {SHARE:,} rows of dim {DIM} a call, by so "
+        "many processes at a time, all on this machine. *wall*: the time of a call divided by the "
+        f"clients, which is how often the server answers one. *pull dense*: {SHARE_ELEMENTS:,} "
+        "dense elements, too.\n\n" + share_table(by_share(extent)),
         job_section(costs["TCP with TLS"]),
     ]
     return "\n\n".join(parts), picture(sizes, crowds)
@@ -150,7 +150,7 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def serving(count: int) -> Iterator[tuple[list[str], list[int], Identity]]:
-    """Empty servers: addresses, pids, and the identity that they ask for."""
+    """Start empty servers; yield addresses, pids, and the identity that they ask for."""
     identity = Identity.create(TOKEN)
     with processes(_serve, [(n, count, identity) for n in range(count)]) as (lines, pids):
         yield [line.recv() for line in lines], pids, identity
@@ -169,7 +169,7 @@ def _serve(line: Connection, index: int, count: int, identity: Identity) -> None
 def ends(
     count: int, spec: ModelSpec, carriers: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, There], list[int]]]:
-    """A client of `count` servers on each carrier, and the servers' pids."""
+    """Yield a client of `count` servers on each carrier, and the servers' pids."""
     zeros = {d.name: np.zeros(d.shape, np.float32) for d in spec.dense}
     with serving(count) as (addresses, pids, identity), contextlib.ExitStack() as stack:
         found = {}
@@ -185,7 +185,7 @@ def ends(
 
 @dataclass(frozen=True)
 class _Aim:
-    """What a client process is to do next."""
+    """The next work of a client process."""
 
     addresses: tuple[str, ...]
     identity: Identity
@@ -244,7 +244,7 @@ def _zeros(elements: int) -> dict[str, np.ndarray]:
 
 
 def by_size(extent: Extent) -> dict[int, dict[str, Took]]:
-    """By rows of the table: a pull and a push of BATCH rows on each carrier, seconds a row."""
+    """Measure a pull and a push of BATCH rows by carrier and size of the table: seconds a row."""
     spec = ModelSpec((), (TableSpec("t", DIM),), Adagrad())
     room = psutil.virtual_memory().available / 2
     found: dict[int, dict[str, Took]] = {}
@@ -301,7 +301,7 @@ def _over(batches: Sequence[dict], call: Callable[[dict, dict], None]) -> Callab
 def timed(
     calls: Mapping[str, Callable[[], None]], pids: Sequence[int], extent: Extent
 ) -> dict[str, Took]:
-    """The median of each, in alternation, after a warm-up. The client is this process."""
+    """Return the median of each, in alternation, after a warm-up. The client is this process."""
     me = [os.getpid()]
     found: dict[str, list[Took]] = {name: [] for name in calls}
     counts = {}
@@ -322,7 +322,7 @@ def timed(
 
 
 def median(samples: Sequence[Took]) -> Took:
-    """Of each figure by itself."""
+    """Return the median of each figure by itself."""
     columns = zip(*(dataclasses.astuple(took) for took in samples), strict=True)
     return Took(*(statistics.median(column) for column in columns))
 
@@ -347,7 +347,7 @@ class Calls:
 
 
 def by_call(extent: Extent) -> dict[str, Calls]:
-    """Calls of all carriers, those across hosts too, of one server and of two."""
+    """Measure calls of all carriers, those across hosts too, of one server and of two."""
     found = {name: Calls([], []) for name in (*CARRIERS, *ACROSS_HOSTS)}
     for servers in (1, 2):
         _call(servers, extent, found)
@@ -404,7 +404,7 @@ def costs_of(calls: Calls) -> Costs:
 
 @dataclass(frozen=True)
 class Crowd:
-    """`took`: one cycle (pull + push of `batch` rows) of one client, while all go round."""
+    """A crowd. `took`: one cycle (pull + push of `batch` rows) of a client, while all go round."""
 
     clients: int
     servers: int
@@ -421,7 +421,7 @@ class Crowd:
 
 
 def by_crowd(extent: Extent) -> dict[str, list[Crowd]]:
-    """By carrier: the clients against one server, then a few clients against many."""
+    """Measure by carrier: the clients against one server, then a few clients against many."""
     shapes = [(n, 1, BATCHES["clients"]) for n in extent.clients]
     shapes += [(CROWD_OF_SERVERS, n, BATCHES["servers"]) for n in extent.servers]
     found: dict[str, list[Crowd]] = {name: [] for name in CARRIERS}
@@ -442,7 +442,7 @@ def by_crowd(extent: Extent) -> dict[str, list[Crowd]]:
 
 
 def by_share(extent: Extent) -> dict[tuple[str, int], dict[str, Took]]:
-    """By carrier and clients of one server: pulls and a push of its share, of all at a time."""
+    """Measure pulls and a push of a server's share, all at a time, by carrier and clients."""
     found = {}
     most = max(extent.sharers)
     with (
@@ -491,7 +491,7 @@ def _together(
     extent: Extent,
     turns: Sequence[Sequence[str]],
 ) -> list[Took]:
-    """The medians of turns, each of some kinds of calls, of all clients at the same time."""
+    """Return the medians of turns, each of some kinds of calls, of all clients at the same time."""
     _ask(lines, aim)
     cycles = max(2, int(CROWD_ROWS * extent.sample_s / 0.15) // (aim.batch * len(lines)))
     samples: list[list[Took]] = [[] for _ in turns]
@@ -517,7 +517,7 @@ def _cycle(
 
 
 def predicted_s(crowd: Crowd, costs: Costs) -> float:
-    """One cycle, by the model: all processes share this machine's cores."""
+    """Predict one cycle by the model: all processes share this machine's cores."""
     work = Work.of(crowd.servers, crowd.batch, DIM)
     demand_s = costs.client(work, work) + costs.server(work, work)
     return cycle_s([Station("cores", demand_s, cores())], crowd.clients)
@@ -619,7 +619,7 @@ def picture(sizes: Mapping[int, Mapping[str, Took]], crowds: Mapping[str, list[C
 
 
 def job_section(costs: Costs) -> str:
-    """The DeepFM of the peers on 100 workers and 20 servers."""
+    """Predict the DeepFM of the peers on 100 workers and 20 servers."""
     from benchmarks import breakdown
 
     with tempfile.TemporaryDirectory() as folder:

