@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
 
 from ..common import log as logs
 from ..common.errors import EdlError, JobError, PeerError, UsageError
@@ -134,7 +134,7 @@ def _lead(
     controller: Controller,
     metrics: Metrics,
     ended: threading.Event,
-    end: Any,
+    end: Callable[[int], object],
 ) -> None:
     """Act as soon as the Lease is ours."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -60,7 +60,7 @@ class Allowed:
     fields: tuple[str, ...] = ()  # any other: spec.worker.podTemplate.spec.runtimeClassName
 
     @classmethod
-    def of(cls, given: Any, where: str) -> Allowed:
+    def of(cls, given: object, where: str) -> Allowed:
         """Read YAML, whose names are as Kubernetes writes them. Raises UsageError."""
         known = {_camel(each.name): each.name for each in dataclasses.fields(cls)}
         if not isinstance(given, Mapping) or (unknown := sorted(given.keys() - known.keys())):
@@ -155,13 +155,13 @@ class _Check:
                 "edl to allow it (controller.allow of the chart, EDL_ALLOW of the controller)."
             )
 
-    def name(self, kind: str, path: str, name: Any, also: str = "") -> None:
+    def name(self, kind: str, path: str, name: object, also: str = "") -> None:
         """Check a name, which has to be in the list of its kind."""
         patterns = getattr(self._allowed, _snake(kind))
         if name != also and not any(fnmatchcase(str(name), each) for each in patterns):
             self._refused.append(f"{path} ({kind}: {name})")
 
-    def field(self, path: str, value: Any) -> None:
+    def field(self, path: str, value: object) -> None:
         """Check a field that is in no list but `fields`: it, or what is below it, must be there."""
         if any(fnmatchcase(path, each) for each in self._allowed.fields):
             return
@@ -287,7 +287,7 @@ class _Check:
                 else:
                     self.field(f"{here}.{part}", source)
 
-    def mounts(self, path: str, mounts: Any, master: bool) -> None:
+    def mounts(self, path: str, mounts: Iterable[Mapping[str, Any]], master: bool) -> None:
         for each in mounts:
             where = _plain(each["mountPath"])
             if master and _SYSTEM.fullmatch(where):

@@ -69,9 +69,9 @@ def _resume(now: JobSettings, spec: Object, wanted: Wanted, told: Mapping[str, A
     return newest
 
 
-def _parsed(text: Any) -> dict[str, Any]:
+def _parsed(text: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except (TypeError, ValueError):
+        found = json.loads(text or "")
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -384,7 +384,7 @@ def _grace_s(settings: JobSettings, component: str) -> int:
     return _SERVER_GRACE_S
 
 
-def _overlay(layer: Any) -> Object:
+def _overlay(layer: object) -> Object:
     """Return the layer as a pod template: a user may write only its spec's fields."""
     if not isinstance(layer, dict):
         raise UsageError("--cluster_spec: each part is a mapping, as a pod template is.")

@@ -197,7 +197,7 @@ def _overlays(path: str) -> dict[str, Any]:
     return found
 
 
-def _functions(path: str) -> Any:
+def _functions(path: str) -> object:
     """Return what has with_pod: the object `cluster` of the file (ElasticDL's way), or the file."""
     try:
         Path(path).read_bytes()
@@ -223,7 +223,7 @@ def _users_code(what: str, hint: str) -> Iterator[None]:
         raise UsageError(f"--cluster_spec: {what}: {error!r}.{hint}") from error
 
 
-def _called(functions: Any, name: str, given: Object, path: str) -> Object:
+def _called(functions: object, name: str, given: Object, path: str) -> Object:
     """Return what the function makes of it; one that returns nothing has changed it in place."""
     function = getattr(functions, name, None)
     if not callable(function):

@@ -42,7 +42,7 @@ ASK = (
 
 
 class Times:
-    """How long each step took; said at the end (`-s`), held against nothing."""
+    """The times of the steps, said at the end (`-s`), held against nothing."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -74,7 +74,7 @@ def real_node(cluster: kube.Cluster, times: Times) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def image(cluster: kube.Cluster, real_node: None, times: Times) -> str:
-    """On the node, and nowhere else when a job begins."""
+    """Bring the image onto the node; it is nowhere else when a job begins."""
     store = Store(kube.CLUSTERS / "data" / f"store-{time.time_ns()}")
     try:
         system = store.run("pull", "--quiet", f"docker-archive:{cluster.smallest_system()}")
@@ -110,7 +110,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def submitted(cluster, image, namespace, folder) -> Callable[..., Run]:
-    """Submits a job for the real node only."""
+    """Submit a job for the real node only."""
     namespace.apply(BASE / "service-accounts.yaml", BASE / "role-master.yaml")
     cluster.apply(BASE / "priority-classes.yaml")
     overlay = folder / "cluster.yaml"

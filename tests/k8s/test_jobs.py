@@ -31,7 +31,7 @@ MINE = "edl.dev/job-name={},edl.dev/role={}"
 
 
 class Run:
-    """One job of this checkout, submitted by the command line; its folder is on every node."""
+    """A job of this checkout, submitted by the command line; its folder is on every node."""
 
     def __init__(
         self, cluster, namespace, folder: Path, name: str, epochs: int, **settings
@@ -79,7 +79,7 @@ class Run:
         return done.stdout
 
     def wait(self, until, within_s: float = 120.0) -> dict:
-        """The first status that is so."""
+        """Return the first status that is so."""
 
         def look(maps):
             if self.status_map in maps:
@@ -91,7 +91,7 @@ class Run:
         return self.namespace.wait("configmaps", look, within_s=within_s)
 
     def under_way(self, part: float) -> dict:
-        """So much of the records is done, and all that is wanted is there."""
+        """Wait until so much of the records is done, and all that is wanted is there."""
         return self.wait(
             lambda s: (
                 s["records_total"]
@@ -105,20 +105,20 @@ class Run:
         return list(self.namespace.objects("pods", MINE.format(self.name, role)).values())
 
     def metrics(self, role: str) -> str:
-        """What Prometheus gets of the first pod of a role, by the pod's annotations."""
+        """Return what Prometheus gets of the first pod of a role, by the pod's annotations."""
         about = self.pods(role)[0]["metadata"]
         port, path = (about["annotations"][f"prometheus.io/{key}"] for key in ("port", "path"))
         pod = f"/api/v1/namespaces/{self.namespace.name}/pods/{about['name']}:{port}"
         return self.namespace.kubectl("get", "--raw", f"{pod}/proxy{path}")
 
     def delete(self, role: str, *more: str) -> str:
-        """The first pod of a role; its name."""
+        """Delete the first pod of a role; return its name."""
         name = self.pods(role)[0]["metadata"]["name"]
         self.namespace.kubectl("delete", "pod", name, "--wait=false", *more)
         return name
 
     def writes_a_snapshot(self, within_s: float = 60.0) -> None:
-        """Returns when a server has written one that was not there before."""
+        """Wait until a server has written a snapshot that was not there before."""
         snapshots = self.folder / "job"
         before = set(snapshots.rglob("*.link"))
         deadline = time.monotonic() + within_s
@@ -127,7 +127,7 @@ class Run:
             threading.Event().wait(0.1)  # a folder has no event in the standard library
 
     def ends(self, within_s: float = 180.0) -> tuple[dict, Path]:
-        """Its last status and its checkpoint."""
+        """Return its last status and its checkpoint."""
         status = self.wait(_done, within_s)
         assert status["state"] == "done", status
         found = storage.latest(str(self.folder / "checkpoints"))
@@ -135,7 +135,7 @@ class Run:
         return status, found.directory
 
     def ends_exact(self, within_s: float = 180.0) -> dict:
-        """It is done, and every record was applied exactly once an epoch."""
+        """Check that it is done, and every record was applied exactly once an epoch."""
         status, checkpoint = self.ends(within_s)
         assert_exact(checkpoint, RECORDS, self.epochs)
         return status
@@ -147,7 +147,7 @@ def _done(status: dict) -> bool:
 
 @pytest.fixture
 def folder(request):
-    """On a file system that the pods see; readable by their user."""
+    """Make a folder on a file system that the pods see, readable by their user."""
     found = kube.CLUSTERS / "data" / f"{request.node.name[:40]}-{time.time_ns()}"
     found.mkdir(parents=True)
     yield found
@@ -156,7 +156,7 @@ def folder(request):
 
 @pytest.fixture
 def ready(cluster, namespace):
-    """A namespace with what a cluster is given once."""
+    """Make a namespace with what a cluster is given once."""
     namespace.apply(MANIFESTS / "service-accounts.yaml", MANIFESTS / "role-master.yaml")
     cluster.apply(MANIFESTS / "priority-classes.yaml")
     return namespace

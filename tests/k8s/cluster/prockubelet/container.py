@@ -34,7 +34,7 @@ class Container:
 
     @property
     def exit_code(self):
-        """None where it has not ended."""
+        """Return the exit code, None where it has not ended."""
         return self.state.get("terminated", {}).get("exitCode")
 
     def status(self):
@@ -55,7 +55,7 @@ class Container:
         return f"process://{self.pod.uid}-{self.name}-{self.restarts}"
 
     def run(self, policy):
-        """Until the restart policy is content. Answers the exit code."""
+        """Run until the restart policy is content; return the exit code."""
         delay_s = BACKOFF_S
         while True:
             started, began = now(), time.monotonic()
@@ -201,7 +201,7 @@ class Container:
         return {**env, **own}
 
     def _value(self, variable, before):
-        """None where an optional key is not there."""
+        """Return the value of a variable, None where an optional key is not there."""
         source = variable.get("valueFrom") or {}
         if not source:
             return _expand(variable.get("value") or "", before)
@@ -223,7 +223,7 @@ class Container:
 
 
 def _expand(text, env):
-    """$(NAME) as Kubernetes does it; $$ is a dollar; a name that is not known stays."""
+    """Expand $(NAME) as Kubernetes does; $$ is a dollar; a name that is not known stays."""
     return _VARIABLE.sub(lambda m: "$" if m[0] == "$$" else env.get(m[1], m[0]), text)
 
 

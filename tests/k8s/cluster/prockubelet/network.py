@@ -25,7 +25,7 @@ class Network:
         return address
 
     def join(self, uid, address):
-        """Answers the name of the pod's network namespace, which has `address`."""
+        """Return the name of the pod's network namespace, which has `address`."""
         short = uid.replace("-", "")[:12]
         name, veth = f"{self.prefix}{short}", f"v{short}"  # an interface's name: 15 characters
         with self.lock:  # `ip netns add` races with itself
