@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import measure, page, parameters, scaling
+from benchmarks import measure, page, parameters, scaling_points
 from benchmarks.peers import work as deepfm
 from edl.nn.model_spec import ModelSpec, TableSpec
 from edl.nn.optimizers import Adagrad
@@ -99,9 +99,9 @@ def cycles(transport: str, count: int) -> None:
                 if not number:
                     print("begun", flush=True)
     batches = parameters.row_batches(6)
-    with scaling.ends(1, spec, {transport: transport}) as (clients, _):
+    with scaling_points.ends(1, spec, {transport: transport}) as (clients, _):
         end = clients[transport]
-        scaling.fill(end, "t", parameters.DIM, 0, parameters.ROWS)
+        scaling_points.fill(end, "t", parameters.DIM, 0, parameters.ROWS)
         for number in itertools.count():
             if number == len(batches):
                 print("begun", flush=True)
