@@ -207,7 +207,7 @@ class Api:
     def version(self) -> tuple[Object, str]:
         """Return what the server says of itself, and its clock (the header Date)."""
         with self.connection.open("/version", {}, READ_S) as answer:
-            return json.loads(answer.read()), answer.header("Date")
+            return answer.json(), answer.header("Date")
 
     # -- where they are
 

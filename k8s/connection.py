@@ -71,6 +71,13 @@ class Answer:
             raise Unreachable(f"the Kubernetes API broke off: {error}") from error
         self._response.release_conn()
 
+    def json(self) -> dict[str, Any]:
+        """Return the object that its body is. Raises Unreachable where it breaks off."""
+        try:
+            return dict(json.loads(self.read()))
+        except ValueError as error:  # half a body: not every server says how long it will be
+            raise Unreachable("the Kubernetes API broke off: its answer is not whole") from error
+
     def read(self) -> bytes:
         """Return all of its body. Raises Unreachable where it breaks off."""
         return b"".join(self.pieces())
@@ -139,7 +146,7 @@ class Connection:
 
         def attempt(_left_s: float) -> dict[str, Any]:
             answer = self._send(method, path, query, body, content_type, READ_S)
-            return dict(json.loads(answer.read()))
+            return answer.json()
 
         try:
             return retry(
