@@ -197,14 +197,11 @@ class KubernetesRuntime:
     # -- what is seen
 
     def _changed(self, change: Change) -> None:
-        pod = self._pod_of(change.after)
+        labels = change.after["metadata"].get("labels") or {}
+        with self._lock:
+            pod = self._pods.get(labels.get(names.INCARNATION_LABEL, ""))
         if pod is not None:
             self._seen(pod, change.after, change.gone)
-
-    def _pod_of(self, found: Object) -> _Pod | None:
-        incarnation = (found["metadata"].get("labels") or {}).get(names.INCARNATION_LABEL, "")
-        with self._lock:
-            return self._pods.get(incarnation)
 
     def _listed(self, asked: float, objects: Mapping[str, Object]) -> None:
         """Find pods that were made before the list was asked for and are not in it.
