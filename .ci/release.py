@@ -1,7 +1,7 @@
 """Tag a release: `make release VERSION=0.1.0`. CONTRIBUTING.md has the steps before and after.
 
-It refuses a working tree with changes, a version that the package, the changelog or the manifests do
-not have, and a tag that exists. Then it runs the checks, and tags the commit. It pushes nothing.
+It refuses a working tree with changes, a version that the package, the changelog or the manifests
+do not have, and a tag that exists. Then it runs the checks, and tags the commit. It pushes nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check(root: Path, version: str) -> None:
 
 
 def _check_changelog(text: str, version: str) -> None:
-    """Raises NotReady where the version has no dated section, or something is not in it yet."""
+    """Check that the version has a dated section and that all is in it; else raise NotReady."""
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     title, _, unreleased = sections[0].partition("\n")
     if title != "[Unreleased]" or unreleased.strip():
@@ -75,7 +75,7 @@ def _images(path: Path) -> list[str]:
 
 
 def _must_be_clean(root: Path) -> None:
-    """Raises NotReady where a file is changed or untracked."""
+    """Raise NotReady where a file is changed or untracked."""
     if changed := _git(root, "status", "--porcelain"):
         raise NotReady(f"commit or remove first: {changed.splitlines()[0].strip()}")
 

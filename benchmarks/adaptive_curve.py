@@ -1,18 +1,19 @@
-"""Accuracy over wall time: a ResNet on Fashion-MNIST with a fixed batch, and with one that follows the goodput.
+"""Accuracy over wall time: a ResNet on Fashion-MNIST with a fixed and with an adaptive batch.
 
     edl data prepare fashion-mnist --out edl-runs/data
-    python -m benchmarks.adaptive_curve [--seeds 0 1 2]     # docs/adaptive-curve.svg, and the tables there
+    python -m benchmarks.adaptive_curve [--seeds 0 1 2]     # docs/adaptive-curve.svg, its tables
 
-Two replicas (gloo, one thread each) train the same network from the same seed with the same initial batch,
-learning rate and schedule, in turns: once so, once with `autoscale_batch_size` and AdaScale. The schedule follows
-`model.progress`, which counts steps of the initial batch, so both go through it whole.
+Two replicas (gloo, one thread each) train the same network from the same seed with the same initial
+batch, learning rate and schedule, in turns: once so, once with `autoscale_batch_size` and AdaScale.
+The schedule follows `model.progress`, which counts steps of the initial batch, so both go through
+it whole.
 
-The network is one whose steps have a fixed part, without which a larger batch wins nothing: 8 layers of few
-channels, on pictures that the first one halves. A thread computes 2,500 records a second of it in batches of 16,
-6,300 in batches of 256; of ResNet-20 as it is about 250 in any.
+The network is one whose steps have a fixed part, without which a larger batch wins nothing: 8
+layers of few channels, on pictures that the first one halves. A thread computes 2,500 records a
+second of it in batches of 16, 6,300 in batches of 256; of ResNet-20 as it is about 250 in any.
 
-The clock counts training alone: every SNAPSHOT_S of it the parameters are copied, and they are tested when
-the training is over. *Time* to an accuracy is that of the first snapshot that has it.
+The clock counts training alone: every SNAPSHOT_S of it the parameters are copied, and they are
+tested when the training is over. *Time* to an accuracy is that of the first snapshot that has it.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ VARIANTS = ("fixed", "adaptive")
 
 
 class Point(NamedTuple):
+    """A place of a curve: the batch size and the accuracy after so many seconds."""
+
     s: float  # of training so far
     batch: int
     accuracy: float
@@ -66,7 +69,7 @@ Curve = Sequence[Point]
 
 @dataclass
 class Snapshot:
-    """Of a model in training."""
+    """A snapshot of a model in training."""
 
     s: float
     batch: int
@@ -93,12 +96,12 @@ class Images(Dataset[Any]):
 
 
 def inputs(images: Tensor) -> Tensor:
-    """float32[N, 1, 28, 28] of mean 0 and deviation 1, about."""
+    """Return float32[N, 1, 28, 28] of mean 0 and deviation 1, about."""
     return (images.unsqueeze(1).float() - 73) / 90
 
 
 def network() -> nn.Module:
-    """ResNet-8 with a first convolution of stride 2."""
+    """Make a ResNet-8 with a first convolution of stride 2."""
     net = resnet20.model(WIDTH, BLOCKS)
     assert isinstance(net, nn.Sequential)
     net[0] = nn.Conv2d(1, WIDTH, 3, stride=2, padding=1, bias=False)
@@ -106,14 +109,14 @@ def network() -> nn.Module:
 
 
 def rate(done: float) -> float:
-    """The learning rate when this share of the training is done: a warm-up, then a cosine."""
+    """Return the learning rate at this share of the training: a warm-up, then a cosine."""
     if done < WARM_UP:
         return LR * done / WARM_UP
     return LR * (1 + math.cos(math.pi * min(1.0, (done - WARM_UP) / (1 - WARM_UP)))) / 2
 
 
 def train(variant: str, seed: int, given: argparse.Namespace) -> list[Snapshot]:
-    """Rank 0's snapshots."""
+    """Train, and return rank 0's snapshots."""
     dataset = Images(Path(given.data) / "train.npz")
     loader = adl.AdaptiveDataLoader(
         dataset, BATCH, shuffle=True, seed=seed, collate_fn=lambda batch: batch
@@ -191,12 +194,12 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> Curve:
 
 
 def reached_s(curve: Curve, accuracy: float) -> float:
-    """When the curve is there first; infinite if it never is."""
+    """Return when the curve is there first; infinite if it never is."""
     return next((point.s for point in curve if point.accuracy >= accuracy), math.inf)
 
 
 def report(found: Mapping[int, Mapping[str, Curve]]) -> str:
-    """Two Markdown tables: the ends of the runs by seed, and the times to the targets."""
+    """Make two Markdown tables: the ends of the runs by seed, and the times to the targets."""
     lines = ["| seed | fixed ends with | after, s | adaptive ends with | after, s | of it |"]
     lines.append("|---" * 6 + "|")
     for seed, curves in found.items():
@@ -218,14 +221,14 @@ def report(found: Mapping[int, Mapping[str, Curve]]) -> str:
 
 
 def times_to(curves: Mapping[str, Curve], share: float) -> tuple[float, float]:
-    """Seconds of each variant to a share of the accuracy that the fixed one ends with."""
+    """Return the seconds of each variant to a share of the fixed one's last accuracy."""
     target = share * curves["fixed"][-1].accuracy
     fixed_s, adaptive_s = (reached_s(curves[variant], target) for variant in VARIANTS)
     return fixed_s, adaptive_s
 
 
 def drawn(found: Mapping[int, Mapping[str, Curve]]) -> str:
-    """The seed whose ratio is the median one."""
+    """Draw the curves of the seed whose ratio is the median one."""
     ratios = {
         seed: operator.truediv(*times_to(curves, TARGETS[0])) for seed, curves in found.items()
     }

@@ -1,13 +1,14 @@
-"""What adaptivity costs: a step of AdaptiveDataParallel against one of plain DistributedDataParallel.
+"""The cost of adaptivity: a step of AdaptiveDataParallel against one of DistributedDataParallel.
 
     python -m benchmarks.adaptive_overhead [--cases "MLP, SGD"] [--variants default] [--rounds 48]
 
-Two replicas (gloo, one thread each), a fixed batch, gradients averaged at every step. In a round each
-variant makes --steps steps (a multiple of 32: as many of them are measured in each round), all of them in
-the same two processes and in turns of TURN steps, in an order that is turned round and reversed from
-turn to turn; what else the machine does meets them alike. Wall time is the slower replica's, CPU time
-both replicas'. What a variant costs more is a ratio within a round: the median over the rounds, its 95 %
-interval (bootstrap of the groups of rounds that had the same models) and the quartiles of the rounds.
+Two replicas (gloo, one thread each), a fixed batch, gradients averaged at every step. In a round
+each variant makes --steps steps (a multiple of 32: as many of them are measured in each round), all
+of them in the same two processes and in turns of TURN steps, in an order that is turned round and
+reversed from turn to turn; what else the machine does meets them alike. Wall time is the slower
+replica's, CPU time both replicas'. What a variant costs more is a ratio within a round: the median
+over the rounds, its 95 % interval (bootstrap of the groups of rounds that had the same models) and
+the quartiles of the rounds.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ TURN = 4  # steps
 
 
 class FixedBatch:
-    """What an AdaptiveDataParallel asks a loop, where the batch never changes."""
+    """A loop as an AdaptiveDataParallel asks for it, whose batch never changes."""
 
     accumulation_steps = micro = 0
     weight = 1.0
@@ -52,11 +53,11 @@ class FixedBatch:
         return True
 
     def train(self) -> None:
-        """It does."""
+        """Do nothing: the loop trains."""
 
 
 def mlp() -> nn.Module:
-    """1.0 M parameters."""
+    """Make a model of 1.0 M parameters."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(784, 784),
@@ -90,7 +91,7 @@ VARIANTS: dict[str, int | None] = {
 
 
 def stepper(case: str, every: int | None) -> Callable[[], None]:
-    """One optimizer step."""
+    """Return a function that does one optimizer step."""
     model, make, local_bsz = CASES[case]
     torch.manual_seed(0)
     net = model()
@@ -113,7 +114,7 @@ def stepper(case: str, every: int | None) -> Callable[[], None]:
 
 
 def groups(case: str, names: list[str], rounds: int, steps: int) -> dict[str, list[list[Sample]]]:
-    """The samples of each variant, one a round, by the group of rounds that had the same models."""
+    """Return the samples of each variant, one a round, by group: the rounds of the same models."""
     found: dict[str, list[list[Sample]]] = {name: [] for name in names}
     for began in range(0, rounds, ROUNDS_EACH):
         session.reset()  # lets go of the models before
@@ -129,7 +130,7 @@ def groups(case: str, names: list[str], rounds: int, steps: int) -> dict[str, li
 
 
 def round_of(variants: dict[str, Callable[[], None]], number: int, steps: int) -> dict[str, Sample]:
-    """One sample of each."""
+    """Return one sample of each variant."""
     names = list(variants)
     spent = {name: torch.zeros(2, dtype=torch.float64) for name in names}  # wall s, CPU s
     for turn in range(steps // TURN):
@@ -156,7 +157,7 @@ def work(step: Callable[[], None], steps: int) -> None:
 
 
 def table(found: dict[str, list[list[Sample]]]) -> str:
-    """Markdown: a step of each variant, and what it costs more than the plain one's."""
+    """Make Markdown: a step of each variant, and what it costs more than the plain one's."""
     lines = ["| | ms a step | more | CPU ms a step | more |", "|---" * 5 + "|"]
     for name, mine in found.items():
         cells = [name]

@@ -1,6 +1,7 @@
 """All-reduce, one member killed: ours, torchft and torchrun with the same model and the same kills.
 
-    python -m benchmarks.allreduce_kills --peers FOLDER [--only NAME ...] [--kills N] [--keep FOLDER]
+    python -m benchmarks.allreduce_kills --peers FOLDER [--only NAME ...] [--kills N]
+        [--keep FOLDER]
 
 FOLDER is what `python -m benchmarks.peers.setup --into FOLDER torchft` was given. Every run is one
 group, of which in turn the member of rank 0 and the one of the last rank is killed, N times in all,
@@ -11,9 +12,10 @@ inside    kill -9 of a member in the midst of its all-reduce, which a ballast ma
 stopped   SIGSTOP of a member that computes: only its silence tells. It is killed when the others
           have gone on, or after a time
 
-T is what silence is told by: our lease_s, torchft's heartbeat timeout and gloo's timeout with it, gloo's
-timeout under torchrun. torchft's survivors end where its DistributedDataParallel meets a broken
-all-reduce ("torchft-ddp"), so "torchft" calls its manager's allreduce by hand. A member's steps are those of torch's own hook after an optimizer's step.
+T is what silence is told by: our lease_s, torchft's heartbeat timeout and gloo's timeout with it,
+gloo's timeout under torchrun. torchft's survivors end where its DistributedDataParallel meets a
+broken all-reduce ("torchft-ddp"), so "torchft" calls its manager's allreduce by hand. A member's
+steps are those of torch's own hook after an optimizer's step.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _LOOK_S = 0.02
 
 @dataclass(frozen=True)
 class Run:
-    """One group, and how it is killed."""
+    """A run of one group, and how it is killed."""
 
     system: str
     members: int
@@ -132,7 +134,7 @@ def main() -> None:
 def once(
     run: Run, peers: Path, folder: Path, kills: int
 ) -> tuple[list[tuple[Kill, Seen]], Books | None]:
-    """One group, killed again and again."""
+    """Run one group, and kill it again and again."""
     group = run.group(peers, folder)
     found: list[tuple[Kill, Seen]] = []
     group.start()
@@ -182,7 +184,10 @@ def strike(group: Group, run: Run, victim: int) -> tuple[Kill, Seen]:
 def until(
     done: Callable[[], bool], group: Group, patience_s: float, else_: str | None = None
 ) -> None:
-    """Look now and then. Raises Unavailable if it does not come, where `else_` says what that means."""
+    """Look now and then until it is done.
+
+    Raises Unavailable where it does not come and `else_` says what that means.
+    """
     give_up = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > give_up:
@@ -194,7 +199,7 @@ def until(
 
 
 def _together(group: Group, since: float) -> bool:
-    """Every rank has had a part in enough steps lately."""
+    """Tell whether every rank has had a part in enough steps lately."""
     pids, journals = group.pids(), group.journals
     return len(pids) == group.members and all(
         sum(e["event"] == "step" and e["counts"] and e["at"] > since for e in journals[pid][-999:])
@@ -212,7 +217,7 @@ def _gone_on(group: Group, at: float, victim: int) -> bool:
 
 
 def _replaced(group: Group, at: float) -> bool:
-    """A new process has had a part in a step that is new."""
+    """Tell whether a new process has had a part in a step that is new."""
     journals = group.look()
     old = [lines for lines in journals.values() if lines[0]["at"] <= at]
     top = max(e["step"] for lines in old for e in lines if e["event"] == "step" and e["at"] <= at)
@@ -225,7 +230,11 @@ def _replaced(group: Group, at: float) -> bool:
 
 
 def _moment(group: Group, pid: int, how: str) -> Callable[[], bool]:
-    """Whether the process now computes; inside: is half through its all-reduce."""
+    """Return a function that waits for the moment to kill: while the process computes.
+
+    `how` "inside": half through its all-reduce. The function returns False where the moment has not
+    come.
+    """
     journals = group.look()
     known, event, wait_s = len(journals[pid]), "forward", 0.0
     if how == "inside":

@@ -43,7 +43,10 @@ TLS = Calls(
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU seconds, `_s` apart. RESULTS.md, "The master"; docs/performance.md, "Cost against size", TLS."""
+    """The costs of calls, in CPU seconds, but for what ends in `_s`.
+
+    RESULTS.md, "The master"; docs/performance.md, "Cost against size", TLS.
+    """
 
     lease: float = 0.3e-3  # a call of GetTask by itself
     task: float = 37e-6  # leased, reported and written down
@@ -75,7 +78,11 @@ SHARED = 0.844  # n minibatches have n**0.844 times the rows of one: between the
 
 @dataclass(frozen=True)
 class Job:
-    """`life_s`: mean, of a worker; `spread`: sigma of the logarithm of a step's time and of a worker's."""
+    """A job to be simulated.
+
+    `life_s`: mean, of a worker; `spread`: sigma of the logarithm of a step's time and of a
+    worker's.
+    """
 
     kind: Kind
     workers: int
@@ -95,8 +102,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Found:
-    """Shares of the time: workers waited, and the busiest of each kind worked. `silent_s`: the longest
-    that a master did not hear of a worker that lived."""
+    """The shares of the time that workers waited, and that the busiest of each kind worked.
+
+    `silent_s`: the longest that a master did not hear of a worker that lived.
+    """
 
     records_s: float
     waiting: float
@@ -107,7 +116,7 @@ class Found:
 
     @property
     def first(self) -> str:
-        """Whatever is busiest."""
+        """Return whatever is busiest."""
         shares = {"master": self.master, "servers' cores": self.cores, "servers' network": self.net}
         shares["workers"] = 1 - self.waiting
         return max(shares, key=lambda name: shares[name])
@@ -156,7 +165,7 @@ def simulate(job: Job, costs: Costs, seconds: float = 20.0, seed: int = 0) -> Fo
 
 @numba.njit
 def _at(free, busy, queue, now, took_s):
-    """When the queue has done it."""
+    """Return when the queue has done it."""
     busy[queue] += took_s
     free[queue] = max(now, free[queue]) + took_s
     return free[queue]
@@ -172,7 +181,7 @@ def _run(
     master_s,  # seconds of a lease, a beat and an end
     commit_s, life_s, start_s, warm_s, end_s, seed,
 ):  # fmt: skip
-    """Calls done, seconds waited, the busiest master's seconds, and the longest silence."""
+    """Return calls done, seconds waited, the busiest master's seconds, and the longest silence."""
     np.random.seed(seed)
     free = np.zeros((3, servers))
     master_free, busy = np.zeros(masters), np.zeros(masters)
@@ -317,7 +326,7 @@ def designs(costs: Costs, workers: int) -> str:
 
 
 def checked(costs: Costs) -> str:
-    """Beside mean value analysis (benchmarks/model.py), which nothing here is taken from but the costs."""
+    """Compare with mean value analysis (benchmarks/model.py) at the same costs."""
     lines = []
     for compute_s, cores, gbit in (
         (21.2e-3, 4, 25),

@@ -1,4 +1,4 @@
-"""Draws docs/at-size.svg: what grows with tasks, workers, connections and columns, out of RESULTS.md.
+"""Draw docs/at-size.svg from RESULTS.md: costs by tasks, workers, connections and columns.
 
     python -m benchmarks.at_size     from the repository root
 
@@ -18,14 +18,14 @@ Line = list[tuple[float, float]]
 
 
 def rows(section: str) -> list[list[str]]:
-    """The cells of all tables of a section of RESULTS.md."""
+    """Return the cells of all tables of a section of RESULTS.md."""
     text = RESULTS.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def number(cell: str) -> float:
-    """The first one of a cell: a median stands before its spread."""
+    """Return the first number of a cell: a median stands before its spread."""
     return float(re.sub(r"[^0-9.].*", "", cell.replace(",", "")))
 
 

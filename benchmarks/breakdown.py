@@ -55,14 +55,14 @@ NAMES = {"shm": "shared memory", "tcp": "TCP", "unix": "unix socket", "grpc": "p
 
 @dataclass
 class Part:
-    """Of all calls since the last reset, seconds."""
+    """The seconds of one part, of all calls since the last reset."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
 
 class Clocks:
-    """Times functions by part, each less the parts it calls in the same thread, until `close`."""
+    """Clocks of functions by part, less the parts called in the same thread, until `close`."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Part] = defaultdict(Part)
@@ -142,7 +142,7 @@ def watch_server(clocks: Clocks) -> None:
 
 @dataclass(frozen=True)
 class Found:
-    """Of one step: its wall time, parts of both ends, and the CPU time of the whole processes."""
+    """The times of one step: wall, parts of both ends, and CPU of the whole processes."""
 
     step_s: float
     worker: Mapping[str, Part]
@@ -153,7 +153,10 @@ class Found:
 
 @contextlib.contextmanager
 def serving(spec: ModelSpec, transport: str) -> Iterator[tuple[PsClient, Connection, int]]:
-    """A server process under clocks: its client, its line (asked "parts" or "reset"), its pid."""
+    """Start a server process under clocks; yield its client, its line and its pid.
+
+    The line is asked "parts" or "reset".
+    """
     with processes(_serve, [()]) as ([line], [pid]):
         identity = Identity(TOKEN)
         client = PsClient(
@@ -212,7 +215,7 @@ def _a_step(parts: Mapping[str, Part], steps: int) -> dict[str, Part]:
 
 
 def deepfm(transport: str, steps: int) -> Found:
-    """One minibatch after the other: dedup, pull, compute, push."""
+    """Measure one minibatch after the other: dedup, pull, compute, push."""
     with tempfile.TemporaryDirectory() as folder:
         work = w.load(str(w.make(Path(folder) / "work.npz", WARM_UP + steps)))
     torch.set_num_threads(1)
@@ -244,7 +247,7 @@ def deepfm(transport: str, steps: int) -> Found:
 
 
 def rows(transport: str, steps: int) -> Found:
-    """The cycle of benchmarks/parameters.py: 100,000 rows of 2 M pulled, then pushed."""
+    """Measure the cycle of benchmarks/parameters.py: 100,000 rows of 2 M pulled, then pushed."""
     spec = ModelSpec((), (TableSpec("t", parameters.DIM),), Adagrad())
     batches = parameters.row_batches(6)
     with watching() as clocks, serving(spec, transport) as (client, line, pid):
@@ -262,7 +265,7 @@ def rows(transport: str, steps: int) -> Found:
 
 @contextlib.contextmanager
 def watching() -> Iterator[Clocks]:
-    """The clocks of a worker, in this process."""
+    """Watch a worker in this process by clocks."""
     clocks = Clocks()
     watch_worker(clocks)
     try:
@@ -280,7 +283,7 @@ STEPS: dict[str, Callable[[str, int], Found]] = {
 
 
 def breakdown(transports: Sequence[str] = ("shm", "tcp"), steps: int = 60) -> str:
-    """Tables in Markdown: wall and CPU time of each part of a step, by carrier."""
+    """Make tables in Markdown: wall and CPU time of each part of a step, by carrier."""
     sections = []
     for title, run in STEPS.items():
         found = {NAMES[t]: run(t, steps) for t in transports}
@@ -298,7 +301,10 @@ def breakdown(transports: Sequence[str] = ("shm", "tcp"), steps: int = 60) -> st
 
 
 def _table(end: str, found: Mapping[str, tuple[Mapping[str, Part], float]]) -> str:
-    """Microseconds of wall (and CPU) time by part, the longest first; the rest is nobody's."""
+    """Make a table of microseconds of wall (and CPU) time by part, the longest first.
+
+    The rest is nobody's.
+    """
     heads = [f"at the {end}, us of wall (CPU)", *found]
     columns = []
     for parts, step_s in found.values():

@@ -1,13 +1,13 @@
-"""A server in a crowd: what 10, 100 and 1,000 connections cost it, idle and busy, and who comes among them.
+"""A server in a crowd: what 10 to 1,000 connections cost it, idle and busy, and who joins them.
 
     python -m benchmarks.crowd [--connections 10 100 1000] [--carriers auto tcp tls] [--rounds 7]
 
-Each crowd has a server process of its own and two processes that hold its connections, each of them that of
-one worker; all stay for the whole run, so that every round has each crowd once. The load is the same for
-all of them: a pull and a push of 200 rows and 28 KB of dense values each, so many a second, the next one by
-the connection that has waited longest. What is asked for at once is asked for while the server is stopped. All
-connect at once, too, as when their server was replaced. A newcomer is a worker that takes the place of one that
-was killed.
+Each crowd has a server process of its own and two processes that hold its connections, each of them
+that of one worker; all stay for the whole run, so that every round has each crowd once. The load is
+the same for all of them: a pull and a push of 200 rows and 28 KB of dense values each, so many a
+second, the next one by the connection that has waited longest. What is asked for at once is asked
+for while the server is stopped. All connect at once, too, as when their server was replaced. A
+newcomer is a worker that takes the place of one that was killed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,44 +29,37 @@ import numpy as np
 import psutil
 
 from benchmarks import measure
+from benchmarks.crowd_processes import (
+    DENSE,
+    DIM,
+    KNOWN_ROWS,
+    SPEC,
+    WIDE_ROWS,
+    Asking,
+    Line,
+    hold,
+    join,
+    serve,
+)
 from benchmarks.measure import cpu_s, spread
-from benchmarks.parameters import DEADLINE_S, POLICY, TOKEN
+from benchmarks.parameters import DEADLINE_S, TOKEN
 from benchmarks.processes import processes
-from edl.common.errors import Unreachable
 from edl.common.identity import Identity
-from edl.kernels.malloc import keep_freed_memory
-from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
-from edl.nn.optimizers import Adagrad
-from edl.ps.books.aggregation import Policy
 from edl.ps.books.ledger import Span
-from edl.ps.books.slots import SlotMap
-from edl.ps.books.store import Store
-from edl.ps.metrics import Metrics
-from edl.ps.server import Listeners
-from edl.ps.servicer import ParameterServerServicer
-from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
-from edl.ps.wire.plane import Plane
-from edl.ps.wire.shard import ShardPull, ShardPush
 from edl.ps.worker_client import PsClient
 
 CONNECTIONS = (10, 100, 1_000)
 CARRIERS = ("auto", "unix", "tcp", "tls")
 HOLDERS = 2
 ROUNDS = 7
-ROWS, DIM, KNOWN_ROWS, DENSE = 200, 16, 100_000, 7_000
-SPEC = ModelSpec((DenseSpec("w", (DENSE,)),), (TableSpec("t", DIM),), Adagrad())
 BUSY_S, RATE = 2.0, 150.0  # of one sample; cycles a second, all holders together
 REST_S = 35.0  # until all are idle (ps/wire/plane.REST_S)
 IDLE_S = 5.0
-WIDE_ROWS = 20_000  # of a large pull
-AGAIN_S = 0.05, 1.0  # until a connection is tried again, as workers do
 BUSY_OF_IDLE = 10
-
-Line = Connection
 
 
 class Size(NamedTuple):
-    """Threads; KB a connection."""
+    """The threads, and KB a connection."""
 
     threads: int
     rss_kb: float
@@ -77,8 +68,11 @@ class Size(NamedTuple):
 
 @dataclass
 class Found:
-    """Of one crowd. By round, but for what its connections cost: microseconds, of a pull and a push
-    (p50, p99), of the server's CPU for a cycle, of a request of a burst; seconds of a newcomer."""
+    """The figures of one crowd, by round but for what its connections cost.
+
+    Microseconds, of a pull and a push (p50, p99), of the server's CPU for a cycle, of a request of
+    a burst; seconds of a newcomer.
+    """
 
     sizes: dict[str, Size] = field(default_factory=dict)
     connected_s: float = 0.0
@@ -142,12 +136,12 @@ class Crowd:
         self.found.sizes[when] = Size(now[0] - before[0], *kb)
 
     def _size(self) -> Size:
-        """In all."""
+        """Return the size in all."""
         sizes = dict(
             line.split(":", 1)
             for line in Path(f"/proc/{self._server}/smaps_rollup").read_text().splitlines()[1:]
         )
-        # not the PSS, of which each crowd that is begun later takes a share of what all have in common
+        # not the PSS: each crowd that is begun later takes a share of what all have in common
         rss_kb, clean_kb, dirty_kb = (
             float(sizes[name].split()[0]) for name in ("Rss", "Private_Clean", "Private_Dirty")
         )
@@ -168,7 +162,7 @@ class Crowd:
         self.found.pushes.append(_quantiles(pushes))
 
     def few_busy(self) -> None:
-        """The others are idle."""
+        """Let few connections be busy; the others are idle."""
         pulls, _ = self._ask("busy", BUSY_S, RATE / HOLDERS, BUSY_OF_IDLE // HOLDERS)
         self.found.few.append(_quantiles(pulls))
 
@@ -184,7 +178,10 @@ class Crowd:
         found: list[tuple[float, float]],
         stops: bool = True,
     ) -> None:
-        """The server is stopped until all have asked: so however fast they are, it finds all of it."""
+        """Let all ask at once.
+
+        The server is stopped until all have asked: so however fast they are, it finds all of it.
+        """
         if stops:
             os.kill(self._server, signal.SIGSTOP)
         for line in self._holders:
@@ -198,19 +195,19 @@ class Crowd:
         found.append((1e6 * took_s / count, 1e6 * spent_s / count))
 
     def step(self) -> None:
-        """Of a sync job: a version is made of a push of each, which brings its values."""
+        """Do a step of a sync job: a version is made of a push of each, which brings its values."""
         self._burst(Asking.start_step, self.found.steps, self._stops)
         self._stops = True
 
     def join(self) -> None:
-        """A worker is killed, and another one comes."""
+        """Kill a worker, and start another one."""
         began = time.perf_counter()
         if self._newcomer is not None:
             self._newcomer[0].kill()
         context = multiprocessing.get_context("forkserver")
         line, theirs = context.Pipe()
         worker = context.Process(
-            target=_join, args=(theirs, self._address, self._carrier, self._identity)
+            target=join, args=(theirs, self._address, self._carrier, self._identity)
         )
         worker.daemon = True
         worker.start()
@@ -230,7 +227,7 @@ class Crowd:
 
 
 def crowd(counts: Sequence[int], carrier: str, rounds: int) -> str:
-    """Markdown: a line for each crowd."""
+    """Make Markdown: a line for each crowd."""
     with contextlib.ExitStack() as stack:
         crowds = [stack.enter_context(_crowd(count, carrier)) for count in counts]
         _rest(crowds, "idle")
@@ -242,8 +239,13 @@ def crowd(counts: Sequence[int], carrier: str, rounds: int) -> str:
             each.wide()
         _rest(crowds, "idle after that")
         steps: list[Callable[[Crowd], None]] = [
-            Crowd.all_busy, Crowd.few_busy, Crowd.pull_burst, Crowd.push_burst, Crowd.step, Crowd.join
-        ]  # fmt: skip
+            Crowd.all_busy,
+            Crowd.few_busy,
+            Crowd.pull_burst,
+            Crowd.push_burst,
+            Crowd.step,
+            Crowd.join,
+        ]
         for turn, step in itertools.product(range(-1, rounds), steps):
             first = turn % len(crowds)
             for each in crowds[first:] + crowds[:first]:
@@ -261,7 +263,7 @@ def _rest(crowds: Sequence[Crowd], when: str) -> None:
 
 
 def _forget(crowds: Sequence[Crowd]) -> None:
-    """A first round, which warms up."""
+    """Forget a first round, which warms up."""
     for each in crowds:
         for values in vars(each.found).values():
             if isinstance(values, list):
@@ -317,149 +319,10 @@ def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 def _crowd(count: int, carrier: str) -> Iterator[Crowd]:
     identity = Identity.create(TOKEN) if carrier == "tls" else Identity(TOKEN)
     with (
-        processes(_serve, [(identity, count)]) as (servers, pids),
-        processes(_hold, [(identity,)] * HOLDERS) as (holders, _),
+        processes(serve, [(identity, count)]) as (servers, pids),
+        processes(hold, [(identity,)] * HOLDERS) as (holders, _),
     ):
         yield Crowd((servers[0], pids[0]), holders, count, carrier, identity)
-
-
-# -- Processes
-
-
-def _serve(line: Line, identity: Identity, count: int) -> None:
-    """An async server, and a plane of its own for the steps of `count` workers."""
-    keep_freed_memory()
-    servicer = ParameterServerServicer(0, Store(index=0, slot_map=SlotMap(1), policy=POLICY))
-    listeners = Listeners(servicer, identity)
-    policy = Policy(use_async=False, grads_to_wait=count, staleness=1 << 30)
-    steps = Store(index=0, slot_map=SlotMap(1), policy=policy)
-    steps.init(SPEC, {("w", 0): np.zeros(DENSE, np.float32)}, True)
-    plane = Plane(lambda: steps, Metrics(0).calls, index=0, identity=identity)
-    line.send((listeners.address, servicer.listening, plane.listening))
-    line.recv()
-    plane.close()
-    listeners.close()
-
-
-def _hold(line: Line, identity: Identity) -> None:
-    """Connections, and what is asked for by them."""
-    keep_freed_memory()
-    while (what := line.recv()) is not None:
-        match what:
-            case "open", told, of_steps, carrier, count, task:
-                endpoints = [
-                    PlaneEndpoint("127.0.0.1", to.tcp_port, to.unix_name, to.host_id)
-                    for to in (told, of_steps)
-                ]
-                with ThreadPoolExecutor(count) as pool:
-                    begun = [
-                        pool.submit(Asking, endpoints, identity, carrier, task + n)
-                        for n in range(count)
-                    ]
-                    held = [one.result() for one in begun]
-                turn = itertools.cycle(held)
-                line.send(sum(one.tries for one in held))
-            case ("wide",):
-                for one in held:
-                    one.pull_wide()
-                line.send(((), ()))
-            case "busy", seconds, rate, few:
-                chosen = turn if few is None else itertools.cycle(held[:few])
-                line.send(_busy(chosen, seconds, rate))
-            case "burst", ask:
-                waits = [ask(one) for one in held]
-                line.send(len(held))
-                for wait in waits:
-                    wait()
-                line.send(None)
-
-
-class Asking:
-    """One connection."""
-
-    def __init__(
-        self, endpoints: Sequence[PlaneEndpoint], identity: Identity, carrier: str, task: int
-    ) -> None:
-        rng = np.random.default_rng(task)
-        self._connection, self._of_steps = (
-            PlaneShardConnection(to, identity, 1, transport=carrier) for to in endpoints
-        )
-        self._task, self._at, self._steps = task, 0, 0
-        self._ids = rng.choice(KNOWN_ROWS, ROWS, replace=False)
-        self._into = np.empty(DENSE, np.float32)
-        self.tries = 1
-        while not self._served():
-            self.tries += 1
-            time.sleep(min(AGAIN_S[0] * 2**self.tries, AGAIN_S[1]) * rng.random())
-
-    def _served(self) -> bool:
-        try:
-            self.pull()
-            self.push()
-            return True
-        except Unreachable:
-            return False
-
-    def pull_wide(self) -> None:
-        pull = ShardPull(False, None, {"t": np.arange(WIDE_ROWS)})
-        self._connection.start_pull(pull, DEADLINE_S)()
-
-    def start_pull(self) -> Callable[[], Any]:
-        pull = ShardPull(True, None, {"t": self._ids}, into=lambda tensor, number: self._into)
-        return self._connection.start_pull(pull, DEADLINE_S)
-
-    def pull(self) -> None:
-        self.start_pull()()
-
-    def start_push(self) -> Callable[[], Any]:
-        self._at += 1
-        return self._connection.start_push(self._push(self._at), DEADLINE_S)
-
-    def start_step(self) -> Callable[[], Any]:
-        then = ShardPull(True, None, into=lambda tensor, number: self._into)
-        self._steps += 1
-        wait = self._of_steps.start_push(self._push(self._steps, then), DEADLINE_S)
-
-        def stepped() -> None:
-            assert wait().pulled
-
-        return stepped
-
-    def _push(self, end: int, then: ShardPull | None = None) -> ShardPush:
-        span = Span(self._task, 1, end - 1, end)
-        return ShardPush(span, 0, [("w", 0, _DENSE_GRADS)], {"t": (self._ids, _GRADS)}, then=then)
-
-    def push(self) -> None:
-        assert self.start_push()().applied == self._at
-
-
-_GRADS, _DENSE_GRADS = np.zeros((ROWS, DIM), np.float32), np.zeros(DENSE, np.float32)
-
-
-def _busy(turn: Iterator[Asking], seconds: float, rate: float) -> tuple[list[float], list[float]]:
-    """Of all cycles: how long the pull and the push took, from when it was sent."""
-    pulls, pushes = [], []
-    began = time.perf_counter()
-    for number in range(int(seconds * rate)):
-        time.sleep(max(0.0, began + number / rate - time.perf_counter()))
-        one = next(turn)
-        for took, ask in (pulls, one.pull), (pushes, one.push):
-            sent = time.perf_counter()
-            ask()
-            took.append(time.perf_counter() - sent)
-    return pulls, pushes
-
-
-def _join(line: Line, address: str, carrier: str, identity: Identity) -> None:
-    """A worker: agrees on the model, and pulls."""
-    keep_freed_memory()
-    began = time.perf_counter()
-    client = PsClient([address], token=TOKEN, identity=identity, spec=SPEC, transport=carrier)
-    client.agree(SPEC, timeout_s=DEADLINE_S)
-    into = {"w": np.empty(DENSE, np.float32)}
-    client.pull({"t": np.arange(ROWS)}, dense=into, full=True, timeout_s=DEADLINE_S)
-    line.send(time.perf_counter() - began)
-    signal.pause()  # until it is killed
 
 
 def main() -> None:

@@ -3,11 +3,12 @@
     python -m benchmarks.data [--parts files groups opening remote deepfm] [--rounds 5]
 
 `files`: CSV, Parquet, TFRecord and .npz of 5, 14 and 40 columns (a third whole numbers, a third
-floats, a third words of 5,000), read in shuffled tasks as workers do, beside pyarrow, pandas, polars,
-protobuf and torch's DataLoader in one thread; who is not installed is left out. `groups`: Parquet by the
-size of its row groups, the first epoch and the next. `opening`: a CSV, until its types are known.
-`remote`: an object store of 50 ms and 100 MB/s a request. `deepfm`: whole jobs by `edl train`. The data
-is made anew, the same each time; all runs alternate, and are in one process but for the jobs.
+floats, a third words of 5,000), read in shuffled tasks as workers do, beside pyarrow, pandas,
+polars, protobuf and torch's DataLoader in one thread; who is not installed is left out. `groups`:
+Parquet by the size of its row groups, the first epoch and the next. `opening`: a CSV, until its
+types are known. `remote`: an object store of 50 ms and 100 MB/s a request. `deepfm`: whole jobs by
+`edl train`. The data is made anew, the same each time; all runs alternate, and are in one process
+but for the jobs.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ LATENCY_S, RATE = 0.05, 100e6
 
 
 def columns(rows: int, width: int) -> dict[str, Any]:
-    """A label, then whole numbers, floats and words by turns."""
+    """Make a label, then whole numbers, floats and words by turns."""
     r = np.random.default_rng(width)
     words = np.array([f"c{n:x}" for n in range(WORDS)])
     made: dict[str, Any] = {"label": r.integers(0, 2, rows)}
@@ -111,7 +112,7 @@ def _varint(number: int) -> bytes:
 
 
 def ours(path: Path, minibatch: int, reader: Any = None) -> Sample:
-    """An epoch of it in shuffled tasks of 8 minibatches, the records of each in a random order."""
+    """Read an epoch in shuffled tasks of 8 minibatches, the records of each in a random order."""
     reader = reader or open_reader(str(path))
     source = reader.sources()[0]
     size = 8 * minibatch
@@ -130,7 +131,7 @@ def ours(path: Path, minibatch: int, reader: Any = None) -> Sample:
 
 
 def as_numpy(made: Any) -> dict[str, Any]:
-    """The columns as a feed would have them: texts in numpy's own type."""
+    """Return the columns as a feed would have them: texts in numpy's own type."""
     arrays = {}
     for name in made.column_names:
         values = made.column(name).to_numpy()
@@ -147,7 +148,7 @@ def _arrow_parquet(path: Path) -> Any:
 
 
 def loader(made: Mapping[str, Any]) -> None:
-    """All numbers of a table by torch's DataLoader, in shuffled minibatches of 64."""
+    """Read all numbers of a table by torch's DataLoader, in shuffled minibatches of 64."""
     tensors = [torch.from_numpy(v[:LOADED].copy()) for v in made.values() if v.dtype.kind in "if"]
     dataset = torch.utils.data.TensorDataset(*tensors)
     for _ in torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True):
@@ -155,7 +156,7 @@ def loader(made: Mapping[str, Any]) -> None:
 
 
 def peers(path: Path) -> dict[str, Callable[[], Any]]:
-    """What else reads this file, as far as it is here: {name: read it all}."""
+    """Return what else reads this file, as far as it is here: {name: read it all}."""
     found: dict[str, Callable[[], Any]] = {}
     if path.suffix in (".csv", ".parquet"):
         read = _arrow_csv if path.suffix == ".csv" else _arrow_parquet
@@ -187,7 +188,7 @@ def _protobuf(path: Path) -> None:
 
 
 def _example() -> Any:
-    """tf.train.Example as a class of protobuf's."""
+    """Make tf.train.Example as a class of protobuf's."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="bench_example.proto", package="bench")
@@ -214,7 +215,7 @@ def _example() -> Any:
 
 
 def files(folder: Path, rounds: int) -> str:
-    """The table of all readers."""
+    """Make the table of all readers."""
     lines = [
         "| file | columns | read by | CPU us a record | wall us a record | CPU, times the first |",
         "|---|---|---|---|---|---|",
@@ -259,7 +260,7 @@ def files(folder: Path, rounds: int) -> str:
 
 
 def groups(folder: Path, rounds: int) -> str:
-    """Parquet in tasks of 512 records, by its row groups."""
+    """Read Parquet in tasks of 512 records, by its row groups."""
     lines = [
         "| columns | rows a group | pyarrow | first epoch | times pyarrow | next epochs | times |",
         "|---|---|---|---|---|---|---|",
@@ -292,7 +293,7 @@ def _by_group(path: Path) -> None:
 
 
 def opening(folder: Path, rounds: int) -> str:
-    """A CSV until its records are counted and its types known: new each time."""
+    """Open a CSV until its records are counted and its types known: new each time."""
     lines = ["| columns | MB | CPU s | wall s | MB/s |", "|---|---|---|---|---|"]
     for width, rows in ROWS.items():
         path = folder / f"open-{width}.csv"
@@ -311,15 +312,15 @@ def opening(folder: Path, rounds: int) -> str:
 
 
 class Far(AsyncFileSystem):
-    """Files of this machine as an object store gives them: late, and each request at its own rate."""
+    """Files of this machine as an object store gives them: late, each request at its own rate."""
 
     cachable = False
 
-    async def _info(self, path: str, **rest: Any) -> dict[str, Any]:
+    async def _info(self, path: str, **_rest: Any) -> dict[str, Any]:
         await asyncio.sleep(LATENCY_S)
         return {"name": path, "size": os.path.getsize(path), "type": "file"}
 
-    async def _cat_file(self, path: str, start: Any = None, end: Any = None, **rest: Any) -> bytes:
+    async def _cat_file(self, path: str, start: Any = None, end: Any = None, **_rest: Any) -> bytes:
         await asyncio.sleep(LATENCY_S + (end - start) / RATE)
         with open(path, "rb") as stream:  # noqa: ASYNC230
             stream.seek(start)
@@ -327,7 +328,7 @@ class Far(AsyncFileSystem):
 
 
 def remote(folder: Path, rounds: int) -> str:
-    """A CSV is opened, by one request at a time and by several."""
+    """Open a CSV, by one request at a time and by several."""
     path = folder / "far.csv"
     write_csv(columns(8 * ROWS[14], 14), path)
     several = data_files._AT_ONCE
@@ -350,7 +351,7 @@ def remote(folder: Path, rounds: int) -> str:
 
 
 def flights(folder: Path) -> dict[str, Path]:
-    """As many flights as nycflights13-small has, their ids drawn: {format: file}."""
+    """Make as many flights as nycflights13-small has, their ids drawn: {format: file}."""
     r = np.random.default_rng(0)
     sizes = dict(zip(COLUMNS, (16, 4000, 4000, 3, 105, 224, 12, 31, 7, 24, 365), strict=True))
     made = {name: r.integers(0, size, FLIGHTS) for name, size in sizes.items()}
@@ -363,7 +364,7 @@ def flights(folder: Path) -> dict[str, Path]:
 
 
 def deepfm(folder: Path, rounds: int) -> str:
-    """The same job from each kind of file."""
+    """Run the same job from each kind of file."""
     found = alternate(
         {
             suffix: lambda path=path: training.job(path, workers=1, servers=1)

@@ -16,7 +16,7 @@ COLUMNS = ("month", "day", "weekday", "hour", "day_of_year", "distance")
 
 
 class Logits(nn.Sequential):
-    """Of features [N, columns], shape [N]."""
+    """A network of features [N, columns] to logits [N]."""
 
     def forward(self, features: Tensor) -> Tensor:
         logits: Tensor = super().forward(features)
@@ -39,7 +39,7 @@ def optimizer() -> SGD:
     return SGD(lr=0.01)
 
 
-def feed(records: Any, mode: str) -> tuple[Tensor, Tensor]:
+def feed(records: Any, _mode: str) -> tuple[Tensor, Tensor]:
     columns = [np.asarray(records[name], np.float32) / 100 for name in COLUMNS]
     features = torch.from_numpy(np.stack(columns, axis=1))
     return features, torch.from_numpy(np.asarray(records["label"], np.float32))

@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def run(name: str, data: str, seed: int, plan: tuple[tuple[float, int], ...]) -> list[Any]:
-    """(version, AUC) of each evaluation of one job; the last one is the final model's."""
+    """Return (version, AUC) of each evaluation of one job; the last one is the final model's."""
     command = [
         *(sys.executable, "-m", "edl", "train", "--job_name", name, "--detach"),
         *("--model_def", "deepfm", "--training_data", f"{data}/train.npz"),
@@ -104,7 +104,7 @@ def report(found: dict[str, list[list[tuple[int, float]]]]) -> str:
 
 
 def picture(found: dict[str, list[list[tuple[int, float]]]]) -> str:
-    """AUC over versions as a plain SVG: a line each, the mean over the seeds at each evaluation."""
+    """Draw AUC over versions: a line each, the mean over the seeds at each evaluation."""
     width, height, left, bottom = 640, 320, 60, 40
     curves = {}
     for variant, runs in found.items():
@@ -122,7 +122,8 @@ def picture(found: dict[str, list[list[tuple[int, float]]]]) -> str:
 
     def place(x: float, y: float) -> str:
         across = left + (width - left - 20) * x / last
-        return f"{across:.1f},{height - bottom - (height - bottom - 20) * (y - low) / (high - low):.1f}"
+        down = height - bottom - (height - bottom - 20) * (y - low) / (high - low)
+        return f"{across:.1f},{down:.1f}"
 
     lines = [
         (

@@ -2,8 +2,8 @@
 
 `python -m benchmarks.fuzz_frames --frames 10000000 --live 200000`: seeded mutations of good frames
 until the parser has refused so many; in the ratio of --live to --frames they go to a server's end,
-too, with a store behind it, over a socketpair. `--atheris` hands over to libFuzzer, guided by coverage (`pip install atheris`; its own
-options may follow, such as -max_total_time=60).
+too, with a store behind it, over a socketpair. `--atheris` hands over to libFuzzer, guided by
+coverage (`pip install atheris`; its own options may follow, such as -max_total_time=60).
 
 A frame either raises Malformed, or its arrays fill its body exactly. A server's end either answers
 or hangs up once its peer has said all; whatever it was told, its buffers stay within their budget.
@@ -47,7 +47,7 @@ _SIZES = (0, 1, 7, 8, 255, 1 << 16, 1 << 20, 2**31 - 1, 2**31, 2**32 - 1, 2**63,
 
 
 def seeds() -> list[bytes]:
-    """Good frames of every operation, bodies included."""
+    """Return good frames of every operation, bodies included."""
 
     def frame(head: Head, *told: frames.Told) -> bytes:
         arrays, descriptors, nbytes = frames.describe(told)
@@ -78,7 +78,7 @@ def seeds() -> list[bytes]:
 
 
 def mutated(frame: bytes, rng: random.Random) -> bytes:
-    """A few bytes or fields changed, the end cut off or lengthened."""
+    """Return the frame with a few bytes or fields changed, its end cut off or lengthened."""
     data = bytearray(frame)
     for _ in range(rng.getrandbits(2) + 1):
         kind = rng.getrandbits(3)
@@ -101,7 +101,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 def parse(data: bytes) -> bool:
-    """Whether the parser refuses it; what it takes keeps its promises."""
+    """Return whether the parser refuses it; what it takes keeps its promises."""
     if len(data) < frames.HEAD_NBYTES:
         return False  # a receiver waits for more
     try:
@@ -115,7 +115,8 @@ def parse(data: bytes) -> bool:
     ids = sum(8 * a.count for a in arrays if a.kind == frames.ROWS and head.op < frames.PULLED)
     values = sum(array.nbytes for array in arrays)
     assert frames.padded(ids) + values == head.body_nbytes, data.hex()
-    assert head.body_nbytes <= frames.MAX_BODY_NBYTES and len(arrays) <= frames.MAX_ARRAYS
+    assert head.body_nbytes <= frames.MAX_BODY_NBYTES
+    assert len(arrays) <= frames.MAX_ARRAYS
     return False
 
 
@@ -137,7 +138,7 @@ class Live:
         )
 
     def tell(self, data: bytes) -> bytes:
-        """What the server says to these bytes, after which nothing comes."""
+        """Return what the server says to these bytes, after which nothing comes."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.sendall(data)
@@ -156,7 +157,7 @@ class Live:
 
 
 def run(num_frames: int, num_live: int, seed: int) -> str:
-    """Until `num_frames` were malformed: what came of them, how fast, and what memory they took."""
+    """Mutate until `num_frames` were malformed; tell what came of it, how fast, in what memory."""
     rng = random.Random(seed)
     good = seeds()
     live = Live()
@@ -180,8 +181,8 @@ def run(num_frames: int, num_live: int, seed: int) -> str:
     wall_s = time.monotonic() - began
     return (
         f"{made:,} mutated frames (seed {seed}) in {wall_s:,.0f} s: the parser refused "
-        f"{refused:,}. {told:,} went to a live server as well, which answered {answered:,} and hung "
-        f"up on the others. No crash, no hang; {max(0, grown) >> 20} MiB more resident memory."
+        f"{refused:,}. {told:,} went to a live server as well, which answered {answered:,} and "
+        f"hung up on the others. No crash, no hang; {max(0, grown) >> 20} MiB more resident memory."
     )
 
 

@@ -24,7 +24,7 @@ NOISE = 0.05  # of the times that are fitted
 
 
 def goodput() -> str:
-    """A Markdown table."""
+    """Make a Markdown table."""
     random = np.random.default_rng(0)
     replicas = random.integers(1, MOST_REPLICAS + 1, AT_ONCE)
     nodes = np.minimum(random.integers(1, 17, AT_ONCE), replicas)
@@ -53,7 +53,7 @@ def goodput() -> str:
 
 
 def _rows(random: np.random.Generator) -> list[np.ndarray]:
-    """What a job that has run in many places would have measured."""
+    """Return what a job that has run in many places would have measured."""
     nodes, replicas, atomic = np.array(
         [(*place, size) for place in PLACES for size in SIZES], float
     ).T

@@ -1,4 +1,4 @@
-"""What the ledger costs a push: the same pushes into one store with its ledger and without, in turn.
+"""The cost of the ledger to a push: the same pushes into a store with its ledger and without.
 
 In process, so that nothing else is in the way: 2,000 rows of dim 16 with Adagrad and 1,000 dense
 values a push, 16 pushes a task, as the plane hands them over.
@@ -24,15 +24,15 @@ _tasks = itertools.count()
 
 
 class _None(Ledger):
-    """Lets everything through and remembers nothing."""
+    """A ledger that lets everything through and remembers nothing."""
 
-    def offer(self, span: Span) -> Verdict:
+    def offer(self, _span: Span) -> Verdict:
         return Verdict.APPLY
 
     def advance(self, span: Span) -> None:
         pass
 
-    def applied(self, task: int) -> int:
+    def applied(self, _task: int) -> int:
         return 0
 
 
@@ -56,7 +56,7 @@ def ledger() -> str:
 
 
 def _books(books: Ledger) -> None:
-    """What a push asks of the ledger."""
+    """Ask of the ledger what a push asks."""
     for number in range(PUSHES):
         task, position = divmod(number, SPANS)
         if position == 0:

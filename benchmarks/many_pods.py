@@ -1,11 +1,11 @@
-"""A job of 200 workers, as far as the API server sees it: pods that do nothing, made, watched, ended.
+"""A job of 200 workers, as the API server sees it: pods that do nothing, made, watched, ended.
 
     python tests/tools/kube.py --nodes 4 --cpu 64         # in another shell: the cluster
     python -m benchmarks.many_pods [--pods 200]
 
-The runtime of a master, in a process of its own, starts so many replicas at once. Told: until all are made, and
-until all were seen to run; calls of the API a pod; the lag from a change of a pod to its being told; the memory
-of this process; then the end of all.
+The runtime of a master, in a process of its own, starts so many replicas at once. Told: until all
+are made, and until all were seen to run; calls of the API a pod; the lag from a change of a pod to
+its being told; the memory of this process; then the end of all.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from benchmarks import measure
 from edl.common.settings import JobSettings
 from edl.k8s import names, pods
 from edl.k8s.api import Api, Object
+from edl.k8s.connection import Connection
 from edl.k8s.reflector import Change, Reflector
 from edl.k8s.runtime import KubernetesRuntime
-from edl.runtime.base import Exit, Report, Running
+from edl.runtime.base import Exit, Replica, Report, Running
 
 DEADLINE_S = 300.0
 CHANGES = 50
 
 
-class Counted(Api):
-    """Counts its requests by method."""
+class Counted(Connection):
+    """A connection that counts its requests by method."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -53,8 +54,8 @@ def main() -> None:
 
 
 def many_pods(count: int, namespace: str) -> str:
-    api = Counted.connect(namespace)
-    assert isinstance(api, Counted)
+    connection, _ = Counted.find()
+    api = Api(connection, namespace)
     job = f"many-{secrets.token_hex(3)}"
     settings = JobSettings(job_name=job, image_name="edl:test")
     template = pods.templates(settings, grpc_probes=api.features().grpc_probes)["worker"]
@@ -66,10 +67,8 @@ def many_pods(count: int, namespace: str) -> str:
     def make(role: str, index: int, incarnation: str, env: Any, *_: Any) -> Object:
         return pods.replica(
             template,
+            Replica(role, index, incarnation),
             job=job,
-            role=role,
-            index=index,
-            incarnation=incarnation,
             arguments=(),
             env=env,
             owner=None,
@@ -93,7 +92,7 @@ def many_pods(count: int, namespace: str) -> str:
         all_s = time.monotonic() - began
         items, _ = api.list("Pod", names.selector(job))
         made = [each["metadata"]["creationTimestamp"] for each in items]
-        calls = Counter(api.calls)
+        calls = Counter(connection.calls)
         lags = _lags(api, job, [each["metadata"]["name"] for each in items])
         grown_mb = _memory_mb() - before_mb
         began = time.monotonic()
@@ -115,7 +114,7 @@ def many_pods(count: int, namespace: str) -> str:
 
 
 def _lags(api: Api, job: str, chosen: list[str]) -> list[float]:
-    """Milliseconds from the answer to a patch until the watch tells of it (0 where it is first)."""
+    """Return milliseconds from a patch's answer until the watch tells of it (0: it was first)."""
     seen: dict[str, float] = {}
     changed, listed = threading.Condition(), threading.Event()
 

@@ -7,6 +7,8 @@ from edl.nn import Adagrad, Embedding
 
 
 class ManyRows(nn.Module):
+    """A model of one table, in which every record has a row of its own."""
+
     def __init__(self) -> None:
         super().__init__()
         self.rows = Embedding("rows", 16, feature="record")
@@ -20,7 +22,7 @@ def model():
     return ManyRows()
 
 
-def loss(outputs, labels):
+def loss(outputs, _labels):
     return outputs.square().mean()
 
 
@@ -28,7 +30,7 @@ def optimizer():
     return Adagrad(lr=0.1)
 
 
-def feed(records, mode):
+def feed(records, _mode):
     ids = torch.from_numpy(records["record"])
     return {"record": ids}, ids
 

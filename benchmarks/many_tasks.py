@@ -1,10 +1,12 @@
-"""A job of ten million records: `python -m benchmarks.many_tasks [--records 10000000] [--rounds 2]`.
+"""A job of ten million records.
 
-The counting model (chaos/counting.py), 2 workers, 2 servers, minibatches of 64, which compute nothing:
-the harness itself is all that costs. The same records once in tasks as they are by default and once in
-tasks ten times as long, in alternation; then once more with the master killed in the midst of it. A
-job's time is from the first applied minibatch to the end of the epoch. After each job every record's
-row and every server's counters are checked.
+    python -m benchmarks.many_tasks [--records 10000000] [--rounds 2]
+
+The counting model (chaos/counting.py), 2 workers, 2 servers, minibatches of 64, which compute
+nothing: the harness itself is all that costs. The same records once in tasks as they are by default
+and once in tasks ten times as long, in alternation; then once more with the master killed in the
+midst of it. A job's time is from the first applied minibatch to the end of the epoch. After each
+job every record's row and every server's counters are checked.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from benchmarks.watching import first, timed
 from edl.chaos import cell
 from edl.common.settings import JobSettings
 from edl.jobs import local as jobs
+from edl.jobs.start import start
 
 SERVERS, WORKERS, MINIBATCH = 2, 2, 64
 TASKS = {"by default": 0, "ten times as long": 80}
@@ -51,7 +54,8 @@ def main() -> None:
         killed_s, away_s = run(data, given.records, "killed", 0, kill=True)
     ratios = [a / b for a, b in zip(*rates.values(), strict=True)]
     print(
-        f"- command: `python -m benchmarks.many_tasks {' '.join(sys.argv[1:])}`\n{measure.machine()}"
+        "- command: `python -m benchmarks.many_tasks "
+        f"{' '.join(sys.argv[1:])}`\n{measure.machine()}"
     )
     print("\n| tasks | number | records/s |\n|---|---|---|")
     for kind, of_task in TASKS.items():
@@ -68,7 +72,10 @@ def main() -> None:
 def run(
     data: Path, records: int, name: str, of_task: int, kill: bool = False
 ) -> tuple[float, float]:
-    """The seconds of a job, and those for which its master was away; AssertionError where it is off."""
+    """Run a job; return its seconds, and those for which its master was away.
+
+    Raises AssertionError where a record or an update is off.
+    """
     folder = data.parent
     settings = JobSettings(
         job_name=name,
@@ -85,7 +92,7 @@ def run(
         worker_threads=1,
         seed=1,
     )
-    job, process = jobs.start(settings)
+    job, process = start(settings)
     away_s = 0.0
     try:
         if kill:
@@ -94,7 +101,7 @@ def run(
     finally:
         jobs.kill(job, process)
     assert code == 0, f"{name} ended with {code}: {job.last_words()}"
-    off = cell.books(Path(settings.checkpoint_dir), records, 1, SERVERS)
+    off = cell.counted(Path(settings.checkpoint_dir), records, 1, SERVERS)
     assert not any(off.values()), f"{name}: {off}"
     logs = list(timed(job.log))
     steps = [
@@ -108,7 +115,7 @@ def run(
 
 
 def _kill_master(job: jobs.LocalJob, records: int) -> float:
-    """Once a third of the records are done: the seconds until another master answers."""
+    """Kill the master at a third of the records; return the seconds until another one answers."""
     while job.status().get("records_done", 0) < records / 3:
         time.sleep(0.5)
     found = job.address()

@@ -2,10 +2,10 @@
 
     python -m benchmarks.master [--seconds 5] [--tree FOLDER]    from the repository root
 
-The master is real (its state machines, gRPC, its journal on this disk) and alone in its process; the
-workers are another process's threads, which lease tasks and report them done and compute nothing. The
-one server only says that it holds all that is done. `--tree` measures another checkout's master with
-this load, in the same run, round by round.
+The master is real (its state machines, gRPC, its journal on this disk) and alone in its process;
+the workers are another process's threads, which lease tasks and report them done and compute
+nothing. The one server only says that it holds all that is done. `--tree` measures another
+checkout's master with this load, in the same run, round by round.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOKEN = "benchmark"
 
 
 class _Servers:
-    """As master/servers.RemoteServers, of servers that hold nothing."""
+    """A stand-in for master/servers.RemoteServers, of servers that hold nothing."""
 
     def fence(self, attempts: dict[int, int]) -> dict[int, list[int]]:
         return {task: [0] for task in attempts}
@@ -43,27 +43,27 @@ class _Servers:
     def version(self) -> int:
         return 0
 
-    replace = close = lambda self, *_: None
+    replace = close = lambda *_: None
 
 
 class _Runtime:
-    """Starts nothing: the processes are the load's."""
+    """A runtime that starts nothing: the processes are the load's."""
 
     def __init__(self, started: list[Any]) -> None:
         self._started = started
 
-    def start(self, role: str, index: int, incarnation: str, env: Any, arguments: Any = ()) -> Any:
+    def start(self, role: str, index: int, incarnation: str, *_: Any) -> Any:
         from edl.runtime.base import Replica
 
         replica = Replica(role, index, incarnation, 1)
         self._started.append(replica)
         return replica
 
-    stop = close = detach = adopt = lambda self, *_: None
+    stop = close = detach = adopt = lambda *_: None
 
 
 def serve(folder: Path, tasks: int, workers: int) -> None:
-    """The master's process, until it is killed."""
+    """Be the master, until it is killed."""
     from edl.common import rpc
     from edl.common.clock import MonotonicClock
     from edl.common.identity import Identity
@@ -115,11 +115,18 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     master = Master(
         settings=settings,
         job_dir=folder,
+<<<<<<< HEAD
         **books,
         connect=lambda addresses: _Servers(),  # type: ignore[arg-type,return-value]
+=======
+        queue=queue,
+        validation=[],
+        journal=journal,
+        connect=lambda _addresses: _Servers(),  # type: ignore[arg-type,return-value]
+>>>>>>> b53fc2823c341c91882dff2f13d86cff237e868e
         clock=MonotonicClock(),
         identity=Identity(TOKEN),
-        watch=lambda status: None,
+        watch=lambda _status: None,
     )
     if memory is not None:
         master.resume("was killed", memory)
@@ -136,11 +143,11 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     threading.Thread(target=_hold_all, args=(server.address, started), daemon=True).start()
     (folder / "address.partial").write_text(f"{server.address} {os.getpid()}")
     (folder / "address.partial").rename(folder / "address")
-    master.run(lambda report: _Runtime(started))  # type: ignore[arg-type,return-value]
+    master.run(lambda _report: _Runtime(started))  # type: ignore[arg-type,return-value]
 
 
 def _hold_all(address: str, started: list[Any]) -> None:
-    """The server: all that is done is in its snapshots."""
+    """Be the server, which has all that is done in its snapshots."""
     from edl.master.client import MasterClient
     from edl.proto import master_pb2 as pb
 
@@ -170,8 +177,10 @@ class Load:
     def run(
         self, seconds: float, each: Any, over: Callable[[], bool] | None = None
     ) -> dict[str, float]:
-        """`each(client)` makes a call and says when the next one is due. `over`: instead of
-        `seconds`."""
+        """Let the workers call for so many seconds, or until `over()`.
+
+        `each(client)` makes a call and says when the next one is due.
+        """
         self._over = over
         threads = min(self._workers, THREADS)
         ready, done = threading.Barrier(threads + 1), threading.Barrier(threads + 1)
@@ -277,7 +286,7 @@ def leave_open(folder: Path, workers: int, done: int, left_open: int) -> dict[st
 
 
 def beat(folder: Path, workers: int, seconds: float) -> dict[str, float]:
-    """Each worker's heartbeats, as often as the master wants them, and nothing else."""
+    """Send each worker's heartbeats, as often as the master wants them, and nothing else."""
 
     def each(client: Any) -> float:
         reply = client.heartbeat(state="training", scalars={"loss": 0.5}, version=7)
@@ -289,7 +298,7 @@ def beat(folder: Path, workers: int, seconds: float) -> dict[str, float]:
 def measure(
     tree: Path, tasks: int, workers: int, seconds: float, how: Sequence[str]
 ) -> dict[str, float]:
-    """One master of this checkout under one load."""
+    """Measure one master of this checkout under one load."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("EDL_BENCHMARK_DISK")) as name:
         env = {**os.environ, "PYTHONPATH": str(tree / ".pythonpath")}
         about = ["--folder", name, "--tasks", str(tasks), "--workers", str(workers)]
@@ -313,7 +322,7 @@ def measure(
 
 
 def restart(tasks: int, workers: int, done: int, left_open: int) -> None:
-    """How long a master that is killed is away, with so many tasks done and so many open."""
+    """Measure how long a killed master is away, with so many tasks done and so many open."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("EDL_BENCHMARK_DISK")) as name:
         about = ["--folder", name, "--tasks", str(tasks), "--workers", str(workers)]
         command = [sys.executable, __file__, *about]
@@ -423,7 +432,7 @@ def main() -> None:
 
 
 def picture(cost: dict[tuple[str, int, int], float]) -> str:
-    """CPU microseconds of the master for a task: against tasks at 64 workers, and the other way."""
+    """Draw CPU microseconds of the master for a task, by tasks (64 workers) and by workers."""
     from benchmarks import page
 
     panels = []

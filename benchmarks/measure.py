@@ -29,7 +29,10 @@ _DRAWS = 1000  # of a bootstrap
 
 @dataclass(frozen=True)
 class Sample:
-    """`amount` of work (rows, cycles, records), its wall time, and the CPU time of all processes."""
+    """A sample: an amount of work, its wall time, and the CPU time of all processes.
+
+    `amount` is in rows, cycles or records.
+    """
 
     amount: float
     wall_s: float
@@ -41,7 +44,7 @@ class Sample:
 
     @property
     def cost(self) -> float:
-        """CPU seconds for one unit of work."""
+        """Return the CPU seconds for one unit of work."""
         return self.cpu_s / self.amount
 
 
@@ -49,12 +52,12 @@ Found = Mapping[str, Sequence[Sample]]
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """CPU seconds of processes so far: clock_getcpuclockid(3) of each."""
+    """Return the CPU seconds of processes so far: clock_getcpuclockid(3) of each."""
     return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
 
 def sample(amount: float, work: Callable[[], None], pids: Sequence[int] = ()) -> Sample:
-    """Do the work; what this process and `pids` needed for it."""
+    """Do the work; return what this process and `pids` needed for it."""
     everybody = (os.getpid(), *pids)
     began, used = time.perf_counter(), cpu_s(everybody)
     work()
@@ -64,7 +67,10 @@ def sample(amount: float, work: Callable[[], None], pids: Sequence[int] = ()) ->
 def alternate(
     variants: Mapping[str, Callable[[], Sample]], rounds: int = ROUNDS, warm_up: bool = True
 ) -> dict[str, list[Sample]]:
-    """The samples of each variant, by round; a round before the first warms up and is dropped."""
+    """Return the samples of each variant, by round.
+
+    A round before the first warms up and is dropped.
+    """
     names = list(variants)
     found: dict[str, list[Sample]] = {name: [] for name in names}
     for turn in range(-1 if warm_up else 0, rounds):
@@ -80,8 +86,11 @@ def alternate(
 def table(
     found: Found, baselines: Sequence[str], rate: tuple[str, float], cost: tuple[str, float]
 ) -> str:
-    """A Markdown table. `rate`, `cost`: the unit, and how many of it one unit per second, or one
-    CPU second per unit, are. Costs are compared with the first baseline's."""
+    """Make a Markdown table of rates and costs.
+
+    `rate`, `cost`: the unit, and how many of it one unit per second, or one CPU second per unit,
+    are. Costs are compared with the first baseline's.
+    """
     heads = ["", rate[0], *(f"of {b}" for b in baselines), cost[0], f"times {baselines[0]}"]
     rows = [
         [
@@ -97,17 +106,18 @@ def table(
 
 
 def ratio(mine: Sequence[Sample], theirs: Sequence[Sample], of: Callable[[Sample], float]) -> str:
-    """The spread of the ratios within the rounds; "1" for a variant and itself."""
+    """Return the spread of the ratios within the rounds; "1" for a variant and itself."""
     if mine is theirs:
         return "1"
     return spread([of(a) / of(b) for a, b in zip(mine, theirs, strict=True)])
 
 
 def more(mine: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> str:
-    """By how many per cent mine is more than theirs: median [95 % interval] (lower, upper quartile).
+    """Return by how many per cent mine is more than theirs.
 
-    Ratios are taken within the rounds. Rounds come in groups, those of one of which may be alike, so the
-    interval is that of the medians of groups drawn with replacement (bootstrap, Efron 1979).
+    The median [95 % interval] (lower, upper quartile). Ratios are taken within the rounds. Rounds
+    come in groups, those of one of which may be alike, so the interval is that of the medians of
+    groups drawn with replacement (bootstrap, Efron 1979).
     """
     groups = [
         [100 * (a / b - 1) for a, b in zip(one, other, strict=True)]
@@ -126,18 +136,18 @@ def more(mine: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> 
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median (min-max), to three digits."""
+    """Return median (min-max), to three digits."""
     return f"{_short(statistics.median(values))} ({_short(min(values))}-{_short(max(values))})"
 
 
 def _short(value: float) -> str:
-    """Three digits, and never an exponent."""
+    """Write a figure with three digits, and never an exponent."""
     text = f"{value:.3g}"
     return f"{value:,.0f}" if "e" in text or abs(value) >= 100 else text
 
 
 def machine() -> str:
-    """What a figure means nothing without, as a Markdown list."""
+    """Describe what a figure means nothing without, as a Markdown list."""
     versions = (f"{p} {importlib.metadata.version(p)}" for p in ("torch", "numpy", "grpcio"))
     gib = psutil.virtual_memory().total / 2**30
     return "\n".join(
@@ -151,7 +161,7 @@ def machine() -> str:
 
 
 def load() -> str:
-    """The load averages now."""
+    """Return the load averages now."""
     return " ".join(f"{value:.1f}" for value in os.getloadavg())
 
 

@@ -21,7 +21,7 @@ FRAMING = 1.05  # bytes on a network for one of payload: Ethernet, IP and TCP he
 
 @dataclass(frozen=True)
 class Work:
-    """One pull or push, over all servers."""
+    """The work of one pull or push, over all servers."""
 
     requests: float = 1.0
     rows: float = 0.0
@@ -32,7 +32,7 @@ class Work:
 
     @classmethod
     def of(cls, servers: int, rows: float, dim: int, dense_nbytes: float = 0.0) -> Work:
-        """float32 rows."""
+        """Make the work of float32 rows."""
         nbytes = 4.0 * rows * dim
         several = servers > 1
         return cls(servers, rows, nbytes, dense_nbytes, rows * several, nbytes * several)
@@ -40,7 +40,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds at one end, for one of each."""
+    """The CPU seconds at one end, for one of each."""
 
     request_s: float = 0.0
     row_s: float = 0.0
@@ -55,7 +55,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """Of both ends of one carrier."""
+    """The costs at both ends of one carrier."""
 
     client_pull: Cost
     server_pull: Cost
@@ -70,7 +70,7 @@ class Costs:
 
 
 def fit(points: Sequence[tuple[Work, float]]) -> Cost:
-    """The costs, none below 0, that come nearest to the measured CPU seconds of calls.
+    """Return the costs, none below 0, that come nearest to the measured CPU seconds of calls.
 
     Least squares of the relative errors: a call of microseconds counts as much as one of
     milliseconds.
@@ -94,7 +94,7 @@ def fit(points: Sequence[tuple[Work, float]]) -> Cost:
 
 @dataclass(frozen=True)
 class Station:
-    """Where a cycle needs `demand_s`. `cores` 0: each customer has one of its own."""
+    """A station where a cycle needs `demand_s`. `cores` 0: each customer has one of its own."""
 
     name: str
     demand_s: float
@@ -102,7 +102,7 @@ class Station:
 
 
 def cycle_s(stations: Sequence[Station], customers: int) -> float:
-    """The mean time of a cycle when so many customers go round without a pause."""
+    """Return the mean time of a cycle when so many customers go round without a pause."""
     delay_s = sum(s.demand_s * (s.cores - 1) / s.cores if s.cores else s.demand_s for s in stations)
     demands = [s.demand_s / s.cores for s in stations if s.cores]
     waiting = [0.0] * len(demands)
@@ -115,7 +115,7 @@ def cycle_s(stations: Sequence[Station], customers: int) -> float:
 
 
 def use(station: Station, customers: int, cycle: float) -> float:
-    """The share of the time that (one core of) the station is busy."""
+    """Return the share of the time that (one core of) the station is busy."""
     return station.demand_s / cycle * (customers / station.cores if station.cores else 1)
 
 
@@ -124,8 +124,9 @@ def use(station: Station, customers: int, cycle: float) -> float:
 
 @dataclass(frozen=True)
 class Job:
-    """`compute_s`: of one minibatch, dedup included. `pull`, `push`: of one, over all servers.
+    """A job, whose steps are to be predicted.
 
+    `compute_s`: of one minibatch, dedup included. `pull`, `push`: of one, over all servers.
     `ahead`: pull and push run while the worker computes.
     """
 
@@ -142,7 +143,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Step:
-    """`bottleneck`: what is busiest, and for which share of the time."""
+    """The time of a step. `bottleneck`: what is busiest, and for which share of the time."""
 
     step_s: float
     bottleneck: str
@@ -150,7 +151,7 @@ class Step:
 
 
 def step(job: Job, costs: Costs) -> Step:
-    """One step of every worker, when all run."""
+    """Predict one step of every worker, when all run."""
     compute = Station("the workers' compute", job.compute_s, 0)
     client = Station("the workers' pull and push", costs.client(job.pull, job.push), 0)
     stations = [client, *_on_the_way(job, costs)]

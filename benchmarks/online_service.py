@@ -1,14 +1,15 @@
-"""ElasticDL's second experiment: training in the room that an online service leaves, and its way back.
+"""ElasticDL's second experiment: training in the room that an online service leaves, and back.
 
-    python tests/tools/kube.py --nodes 3 --cpu 8            # in another shell: the cluster, 24 cores
+    python tests/tools/kube.py --nodes 3 --cpu 8      # in another shell: the cluster, 24 cores
     python -m benchmarks.online_service [--waves N]   # docs/online-service.svg and a table
 
-A service of high priority (a Deployment, pods of 2 cores) is scaled from 1 to 6 pods and back, as an autoscaler
-does between night and day. Each pod loads torch, as one that serves a model does, and answers HTTP. *Restored*: from
-the scaling until all of them answer, and until all of them have merely been started; first on a cluster of its own, then
-beside a job of 9 low workers of 2 cores, which with its master and server takes all that the service leaves.
-*Occupancy*: cores asked for by pods that run, of all, on average over the waves. The job is never started again,
-and each record's count is exact or this fails.
+A service of high priority (a Deployment, pods of 2 cores) is scaled from 1 to 6 pods and back, as
+an autoscaler does between night and day. Each pod loads torch, as one that serves a model does, and
+answers HTTP. *Restored*: from the scaling until all of them answer, and until all of them have
+merely been started; first on a cluster of its own, then beside a job of 9 low workers of 2 cores,
+which with its master and server takes all that the service leaves. *Occupancy*: cores asked for by
+pods that run, of all, on average over the waves. The job is never started again, and each record's
+count is exact or this fails.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def deployment() -> Object:
 
 
 class Service:
-    """`with Service(api, watch) as service: ...`"""
+    """An online service: `with Service(api, watch) as service: ...`."""
 
     def __init__(self, api: Api, watch: Watch) -> None:
         self._api = api
@@ -83,20 +84,20 @@ class Service:
         self._path = f"/apis/apps/v1/namespaces/{api.namespace}/deployments"
 
     def __enter__(self) -> Self:
-        self._api.request("POST", self._path, body=deployment())
+        self._api.connection.request("POST", self._path, body=deployment())
         self._watch.wait_for_cores(SERVICE, FEW * CORES)
         return self
 
     def __exit__(self, *_: object) -> None:
         body = {"kind": "DeleteOptions", "propagationPolicy": "Background"}
-        self._api.request("DELETE", f"{self._path}/{SERVICE}", body=body)
+        self._api.connection.request("DELETE", f"{self._path}/{SERVICE}", body=body)
         self._watch.wait_for_cores(SERVICE, 0)
 
     def scale(self, replicas: int) -> tuple[float, float]:
-        """Seconds until so many have been started, and until all answer."""
+        """Return the seconds until so many have been started, and until all answer."""
         began = time.monotonic()
         body = {"spec": {"replicas": replicas}}
-        self._api.request(
+        self._api.connection.request(
             "PATCH",
             f"{self._path}/{SERVICE}",
             body=body,
@@ -115,14 +116,14 @@ class Service:
 
     def _answers(self, path: str) -> bool:
         try:
-            self._api.request("GET", path, patience_s=0.0)
+            self._api.connection.request("GET", path, patience_s=0.0)
         except PeerError:
             return False
         return True
 
 
 def waves(service: Service, count: int, hold_s: float) -> list[tuple[float, float]]:
-    """How long each way up took."""
+    """Return how long each way up took."""
     took = []
     for _ in range(count):
         took.append(service.scale(MANY))
@@ -162,7 +163,7 @@ def main() -> None:
                 first = watch.wait(job, lambda status: all(w["pid"] for w in status["workers"]))
                 began = time.monotonic()
                 beside = waves(service, given.waves, HOLD_S)
-                ended, last = time.monotonic(), watch.wait(job, lambda status: True)
+                ended, last = time.monotonic(), watch.wait(job, lambda _status: True)
                 print(f"  beside: {beside}", file=sys.stderr, flush=True)
             status = watch.wait(job)
             assert status["state"] == "done", status
@@ -182,14 +183,16 @@ def main() -> None:
     restarts = status["restarts"]
     records = last["records_done"] - first["records_done"]
     print(
-        f"{total:g} cores, {given.waves} waves of {2 * HOLD_S:g} s, service {FEW * CORES} -> {MANY * CORES} cores.\n\n"
-        "| | |\n|---|---|\n"
-        f"{_row('all pods answer', alone, beside, 1)}{_row('all pods are started', alone, beside, 0)}"
+        f"{total:g} cores, {given.waves} waves of {2 * HOLD_S:g} s, service {FEW * CORES} -> "
+        f"{MANY * CORES} cores.\n\n| | |\n|---|---|\n"
+        f"{_row('all pods answer', alone, beside, 1)}"
+        f"{_row('all pods are started', alone, beside, 0)}"
         f"| occupancy | {(used + served) / total:.3f} (service {served / total:.3f}, training "
         f"{used / total:.3f}) |\n"
         f"| goodput | {records / (ended - began):.0f} unique records/s |\n"
-        f"| workers preempted, worker failures, masters and servers lost | {restarts['preemptions']}, "
-        f"{restarts['worker']}, {restarts['master'] + restarts['server']} |\n\n{measure.machine()}"
+        f"| workers preempted, worker failures, masters and servers lost | "
+        f"{restarts['preemptions']}, {restarts['worker']}, "
+        f"{restarts['master'] + restarts['server']} |\n\n{measure.machine()}"
     )
 
 
@@ -198,7 +201,8 @@ def _row(
 ) -> str:
     ratios = [b[i] / a[i] for b, a in zip(beside, alone, strict=True)]
     times = (measure.spread([each[i] for each in waves]) for waves in (alone, beside))
-    return f"| {what}: alone, beside training, ratio | {' s, '.join(times)} s, {measure.spread(ratios)} |\n"
+    cell = f"{' s, '.join(times)} s, {measure.spread(ratios)}"
+    return f"| {what}: alone, beside training, ratio | {cell} |\n"
 
 
 if __name__ == "__main__":

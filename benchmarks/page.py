@@ -1,4 +1,4 @@
-"""docs/performance.md and its plot: blocks of the page that programs write anew, lines as plain SVG."""
+"""Write blocks of docs/performance.md anew, and draw lines as plain SVG."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def refresh(block: str, text: str, page: Path = PAGE) -> None:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines of (x, y) by name; x is drawn by its logarithm, y from `low` on. At most four lines.
+    """A panel of lines of (x, y) by name, at most four.
 
-    `steps`: x is a time, from 0 on, drawn as it is; y holds until the next point.
+    x is drawn by its logarithm, y from `low` on. `steps`: x is a time, from 0 on, drawn as it is; y
+    holds until the next point.
     """
 
     title: str
@@ -41,7 +42,7 @@ class Panel:
 
 
 def picture(panels: Sequence[Panel], columns: int | None = None) -> str:
-    """The panels side by side, so many in a row: all."""
+    """Draw the panels side by side, so many in a row; None: all."""
     columns = columns or len(panels)
     width, height = _WIDTH * columns, _HEIGHT * math.ceil(len(panels) / columns)
     parts = [
@@ -90,7 +91,8 @@ def _drawn(panel: Panel) -> list[str]:
         )
     middle = _LEFT + inner_width / 2
     parts.append(
-        f'<text x="{middle}" y="{_HEIGHT - _BOTTOM + 32}" text-anchor="middle">{panel.across}</text>'
+        f'<text x="{middle}" y="{_HEIGHT - _BOTTOM + 32}" text-anchor="middle">'
+        f"{panel.across}</text>"
     )
     for row, ((name, line), (colour, dash)) in enumerate(
         zip(panel.lines.items(), _STYLES, strict=False)
@@ -112,13 +114,13 @@ def _drawn(panel: Panel) -> list[str]:
 
 
 def _round_step(top: float) -> float:
-    """Of 1, 2, 5 times a power of ten: the one that cuts `top` into at most five parts."""
+    """Return the 1, 2 or 5 times a power of ten that cuts `top` into at most five parts."""
     power = 10 ** math.floor(math.log10(top / 5))
     return next(s * power for s in (1, 2, 5, 10) if s * power * 5 >= top)
 
 
 def _marks(xs: Sequence[float]) -> list[float]:
-    """The measured places, thinned to what can be read: the last one always."""
+    """Return the measured places, thinned to what can be read: the last one always."""
     return list(xs[::-1][:: 1 if len(xs) <= 7 else 2])
 
 
@@ -133,13 +135,13 @@ def _times(last: float) -> list[float]:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Make a Markdown table."""
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def short(value: float) -> str:
-    """100k, 3.2M."""
+    """Write a number shortly: 100k, 3.2M."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"

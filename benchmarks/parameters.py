@@ -1,4 +1,4 @@
-"""Pull and push: through real server processes on every carrier, against the same store in process.
+"""Pull and push through real server processes on every carrier, against the store in process.
 
 Every cycle is a pull and then a push of a span of its own, ledger, checks and identity included, by
 the client that workers use. Clients and servers are processes of their own wherever there is more
@@ -80,7 +80,7 @@ class Here:
 
 
 class There:
-    """Servers, each a process of its own, and a client in this one."""
+    """An end of servers, each a process of its own, and of a client in this one."""
 
     def __init__(self, client: PsClient, pids: Sequence[int], dense: Dense, task: int = 0) -> None:
         self.pids = tuple(pids)
@@ -110,7 +110,7 @@ def rows() -> str:
 
 
 def rows_between() -> str:
-    """The same, but before each cycle the worker's end computes."""
+    """Do as `rows`, but before each cycle the worker's end computes."""
     return _rows(_apart)
 
 
@@ -129,7 +129,7 @@ def _rows(sampled: Callable[[Here | There, list[Batch]], Callable[[], Sample]]) 
 
 
 def row_batches(count: int, seed: int = 0) -> list[Batch]:
-    """Batches of BATCH unique rows of ROWS."""
+    """Make batches of BATCH unique rows of ROWS."""
     rng = np.random.default_rng(seed)
     grads = rng.standard_normal((BATCH, DIM), np.float32)
     return [({"t": (rng.permutation(ROWS)[:BATCH], grads)}, {}) for _ in range(count)]
@@ -180,7 +180,7 @@ def _dense(
 
 
 def workers() -> str:
-    """The cycles of `rows`, by clients that are processes of their own, all at the same time."""
+    """Run the cycles of `rows` by clients that are processes, all at the same time."""
     spec = ModelSpec((), (TableSpec("t", DIM),), Adagrad())
     shapes = [(1, 1), (2, 1), (2, 2)]
     with contextlib.ExitStack() as stack:
@@ -199,7 +199,7 @@ def workers() -> str:
 
 @contextlib.contextmanager
 def serving(count: int, spec: ModelSpec, dense: Dense, transport: str = "auto") -> Iterator[There]:
-    """`count` server processes that know the model, and their client in this process."""
+    """Start `count` server processes that know the model; yield their client in this process."""
     with server_processes(count) as (addresses, pids):
         client = PsClient(addresses, token=TOKEN, spec=spec, transport=transport)
         try:
@@ -211,14 +211,14 @@ def serving(count: int, spec: ModelSpec, dense: Dense, transport: str = "auto") 
 
 @contextlib.contextmanager
 def server_processes(count: int, policy: Policy = POLICY) -> Iterator[tuple[list[str], list[int]]]:
-    """Empty servers: their addresses and pids."""
+    """Start empty servers; yield their addresses and pids."""
     keep_freed_memory()  # as every worker and server does
     with processes(_serve, [(index, count, policy) for index in range(count)]) as (lines, pids):
         yield [line.recv() for line in lines], pids
 
 
 class Crowd:
-    """Client processes that cycle at the same time; `amount` is that of all in one cycle."""
+    """A crowd of client processes that cycle together; `amount` is that of all in one cycle."""
 
     def __init__(self, lines: list[Connection], pids: list[int], amount: int) -> None:
         self._lines = lines
@@ -237,7 +237,7 @@ class Crowd:
 
 @contextlib.contextmanager
 def crowded(clients: int, servers: int, spec: ModelSpec, transport: str) -> Iterator[Crowd]:
-    """`clients` client processes of `servers` server processes, the table filled."""
+    """Start `clients` client processes of `servers` server processes, the table filled."""
     with server_processes(servers) as (addresses, pids):
         client = PsClient(addresses, token=TOKEN, spec=spec, transport=transport)
         try:
@@ -252,8 +252,11 @@ def crowded(clients: int, servers: int, spec: ModelSpec, transport: str) -> Iter
 
 @contextlib.contextmanager
 def exchanging(clients: int, servers: int, elements: int, transport: str) -> Iterator[Crowd]:
-    """Sync steps of one tensor: each client pushes its gradient, and gets the values of the version
-    that is made of all of them, in one round trip. What an all-reduce and a step would do."""
+    """Start sync steps of one tensor.
+
+    Each client pushes its gradient, and gets the values of the version that is made of all of them,
+    in one round trip. What an all-reduce and a step would do.
+    """
     spec = ModelSpec((DenseSpec("w", (elements,)),), (), SGD(lr=1e-3))
     policy = Policy(use_async=False, grads_to_wait=clients, staleness=0)
     with server_processes(servers, policy) as (addresses, pids):
@@ -304,7 +307,8 @@ def _exchange(
             pushed = client.push(
                 span, versions, dense={"w": grad}, dense_into=into, timeout_s=DEADLINE_S
             )
-            assert pushed.outcome is PushOutcome.APPLIED and pushed.pulled
+            assert pushed.outcome is PushOutcome.APPLIED
+            assert pushed.pulled
             versions = pushed.versions
         line.send("done")
     client.close()
@@ -317,7 +321,10 @@ def _cycles(
     cycles: int = CYCLES,
     unmeasured: int = 0,
 ) -> Callable[[], Sample]:
-    """Times pull and push, over and over the batches; before, `unmeasured` of them each time."""
+    """Return a function that times pull and push, over and over the batches.
+
+    Before, `unmeasured` of them each time.
+    """
     turn = itertools.cycle(batches)
 
     def work(count: int = cycles) -> None:
@@ -333,7 +340,10 @@ def _cycles(
 
 
 def _apart(end: Here | There, batches: list[Batch]) -> Callable[[], Sample]:
-    """Times one cycle of each batch, of which each begins after OWN_WORK_S of another work."""
+    """Return a function that times one cycle of each batch.
+
+    Each begins after OWN_WORK_S of another work.
+    """
     values = np.zeros(1 << 15, np.float32)
 
     def compute() -> None:
@@ -364,5 +374,5 @@ def _chunks(dense: Dense) -> Iterator[tuple[tuple[str, int], Floats]]:
 
 
 def _spans(task: int) -> Iterator[Span]:
-    """One task, position by position: a ledger takes no span twice and no gap."""
+    """Yield one task, position by position: a ledger takes no span twice and no gap."""
     return (Span(task, 1, position, position + 1) for position in itertools.count())

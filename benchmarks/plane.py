@@ -52,7 +52,7 @@ _IDENTITY = Identity("benchmark")
 
 
 def plane() -> str:
-    """Markdown: throughput and CPU at 1-64 MB, small pulls."""
+    """Make Markdown: throughput and CPU at 1-64 MB, small pulls."""
     parts = [_throughput(clients, size << 20) for clients in CLIENTS for size in MEGABYTES]
     return "\n\n".join([*parts, _memory(), *_small()])
 
@@ -82,7 +82,7 @@ def _throughput(clients: int, nbytes: int) -> str:
 
 
 def _memory() -> str:
-    """16 MB pushed and pulled through shared memory, against copying the same arrays once."""
+    """Push and pull 16 MB through shared memory, against copying the same arrays once."""
     nbytes, turns = 16 << 20, 16
     with _processes(1) as (run, pids):
         names = {"memcpy": "memcpy", "plane shm": "plane shared memory"}
@@ -97,7 +97,10 @@ def _memory() -> str:
 
 
 def _small() -> Iterator[str]:
-    """Where both ends are decides more than what they do, and the system moves them by chance."""
+    """Measure small requests, by where both ends are.
+
+    That decides more than what they do, and the system moves them by chance.
+    """
     core, *others = sorted(os.sched_getaffinity(0))
     yield _small_on("both ends on one core", {core}, {core})
     if others:
@@ -139,8 +142,10 @@ def _work(
 def _processes(
     clients: int, at_server: Cores = None, at_clients: Cores = None
 ) -> Iterator[tuple[Run, list[int]]]:
-    """A server and its clients, on these cores: what runs a carrier on all clients at once, and all
-    pids."""
+    """Start a server and its clients, on these cores.
+
+    Yields what runs a carrier on all clients at once, and all pids.
+    """
     spawn = multiprocessing.get_context("spawn")
     server_line, far = spawn.Pipe()
     processes = [spawn.Process(target=_serve, args=(far, at_server), daemon=True)]
@@ -185,21 +190,19 @@ class _Nothing:
         chunk = Chunk(self._values, [], np.zeros(1, np.int64), 1)
         self._board = Board(StoreView(1, 1, {}, {("w", 0): chunk}))
 
-    def watch(self, make: Any) -> Board:
+    def watch(self, _make: Any) -> Board:
         return self._board
 
-    def plan_pull(self, *, dense: bool, known_version: Any, tables: Any, cut: str) -> PullPlan:
+    def plan_pull(self, **_: Any) -> PullPlan:
         return PullPlan(1, [(("w", 0), self._values)], [])
 
     def check_rows(self, table: str, ids: Any, dim: int) -> None:
         pass
 
-    def push(
-        self, span: Span, version: int, update: Update, *, checked: bool, before_wait: Any
-    ) -> Pushed:
+    def push(self, span: Span, *_: Any, **__: Any) -> Pushed:
         return Pushed(Outcome.APPLIED, 1, span.end, 1, 0)
 
-    def lets_through(self, span: Span) -> bool:
+    def lets_through(self, _span: Span) -> bool:
         return False
 
     def wait_version(self, newer_than: int, timeout_s: float) -> int:
@@ -207,7 +210,7 @@ class _Nothing:
 
 
 def _start_on(cores: Cores) -> None:
-    """Threads that this one starts are there, too."""
+    """Move to these cores; threads that this one starts are there, too."""
     keep_freed_memory()
     if cores:
         os.sched_setaffinity(0, cores)
@@ -257,7 +260,7 @@ def _bare(sock: socket.socket) -> None:
 
 
 def _set_options(sock: socket.socket) -> None:
-    """Those of the plane's sockets."""
+    """Set the options of the plane's sockets."""
     if sock.family == socket.AF_INET:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
@@ -312,7 +315,7 @@ class _Client:
                 self._planes[_STORE][carrier].start_pull(pull, _DEADLINE_S)()
         else:
             plane = self._planes[nbytes][carrier]
-            place = None if carrier == "shm" else lambda tensor, number: into
+            place = None if carrier == "shm" else lambda _tensor, _number: into
             pull = ShardPull(True, into=place)
             push = ShardPush(Span(1, 1, 0, 1), 0, [("w", 0, out)])
             for _ in range(turns):

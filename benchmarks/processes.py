@@ -15,7 +15,10 @@ _END_S = 120.0
 def processes(
     target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]
 ) -> Iterator[tuple[list[Connection], list[int]]]:
-    """`target(line, *given)` for each of `arguments`: lines and pids. None on a line ends it."""
+    """Run `target(line, *given)` for each of `arguments`; yield lines and pids.
+
+    None on a line ends its process.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", target.__module__])  # counts for the first call
     lines = [context.Pipe() for _ in arguments]

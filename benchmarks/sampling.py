@@ -3,10 +3,10 @@
     python -m benchmarks.sampling [--py_spy PATH]     from the repository root
 
 The DeepFM of the peers, as in benchmarks/peers/ours.py, everything overlapped as in a job; then the
-cycle of pull and push of 100,000 rows, by one worker with one server and by two with two (the ends of
-a kind together, so up to two cores). Sampled when it has run for a while. A function's time is its
-own and that of the compiled code that it calls (kernels, torch, system calls), only while it has the
-processor. py-spy comes from PyPI, into an environment of its own. Writes its tables into
+cycle of pull and push of 100,000 rows, by one worker with one server and by two with two (the ends
+of a kind together, so up to two cores). Sampled when it has run for a while. A function's time is
+its own and that of the compiled code that it calls (kernels, torch, system calls), only while it
+has the processor. py-spy comes from PyPI, into an environment of its own. Writes its tables into
 docs/performance.md too.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import measure, page, parameters, scaling
+from benchmarks import measure, page, parameters, scaling_points
 from benchmarks.peers import work as deepfm
 from edl.nn.model_spec import ModelSpec, TableSpec
 from edl.nn.optimizers import Adagrad
@@ -44,7 +44,7 @@ IMPORT = "<frozen importlib"  # as a step may, the first time
 
 
 def sampling(py_spy: str, transport: str = "shm") -> str:
-    """Tables in Markdown: what functions take of a core, and of the time of their process."""
+    """Make tables in Markdown: what functions take of a core, and of the time of their process."""
     module = [sys.executable, "-u", "-m"]
     with tempfile.TemporaryDirectory() as folder:
         file = deepfm.make(Path(folder) / "work.npz", STEPS)
@@ -83,13 +83,13 @@ def _record(py_spy: str, command: list[str], folder: Path) -> str:
 
 
 def _used_s(pid: int) -> float:
-    """CPU seconds so far of a process and its descendants."""
+    """Return the CPU seconds so far of a process and its descendants."""
     process = psutil.Process(pid)
     return measure.cpu_s([pid, *(child.pid for child in process.children(recursive=True))])
 
 
 def cycles(transport: str, count: int) -> None:
-    """What is sampled: pull and push, over and over, until SIGINT. Says when it has begun."""
+    """Pull and push, over and over, to be sampled, until SIGINT. Say when it has begun."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell has us behind
     spec = ModelSpec((), (TableSpec("t", parameters.DIM),), Adagrad())
     if count > 1:
@@ -99,9 +99,9 @@ def cycles(transport: str, count: int) -> None:
                 if not number:
                     print("begun", flush=True)
     batches = parameters.row_batches(6)
-    with scaling.ends(1, spec, {transport: transport}) as (clients, _):
+    with scaling_points.ends(1, spec, {transport: transport}) as (clients, _):
         end = clients[transport]
-        scaling.fill(end, "t", parameters.DIM, 0, parameters.ROWS)
+        scaling_points.fill(end, "t", parameters.DIM, 0, parameters.ROWS)
         for number in itertools.count():
             if number == len(batches):
                 print("begun", flush=True)
@@ -110,7 +110,10 @@ def cycles(transport: str, count: int) -> None:
 
 
 def owners(stacks: str) -> dict[str, collections.Counter[str]]:
-    """By end: samples by the innermost Python function. `stacks`: lines of "a;b;c count"."""
+    """Count samples by end and by the innermost Python function.
+
+    `stacks`: lines of "a;b;c count".
+    """
     found = {end: collections.Counter[str]() for end in INSIDE}
     for line in stacks.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -122,7 +125,7 @@ def owners(stacks: str) -> dict[str, collections.Counter[str]]:
 
 
 def _function(frame: str) -> str:
-    """ "Table.gather (ps/rows/table.py)" of "Table.gather (any/folder/ps/table.py:123)"."""
+    """Return the function of a frame with the last two parts of its path."""
     name, _, place = frame.partition(" (")
     return f"{name} ({'/'.join(place.rpartition(':')[0].split('/')[-2:])})"
 

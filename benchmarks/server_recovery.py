@@ -1,9 +1,9 @@
 """From `kill -9` of a server to the first push that its replacement applies, by size of its state.
 
 One job of 2 workers and 1 server, a table of ROWS rows of 16 floats with Adagrad, every minibatch
-other rows. The server is killed when a snapshot has been written since the table was full. Times are
-those of the logs, against the clock at the kill, beside the time of a plain read of the snapshots'
-files (out of the page cache, as for the replacement).
+other rows. The server is killed when a snapshot has been written since the table was full. Times
+are those of the logs, against the clock at the kill, beside the time of a plain read of the
+snapshots' files (out of the page cache, as for the replacement).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from benchmarks.measure import spread
 from benchmarks.watching import first, follow, timed
 from edl.common.settings import JobSettings
 from edl.jobs import local as jobs
+from edl.jobs.start import start
 
 SIZES = (100_000, 1_000_000, 2_600_000)
 ROUNDS = 3
@@ -63,7 +64,7 @@ def _once(rows: int, number: int) -> tuple[float, float, dict[str, float], int]:
             snapshot_s=5.0,
             log_loss_steps=1,
         )
-        job, process = jobs.start(settings)
+        job, process = start(settings)
         try:
             return _kill(job, rows)
         finally:
@@ -78,7 +79,7 @@ def _kill(job: jobs.LocalJob, rows: int) -> tuple[float, float, dict[str, float]
 
     follow(job, lambda status: status["records_done"] >= rows, DEADLINE_S)
     before = links()
-    follow(job, lambda status: len(links() - before) >= 2, DEADLINE_S)
+    follow(job, lambda _status: len(links() - before) >= 2, DEADLINE_S)
     status = follow(job, lambda status: status["servers"][0]["pid"], DEADLINE_S)
     killed = time.time()
     os.kill(status["servers"][0]["pid"], signal.SIGKILL)

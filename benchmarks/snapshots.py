@@ -1,4 +1,4 @@
-"""What a shard's own snapshots cost: pauses of pushes beside them, seconds and CPU, bytes; a restore.
+"""The cost of a shard's own snapshots: pauses of pushes, seconds and CPU, bytes; a restore.
 
 One shard in this process, rows of dim 16 with Adagrad. Two threads push 2,000 rows each, as fast as
 they can, without and with snapshots in turn: a base, then deltas, one every `INTERVAL_S`.
@@ -38,7 +38,7 @@ SPEC = ModelSpec((DenseSpec("w", (1000,)),), (TableSpec("t", DIM),), optimizers.
 
 
 def snapshots(rows: int = ROWS) -> str:
-    """Markdown: latencies of pushes; each kind of snapshot; a restore."""
+    """Make Markdown: latencies of pushes; each kind of snapshot; a restore."""
     keep_freed_memory()
     store, ids = filled(rows)
     folder = tempfile.mkdtemp()
@@ -80,7 +80,7 @@ def filled(rows: int) -> tuple[Store, np.ndarray]:
 
 
 def pushed(store: Store, ids: np.ndarray, meanwhile: object, number: int) -> list[float]:
-    """Milliseconds of each push of two threads while `meanwhile()` runs."""
+    """Return the milliseconds of each push of two threads while `meanwhile()` runs."""
     stop, took = threading.Event(), [[], []]
 
     def push(thread: int) -> None:
@@ -109,7 +109,7 @@ def pushed(store: Store, ids: np.ndarray, meanwhile: object, number: int) -> lis
 
 
 def taken(recorder: Recorder) -> tuple[float, float, float]:
-    """Seconds, CPU seconds of the thread, MB."""
+    """Take a snapshot; return seconds, CPU seconds of the thread, MB."""
     began, cpu = time.perf_counter(), time.thread_time()
     link = recorder.take()
     assert link is not None

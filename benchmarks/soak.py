@@ -1,15 +1,16 @@
 """Goodput under kills: `python -m benchmarks.soak --minutes 30`.
 
-The counting model (chaos/counting.py), 3 servers, 1 to 4 workers, async and sync in turn. Each round
-runs the same records three times, in an order that turns: without faults, with the workers killed,
-and with workers, servers and master killed, each at random with its mean. A job's time is from the
-first applied minibatch to the end of the last epoch. *Goodput* is the fault-free run's time over
-this run's, of the same round. After each run every record and every server's counters are checked.
+The counting model (chaos/counting.py), 3 servers, 1 to 4 workers, async and sync in turn. Each
+round runs the same records three times, in an order that turns: without faults, with the workers
+killed, and with workers, servers and master killed, each at random with its mean. A job's time is
+from the first applied minibatch to the end of the last epoch. *Goodput* is the fault-free run's
+time over this run's, of the same round. After each run every record and every server's counters are
+checked.
 
-The time that a run lost is told apart by its logs: *detection*, from the kill to the line that tells
-of it (of the master: that the next one has begun); *start-up*, from there until the replacement has
-registered, is back with its state, or serves; the rest is what was computed again, and what waited
-for it. Minibatches "compute" by sleeping, as if on an accelerator.
+The time that a run lost is told apart by its logs: *detection*, from the kill to the line that
+tells of it (of the master: that the next one has begun); *start-up*, from there until the
+replacement has registered, is back with its state, or serves; the rest is what was computed again,
+and what waited for it. Minibatches "compute" by sleeping, as if on an accelerator.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from benchmarks.watching import first, timed
 from edl.chaos import cell, injector, schedule
 from edl.common.settings import JobSettings
 from edl.jobs import local as jobs
+from edl.jobs.start import start
 
 SERVERS, MINIBATCH, EPOCHS, DELAY_S = 3, 32, 4, 0.02
 STEP_S = DELAY_S + 0.006  # a guess, for how many records fill a run
@@ -47,7 +49,7 @@ _DEADLINE = 10.0  # times as long as the fault-free run should take
 
 @dataclass
 class Run:
-    """One job: its time, whom it lost, and seconds lost by role."""
+    """A job: its time, whom it lost, and seconds lost by role."""
 
     kind: str
     mode: str
@@ -84,7 +86,7 @@ def main() -> None:
 
 
 def run(folder: Path, kind: str, mode: str, workers: int, run_s: float, seed: int) -> Run:
-    """One job to its end; raises AssertionError where a record or an update is off."""
+    """Run one job to its end; raise AssertionError where a record or an update is off."""
     records = max(MINIBATCH, int(run_s / STEP_S * workers / EPOCHS) * MINIBATCH)
     data = folder / f"records-{records}.npz"
     np.savez(data, record=np.arange(records, dtype=np.int64))
@@ -106,7 +108,7 @@ def run(folder: Path, kind: str, mode: str, workers: int, run_s: float, seed: in
         log_loss_steps=1,
         seed=seed,
     )
-    job, process = jobs.start(settings)
+    job, process = start(settings)
     try:
         while job.address() is None and process.poll() is None:
             time.sleep(0.1)
@@ -127,7 +129,7 @@ def run(folder: Path, kind: str, mode: str, workers: int, run_s: float, seed: in
     finally:
         jobs.kill(job, process)
     assert code == 0, f"{name} ended with {code}: {job.last_words()}"
-    off = cell.books(Path(settings.checkpoint_dir), records, EPOCHS, SERVERS)
+    off = cell.counted(Path(settings.checkpoint_dir), records, EPOCHS, SERVERS)
     assert not any(off.values()), f"{name}: {off}"
     made = Run(kind, mode, workers, _time(job))
     _break_down(made, job, [line for line in lines if not line.missed])
@@ -135,7 +137,7 @@ def run(folder: Path, kind: str, mode: str, workers: int, run_s: float, seed: in
 
 
 def _quiet(text: str) -> None:
-    """The injector's lines are read from what it returns."""
+    """Drop the injector's lines: they are read from what it returns."""
 
 
 def _time(job: jobs.LocalJob) -> float:

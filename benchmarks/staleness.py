@@ -3,9 +3,9 @@
     python -m benchmarks.staleness [--seeds 6]            # simulated, in one process
     python -m benchmarks.staleness --jobs [--seeds 4]     # real jobs: 2 workers, 2 servers
 
-Simulated: plain torch, one thread; each gradient is applied `late` versions after the one that it was
-computed at, as pushes of asynchronous workers arrive, and a share `stalled` of them 5 to 40 versions
-later still, as of a worker that the machine has put to sleep. Real jobs: with and without
+Simulated: plain torch, one thread; each gradient is applied `late` versions after the one that it
+was computed at, as pushes of asynchronous workers arrive, and a share `stalled` of them 5 to 40
+versions later still, as of a worker that the machine has put to sleep. Real jobs: with and without
 `--pull_ahead`, which makes a gradient older by a step of all workers.
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
     given = parser.parse_args()
     seeds = range(1, given.seeds + 1)
     with tempfile.TemporaryDirectory() as folder:
-        data = prepare("digits", Path(folder) / "data", echo=lambda line: None)
+        data = prepare("digits", Path(folder) / "data", echo=lambda _line: None)
         if given.jobs:
             for ahead in (0, 1):
                 found = [job(Path(folder) / f"{ahead}-{s}", data, s, ahead) for s in seeds]
@@ -64,7 +64,7 @@ def arrays(data: Path, part: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def simulated(definition: ModuleType, data: Path, seed: int, late: int, stalled: float) -> float:
-    """Accuracy on the validation data after the definition's epochs."""
+    """Return the accuracy on the validation data after the definition's epochs."""
     train, stalls = arrays(data, "train"), random.Random(seed)
     order, records = np.random.default_rng(seed), len(next(iter(train.values())))
     torch.manual_seed(seed)
@@ -95,7 +95,7 @@ def simulated(definition: ModuleType, data: Path, seed: int, late: int, stalled:
 
 
 def job(folder: Path, data: Path, seed: int, ahead: int) -> float:
-    """The accuracy that a real job ends with."""
+    """Return the accuracy that a real job ends with."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from tools.jobs import Job
 

@@ -1,11 +1,14 @@
-"""What a step costs beside plain torch: hybrid and ps beside DDP, all-reduce beside DDP, CPU per record.
+"""The cost of a step beside plain torch: hybrid, ps and all-reduce beside DDP, CPU per record.
 
-    python -m benchmarks.step [--only tables dense cpu threads] [--rounds 5]   from the repository root
+    python -m benchmarks.step [--only tables dense cpu threads] [--rounds 5]
 
-The jobs are `edl train`, from the end of the first epoch on (benchmarks/training.py); a peer is a loop
-of plain torch with the same definition, feed, minibatch and threads: one process, or two with torch's
-DistributedDataParallel over gloo, the table a sparse nn.Embedding. `--minibatch_size` is a worker's
-with `ps` and that of all workers with `hybrid` and `allreduce`: each worker has as many records here.
+Runs from the repository root.
+
+The jobs are `edl train`, from the end of the first epoch on (benchmarks/training.py); a peer is a
+loop of plain torch with the same definition, feed, minibatch and threads: one process, or two with
+torch's DistributedDataParallel over gloo, the table a sparse nn.Embedding. `--minibatch_size` is a
+worker's with `ps` and that of all workers with `hybrid` and `allreduce`: each worker has as many
+records here.
 """
 
 from __future__ import annotations

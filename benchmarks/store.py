@@ -57,7 +57,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def store() -> str:
-    """Markdown: lookups and updates, two threads, growth, start."""
+    """Make Markdown: lookups and updates, two threads, growth, start."""
     shared_work._core_is_idle = lambda: False
     rows = 10_000_000 if psutil.virtual_memory().available > 12 << 30 else 2_000_000
     parts = [f"{rows:,} rows, {BATCH:,} unique ids a call; M rows/s of one core by CPU time."]
@@ -78,6 +78,8 @@ def store() -> str:
 
 @dataclass
 class Batch:
+    """The ids of one call, and the rows that they are."""
+
     ids: Ints
     rows: Ints
 
@@ -102,7 +104,7 @@ class Filled:
         return [self._batch(self._rng.permutation(self._count)) for _ in range(BATCHES)]
 
     def zipf(self) -> list[Batch]:
-        """Unique, as a worker sends them: the frequent rows are in every batch."""
+        """Draw unique ids, as a worker sends them: the frequent rows are in every batch."""
         order, power = self._rng.permutation(self._count), 1 - SKEW
         batches = []
         for _ in range(BATCHES):
@@ -118,7 +120,7 @@ class Filled:
         return Batch(self._ids[rows[:BATCH]], rows[:BATCH].copy())
 
     def _known(self) -> tuple[Callable[[Batch, Any], object], Callable[[Batch], object]]:
-        """The limits: a gather, and a scatter, of known rows."""
+        """Return the limits: a gather, and a scatter, of known rows."""
         columns = self._table._rows
         stride = int(columns.layout["stride"][0])
         memory, rule, constants = columns.memory, self._rule, self._rule.constants(LR)
@@ -158,7 +160,7 @@ class Filled:
         return {name: timed(work, 2 * k) for k, (name, work) in enumerate(works.items())}
 
     def threads(self) -> str:
-        """Lookups and updates of one thread, and of two at the same time.
+        """Measure lookups and updates of one thread, and of two at the same time.
 
         Gathers and scatters of known rows too: what two cores have of the memory.
         """
@@ -167,9 +169,9 @@ class Filled:
         gather, scatter = self._known()
         works: dict[str, Callable[[int, Batch], object]] = {
             "gathers of known rows": lambda thread, b: gather(b, outs[thread]),
-            "scatters of known rows": lambda thread, b: scatter(b),
+            "scatters of known rows": lambda _thread, b: scatter(b),
             "lookups": lambda thread, b: self._table.gather(b.ids, outs[thread]),
-            "updates": lambda thread, b: self._table.apply(b.ids, self._grads, LR),
+            "updates": lambda _thread, b: self._table.apply(b.ids, self._grads, LR),
         }
         lines = ["| | M rows/s | of one thread | CPU ns a row | times one by CPU time |"]
         lines += ["|---|---|---|---|---|"]
@@ -227,12 +229,12 @@ def _ratio(mine: Any, theirs: Any) -> str:
 
 
 def growth(rows: int) -> str:
-    """Pushes of 1,000 new ids each, until the table has all its rows; then the same ids again.
+    """Push 1,000 new ids each, until the table has all its rows; then the same ids again.
 
     At full speed twice, the second into memory that the first has had: in a virtual machine the
     first touch of a page may take the host milliseconds, whoever touches it. Where no row is new
-    nothing grows: what pauses there are is the machine's. "Nothing but ... bytes a row": as much fresh
-    memory, written in the same steps.
+    nothing grows: what pauses there are is the machine's. "Nothing but ... bytes a row": as much
+    fresh memory, written in the same steps.
     """
     keep_freed_memory()  # as a server does
     columns = ["median", "99.9 %", "worst", "over 5 ms"]
@@ -285,7 +287,7 @@ def _pauses(work: Callable[[int], None], rows: int, rate: int | None) -> str:
 
 
 def start() -> str:
-    """A process that imports the store and makes a table, its kernels cached."""
+    """Start a process that imports the store and makes a table, its kernels cached."""
     code = (
         "from edl.nn.model_spec import TableSpec; from edl.nn.optimizers import Adam\n"
         "from edl.ps.rows.optimizers import make_rule; from edl.ps.rows.table import Table\n"

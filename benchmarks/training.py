@@ -48,7 +48,7 @@ def deepfm(data: Path) -> str:
 
 
 def safety(data: Path) -> str:
-    """What snapshots cost while nothing fails: runs long enough for several of them."""
+    """Measure what snapshots cost while nothing fails: runs long enough for several of them."""
     train, how = data / "train.npz", {"workers": 1, "servers": 1, "epochs": LONG_EPOCHS}
     found = alternate(
         {
@@ -71,7 +71,7 @@ def job(
     of_workers: bool = False,
     **more: Any,
 ) -> Sample:
-    """One job, from the end of its first epoch on, for so many epochs; then it is killed.
+    """Run one job, from the end of its first epoch on, for so many epochs; then kill it.
 
     `of_workers`: the CPU time is that of the workers alone. `more`: flags, instead of those here.
     """
@@ -139,7 +139,7 @@ def plain(
     threads: int = 1,
     **parameters: Any,
 ) -> Sample:
-    """Plain torch, with torch's DistributedDataParallel where there are several processes.
+    """Run plain torch, with its DistributedDataParallel where there are several processes.
 
     `minibatch`: of each process. `parameters`: of the definition's `model`.
     """
@@ -171,6 +171,8 @@ def _plain(
     from edl.nn.local import torch_optimizer
 
     class Rows(nn.Module):
+        """A table of rows in one process, which ids are hashed into."""
+
         def __init__(self, dim: int, size: int = 1 << 16) -> None:
             super().__init__()
             self.table = nn.Embedding(size, dim, sparse=True)
@@ -214,7 +216,7 @@ def _plain(
 
 
 def definition_of(model_def: str) -> ModuleType:
-    """A definition of the zoo by its name, or one that stands in this folder by its path."""
+    """Return a definition of the zoo by its name, or one of this folder by its path."""
     path = Path(model_def)
     if path.suffix:
         return importlib.import_module(f"benchmarks.{path.stem}")

@@ -1,16 +1,18 @@
-"""ElasticDL's experiment: two jobs on a cluster that is too small for both, elastic against gang scheduling.
+"""ElasticDL's experiment: two jobs on a cluster too small for both, elastic and gang-scheduled.
 
     python tests/tools/kube.py --nodes 3 --cpu 8          # in another shell: the cluster, 24 cores
     python -m benchmarks.two_jobs [--rounds N]      # docs/two-jobs.svg and a table
 
-Each job asks for 13 of 24 cores: a master, a server, 6 workers of 2. The second one comes DELAY_S after the
-first. *Gang*: it begins when the first has ended, since there is no room for all of it before. *Elastic*: as many
-of its workers as there is room for begin at once, the others when the first has ended. *Filling*: each may have 11
-workers, of which the first 6 have the higher priority, so that a job takes what nobody else wants and gives it back.
-The cores are asked for, not used: a minibatch of the counting model sleeps, so a job's speed is that of its workers.
+Each job asks for 13 of 24 cores: a master, a server, 6 workers of 2. The second one comes DELAY_S
+after the first. *Gang*: it begins when the first has ended, since there is no room for all of it
+before. *Elastic*: as many of its workers as there is room for begin at once, the others when the
+first has ended. *Filling*: each may have 11 workers, of which the first 6 have the higher priority,
+so that a job takes what nobody else wants and gives it back. The cores are asked for, not used: a
+minibatch of the counting model sleeps, so a job's speed is that of its workers.
 
-*Makespan*: from the first submission until both are done. *Occupancy*: cores asked for by pods that run, of all, on
-average over it. *Goodput*: unique records a second over it; each record's count is exact or this fails.
+*Makespan*: from the first submission until both are done. *Occupancy*: cores asked for by pods that
+run, of all, on average over it. *Goodput*: unique records a second over it; each record's count is
+exact or this fails.
 """
 
 from __future__ import annotations
@@ -53,8 +55,10 @@ def ended(status: dict) -> bool:
 
 
 class Watch:
-    """Cores asked for by pods that run, by the label app.kubernetes.io/name, and the jobs' last words,
-    as they change."""
+    """A watch on the cores that running pods ask for, and on the jobs' last words.
+
+    By the label app.kubernetes.io/name, as they change.
+    """
 
     def __init__(self, api: Api, *more: str) -> None:
         self._changed = threading.Condition()
@@ -74,7 +78,7 @@ class Watch:
             each.close()
 
     def wait(self, job: str, until: Callable[[dict], object] = ended) -> dict:
-        """The first status that is so; from now on."""
+        """Return the first status that is so; from now on."""
 
         def look() -> bool:
             return job in self._statuses and bool(until(self._statuses[job]))
@@ -85,7 +89,7 @@ class Watch:
             return self._statuses[job]
 
     def wait_for_cores(self, name: str, cores: float) -> None:
-        """So many are asked for by pods of this name that run."""
+        """Wait until so many are asked for by pods of this name that run."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.series[name][-1][1] == cores, DEADLINE_S):
                 raise TimeoutError(f"{name}: {self.series[name][-1][1]} cores, not {cores}")
@@ -93,7 +97,7 @@ class Watch:
     def over(
         self, name: str, began: float, ended: float
     ) -> tuple[list[tuple[float, float]], float]:
-        """Cores in time from `began` on, and how many on average."""
+        """Return the cores in time from `began` on, and how many on average."""
         with self._changed:
             told = [(t, cores) for t, cores in self.series[name] if t < ended]
         first = [(began, cores) for t, cores in told if t <= began][-1:]
@@ -121,7 +125,7 @@ class Watch:
 
 
 def cores_of(api: Api) -> float:
-    """Of the cluster."""
+    """Return the cores of the cluster."""
     nodes, _ = api.list("Node")
     return sum(float(names.quantity(n["status"]["allocatable"]["cpu"], "cpu")) for n in nodes)
 
@@ -132,7 +136,7 @@ def _cores(pod: Object) -> float:
 
 
 def experiment(api: Api, total: float, kind: str, folder: Path) -> dict:
-    """One makespan: seconds, occupancy, records/s, and cores over time."""
+    """Measure one makespan: seconds, occupancy, records/s, and cores over time."""
     watch = Watch(api)
     jobs = [f"job-{secrets.token_hex(3)}" for _ in range(2)]
     began = time.monotonic()

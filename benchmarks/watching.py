@@ -14,7 +14,7 @@ from edl.jobs import local as jobs
 def follow(
     job: jobs.LocalJob, until: Callable[[jobs.Status], object], deadline_s: float
 ) -> jobs.Status:
-    """The first status for which it holds.
+    """Return the first status for which it holds.
 
     Raises TimeoutError where none comes in time or can any more, Unreachable where nobody answers.
     """
@@ -34,7 +34,10 @@ def follow(
 
 
 def timed(log: Path | Iterable[str]) -> Iterator[tuple[float, str]]:
-    """When (seconds since the epoch), and the rest of the line; lines without a time are passed over."""
+    """Yield the time of a line (seconds since the epoch), and its rest.
+
+    Lines without a time are passed over.
+    """
     lines = log.read_text(errors="replace").splitlines() if isinstance(log, Path) else log
     for line in lines:
         stamp, _, rest = line.partition(" ")
@@ -47,7 +50,7 @@ def timed(log: Path | Iterable[str]) -> Iterator[tuple[float, str]]:
 def first(
     log: Iterable[tuple[float, str]], pattern: str, since: float
 ) -> tuple[float, re.Match[str]] | None:
-    """The first line from then on (to the millisecond) in which the pattern is found."""
+    """Return the first line from then on (to the millisecond) in which the pattern is found."""
     for at, rest in log:
         if at >= since - 0.001 and (found := re.search(pattern, rest)):
             return at, found

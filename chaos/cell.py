@@ -2,7 +2,8 @@
 
 Everything is read from what any job leaves behind: the lines of its logs say when the fault was
 noticed and how long the surviving workers stood still; its last checkpoint holds the rows and the
-servers' counters that say what was applied how often (counting.py); its last evaluation is the loss.
+servers' counters that say what was applied how often (counting.py); its last evaluation is the
+loss.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ LEASE_S, SERVER_TIMEOUT_S = 1.0, 4.0  # a server beats once a second, on a busy 
 _END_S = 120.0  # a job of two seconds, every recovery that a fault may ask for, a busy machine
 _FIRST_END_S = 300.0  # of a run without a fault: it may be the first, which compiles all kernels
 _NOTICED = re.compile(  # not: who leaves when all is done
-    r"^(?!.*\(finished\)).*(was killed|ended with|lost|silent|replac|recover|again|unreachable|unanswered|fenced|"
-    r"refused|preempt|failed|cannot|expired)"
+    r"^(?!.*\(finished\)).*"
+    r"(was killed|ended with|lost|silent|replac|recover|again|unreachable|unanswered|"
+    r"fenced|refused|preempt|failed|cannot|expired)"
 )
 _STEP = re.compile(r"^(\S+) INFO worker-(\d+) step=")
 
@@ -127,8 +129,10 @@ def settings(folder: Path, mode: str, seed: int, server_timeout_s: float) -> Job
 def run(
     fault: Fault | None, phase: Phase | None, folder: Path, *, seed: int, mode: str = ""
 ) -> Cell:
-    """Run one cell, or (without a fault) the run to compare with. Removes the folder where all
-    is well."""
+    """Run one cell, or (without a fault) the run to compare with.
+
+    Removes the folder where all is well.
+    """
     named = Cell(fault.name if fault else "none", phase.name if phase else "", seed, mode, 0, "ok")
     draw = random.Random(f"{seed} {named.fault} {named.phase}")
     mode = mode or draw.choice(["async", "sync", "sync-2"])
@@ -180,7 +184,7 @@ def _failed(cell: Cell, reason: str) -> Cell:
 def _arm(scene: Scene, fault: Fault, phase: Phase, nth: int) -> None:
     """Strike when the phase has come and everybody that the fault needs is there."""
 
-    def ready(hit: Hit) -> bool:
+    def ready(_hit: Hit) -> bool:
         return all(len(scene.pids[role]) >= count for role, count in fault.needs.items())
 
     def strike(hit: Hit) -> Answer | None:
@@ -235,7 +239,7 @@ def _gaps(moments: list[float], since: float) -> Iterable[float]:
 
 
 def _moment(line: str) -> float | None:
-    """The time of a log line, in seconds since 1970."""
+    """Return the time of a log line, in seconds since 1970; None where it has none."""
     try:
         return datetime.fromisoformat(line.partition(" ")[0]).timestamp()
     except ValueError:
@@ -248,7 +252,7 @@ def _moment(line: str) -> float | None:
 def counted(
     checkpoints: Path, records: int = RECORDS, epochs: int = EPOCHS, servers: int = SERVERS
 ) -> dict[str, Any]:
-    """Records by their rows, updates by the counters of each server, against the epochs.
+    """Count lost and doubled records by their rows, updates by each server's counters.
 
     Raises CheckpointError where the last checkpoint of a counting job (counting.py) cannot be read.
     """
@@ -283,6 +287,6 @@ def _sum(missing: np.ndarray[Any, np.dtype[np.float64]]) -> int:
 
 
 def _piece(data: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Tensors of a checkpoint's file, and what they are (ps/snapshots/cut.py)."""
+    """Return the tensors of a checkpoint's file, and what they are (ps/snapshots/cut.py)."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return safetensors.numpy.load(data), json.loads(header["__metadata__"]["edl"])

@@ -1,4 +1,4 @@
-"""The controller that failpoints ask (common/faults.py): a unix socket, and one decision at a time.
+"""The controller that failpoints ask (common/faults.py): a unix socket, one decision at a time.
 
 While a decision is made every process that has reached an armed point is held. `decide` may kill
 the very process that asks, or any other; it answers what the asking one shall do.
@@ -32,7 +32,7 @@ class Hit:
 
 
 class Controller:
-    """Serves from `__enter__` to `__exit__`; then every process goes on and asks no more."""
+    """A server from `__enter__` to `__exit__`; then every process goes on and asks no more."""
 
     def __init__(self, path: Path, points: Iterable[str], decide: Callable[[Hit], Answer]) -> None:
         self._path = path
@@ -43,7 +43,7 @@ class Controller:
 
     @property
     def variable(self) -> str:
-        """The value of EDL_FAULTS for the job."""
+        """Return the value of EDL_FAULTS for the job."""
         return ",".join((str(self._path), *self._points))
 
     def __enter__(self) -> Self:
@@ -83,7 +83,9 @@ class Controller:
             with self._one:
                 try:
                     answer = self._decide(hit)
-                except Exception as error:  # noqa: BLE001 - raised by whoever owns the cell
+                # Whatever the cell's own code raises must not hold the process for ever: it goes
+                # on, and whoever owns the cell raises the error.
+                except Exception as error:  # noqa: BLE001
                     self.errors.append(error)
                     answer = OFF
             line.sendall(json.dumps(answer).encode() + b"\n")

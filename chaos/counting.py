@@ -23,6 +23,11 @@ _RATE = 0.05
 
 
 class Counting(nn.Module):
+    """A model that counts: row r of `counts` is how often record r was applied.
+
+    `seen` counts the updates of each server; `line` is learnt, so that there is a loss to look at.
+    """
+
     def __init__(self, delay_s: float) -> None:
         super().__init__()
         self.counts = Embedding("counts", 1, initializer="zeros", feature="record")
@@ -51,7 +56,7 @@ def optimizer() -> SGD:
     return SGD(lr=-float(os.environ.get("GRADS_TO_WAIT", "1")))
 
 
-def feed(records: Any, mode: str) -> tuple[dict[str, Tensor], Tensor]:
+def feed(records: Any, _mode: str) -> tuple[dict[str, Tensor], Tensor]:
     ids = torch.from_numpy(records["record"])
     r = ids.to(torch.float32)
     x = torch.stack([torch.sin(r), torch.cos(0.7 * r), torch.ones_like(r)], dim=1)

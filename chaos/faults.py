@@ -23,9 +23,10 @@ _NOTHING_YET = {"register": "no snapshot has been written yet"}
 
 @dataclass(frozen=True)
 class Fault:
-    """`needs`: how many replicas of a role must have registered before it can strike.
+    """A fault and how it strikes.
 
-    `not_in`: phases in which it has no meaning, and why.
+    `needs`: how many replicas of a role must have registered before it can strike. `not_in`: phases
+    in which it has no meaning, and why.
     """
 
     name: str
@@ -60,7 +61,7 @@ def _kill_again(role: str, point: str) -> Strike:
 
 
 def _kill_all(*roles: str) -> Strike:
-    def strike(scene: Scene, hit: Hit) -> None:
+    def strike(scene: Scene, _hit: Hit) -> None:
         for role in roles:
             scene.send_all(role)
 
@@ -77,7 +78,7 @@ def _kill_two_servers(scene: Scene, hit: Hit) -> None:
 
 
 def _kill_each(*roles: str) -> Strike:
-    """Return one of each role, the one that has reached the point last."""
+    """Kill one of each role, the one that has reached the point last."""
 
     def strike(scene: Scene, hit: Hit) -> None:
         victims = {role: scene.victim(role, hit) for role in roles}
@@ -105,7 +106,7 @@ def _sleep(role: str, for_s: float) -> Strike:
 
 
 def _network(rules: str, for_s: float = _BAD_NETWORK_S) -> Strike:
-    def strike(scene: Scene, hit: Hit) -> None:
+    def strike(scene: Scene, _hit: Hit) -> None:
         scene.network(rules, for_s)
 
     return strike
@@ -115,7 +116,7 @@ def _network(rules: str, for_s: float = _BAD_NETWORK_S) -> Strike:
 
 
 def _failing_disk(number: int, times: int, then_kill: bool) -> Strike:
-    """The next writes of snapshots fail; where that is asked, the server is then killed."""
+    """Let the next writes of snapshots fail; `then_kill`: kill the server after the last."""
 
     def strike(scene: Scene, hit: Hit) -> Answer | None:
         failed = 0
@@ -138,7 +139,7 @@ def _failing_disk(number: int, times: int, then_kill: bool) -> Strike:
 
 
 def _damage(suffix: str, damage: Callable[[Path], None]) -> Strike:
-    """Damage the newest such file of a shard's snapshots, and kill that server."""
+    """Damage the newest such file of a server's snapshots, and kill that server."""
 
     def strike(scene: Scene, hit: Hit) -> None:
         index = scene.victim("ps", hit)

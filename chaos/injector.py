@@ -67,7 +67,10 @@ class Line:
 
 
 class Injector:
-    """`wait(seconds)` returns True where the job has ended meanwhile."""
+    """A sender of scheduled signals.
+
+    `wait(seconds)` returns True where the job has ended meanwhile.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Injector:
         now: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
         send: Callable[[int, int], None] = os.kill,
-        tell: Callable[[Line], None] = lambda line: None,
+        tell: Callable[[Line], None] = lambda _line: None,
     ) -> None:
         self._schedule = schedule
         self._processes = processes

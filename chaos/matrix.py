@@ -23,14 +23,18 @@ MODES = ("async", "sync", "sync-2")
 
 
 def pairs(only: str = "", sample: int = 0, seed: int = 0) -> list[tuple[Fault, Phase]]:
-    """The cells wanted: all, those of `only` ("fault,phase", either may be empty), or a draw."""
+    """Return the cells wanted: all, a draw, or those of `only` ("fault,phase").
+
+    Either part of `only` may be empty.
+    """
     fault_name, _, phase_name = only.partition(",")
     faults = [f for f in FAULTS if fault_name in ("", f.name)]
     phases = [p for p in PHASES if phase_name in ("", p.name)]
     if not faults or not phases:
         raise UsageError(
-            f"--only {only!r}: write FAULT,PHASE with a fault of {', '.join(f.name for f in FAULTS)}"
-            f"; and a phase of {', '.join(p.name for p in PHASES)}. Either may be left out."
+            f"--only {only!r}: write FAULT,PHASE with a fault of "
+            f"{', '.join(f.name for f in FAULTS)}; and a phase of "
+            f"{', '.join(p.name for p in PHASES)}. Either may be left out."
         )
     wanted = list(itertools.product(faults, phases))
     if sample:
@@ -67,7 +71,7 @@ def run(
 
 
 def read(path: Path, seed: int | None = None) -> list[Cell]:
-    """The cells recorded, the last run of each."""
+    """Return the cells recorded, the last run of each."""
     if not path.exists():
         return []
     last: dict[tuple[str, ...], Cell] = {}

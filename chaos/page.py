@@ -1,4 +1,4 @@
-"""The page of the fault matrix, made from recorded cells alone. Pure but for the name of the commit."""
+"""The page of the fault matrix, made from recorded cells alone. Pure but for the commit's name."""
 
 from __future__ import annotations
 

@@ -49,22 +49,22 @@ _END_S = 10.0  # for processes to be gone after SIGKILL
 
 
 class NotMeaningful(Exception):
-    """There is nothing to strike at this moment; says why."""
+    """A strike has nothing to strike at this moment; the message says why."""
 
 
 @dataclass
 class Trigger:
-    """At the `left`-th hit of one of the points for which `when` holds, do."""
+    """A thing to do at the `left`-th hit of one of the points for which `when` holds."""
 
     points: tuple[str, ...]
     do: Callable[[Hit], Answer | None]
     left: int = 1
-    when: Callable[[Hit], bool] = lambda hit: True
+    when: Callable[[Hit], bool] = lambda _hit: True
 
 
 @dataclass
 class Scene:
-    """One job under faults. `with Scene(...) as scene: scene.wait(60)`."""
+    """A job under faults. `with Scene(...) as scene: scene.wait(60)`."""
 
     folder: Path
     settings: JobSettings
@@ -133,14 +133,14 @@ class Scene:
             return False
 
     def wait(self, timeout_s: float) -> int | None:
-        """The job's exit code; None where it does not end in time."""
+        """Return the job's exit code; None where it does not end in time."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def status(self) -> dict[str, Any]:
-        """The job's last status."""
+        """Return the job's last status."""
         try:
             return LocalJob(self.folder).status()
         except EdlError as error:
@@ -153,14 +153,14 @@ class Scene:
         points: Iterable[str],
         do: Callable[[Hit], Answer | None],
         nth: int = 1,
-        when: Callable[[Hit], bool] = lambda hit: True,
+        when: Callable[[Hit], bool] = lambda _hit: True,
     ) -> None:
         """Do that at the `nth` hit of these points."""
         self._triggers.append(Trigger(tuple(points), do, nth, when))
 
     @property
     def pending(self) -> list[str]:
-        """Points that were waited for and not reached."""
+        """Return the points that were waited for and not reached."""
         return [point for trigger in self._triggers for point in trigger.points]
 
     def later(self, after_s: float, do: Callable[[], object]) -> None:
@@ -170,7 +170,7 @@ class Scene:
         timer.start()
 
     def alive(self, role: str) -> dict[int, int]:
-        """Return who runs, by index."""
+        """Return the pids of the replicas that run, by index."""
         if role == "master":
             address = LocalJob(self.folder).address()
             found = {0: address[1]} if address else {}
@@ -179,14 +179,14 @@ class Scene:
         return {index: pid for index, pid in sorted(found.items()) if _runs(pid)}
 
     def victim(self, role: str, hit: Hit) -> int:
-        """Whom to strike: the one that has reached the point, if it is of that role, or any."""
+        """Return whom to strike: the index at the point, if it has that role, or any."""
         there = self.alive(role)
         if not there:
             raise NotMeaningful(f"no {role} runs at this moment")
         return hit.index if hit.role == role else self.random.choice(list(there))
 
     def send(self, role: str, index: int, number: signal.Signals = signal.SIGKILL) -> int:
-        """Signal a replica; its pid."""
+        """Signal a replica; return its pid."""
         pid = self.alive(role).get(index)
         if pid is None:
             raise NotMeaningful(f"{role} {index} does not run at this moment")
@@ -207,7 +207,7 @@ class Scene:
             self.send(role, index, number)
 
     def sleep(self, role: str, index: int, for_s: float) -> None:
-        """SIGSTOP, and SIGCONT after that time."""
+        """Send SIGSTOP, and SIGCONT after that time."""
         pid = self.send(role, index, signal.SIGSTOP)
         self.later(for_s, lambda: _send(pid, signal.SIGCONT))
 
@@ -217,7 +217,7 @@ class Scene:
         self.later(for_s, lambda: self._net.write_text(""))
 
     def snapshots(self, index: int, suffix: str = ".link") -> list[Path]:
-        """Files of a server's snapshots, the newest last; each snapshot ends with its link."""
+        """Return the files of a server's snapshots, the newest last; each ends with its link."""
         root = Path(self.settings.snapshot_dir or self.folder / "snapshots")
         files = [path for path in root.glob(f"*/shard-{index}/*/*{suffix}") if path.is_file()]
         return sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))

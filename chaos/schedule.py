@@ -59,7 +59,7 @@ class Rule:
     for_s: float = 0.0
 
     def injections(self, random_: random.Random) -> Iterator[Injection]:
-        """In order, for ever where nothing ends them."""
+        """Yield the injections in order, for ever where nothing ends them."""
         moments = iter(sorted(self.at_s)) if self.at_s else self._gaps(random_)
         for at_s in itertools.islice(moments, self.count):
             yield Injection(at_s, self.role, random_.random(), self.number, self.for_s, self.index)
@@ -78,7 +78,7 @@ def schedule(rules: Iterable[Rule], seed: int) -> Iterator[Injection]:
 
 
 def parse(text: str, number: signal.Signals = signal.SIGKILL) -> Rule:
-    """A rule as a user writes it; `number` unless it says signal=. Raises UsageError."""
+    """Read a rule as a user writes it; `number` unless it says signal=. Raises UsageError."""
     role, _, rest = text.partition(":")
     role = {"server": "ps"}.get(role, role)
     if role not in ROLES:

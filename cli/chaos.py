@@ -17,7 +17,17 @@ def chaos() -> None:
     """Faults on purpose: hit a job of yours, run the fault matrix."""
 
 
-@chaos.command("run")
+_RUN_HELP = """Kill, stop and terminate processes of a running job, by a seed, until it ends.
+
+\b
+A RULE is ROLE:WHEN[,...], ROLE is worker, ps or master:
+  worker:every=20s            at random, 20 s apart in the mean
+  ps:every=60s,count=3        so many at most
+  worker:at=10s,20s,index=1   at these moments, this replica
+"""
+
+
+@chaos.command("run", help=_RUN_HELP)
 @click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option("--kill", multiple=True, metavar="RULE", help="SIGKILL: worker:every=20s, ps:at=30s.")
 @click.option("--stop", multiple=True, metavar="RULE", help="SIGSTOP, then SIGCONT after for=5s.")
@@ -36,14 +46,7 @@ def run_chaos(
     lasting: str | None,
     log: str | None,
 ) -> None:
-    """Kill, stop and terminate processes of a running job, by a seed, until it ends.
-
-    \b
-    A RULE is ROLE:WHEN[,...], ROLE is worker, ps or master:
-      worker:every=20s            at random, 20 s apart in the mean
-      ps:every=60s,count=3        so many at most
-      worker:at=10s,20s,index=1   at these moments, this replica
-    """
+    """Inject faults into a running job."""
     import signal
 
     from ..chaos import injector, schedule
@@ -76,7 +79,7 @@ def run_chaos(
 @click.option("--seed", default=0, type=int, help="Draws the moments, the victims, the modes.")
 @click.option("--again", is_flag=True, help="Run also what is recorded already.")
 def matrix(out: str | None, work: str, only: str, sample: int, seed: int, again: bool) -> int:
-    """Every fault in every phase of a small job; exit code 1 where a cell is not sound."""
+    """Run every fault in every phase of a small job; exit code 1 where a cell is not sound."""
     from ..chaos import matrix as matrix_
     from ..chaos.page import page
 

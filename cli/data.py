@@ -6,7 +6,9 @@ import click
 from click.shell_completion import CompletionItem
 
 
-def _data_sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _data_sets(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     from ..data.datasets import list_datasets
 
     names = [each.name for each in list_datasets(None)]
@@ -24,7 +26,7 @@ _out = click.option("--out", type=click.Path(), metavar="DIR", help="Where prepa
 @data.command("list")
 @_out
 def list_data(out: str | None) -> None:
-    """The data sets and whether they are prepared."""
+    """Show the data sets and whether they are prepared."""
     from ..data.datasets import list_datasets
 
     for each in list_datasets(out):

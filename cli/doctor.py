@@ -24,7 +24,7 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
 @click.option("-o", "as_", type=click.Choice(["table", "json", "yaml"]), default="table")
 @job_options
 def doctor(config: str | None, kind: str, as_: str, **flags: Any) -> int:
-    """Whether a cluster has what a job needs, and what mends it; exit code 1 on an error.
+    """Check whether a cluster has what a job needs, and what mends it; exit code 1 on an error.
 
     Takes the flags of `edl submit`: the more are given, the more is looked at.
     """

@@ -21,7 +21,7 @@ from .place import cluster_job, complete_jobs, place, where
 @outputs()
 @where
 def status(job: str | None, output: str, runtime: str, namespace: str) -> None:
-    """The state of a job, or of all jobs."""
+    """Show the state of a job, or of all jobs."""
     from ..jobs import view
     from ..jobs.job import Report
 
@@ -30,14 +30,14 @@ def status(job: str | None, output: str, runtime: str, namespace: str) -> None:
         return
     with place(runtime, namespace) as jobs:
         found = jobs.find(job).status()
-    print_report(Report(found, lambda wide: view.panel(found)), output)
+    print_report(Report(found, lambda _wide: view.panel(found)), output)
 
 
 @click.command("list")
 @outputs("name")
 @where
 def list_jobs(output: str, runtime: str, namespace: str) -> None:
-    """All jobs, of this machine or of a namespace."""
+    """Show all jobs, of this machine or of a namespace."""
     _list(output, runtime, namespace)
 
 
@@ -60,7 +60,7 @@ def _list(output: str, runtime: str, namespace: str) -> None:
 @outputs()
 @where
 def describe(job: str | None, output: str, runtime: str, namespace: str) -> None:
-    """A job of a cluster: its state, its pods and what they wait for, its events."""
+    """Show a job of a cluster: its state, its pods and what they wait for, its events."""
     with cluster_job(job, runtime, namespace, "`edl status` shows a local one") as found:
         report = found.describe()
     print_report(report, output)
@@ -71,7 +71,7 @@ def describe(job: str | None, output: str, runtime: str, namespace: str) -> None
 @outputs()
 @where
 def events(job: str | None, output: str, runtime: str, namespace: str) -> None:
-    """What happened: in a cluster to its objects, on this machine to its processes."""
+    """Show what happened: in a cluster to its objects, on this machine to its processes."""
     with place(runtime, namespace) as jobs:
         report = jobs.find(job).events()
     print_report(report, output)
@@ -82,7 +82,7 @@ def events(job: str | None, output: str, runtime: str, namespace: str) -> None:
 @outputs()
 @where
 def top(job: str | None, output: str, runtime: str, namespace: str) -> None:
-    """What the pods of a job ask for, use and do."""
+    """Show what the pods of a job ask for, use and do."""
     with cluster_job(job, runtime, namespace, "`edl status` shows a local one") as found:
         report, measured = found.usage()
     print_report(report, output)
@@ -106,7 +106,7 @@ def logs(
     runtime: str,
     namespace: str,
 ) -> None:
-    """The logs of a job's processes."""
+    """Show the logs of a job's processes."""
     with place(runtime, namespace) as jobs:
         found = jobs.find(job)
         for text in found.lines(role=role, index=index, tail=tail, follow=follow):

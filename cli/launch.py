@@ -53,8 +53,8 @@ def launch(
     """Run a torch.distributed script on a changing number of nodes.
 
     A node that comes, goes or dies ends the round: the workers are stopped, and started again as a
-    world of what is there. The script loads its state and goes on: edl.launch.load() and save(), see
-    docs/launch.md.
+    world of what is there. The script loads its state and goes on: edl.launch.load() and save(),
+    see docs/launch.md.
     """
     from ..launch import command
 

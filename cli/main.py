@@ -41,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Whoever closed one (`>&-`) wants nothing of it; a file that is opened must not take its place."""
+    """Open the standard streams that were closed.
+
+    Whoever closed one (`>&-`) wants nothing of it; a file that is opened must not take its place.
+    """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -94,9 +97,9 @@ def _hint(error: click.ClickException) -> str:
 
 
 class _InOrder(click.Group):
-    """Commands in the order in which they are written, not of the alphabet."""
+    """A group whose commands stand in the order in which they are written, not of the alphabet."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(self.commands)
 
 
@@ -120,7 +123,7 @@ def completion(shell: str) -> None:
 
 @click.command()
 def version() -> None:
-    """The versions of edl and of what it stands on."""
+    """Show the versions of edl and of what it stands on."""
     import platform
     from importlib import metadata
 

@@ -26,7 +26,8 @@ NAMES = {"token_normalize_func": lambda name: name.replace("-", "_"), "max_conte
 # ElasticDL's flags that are not taken here: what to do instead.
 _INSTEAD = {
     "(worker|ps)_image": "is gone: all pods have --image_name",
-    "force_use_kube_config_file": "is gone: KUBECONFIG names the file; in a pod, its account is taken",
+    "force_use_kube_config_file": "is gone: KUBECONFIG names the file; in a pod, its account is "
+    "taken",
     "populate_env_names": "is gone: name them and their values in --envs",
     "cluster_spec_json": "is gone: --cluster_spec takes it as a YAML file",
     "log_file_path": "is gone: `edl logs` shows what each process prints",
@@ -35,8 +36,8 @@ _INSTEAD = {
     "enable_automate_memory": "is gone: who runs out of memory gets more, up to --oom_memory_cap",
     "tensorboard_log_dir": "is gone: --output holds the TensorBoard scalars as well",
     "learning_rate_scheduler": "is gone: give the optimizer a schedule as its lr",
-    "job_command": "is gone: `edl launch` runs a script of your own (docs/launch.md), and edl.adaptive "
-    "makes it elastic in five lines (docs/adaptive.md)",
+    "job_command": "is gone: `edl launch` runs a script of your own (docs/launch.md), and "
+    "edl.adaptive makes it elastic in five lines (docs/adaptive.md)",
 }
 _GONE = re.compile(
     r"""aux_params|need_(pod_manager|task_manager|elasticdl_job_service|tf_config)
@@ -66,9 +67,9 @@ _METAVARS: dict[Any, str] = {
 
 
 def complete_definitions(
-    ctx: click.Context, param: click.Parameter, incomplete: str
+    ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The definitions of the zoo, and of --model_zoo where that was given."""
+    """Complete the definitions of the zoo, and of --model_zoo where that was given."""
     from ..model_zoo.catalogue import list_definitions
 
     try:
@@ -80,7 +81,7 @@ def complete_definitions(
 
 
 class _Text(click.ParamType[Any]):
-    """Text as it is; completes choices and paths."""
+    """A parameter that is text as it is; choices and paths are completed."""
 
     name = "text"
 
@@ -166,7 +167,7 @@ def _metavar(knob: Knob) -> str:
 
 
 def _help(knob: Knob) -> str:
-    """The help with its default, and how to say no."""
+    """Return the help with its default, and how to say no."""
     if knob.kind is bool:
         default = str(knob.default).lower()
         return f"{knob.help} [default: {default}; off: --no_{knob.name}]"
@@ -178,7 +179,7 @@ def _help(knob: Knob) -> str:
 def given_values(
     config: str | None, flags: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """(values, where each was said) of the flags and the job file; flags win."""
+    """Return the values of flags and job file, and where each was said; flags win."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     if config is not None:

@@ -41,7 +41,7 @@ def print_report(report: Report, output: str) -> None:
             _draw(each, output == "wide")
 
 
-def print_data(found: Any, output: str) -> None:
+def print_data(found: object, output: str) -> None:
     """Print it as json or yaml."""
     if output == "json":
         click.echo(json.dumps(found, indent=2))
@@ -51,7 +51,7 @@ def print_data(found: Any, output: str) -> None:
     click.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
 
 
-def _draw(shown: Any, wide: bool) -> None:
+def _draw(shown: object, wide: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 

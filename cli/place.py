@@ -39,7 +39,7 @@ def where(command: Function) -> Function:
 
 @contextlib.contextmanager
 def place(runtime: str, namespace: str) -> Iterator[Jobs]:
-    """The jobs of the place that `runtime` and `namespace` name."""
+    """Open the jobs of the place that `runtime` and `namespace` name."""
     if runtime == "local" and not namespace:
         from ..jobs.local import LocalJobs
 
@@ -55,7 +55,10 @@ def place(runtime: str, namespace: str) -> Iterator[Jobs]:
 def cluster_job(
     job: str | None, runtime: str, namespace: str, instead: str
 ) -> Iterator[ClusterJob]:
-    """The job of a cluster; `instead`: how a job of this machine is treated. Raises UsageError."""
+    """Open a job of a cluster.
+
+    `instead`: how a job of this machine is treated. Raises UsageError where one is meant.
+    """
     if runtime == "local" and not namespace:
         command = click.get_current_context().info_name
         raise UsageError(
@@ -69,7 +72,7 @@ def cluster_job(
 
 
 def complete_jobs(
-    ctx: click.Context, param: click.Parameter, incomplete: str
+    ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the names of the jobs of this machine, or of the cluster that was named before."""
     names: list[str] = []

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.log import timestamp
-from ..jobs import view
+from ..jobs import figures, view
 from ..jobs.follow import Screen
 from ..jobs.job import Status
 from .next_command import next_command
@@ -26,7 +26,7 @@ _LINE_EVERY_S = 10.0
 
 
 def open_screen(log_format: str, settings: dict[str, Any]) -> Screen:
-    """The screen for stdout as it is."""
+    """Return the screen for stdout as it is."""
     if log_format == "json":
         return JsonScreen(sys.stdout)
     if sys.stdout.isatty():
@@ -37,8 +37,10 @@ def open_screen(log_format: str, settings: dict[str, Any]) -> Screen:
 
 
 class _Printer:
-    """Prints lines, until that fails: a pipe that is closed, a disk that is full. A job goes on all
-    the same, and so does whoever waits for its exit code."""
+    """A printer of lines until that fails: the pipe is closed, the disk is full.
+
+    A job goes on all the same, and so does whoever waits for its exit code.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -92,7 +94,7 @@ class LiveScreen:
         message = self._note or self._status.get("message")
         self._live.update(view.panel({**self._status, "message": message}), refresh=True)
 
-    def end(self, status: Status, exit_code: int) -> None:
+    def end(self, status: Status, _exit_code: int) -> None:
         self._live.update(view.panel(status), refresh=True)
         self._live.transient = False
         self._live.stop()
@@ -117,18 +119,18 @@ class PlainScreen:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to put back."""
+        """Do nothing: there is nothing to put back."""
 
     def show(self, status: Status) -> None:
         events, due = self._news.of(status)
         for event in events:
-            self.note(f"[{view.duration(event['t'])}] {event['text']}")
+            self.note(f"[{figures.duration(event['t'])}] {event['text']}")
         if due:
             self.note(view.line(status))
 
-    def end(self, status: Status, exit_code: int) -> None:
+    def end(self, status: Status, _exit_code: int) -> None:
         for event in self._news.of(status)[0]:
-            self.note(f"[{view.duration(event['t'])}] {event['text']}")
+            self.note(f"[{figures.duration(event['t'])}] {event['text']}")
         self.note("")
         for line in view.summary(status, next_command(status, self._settings)):
             self.note(line)
@@ -145,7 +147,7 @@ class JsonScreen:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to put back."""
+        """Do nothing: there is nothing to put back."""
 
     def show(self, status: Status) -> None:
         events, due = self._news.of(status)

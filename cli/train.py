@@ -1,4 +1,4 @@
-"""`edl train`, `evaluate`, `predict` and `submit`: settings are resolved, a job is started or submitted."""
+"""Commands that run a job: `edl train`, `evaluate`, `predict` and `submit`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Exit codes:
 
 
 def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of whatever runs a job."""
+    """Add the options of whatever runs a job."""
     for option in (
         job_options,
         click.option(
@@ -35,7 +35,8 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
             "kind",
             type=click.Choice(["auto", "job", "edljob"]),
             default="auto",
-            help="What a cluster is given; auto: an EdlJob where their controller runs, else a Job.",
+            help="What a cluster is given; auto: an EdlJob where their controller runs, "
+            "else a Job.",
         ),
         click.option(
             "--yaml",
@@ -84,10 +85,10 @@ def _run_job(
         where = values.setdefault("runtime", "kubernetes")
         if str(where).lower() != "kubernetes":
             raise UsageError(f"--runtime {where} is not of a cluster: leave it out here.")
-    from ..jobs import local
+    from ..jobs.local import LocalJob
 
     resumed = values.get("resume") or ""
-    before = local.LocalJob((paths.named_job(str(resumed)) or Path(resumed)).absolute())
+    before = LocalJob((paths.named_job(str(resumed)) or Path(resumed)).absolute())
     stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
     settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
     resolved = dataclasses.asdict(settings)
@@ -101,9 +102,10 @@ def _run_job(
         return _in_cluster(settings, resolved, detach, as_objects, kind)
     from ..jobs.follow import follow
     from ..jobs.local_source import LocalSource, wait_until_serving
+    from ..jobs.start import go_on, start
     from .screen import open_screen
 
-    job, child = local.go_on(before) if stands else local.start(settings)
+    job, child = go_on(before) if stands else start(settings)
     if detach:
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")

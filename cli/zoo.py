@@ -47,7 +47,7 @@ def init(folder: str, name: str | None) -> None:
 @zoo.command("list")
 @_definition_options
 def list_zoo(model_zoo: str) -> None:
-    """The definitions that --model_def can name."""
+    """Show the definitions that --model_def can name."""
     from ..model_zoo.catalogue import list_definitions
 
     for name, origin, about in list_definitions(model_zoo):

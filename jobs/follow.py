@@ -21,7 +21,7 @@ _TICK_S = 1.0
 
 
 class Screen(Protocol):
-    """`show` each status, `note` what this process does itself, `end` once."""
+    """A place to show a job: `show` each status, `note` what this process does, `end` once."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
@@ -32,12 +32,12 @@ class Screen(Protocol):
 
 @dataclass(frozen=True)
 class Interrupt:
-    """Ctrl-C, or SIGTERM."""
+    """An event: Ctrl-C, or SIGTERM."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Nothing happened for a second."""
+    """An event: nothing else happened for a second."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class End:
 
 
 class Source(Protocol):
-    """Says what happens to one job, and acts on Ctrl-C."""
+    """A source of what happens to one job, which acts on Ctrl-C."""
 
     def open(self, put: Callable[[object], None]) -> None:
         """Start what puts events. Any thread may call `put`."""
@@ -96,9 +96,9 @@ def _next(events: SimpleQueue[object]) -> object:
 
 @contextlib.contextmanager
 def _interrupts(tell: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM become events."""
+    """Turn Ctrl-C and SIGTERM into events."""
 
-    def handler(number: int, frame: FrameType | None) -> None:
+    def handler(_number: int, _frame: FrameType | None) -> None:
         tell()
 
     if threading.current_thread() is not threading.main_thread():

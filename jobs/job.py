@@ -17,7 +17,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Report:
-    """Rows as data, and how people are shown them."""
+    """Rows of data, and how people are shown them."""
 
     rows: Any  # what JSON and YAML can say
     drawn: Callable[[bool], Any]  # something that rich prints, or a list; the argument: wide
@@ -25,14 +25,14 @@ class Report:
 
 
 class Job(Protocol):
-    """One job. Methods that end or change it raise JobError where it is over."""
+    """A job of any place. Methods that end or change it raise JobError where it is over."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def where(self) -> str:
-        """The name with the flags by which a command finds the job."""
+        """Return the name with the flags by which a command finds the job."""
 
     def status(self) -> Status:
         """Return the state now. Raises UsageError where there is no such job."""
@@ -69,11 +69,11 @@ class Jobs(Protocol):
 
     @property
     def starting(self) -> str:
-        """The command that makes a job there."""
+        """Return the command that makes a job there."""
 
     @property
     def goals(self) -> tuple[str, ...]:
-        """The states that can be waited for (jobs/wait.py)."""
+        """Return the states that can be waited for (jobs/wait.py)."""
 
     @property
     def look_every_s(self) -> float:

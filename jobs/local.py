@@ -9,20 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shlex
 import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..common import paths, storage
 from ..common.errors import EdlError, JobError, Unreachable, UsageError
 from ..common.foreign import must_be, parse, read_plain
-from ..common.identity import Identity, given_identity
+from ..common.identity import Identity
 from . import logs, view
 from .job import INTERRUPTED, Report, Status
 
@@ -39,7 +37,7 @@ _PATIENCE_S = 3.0  # a master on this machine answers in milliseconds, unless it
 
 @dataclass(frozen=True)
 class LocalJob:
-    """One job of this machine."""
+    """A job of this machine."""
 
     folder: Path
 
@@ -56,12 +54,12 @@ class LocalJob:
         return self.folder / "logs" / "master.log"
 
     def address(self) -> tuple[str, int] | None:
-        """Address and pid of the master, once it serves."""
+        """Return address and pid of the master, once it serves."""
         values = _read_json(self.folder / "master.json")
         return (values["address"], values["pid"]) if values else None
 
     def client(self, patience_s: float = _PATIENCE_S) -> MasterClient:
-        """Raises JobError where no master was ever there."""
+        """Return a client of the master. Raises JobError where no master was ever there."""
         from ..master.client import MasterClient
 
         found = self.address()
@@ -77,11 +75,11 @@ class LocalJob:
         )
 
     def result(self) -> Status | None:
-        """The last status of a job that ended."""
+        """Return the last status of a job that ended, None before."""
         return _read_json(self.folder / "result.json")
 
     def status(self) -> Status:
-        """The state now, of a job in any condition."""
+        """Return the state now, of a job in any condition."""
         try:
             if (result := self.result()) is not None:
                 return result
@@ -125,7 +123,7 @@ class LocalJob:
         return not paths.is_locked(self.folder) and (found is None or not _is_alive(found[1]))
 
     def last_words(self, lines: int = 20) -> str:
-        """The end of the master's log."""
+        """Return the end of the master's log."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
@@ -136,7 +134,7 @@ class LocalJob:
 
     def events(self) -> Report:
         told = self.status().get("events") or []
-        return Report(told, lambda wide: view.events(told))
+        return Report(told, lambda _wide: view.events(told))
 
     def lines(
         self,
@@ -182,7 +180,7 @@ class LocalJob:
 
 
 class LocalJobs:
-    """All jobs of this machine."""
+    """The jobs of this machine."""
 
     starting = "train"
     goals = ("done", "running", "failed", "ended")
@@ -202,77 +200,12 @@ class LocalJobs:
         return [job.status() for job in all_jobs()]
 
 
-class Settings(Protocol):
-    """The part of settings that all jobs have, whatever they do."""
-
-    @property
-    def job_name(self) -> str: ...
-    def to_json(self) -> str: ...
-
-
-def start(
-    settings: Settings,
-    master: Sequence[str] = (sys.executable, "-m", "edl.master"),
-    identity: Identity | None = None,
-) -> tuple[LocalJob, subprocess.Popen[bytes]]:
-    """Make the job's folder and start its master. `master`: what runs it. `identity`: by default the
-    one in the environment, or a new one for this host."""
-    folder, lock = paths.claim(settings.job_name)
-    try:
-        (identity or given_identity() or Identity(secrets.token_hex(16))).save(folder)
-        storage.write_file(folder / "settings.json", settings.to_json().encode())
-    except BaseException:
-        os.close(lock)
-        raise
-    return _launch(LocalJob(folder), lock, master)
-
-
-def go_on(job: LocalJob) -> tuple[LocalJob, subprocess.Popen[bytes]]:
-    """Start the master of a job that stands: from its journal, with the servers' snapshots.
-
-    What still runs is adopted. Raises UsageError where it was started meanwhile.
-    """
-    try:
-        lock = paths.lock(job.folder)
-        paths.put_aside_failure(job.folder)
-    except BlockingIOError as error:
-        raise UsageError(f"The job {job.name!r} runs already: `edl status {job.name}`.") from error
-    return _launch(job, lock)
-
-
-def _launch(
-    job: LocalJob, lock: int, master: Sequence[str] = (sys.executable, "-m", "edl.master")
-) -> tuple[LocalJob, subprocess.Popen[bytes]]:
-    """Start the master, which leaves with the lock.
-
-    It has a session of its own: neither Ctrl-C nor a terminal that closes reaches it.
-    """
-    try:
-        with open(job.log, "ab") as log:
-            process = subprocess.Popen(
-                [*master, "--job-dir", str(job.folder)],
-                env={
-                    **os.environ,
-                    **Identity.of_folder(job.folder).variables(),
-                    "EDL_JOB_DIR": str(job.folder),
-                    "EDL_JOB_NAME": job.name,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=(lock,),
-            )
-    finally:
-        os.close(lock)
-    return job, process
-
-
 def kill(job: LocalJob, process: subprocess.Popen[bytes] | None = None) -> None:
-    """End every process of the job, now: `process`, its supervisor, first, so that nobody starts
-    the master again, and then the master, so that it starts no others. None: it is looked for.
+    """End every process of the job, now.
 
-    The rest are known by the job's folder in their environment, whoever their parent is by now.
+    `process`, its supervisor, is ended first, so that nobody starts the master again, and then the
+    master, so that it starts no others. None: it is looked for. The rest are known by the job's
+    folder in their environment, whoever their parent is by now.
     """
     import psutil
 
@@ -314,7 +247,7 @@ def end_start(job: LocalJob) -> bool:
 
 
 def _supervisors(job: LocalJob) -> list[psutil.Process]:
-    """The processes of the job that none of its own has started."""
+    """Return the processes of the job that none of its own has started."""
     import psutil
 
     mine = {each.pid: each for each in psutil.process_iter() if _is_of(job, each)}
@@ -345,7 +278,10 @@ def all_jobs() -> list[LocalJob]:
 
 
 def find(name: str | None) -> LocalJob:
-    """The job of that name; without a name the only one, or the only one that runs."""
+    """Return the job of that name; without one the only job, or the only one that runs.
+
+    Raises UsageError where there is none, or where several might be meant.
+    """
     jobs = all_jobs()
     if name is not None:
         for job in jobs:

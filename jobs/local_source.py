@@ -1,7 +1,7 @@
 """Events of a job of this machine, for its follower: its child's end, its master's status.
 
-One thread waits for the child (the master's supervisor), one asks the master by long polls. The first
-interrupt asks the master to stop; the second kills.
+One thread waits for the child (the master's supervisor), one asks the master by long polls. The
+first interrupt asks the master to stop; the second kills.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _STATUS_WAIT_S = 10.0
 _STATUS_PAUSE_S = 0.25  # between two status: no eye is faster, and the master has other work
 
 _STOPPING = (
-    "the workers hand back what they have, a checkpoint is written, and the command that goes on from "
-    "it printed"
+    "the workers hand back what they have, a checkpoint is written, and the command that goes on "
+    "from it printed"
 )
 
 
@@ -77,7 +77,7 @@ class LocalSource:
         self._job = job
         self._child = child
         self._stopping = stopping
-        self._put: Callable[[object], None] = lambda event: None
+        self._put: Callable[[object], None] = lambda _event: None
         self._interrupts = 0
         self._over = threading.Event()
         self._last: Status = {"job_name": job.name, "state": "starting"}

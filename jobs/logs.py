@@ -23,7 +23,7 @@ def lines(
     tail: int | None = None,
     follow: bool = False,
 ) -> Iterator[str]:
-    """Yield all lines, or the last `tail` of each file; with `follow` also what comes until the end.
+    """Yield all lines, or the last `tail` of each file; `follow`: also what comes until the end.
 
     `folder` is the job's. Raises UsageError where the job has no such log.
     """
@@ -54,7 +54,7 @@ def lines(
 
 
 class _Reader:
-    """Whole lines of a file that may still grow."""
+    """A reader of the whole lines of a file that may still grow."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -12,7 +12,7 @@ GOALS = ("done", "running", "suspended", "failed", "ended", "deleted")
 
 
 def wait(look: Callable[[], Status | None], goal: str, timeout_s: float, pause_s: float) -> Status:
-    """Look until the job is there: running, suspended, done, failed, ended or deleted; its status.
+    """Look until the job is running, suspended, done, failed, ended or deleted; return its status.
 
     `look` gives None where the job is gone. Who waits for running is content with done: it has run.
     Raises JobError where that cannot come any more, or not in time.
@@ -34,7 +34,7 @@ def wait(look: Callable[[], Status | None], goal: str, timeout_s: float, pause_s
 
 
 def _is_there(status: Status | None, goal: str) -> bool:
-    """Raises JobError where it cannot come any more."""
+    """Tell whether the goal is reached. Raises JobError where it cannot come any more."""
     if status is None:
         if goal == "deleted":
             return True

@@ -1,12 +1,12 @@
 """`python -m edl.k8s`: the controller of the EdlJobs of one namespace, or of all.
 
-It serves /metrics on EDL_METRICS_PORT from its first moment on, which is its probe too, and acts once
-it holds the Lease `edl-controller`: another one of the same namespace waits. Any thread's failure ends
-the process, so that whoever keeps it running starts it again; so does the loss of the Lease. SIGTERM
-ends it in order.
+It serves /metrics on EDL_METRICS_PORT from its first moment on, which is its probe too, and acts
+once it holds the Lease `edl-controller`: another one of the same namespace waits. Any thread's
+failure ends the process, so that whoever keeps it running starts it again; so does the loss of the
+Lease. SIGTERM ends it in order.
 
-Masters get the image that it has itself, whose code is the installer's (--master_image where it is in no
-pod); EDL_ALLOW says what EdlJobs may ask for besides what harms nobody (allowed.py).
+Masters get the image that it has itself, whose code is the installer's (--master_image where it is
+in no pod); EDL_ALLOW says what EdlJobs may ask for besides what harms nobody (allowed.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
 
 from ..common import log as logs
 from ..common.errors import EdlError, JobError, PeerError, UsageError
@@ -134,7 +134,7 @@ def _lead(
     controller: Controller,
     metrics: Metrics,
     ended: threading.Event,
-    end: Any,
+    end: Callable[[int], object],
 ) -> None:
     """Act as soon as the Lease is ours."""
 

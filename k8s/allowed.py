@@ -1,13 +1,14 @@
 """What an EdlJob may ask of its pods: what harms nobody else, and what the installer allows. Pure.
 
-Whoever may create EdlJobs may create no pods, mostly, so an EdlJob must not be a way around that: its
-podTemplates, volumes and settings are held against a list of what they may say, and all that is not in
-it is refused by name. What an installer allows besides stands with the controller (EDL_ALLOW, which the
-chart writes from `controller.allow`), as lists of names in which * stands for anything: who may change
-that is whoever may change the controller.
+Whoever may create EdlJobs may create no pods, mostly, so an EdlJob must not be a way around that:
+its podTemplates, volumes and settings are held against a list of what they may say, and all that is
+not in it is refused by name. What an installer allows besides stands with the controller
+(EDL_ALLOW, which the chart writes from `controller.allow`), as lists of names in which * stands for
+anything: who may change that is whoever may change the controller.
 
-The master's container holds a token that can make pods. So its image is the installer's, what lies over
-its files or changes its environment is refused, and the definition is checked beside it (pods.confined).
+The master's container holds a token that can make pods. So its image is the installer's, what lies
+over its files or changes its environment is refused, and the definition is checked beside it
+(pods.confined).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -59,8 +60,8 @@ class Allowed:
     fields: tuple[str, ...] = ()  # any other: spec.worker.podTemplate.spec.runtimeClassName
 
     @classmethod
-    def of(cls, given: Any, where: str) -> Allowed:
-        """Out of YAML, whose names are as Kubernetes writes them. Raises UsageError."""
+    def of(cls, given: object, where: str) -> Allowed:
+        """Read YAML, whose names are as Kubernetes writes them. Raises UsageError."""
         known = {_camel(each.name): each.name for each in dataclasses.fields(cls)}
         if not isinstance(given, Mapping) or (unknown := sorted(given.keys() - known.keys())):
             what = f"it has no {unknown[0]!r}" if isinstance(given, Mapping) else "it is no mapping"
@@ -73,7 +74,7 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Installed:
-    """What the installer has said to the controller. `image`: of masters ("": the EdlJob's own)."""
+    """The installer's word to the controller. `image`: of masters ("": the EdlJob's own)."""
 
     allowed: Allowed = Allowed()
     by_namespace: Mapping[str, Allowed] = field(default_factory=dict)  # instead of `allowed`
@@ -108,8 +109,11 @@ USUAL = Installed()
 
 
 def check(spec: Object, account: str, usual_account: str, allowed: Allowed) -> None:
-    """Raises NotAllowed, which names all that a spec may not say; AttributeError, KeyError, TypeError
-    where a part of it has another shape than a pod's has. `account`: of the master."""
+    """Check that a spec says only what is allowed. `account`: of the master.
+
+    Raises NotAllowed, which names all that a spec may not say; AttributeError, KeyError, TypeError
+    where a part of it has another shape than a pod's has.
+    """
     found = _Check(allowed)
     if account != usual_account:
         found.name("serviceAccounts", "spec.settings.service_account", account)
@@ -137,7 +141,7 @@ def check(spec: Object, account: str, usual_account: str, allowed: Allowed) -> N
 
 
 class _Check:
-    """Goes through a pod as a user writes it, and collects what is not allowed."""
+    """A walk through a pod as a user writes it, which collects what is not allowed."""
 
     def __init__(self, allowed: Allowed) -> None:
         self._allowed = allowed
@@ -147,18 +151,18 @@ class _Check:
         if self._refused:
             raise NotAllowed(
                 "This namespace does not allow EdlJobs to say: "
-                f"{'; '.join(dict.fromkeys(self._refused))}. Take it out, or ask whoever installed edl "
-                "to allow it (controller.allow of the chart, EDL_ALLOW of the controller)."
+                f"{'; '.join(dict.fromkeys(self._refused))}. Take it out, or ask whoever installed "
+                "edl to allow it (controller.allow of the chart, EDL_ALLOW of the controller)."
             )
 
-    def name(self, kind: str, path: str, name: Any, also: str = "") -> None:
-        """A name that has to be in the list of its kind."""
+    def name(self, kind: str, path: str, name: object, also: str = "") -> None:
+        """Check a name, which has to be in the list of its kind."""
         patterns = getattr(self._allowed, _snake(kind))
         if name != also and not any(fnmatchcase(str(name), each) for each in patterns):
             self._refused.append(f"{path} ({kind}: {name})")
 
-    def field(self, path: str, value: Any) -> None:
-        """A field that is in no list but `fields`: it, or what is below it, has to be there."""
+    def field(self, path: str, value: object) -> None:
+        """Check a field that is in no list but `fields`: it, or what is below it, must be there."""
         if any(fnmatchcase(path, each) for each in self._allowed.fields):
             return
         if isinstance(value, Mapping) and value:
@@ -283,7 +287,7 @@ class _Check:
                 else:
                     self.field(f"{here}.{part}", source)
 
-    def mounts(self, path: str, mounts: Any, master: bool) -> None:
+    def mounts(self, path: str, mounts: Iterable[Mapping[str, Any]], master: bool) -> None:
         for each in mounts:
             where = _plain(each["mountPath"])
             if master and _SYSTEM.fullmatch(where):
@@ -292,7 +296,7 @@ class _Check:
 
 
 def _plain(path: str) -> str:
-    """The same place, said in the one way that the lists know."""
+    """Return the same path, said in the one way that the lists know."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 

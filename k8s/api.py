@@ -1,12 +1,7 @@
-"""The API server over HTTP: dicts in, dicts out. The only file that speaks to it.
+"""The objects of an API server: dicts in, dicts out. All others speak to it by way of this.
 
-The official client finds the cluster (kubeconfig, a pod's service account and its renewal, TLS,
-proxies); its typed objects are left alone: they change from version to version, cost a second to
-import, and templates, patches and our own resource are dicts anyhow.
-
-A request that met nobody, 429 or a 5xx is made again, as long as `patience_s`, after what Retry-After
-says; all that we ask for is idempotent: objects are created under names of their own (409 says that
-it is there), and deleted by name and uid.
+All that is asked for is idempotent, so that any request may be made again (connection.py): objects
+are created under names of their own (409 says that it is there), and deleted by name and uid.
 """
 
 from __future__ import annotations
@@ -14,15 +9,11 @@ from __future__ import annotations
 import copy
 import json
 import re
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
-from ..common.errors import EdlError, PeerError, Unreachable, UsageError
-from ..common.retry import Backoff, retry
+from .connection import PATIENCE_S, READ_S, ApiError, Connection, refusal
 from .names import GROUP, PLURAL, VERSION
 
 Object = dict[str, Any]
@@ -56,28 +47,13 @@ _CLUSTER_WIDE = {
     "SelfSubjectAccessReview",
 }
 _MERGE_PATCH = "application/merge-patch+json"
-_CONNECT_S, _READ_S = 5.0, 30.0
-_PATIENCE_S = 20.0
-_BACKOFF = Backoff(0.2, 5.0)  # guesses
 _PAGE = 500  # objects of one answer to a list, as kubectl asks for
 _VERSION = re.compile(r"v(\d+)\.(\d+)")
-_AGAIN = {429, 500, 502, 503, 504}
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-class ApiError(PeerError):
-    """The API server refuses. `status` is HTTP's, `reason` Kubernetes' word for it."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"the Kubernetes API refuses ({status} {reason}): {message}")
-        self.status = status
-        self.reason = reason
-        self.message = message
 
 
 @dataclass(frozen=True)
 class Features:
-    """What depends on a cluster's age."""
+    """The abilities that depend on a cluster's age."""
 
     grpc_probes: bool = True  # kubelets ask a health service: since 1.24, without a switch
     budgets: str = "v1"  # version of policy/..., since 1.21; 1.25 has left older ones alone
@@ -87,62 +63,40 @@ NEWEST = Features()
 
 
 class Api:
-    """One cluster, one namespace ("": all, to list and watch). Any thread may call; `close` ends the
-    waiting of all."""
+    """The objects of one cluster and one namespace ("": of all, to list and watch).
 
-    def __init__(self, configuration: Any, namespace: str, patience_s: float = _PATIENCE_S) -> None:
-        """`configuration` is the official client's; `patience_s` is of requests that say none."""
-        from kubernetes.client.rest import RESTClientObject
+    Any thread may call; `close` ends the waiting of all.
+    """
 
-        configuration.connection_pool_maxsize = 16
+    def __init__(self, connection: Connection, namespace: str) -> None:
+        self.connection = connection
         self.namespace = namespace
-        self._patience_s = patience_s
-        self._configuration = configuration
-        self._pool = RESTClientObject(configuration).pool_manager
-        self._closed = threading.Event()
         self._features: list[Features] = []  # once they are known; of all namespaces
 
     @classmethod
-    def connect(cls, namespace: str = "", patience_s: float = _PATIENCE_S) -> Api:
-        """The cluster of this pod, or of the kubeconfig. Raises UsageError where there is neither."""
-        from kubernetes import config
-        from kubernetes.client import Configuration
+    def connect(cls, namespace: str = "", patience_s: float = PATIENCE_S) -> Api:
+        """Connect to the cluster of this pod or of the kubeconfig; `namespace` "": the usual one.
 
-        configuration = Configuration()
-        if (_SERVICE_ACCOUNT / "token").exists():
-            try:
-                config.load_incluster_config(client_configuration=configuration)
-            except config.ConfigException as error:
-                raise UsageError(f"This pod's service account cannot be used: {error}.") from error
-            own = (_SERVICE_ACCOUNT / "namespace").read_text().strip()
-            return cls(configuration, namespace or own, patience_s)
-        try:
-            config.load_kube_config(client_configuration=configuration)
-            _, active = config.list_kube_config_contexts()
-        except config.ConfigException as error:
-            raise UsageError(
-                f"No Kubernetes cluster is known here: {error}. Name its kubeconfig in KUBECONFIG, "
-                "or leave out --runtime kubernetes to run on this machine."
-            ) from error
-        own = active["context"].get("namespace") or "default"
-        return cls(configuration, namespace or own, patience_s)
+        `patience_s` is of requests that say none. Raises UsageError where there is no cluster.
+        """
+        connection, own = Connection.find(patience_s)
+        return cls(connection, namespace or own)
 
     def inside(self, namespace: str) -> Api:
-        """The same cluster by the same connections, in another namespace; "": in all of them."""
+        """Return the same cluster by the same connections, in another namespace; "": in all."""
         other = copy.copy(self)
         other.namespace = namespace
         return other
 
     def close(self) -> None:
-        self._closed.set()
-        self._pool.clear()
+        self.connection.close()
 
     # -- objects
 
     def get(self, kind: str, name: str) -> Object | None:
-        """None where there is none."""
+        """Return an object, None where there is none of that name."""
         try:
-            return self.request("GET", self.path(kind, name))
+            return self.connection.request("GET", self.path(kind, name))
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -151,14 +105,16 @@ class Api:
     def list(
         self, kind: str, selector: str = "", patience_s: float | None = None
     ) -> tuple[list[Object], str]:
-        """Return all of them, by label selector, and the resource version that they are of."""
+        """Return all objects of a kind, by label selector, and the version that they are of."""
         items: list[Object] = []
         query: dict[str, Any] = {
             "limit": _PAGE,
             **({"labelSelector": selector} if selector else {}),
         }
         while True:
-            page = self.request("GET", self.path(kind), query=query, patience_s=patience_s)
+            page = self.connection.request(
+                "GET", self.path(kind), query=query, patience_s=patience_s
+            )
             items += page["items"]
             rest = page["metadata"].get("continue")
             if not rest:
@@ -166,8 +122,8 @@ class Api:
             query["continue"] = rest
 
     def create(self, kind: str, body: Object, patience_s: float | None = None) -> Object:
-        """Raises ApiError: 409 where one of that name is there."""
-        return self.request("POST", self.path(kind), body=body, patience_s=patience_s)
+        """Make an object; return it as it is then. Raises ApiError: 409 where it is there."""
+        return self.connection.request("POST", self.path(kind), body=body, patience_s=patience_s)
 
     def patch(
         self,
@@ -177,15 +133,18 @@ class Api:
         subresource: str = "",
         patience_s: float | None = None,
     ) -> Object:
-        """Merge what `body` says into it."""
+        """Merge what `body` says into an object; return it as it is then."""
         path = self.path(kind, name) + (f"/{subresource}" if subresource else "")
-        return self.request(
+        return self.connection.request(
             "PATCH", path, body=body, content_type=_MERGE_PATCH, patience_s=patience_s
         )
 
     def replace(self, kind: str, name: str, body: Object) -> Object:
-        """Replace all of it; ApiError 409 where its resourceVersion is not the one in `body`."""
-        return self.request("PUT", self.path(kind, name), body=body)
+        """Replace all of an object; return it as it is then.
+
+        Raises ApiError: 409 where its resourceVersion is not the one in `body`.
+        """
+        return self.connection.request("PUT", self.path(kind, name), body=body)
 
     def delete(
         self,
@@ -197,14 +156,16 @@ class Api:
         policy: str = "Background",
         patience_s: float | None = None,
     ) -> bool:
-        """Delete it; return whether it was there (and, where `uid` is given, was that one)."""
+        """Delete an object; return whether it was there (where `uid` is given: that one)."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
         if uid:
             body["preconditions"] = {"uid": uid}
         try:
-            self.request("DELETE", self.path(kind, name), body=body, patience_s=patience_s)
+            self.connection.request(
+                "DELETE", self.path(kind, name), body=body, patience_s=patience_s
+            )
         except ApiError as error:
             if error.status == 404 or (error.status == 409 and uid):
                 return False
@@ -212,7 +173,7 @@ class Api:
         return True
 
     def watch(self, kind: str, selector: str, version: str, timeout_s: float) -> Iterator[Object]:
-        """Events ({"type", "object"}) after a resource version, bookmarks among them.
+        """Yield events ({"type", "object"}) after a resource version, bookmarks among them.
 
         Ends after `timeout_s`. Raises ApiError (410: too old, list again), Unreachable where the
         stream breaks.
@@ -225,38 +186,33 @@ class Api:
         }
         if selector:
             query["labelSelector"] = selector
-        response = self._open(self.path(kind), query, timeout_s + _READ_S)
-        try:
+        with self.connection.open(self.path(kind), query, timeout_s + READ_S) as answer:
             rest = b""
-            for chunk in self._stream(response):
+            for chunk in answer.pieces():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in filter(None, lines):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        raise _refusal(event["object"].get("code", 500), event["object"])
+                        raise refusal(event["object"].get("code", 500), event["object"])
                     yield event
-        finally:
-            response.close()
 
     def log(self, pod: str, *, follow: bool, tail: int | None = None) -> Iterator[bytes]:
         """Yield what a pod's container has written, in pieces; `follow`: until it ends."""
         query: dict[str, Any] = {"follow": "true"} if follow else {}
         if tail is not None:
             query["tailLines"] = tail
-        response = self._open(self.path("Pod", pod) + "/log", query, None)
-        try:
-            yield from self._stream(response)
-        finally:
-            response.close()
+        with self.connection.open(self.path("Pod", pod) + "/log", query, None) as answer:
+            yield from answer.pieces()
 
     def version(self) -> tuple[Object, str]:
         """Return what the server says of itself, and its clock (the header Date)."""
-        response = self._open("/version", {}, _READ_S)
-        return json.loads(b"".join(self._stream(response))), response.headers.get("Date") or ""
+        with self.connection.open("/version", {}, READ_S) as answer:
+            return answer.json(), answer.header("Date")
 
-    # -- HTTP
+    # -- where they are
 
     def path(self, kind: str, name: str = "") -> str:
+        """Return the path of an object, or of all objects of a kind."""
         root, plural = PATHS[kind]
         if kind == "PodDisruptionBudget":
             root = f"apis/policy/{self.features().budgets}"
@@ -265,140 +221,18 @@ class Api:
         return f"/{root}{space}/{plural}" + (f"/{name}" if name else "")
 
     def features(self) -> Features:
-        """Asked once."""
+        """Return what the cluster can do; it is asked once."""
         if not self._features:
-            found = _VERSION.match(self.request("GET", "/version")["gitVersion"])
+            found = _VERSION.match(self.connection.request("GET", "/version")["gitVersion"])
             probes = found is None or tuple(map(int, found.groups())) >= (1, 24)
             self._features.append(Features(probes, self._budgets()))
         return self._features[0]
 
     def _budgets(self) -> str:
         try:
-            self.request("GET", "/apis/policy/v1")
+            self.connection.request("GET", "/apis/policy/v1")
         except ApiError as error:
             if error.status != 404:
                 raise
             return "v1beta1"
         return "v1"
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Object | None = None,
-        query: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
-        patience_s: float | None = None,
-    ) -> Object:
-        """Return the answer; what passes is tried again.
-
-        Raises ApiError where it is refused, Unreachable where nobody answers for so long.
-        """
-
-        def attempt(left_s: float) -> Object:
-            response = self._send(method, path, query, body, content_type, _READ_S)
-            return dict(json.loads(b"".join(self._stream(response))))
-
-        try:
-            return retry(
-                attempt,
-                _BACKOFF,
-                self._patience_s if patience_s is None else patience_s,
-                on=(_Again, Unreachable),
-                wait=self._closed.wait,
-            )
-        except _Again as error:
-            raise error.error from error
-
-    def _open(self, path: str, query: Mapping[str, Any], read_s: float | None) -> Any:
-        """A response that is read as it comes."""
-        try:
-            return self._send("GET", path, query, None, "", read_s)
-        except _Again as error:
-            raise error.error from error
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, Any] | None,
-        body: Object | None,
-        content_type: str,
-        read_s: float | None,
-    ) -> Any:
-        """A response of 200 to 299, not read yet."""
-        import urllib3
-
-        headers = {"Accept": "application/json"}
-        for found in self._configuration.auth_settings().values():  # renews a token that is old
-            if found.get("value"):
-                headers[found["key"]] = found["value"]
-        if body is not None:
-            headers["Content-Type"] = content_type
-        try:
-            response = self._pool.request(
-                method,
-                self._configuration.host + path + (f"?{urlencode(query)}" if query else ""),
-                body=json.dumps(body).encode() if body is not None else None,
-                headers=headers,
-                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
-                retries=False,
-                preload_content=False,
-            )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(
-                f"the Kubernetes API at {self._configuration.host} does not answer: {_why(error)}"
-            ) from error
-        if 200 <= response.status < 300:
-            return response
-        text = b"".join(self._stream(response))
-        refusal = _refusal(response.status, _said(text))
-        if response.status in _AGAIN:
-            raise _Again(refusal, _seconds(response.headers.get("Retry-After", "")))
-        raise refusal
-
-    def _stream(self, response: Any) -> Iterator[bytes]:
-        """Yield its body as it comes; then the connection is free."""
-        import urllib3
-
-        try:
-            while chunk := response.read1():
-                yield chunk
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(f"the Kubernetes API broke off: {error}") from error
-        response.release_conn()
-
-
-class _Again(EdlError):
-    """To be asked again. `error`: what it is if it stays so."""
-
-    def __init__(self, error: ApiError, after_s: float) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.after_s = after_s
-
-
-def _why(error: BaseException) -> str:
-    """The cause at the bottom, in one line: what lies over it names our own objects."""
-    while (below := error.__cause__ or error.__context__ or getattr(error, "reason", None)) and (
-        isinstance(below, BaseException)
-    ):
-        error = below
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _said(text: bytes) -> Object:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"message": text.decode(errors="replace")[:500]}
-
-
-def _refusal(status: int, said: Object) -> ApiError:
-    return ApiError(status, said.get("reason") or "", said.get("message") or "no reason is given")
-
-
-def _seconds(text: str) -> float:
-    return float(text) if text.isdecimal() else 0.0

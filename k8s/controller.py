@@ -1,14 +1,14 @@
-"""The controller: keeps the objects of each EdlJob as its spec wants them, and its status as they are.
+"""The controller: keeps each EdlJob's objects as its spec wants them, its status as they are.
 
-Three copies of what there is (EdlJobs, their pods, their ConfigMaps) are kept by list and watch; each
-change in one of them puts the name of its job into a queue, and nothing else. Whoever takes a name out
-asks decide.py what is to be done. The copies only say *that* something is: before anything is made,
-changed or deleted, the job is read from the API server itself and decided upon again, since a copy may
-be old. What fails is tried again after a pause; what changed meanwhile is refused (409) and looked at
-anew.
+Three copies of what there is (EdlJobs, their pods, their ConfigMaps) are kept by list and watch;
+each change in one of them puts the name of its job into a queue, and nothing else. Whoever takes a
+name out asks decide.py what is to be done. The copies only say *that* something is: before anything
+is made, changed or deleted, the job is read from the API server itself and decided upon again,
+since a copy may be old. What fails is tried again after a pause; what changed meanwhile is refused
+(409) and looked at anew.
 
-It holds no state that matters: it may be killed at any moment, and two of them at a time do no harm.
-The Lease (__main__.py) only spares them the work.
+It holds no state that matters: it may be killed at any moment, and two of them at a time do no
+harm. The Lease (__main__.py) only spares them the work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from ..common.errors import PeerError
 from ..common.identity import Identity
 from . import names
 from .allowed import USUAL, Installed
-from .api import Api, ApiError, Object
+from .api import Api
+from .connection import ApiError
+from .copies import Copies, Key
 from .decide import OTHERS, Action, Plan, Seen, decide
 from .job_status import PHASES
 from .keys import Keys
@@ -36,8 +38,6 @@ from .masters import Memory
 from .reflector import Change, Reflector
 
 log = logging.getLogger(__name__)
-
-Key = tuple[str, str]  # namespace, name
 
 _OURS = "app.kubernetes.io/name=edl,app.kubernetes.io/managed-by=edl"
 _WORKERS = 4
@@ -47,7 +47,7 @@ _PAST_MENDING = (400, 422)  # what is asked for is wrong
 
 
 class Metrics:
-    """What a controller tells Prometheus: its own registry, names of the `edl_controller_` family."""
+    """The metrics that a controller tells Prometheus, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -71,73 +71,16 @@ class Metrics:
         self.leads = Gauge("edl_controller_leads", "1: this one acts.", registry=registry)
 
 
-class Copies:
-    """The objects of each job, as the watches told them last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._jobs: dict[Key, Object] = {}
-        self._rest: dict[Key, dict[str, tuple[str, Object]]] = {}  # by uid: kind, object
-
-    def take(self, kind: str, change: Change) -> Key | None:
-        """The job that it is of."""
-        found = change.after
-        about = found["metadata"]
-        space, uid = about.get("namespace", ""), about["uid"]
-        if kind == names.KIND:
-            key = (space, about["name"])
-            with self._lock:
-                if not change.gone:
-                    self._jobs[key] = found
-                elif key in self._jobs and self._jobs[key]["metadata"]["uid"] == uid:
-                    del self._jobs[key]
-            return key
-        job = about.get("labels", {}).get(names.JOB_LABEL)
-        if not job:
-            return None
-        key = (space, job)
-        with self._lock:
-            mine = self._rest.setdefault(key, {})
-            if change.gone:
-                mine.pop(uid, None)
-                if not mine:
-                    del self._rest[key]
-            else:
-                mine[uid] = (kind, found)
-        return key
-
-    def of(self, key: Key) -> Seen | None:
-        """None: there is no such EdlJob."""
-        with self._lock:
-            job = self._jobs.get(key)
-            rest = list(self._rest.get(key, {}).values())
-        if job is None:
-            return None
-        maps = {each["metadata"]["name"]: each for kind, each in rest if kind == "ConfigMap"}
-        return Seen(
-            job=job,
-            pods=[each for kind, each in rest if kind == "Pod"],
-            config=maps.get(names.object_name(key[1])),
-            status=maps.get(names.object_name(key[1], "status")),
-        )
-
-    def count(self, phase: str) -> int:
-        """EdlJobs in this phase."""
-        with self._lock:
-            jobs = list(self._jobs.values())
-        return sum((job.get("status") or {}).get("phase", "Pending") == phase for job in jobs)
-
-
 @dataclass
 class _Known:
-    """What is kept of one job between two looks at it."""
+    """The knowledge of one job that is kept between two looks at it."""
 
     memory: Memory = field(default_factory=Memory)
     looked: float | None = None  # at all of it
 
 
 class Controller:
-    """See the module. `api` is of one namespace, or of all."""
+    """The controller of the EdlJobs that `api` sees: of one namespace, or of all."""
 
     def __init__(
         self,
@@ -167,7 +110,7 @@ class Controller:
                 kind,
                 "" if kind == names.KIND else _OURS,
                 lambda change, kind=kind: self._changed(kind, change),  # type: ignore[misc]
-                lambda asked, objects, kind=kind: self._listed(kind),  # type: ignore[misc]
+                lambda _asked, _objects, kind=kind: self._listed(kind),  # type: ignore[misc]
                 resync_s=resync_s,
                 on_silence=self._silence,
             )
@@ -185,7 +128,7 @@ class Controller:
             thread.start()
 
     def close(self) -> None:
-        """No look begins any more, and those under way have ended."""
+        """Begin no look any more, and wait until those under way have ended."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()
@@ -274,7 +217,7 @@ class Controller:
         """
         known = self._known.setdefault(key, _Known())
         now = self._clock()
-        seen = self._copies.of(key)
+        seen = self._copies.seen(key)
         if seen is None or seen.job["metadata"].get("deletionTimestamp"):
             del self._known[key]  # its objects go with it: they are its own
             return None
@@ -370,7 +313,7 @@ def _read(api: Api, name: str) -> Seen | None:
 
 
 def _act(api: Api, action: Action) -> None:
-    """Raises ApiError: 409 where what it was decided upon has changed."""
+    """Make one request of a plan. Raises ApiError: 409 where the object has changed since."""
     if action.verb == "create":
         api.create(action.kind, action.body)
     elif action.verb == "patch":
@@ -380,7 +323,7 @@ def _act(api: Api, action: Action) -> None:
 
 
 def _tell(api: Api, event: Action) -> None:
-    """An Event, which nothing hangs on. One that is there already happened again."""
+    """Make an Event, which nothing hangs on. One that is there already happened again."""
     try:
         try:
             api.create("Event", event.body, patience_s=0.0)

@@ -1,39 +1,37 @@
 """Decide about one EdlJob: from what there is to what is to be made, changed, deleted. Pure.
 
-Level-triggered: it looks at the state, never at what has happened, so that events may be lost, doubled
-or late, and a controller may be killed between any two actions. The order of the actions is part of it:
+Level-triggered: it looks at the state, never at what has happened, so that events may be lost,
+doubled or late, and a controller may be killed between any two actions. The order of the actions is
+part of it:
 
-- the number of a new master is written into the status, against the version that was read, before its
-  pod is made; so no name comes twice (a name holds the Lease). Two controllers, one between these two
-  actions, may make two masters: the older one is deleted at the next look;
+- the number of a new master is written into the status, against the version that was read, before
+  its pod is made; so no name comes twice (a name holds the Lease). Two controllers, one between
+  these two actions, may make two masters: the older one is deleted at the next look;
 - a job that is suspended loses its master first, which would replace the others;
-- what an earlier EdlJob of this name has left is deleted before anything is made: its status would be
-  taken for this one's.
+- what an earlier EdlJob of this name has left is deleted before anything is made: its status would
+  be taken for this one's.
 
-A job is decided by its master's word alone (job_status.exit_code). Until then a master that is gone, ended or
-being deleted is replaced; the Lease lets the new one wait for the old. Of one that died soon after its
-start, the next but one waits, longer each time.
+A job is decided by its master's word alone (job_status.exit_code). Until then a master that is
+gone, ended or being deleted is replaced; the Lease lets the new one wait for the old. Of one that
+died soon after its start, the next but one waits, longer each time.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..common.errors import UsageError
 from ..common.identity import Identity
-from ..common.settings import JobSettings
 from . import job as edljob
-from . import job_status, masters, names, objects, observe, oom
+from . import job_config, job_status, masters, names, objects, observe, oom
 from .allowed import USUAL, Installed, NotAllowed
 from .api import NEWEST, Features, Object
 from .job import Wanted
 from .job_status import Problem, Situation
-from .masters import IMAGE_S, PAUSES, SOON_S, Memory
+from .masters import Memory
 
 GOES_S = 10.0  # a master that is told to go takes a second, unless its node is lost
 _KILL_S = 1  # of grace for one that does not; 0 would forget the pod while it runs
@@ -70,6 +68,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Plan:
+    """The requests to be made for one job, in order, and what is remembered of it."""
+
     actions: list[Action]
     memory: Memory
     again_s: float | None = None  # look again then, whatever happens
@@ -84,14 +84,19 @@ def decide(
     renewed: Callable[[str], Identity],
     installed: Installed = USUAL,
 ) -> Plan:
-    """`now` is the controller's clock, `time` that of the world; `renewed(token)` makes a new
-    identity of this token ("": of a new one)."""
+    """Decide what is to be done for one EdlJob.
+
+    `now` is the controller's clock, `time` that of the world; `renewed(token)` makes a new identity
+    of this token ("": of a new one).
+    """
     if seen.job["metadata"]["uid"] != memory.uid:
         memory = Memory(seen.job["metadata"]["uid"])
     return _Decision(seen, memory, now, time, renewed, installed).plan()
 
 
 class _Decision:
+    """One decision: the facts that it is made of, and the actions as they are found."""
+
     def __init__(
         self,
         seen: Seen,
@@ -161,7 +166,7 @@ class _Decision:
             self._again_s = self._memory.not_before - self._now
 
     def _suspend(self, living: Sequence[Object]) -> None:
-        """The master first, which would replace the others while it lives."""
+        """End the pods: the master's first, which would replace the others while it lives."""
         before = self._memory
         self._memory = Memory(before.uid, refused=before.refused, going=before.going)
         self._end(living)
@@ -198,8 +203,10 @@ class _Decision:
         )
 
     def _left_by_others(self) -> bool:
-        """Whether objects of the job's names are somebody else's: of an earlier EdlJob of this name
-        they are deleted, of anybody else they are left alone."""
+        """Tell whether objects of the job's names are somebody else's.
+
+        Those of an earlier EdlJob of this name are deleted, those of anybody else are left alone.
+        """
         found = [
             *(("Pod", pod) for pod in self._seen.pods),
             ("ConfigMap", self._seen.config),
@@ -214,8 +221,8 @@ class _Decision:
                 whose = f"{owner['kind']} {owner['name']}" if owner else "somebody"
                 self._problem = Problem(
                     "NameTaken",
-                    f"the {kind} {about['name']} is {whose}'s: delete it, or give this EdlJob another "
-                    "name",
+                    f"the {kind} {about['name']} is {whose}'s: delete it, or give this EdlJob "
+                    "another name",
                 )
             elif "deletionTimestamp" not in about:
                 self._actions.append(Action("delete", kind, about["name"], uid=about["uid"]))
@@ -243,7 +250,8 @@ class _Decision:
             return
         servers = int((self._spec.get("ps") or {}).get("replicas", 1))
         if wanted is None:  # the objects of a job that has begun do not hang on its spec
-            servers = self._begun().num_ps if self._begun_or_none() else servers
+            begun = job_config.settings(self._config)
+            servers = begun.num_ps if begun else servers
         made = {
             "Service": objects.service(self._name),
             "NetworkPolicy": objects.network_policy(self._name),
@@ -264,7 +272,7 @@ class _Decision:
                 self._create(body)
 
     def _comes_back(self) -> bool:
-        """Nobody of it is there who knows the old certificate."""
+        """Tell whether the job was suspended and nobody is there who knows the old certificate."""
         was = {each["type"]: each["status"] for each in self._before.get("conditions") or []}
         return was.get("Suspended") == "True" and not any(map(job_status.lives, self._pods))
 
@@ -282,60 +290,29 @@ class _Decision:
             "blockOwnerDeletion": False,
         }
 
-    def _begun_or_none(self) -> JobSettings | None:
-        try:
-            return self._begun() if self._config else None
-        except (KeyError, TypeError, ValueError):  # somebody has written into it: it is made anew
-            return None
-
-    def _begun(self) -> JobSettings:
-        assert self._config is not None
-        return JobSettings.from_json(self._config["data"][objects.SETTINGS])
-
     def _keep_config(self, wanted: Wanted | None, whole: bool) -> None:
-        """The job's ConfigMap as the spec wants it. `whole`: a master is to start from it, so that it
-        may change in all its parts."""
+        """Keep the job's ConfigMap as the spec wants it.
+
+        `whole`: a master is to start from it, so that it may change in all its parts.
+        """
         if wanted is None:
             return
         if self._config is None:
             if whole:
                 self._create(objects.config(wanted.settings, wanted.templates))
             return
-        begun = self._begun_or_none()
-        settings = wanted.settings
-        if begun is not None:
-            settings, refused = edljob.adopted(begun, wanted.settings)
-            if refused:
-                self._problem = Problem(
-                    "Fixed",
-                    f"{', '.join(refused)}: cannot be changed in a job that has begun: put the old "
-                    "values back, or make another EdlJob",
-                    fatal=False,
-                )
-        data = self._config["data"]
-        parts: dict[str, str] = {}
-        number = edljob.workers(self._spec)
-        told = _parsed(data.get(objects.WANTED))
-        if told.get("num_workers") != number:
-            parts[objects.WANTED] = objects.wanted(number, str(told.get("stop") or ""))
-        if whole:
-            settings = dataclasses.replace(settings, resume=self._resume(settings, wanted))
-            if _parsed(data.get(objects.SETTINGS)) != dataclasses.asdict(settings):
-                parts[objects.SETTINGS] = settings.to_json()
-            if _parsed(data.get(objects.TEMPLATES)) != wanted.templates:
-                parts[objects.TEMPLATES] = json.dumps(wanted.templates)
+        parts, refused = job_config.changes(self._config, self._spec, wanted, self._told, whole)
+        if refused:
+            self._problem = Problem(
+                "Fixed",
+                f"{', '.join(refused)}: cannot be changed in a job that has begun: put the old "
+                "values back, or make another EdlJob",
+                fatal=False,
+            )
         if parts:
             version = self._config["metadata"]["resourceVersion"]
             body = {"metadata": {"resourceVersion": version}, "data": parts}
             self._actions.append(Action("patch", "ConfigMap", names.object_name(self._name), body))
-
-    def _resume(self, settings: JobSettings, wanted: Wanted) -> str:
-        """Return the checkpoint from which the next master goes on where no journal is kept."""
-        newest = str((self._told or {}).get("checkpoint") or "")
-        lasts = edljob.outlives(settings.checkpoint_dir, wanted.templates["ps"])
-        if edljob.durable(self._spec) or settings.command != "train" or not (newest and lasts):
-            return settings.resume
-        return newest
 
     # -- the master
 
@@ -344,86 +321,34 @@ class _Decision:
         generation = int(self._about.get("generation") or 0)
         memory = masters.mended(self._memory, generation, self._now)
         if living:
-            memory, self._again_s = masters.lives(memory, living[-1], generation, self._now)
+            memory, self._again_s = masters.seen(memory, living[-1], generation, self._now)
             if not memory.master:  # its image cannot be had
                 self._end(living)
                 living = ()
         elif memory.master:
-            memory = masters.died(memory, self._has_run(), self._now)
+            last = masters.last_ended(self._of_role("master"))
+            memory = masters.died(memory, last is None or observe.has_run(last), self._now)
         self._memory = memory
-        self._say_of_master(living)
+        self._problem = masters.problem(memory) or self._problem
+        if not memory.unpulled:
+            self._note = masters.note(memory, self._of_role("master"), living, self._told)
         return living
-
-    def _say_of_master(self, living: Sequence[Object]) -> None:
-        """Tell why there is no master, or why this one is another."""
-        memory = self._memory
-        if memory.unpulled:
-            self._problem = Problem(
-                "ImageNotPulled",
-                f"the master {memory.unpulled}, for {IMAGE_S:.0f} s or for ever: name another image, or "
-                f"mend the registry's access; tried again after {PAUSES.longest_s:.0f} s",
-            )
-        elif not living and memory.deaths > 1:
-            self._note = (
-                f"the master ended {memory.deaths} times in a row within {SOON_S:.0f} s of its start"
-                f"{self._last_words()}; the next one is made after a pause"
-            )
-        elif (last := self._last_master()) is not None and oom.ran_out(last):
-            if living and observe.has_run(living[-1]) or self._told:
-                return
-            limit = oom.limit_of(last)
-            now = oom.limit_of(living[-1]) if living else ""
-            self._note = (
-                f"the master ran out of memory ({limit or 'of its node'})"
-                f"{f'; this one has {now}' if now else '; another one comes'}"
-            )
-
-    def _last_master(self) -> Object | None:
-        """The newest that has ended."""
-        ended = [pod for pod in self._of_role("master") if not job_status.lives(pod)]
-        return ended[-1] if ended else None
-
-    def _has_run(self) -> bool:
-        last = self._last_master()
-        return last is None or observe.has_run(last)
-
-    def _last_words(self) -> str:
-        for pod in reversed(self._of_role("master")):
-            state = observe.observe(pod)
-            if isinstance(state, observe.Ended):
-                how = state.why or (
-                    f"exit code {state.code}" if state.code >= 0 else f"signal {-state.code}"
-                )
-                if oom.ran_out(pod):
-                    limit = oom.limit_of(pod)
-                    how += f" ({limit}: give it more in spec.master.resources)" if limit else ""
-                return f", the last one with: {how}"
-        return ""
 
     def _make_master(self, wanted: Wanted | None) -> None:
         ended = [pod for pod in self._of_role("master") if not job_status.lives(pod)]
         for pod in ended[: max(0, len(ended) - _KEPT_MASTERS)]:
             about = pod["metadata"]
             self._actions.append(Action("delete", "Pod", about["name"], uid=about["uid"]))
-        if wanted is not None:
-            template = wanted.templates["master"]
-        else:  # it goes on as it was made
+        if wanted is None:  # it goes on as it was made
             assert self._config is not None
-            template = json.loads(self._config["data"][objects.TEMPLATES])["master"]
+            wanted = job_config.begun(self._config)
+        template = wanted.templates["master"]
         if ended:
-            settings = wanted.settings if wanted is not None else self._begun()
-            template = oom.grown(template, ended[-1], oom.memory_cap(settings, template))
+            template = oom.grown(template, ended[-1], oom.memory_cap(wanted.settings, template))
         number = self._masters if self._memory.unmade is None else self._memory.unmade
         self._masters = max(self._masters, number + 1)
         name = names.object_name(self._name, "master", str(number))
-        about = template["metadata"]
-        about = {
-            **about,
-            "name": name,
-            "labels": {**about["labels"], names.INDEX_LABEL: str(number)},
-            "ownerReferences": [self._owner()],
-        }
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]}
+        body = masters.pod(name, number, template, self._owner())
         self._after.append(Action("create", "Pod", name, body))
         self._memory = dataclasses.replace(
             self._memory, master=name, since=self._now, unmade=None, pulls=None
@@ -455,7 +380,7 @@ class _Decision:
             self._tell(made)
 
     def _tell(self, made: Object) -> None:
-        """An Event of the EdlJob, which `kubectl describe` shows, where there is news."""
+        """Make an Event of the EdlJob, which `kubectl describe` shows, where there is news."""
         message, turned = made.get("message", ""), self._before.get("phase") != made["phase"]
         if not turned and message in ("", self._before.get("message")):
             return
@@ -468,13 +393,5 @@ class _Decision:
 
 
 def _serves(pod: Object) -> bool:
-    """Return whether it may do a master's work: it has not ended, and nobody has told it to."""
+    """Tell whether a pod may do a master's work: it has not ended, and was not told to."""
     return job_status.lives(pod) and observe.deletion(pod) is None
-
-
-def _parsed(text: Any) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (TypeError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

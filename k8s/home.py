@@ -1,4 +1,4 @@
-"""The master in its pod: its lease, its runtime, what the user wants of it, what it says of the job.
+"""A master in its pod: its lease, its runtime, what the user wants of it, what it says.
 
 Everything it needs to know of the cluster is in the job's ConfigMap, mounted and watched: the pods'
 templates, and what is wanted now. What it says goes to the ConfigMap of the status.
@@ -21,7 +21,8 @@ from ..common.errors import Fenced, PeerError, UsageError
 from ..common.settings import JobSettings
 from ..runtime.base import OnReport, Replica, Runtime
 from . import names, objects, oom, pods
-from .api import Api, ApiError, Object
+from .api import Api, Object
+from .connection import ApiError
 from .leadership import Leadership
 from .reflector import Change, Reflector
 from .runtime import KubernetesRuntime
@@ -35,7 +36,7 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)  # to every master after t
 
 
 class Home:
-    """One master's pod. Raises UsageError where this process is none."""
+    """The pod of one master. Raises UsageError where this process is in none."""
 
     def __init__(self, settings: JobSettings) -> None:
         name = os.environ.get("EDL_POD")
@@ -55,7 +56,7 @@ class Home:
         owners = pod["metadata"].get("ownerReferences") or [objects.owner_reference(pod)]
         self._owner = {k: owners[0][k] for k in ("apiVersion", "kind", "name", "uid")}
         if self._owner["kind"] == names.KIND:
-            # so that `kubectl drain` takes the pods for somebody's; a Job would count them as its own
+            # so that `kubectl drain` takes the pods for somebody's; a Job would count them as its
             self._owner["controller"] = True
         self._templates: dict[str, Object] = json.loads(
             (Path(pods.SETTINGS_DIR) / objects.TEMPLATES).read_text()
@@ -76,8 +77,11 @@ class Home:
         return objects.address(self._job, self._api.namespace)
 
     def acquire(self, job_dir: Path) -> None:
-        """Be the one master of the job. What an earlier job of this name has left in the volume is
-        put aside. Raises UsageError where the volume is not for this user to write."""
+        """Become the one master of the job.
+
+        What an earlier job of this name has left in the volume is put aside. Raises UsageError
+        where the volume is not for this user to write.
+        """
         self._leadership.acquire()
         try:
             self._settle(job_dir)
@@ -140,7 +144,7 @@ class Home:
         self._status.put(status)
 
     def decided(self, status: dict[str, Any]) -> None:
-        """The job is over. Where it has failed, its Job shall not try again."""
+        """Tell that the job is over. Where it has failed, its Job shall not try again."""
         self._status.close(status)
         if status["exit_code"] and self._owner["kind"] == "Job":  # a controller reads the status
             try:

@@ -1,9 +1,9 @@
 """What an EdlJob asks for: settings and pod templates out of its spec. Pure.
 
 The fields of the spec that have a flag become that flag's setting, and all settings go through
-`resolve` as those of the command line do, so that a job means the same and a bad one gets one sentence.
-What has no flag (priority classes, node selectors, podTemplate, volumes) is laid over the templates
-that these settings give (pods.py).
+`resolve` as those of the command line do, so that a job means the same and a bad one gets one
+sentence. What has no flag (priority classes, node selectors, podTemplate, volumes) is laid over the
+templates that these settings give (pods.py).
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ class Wanted:
 
 
 def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) -> Wanted:
-    """Raises UsageError: what is wrong with the spec, where, and what would be right; NotAllowed (one
-    of them) where it asks for more than its author may have.
+    """Return the settings and the templates that an EdlJob asks for.
 
-    `grpc_probes`: see pods.templates.
+    `grpc_probes`: see pods.templates. Raises UsageError, which says what is wrong with the spec,
+    where, and what would be right; NotAllowed (one of them) where it asks for more than its author
+    may have.
     """
     spec = job["spec"]
     settings = dataclasses.replace(_settings(job), port=names.GRPC_PORT)
@@ -115,7 +116,7 @@ def workers(spec: Object) -> int:
 
 
 def bounded(spec: Object) -> str:
-    """That more workers are asked for than there may be; "" where there are not."""
+    """Say that more workers are asked for than there may be; "" where there are not."""
     asked, most = int((spec.get("worker") or {}).get("replicas", 2)), workers(spec)
     if asked <= most:
         return ""
@@ -123,7 +124,7 @@ def bounded(spec: Object) -> str:
 
 
 def adopted(begun: JobSettings, now: JobSettings) -> tuple[JobSettings, list[str]]:
-    """The settings that a job goes on with after its spec has changed, and what of that it cannot."""
+    """Return the settings that a job goes on with under a new spec, and those it cannot change."""
     before, after = dataclasses.asdict(begun), dataclasses.asdict(now)
     kept = {name: after[name] for name in _FREE}
     fixed = before.keys() - _FREE - {"resume"}  # which a controller may have set
@@ -182,8 +183,8 @@ def _check_workers(worker: Object) -> None:
     fewest, most = worker.get("minReplicas", 1), worker.get("maxReplicas")
     if most is not None and fewest > most:
         raise UsageError(
-            f"spec.worker.minReplicas {fewest} is more than spec.worker.maxReplicas {most}: no task "
-            "would ever be leased."
+            f"spec.worker.minReplicas {fewest} is more than spec.worker.maxReplicas {most}: no "
+            "task would ever be leased."
         )
     if "highFraction" in worker and "priorityClassName" in worker:
         raise UsageError(

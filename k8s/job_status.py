@@ -17,7 +17,7 @@ _IDLE = ("", "starting", "draining")  # states of a process that does not work y
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that stands in the way; `fatal`: a job that has not begun cannot begin."""
+    """A fact that stands in the way; `fatal`: a job that has not begun cannot begin."""
 
     reason: str
     message: str
@@ -40,8 +40,8 @@ class Situation:
 def exit_code(told: Mapping[str, Any] | None, masters: Iterable[Object]) -> int | None:
     """Return the job's exit code; None while it is not decided.
 
-    The master's word is the status that it has left. Where that is lost (the API server was away), a
-    pod that ended by itself with 0 or 3 says as much: nothing else in a master ends so.
+    The master's word is the status that it has left. Where that is lost (the API server was away),
+    a pod that ended by itself with 0 or 3 says as much: nothing else in a master ends so.
     """
     if told and told.get("state") in ("done", "failed") and told.get("exit_code") is not None:
         return int(told["exit_code"])
@@ -78,12 +78,12 @@ def number(pod: Object) -> int:
 
 
 def lives(pod: Object) -> bool:
-    """Return whether something of it may still run."""
+    """Tell whether something of a pod may still run."""
     return not isinstance(observe.observe(pod), observe.Ended)
 
 
 def status(here: Situation, now: str) -> Object:
-    """The EdlJob's status. `now`: RFC 3339. What did not change keeps its times."""
+    """Make the EdlJob's status. `now`: RFC 3339. What did not change keeps its times."""
     job, told = here.job, here.told or {}
     before: Object = job.get("status") or {}
     spec = job["spec"]
@@ -95,6 +95,7 @@ def status(here: Situation, now: str) -> Object:
     ended = phase in ("Succeeded", "Failed")
     alive = [pod for pod in workers_there if lives(pod)]
     alive_servers = [pod for pod in servers if lives(pod)]
+    wanted_servers = (spec.get("ps") or {}).get("replicas", 1)
     found: Object = {
         "phase": phase,
         "observedGeneration": job["metadata"].get("generation", 1),
@@ -104,7 +105,7 @@ def status(here: Situation, now: str) -> Object:
         "workers": len(alive),
         "workersReady": f"{_ready(told, 'workers', alive)}/{workers(spec)}",
         "ps": len(alive_servers),
-        "psReady": f"{_ready(told, 'servers', alive_servers)}/{(spec.get('ps') or {}).get('replicas', 1)}",
+        "psReady": f"{_ready(told, 'servers', alive_servers)}/{wanted_servers}",
         "restarts": sum((told.get("restarts") or {}).get(role, 0) for role in ("worker", "server")),
     }
     reason, message = _why(here, phase)
@@ -198,9 +199,9 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
 
 
 _NO_VOLUME = (
-    "without spec.jobVolume the journal is lost with the master's pod: when it is, or when the job is "
-    "suspended, the job goes on with its last checkpoint where spec.settings.checkpoint_dir lies in a "
-    "volume, else it begins anew"
+    "without spec.jobVolume the journal is lost with the master's pod: when it is, or when the job "
+    "is suspended, the job goes on with its last checkpoint where spec.settings.checkpoint_dir "
+    "lies in a volume, else it begins anew"
 )
 
 

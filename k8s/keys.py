@@ -1,7 +1,8 @@
 """A queue of the jobs to be looked at, and when. Pure: `now` comes from outside.
 
-A key that is put in twice is looked at once; one that is being looked at waits until that is over, so
-that nobody ever looks at one job twice at a time; failures of one key are retried with growing pauses.
+A key that is put in twice is looked at once; one that is being looked at waits until that is over,
+so that nobody ever looks at one job twice at a time; failures of one key are retried with growing
+pauses.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ _BACKOFF = Backoff(0.5, 60.0)  # guesses
 
 
 class Keys(Generic[Key]):
+    """A queue in which each key is once, with the time from which it is to be looked at."""
+
     def __init__(self) -> None:
         self._due: dict[Key, float] = {}
         self._busy: set[Key] = set()
@@ -25,11 +28,11 @@ class Keys(Generic[Key]):
         return len(self._due)
 
     def add(self, key: Key, at: float) -> None:
-        """Look at it from then on; the earliest of several counts."""
+        """Look at a key from then on; the earliest of several times counts."""
         self._due[key] = min(at, self._due.get(key, at))
 
     def take(self, now: float) -> Key | None:
-        """The one that has waited longest, until `done`; None where none is due."""
+        """Take out the key that has waited longest, until `done`; None where none is due."""
         due = [key for key, at in self._due.items() if at <= now and key not in self._busy]
         if not due:
             return None
@@ -39,7 +42,7 @@ class Keys(Generic[Key]):
         return key
 
     def done(self, key: Key) -> None:
-        """Note that it has been looked at, without a failure."""
+        """Note that a key has been looked at, without a failure."""
         self._busy.discard(key)
         self._failures.pop(key, None)
 
@@ -52,6 +55,6 @@ class Keys(Generic[Key]):
         return pause_s
 
     def wait_s(self, now: float) -> float | None:
-        """Return the seconds until the next one is due; None: until one is put in or done."""
+        """Return the seconds until the next key is due; None: until one is put in or done."""
         waiting = [at for key, at in self._due.items() if key not in self._busy]
         return max(0.0, min(waiting) - now) if waiting else None

@@ -1,9 +1,10 @@
 """Leadership: one pod is the master of a job, or the controller of all, by a Lease that it renews.
 
-A master whose pod is gone has lost it at once; one that merely does not answer when its lease was not
-renewed for DURATION_S, by our own clock (clocks of machines differ: what counts is that the Lease has
-not changed for so long). An old master that comes back finds another holder and ends; while the API
-server is away nobody can take the lease, and the journal and the servers fence an old master too.
+A master whose pod is gone has lost it at once; one that merely does not answer when its lease was
+not renewed for DURATION_S, by our own clock (clocks of machines differ: what counts is that the
+Lease has not changed for so long). An old master that comes back finds another holder and ends;
+while the API server is away nobody can take the lease, and the journal and the servers fence an old
+master too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 
 from ..common.errors import JobError, PeerError
 from . import observe
-from .api import Api, ApiError, Object
+from .api import Api, Object
+from .connection import ApiError
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +30,10 @@ _ACQUIRE_S = 120.0
 
 
 class Leadership:
-    """One pod's claim to the Lease `name`.
+    """The claim of one pod to the Lease `name`.
 
-    `holder`: the name of this pod. `owner`: with whom the Lease is deleted.
-    `of_pods`: each holder is a pod of this namespace, whose end gives the Lease free.
+    `holder`: the name of this pod. `owner`: with whom the Lease is deleted. `of_pods`: each holder
+    is a pod of this namespace, whose end gives the Lease free.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Leadership:
         self._thread: threading.Thread | None = None
 
     def acquire(self, patience_s: float | None = None) -> None:
-        """Wait until it is ours. Raises JobError where another one goes on renewing it."""
+        """Wait until the Lease is ours. Raises JobError where another one goes on renewing it."""
         give_up = time.monotonic() + (_ACQUIRE_S if patience_s is None else patience_s)
         seen: tuple[Any, float] = (None, time.monotonic())
         while True:
@@ -79,14 +81,14 @@ class Leadership:
                 raise JobError("this one was told to end")
 
     def keep(self, on_lost: Callable[[str], None]) -> None:
-        """Renew it from now on. `on_lost(why)`: another pod has it."""
+        """Renew the Lease from now on. `on_lost(why)`: another pod has it."""
         self._thread = threading.Thread(
             target=self._renew, args=(on_lost,), name="leadership", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Renew it no more; it is given up, so that nobody has to wait."""
+        """Renew the Lease no more; it is given up, so that nobody has to wait."""
         self._closed.set()
         if self._thread is None:
             return

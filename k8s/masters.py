@@ -1,13 +1,16 @@
-"""Memory of a job's masters: how long they live, whether their image comes. Pure."""
+"""Masters of one EdlJob: how long they live, whether their image comes, why none is there. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..common.retry import Backoff
-from . import observe
+from . import names, observe, oom
 from .api import Object
+from .job_status import Problem, lives
 
 SOON_S = 60.0  # of its start: a master that ends so soon will do so again
 IMAGE_S = 120.0  # a master whose image cannot be pulled for so long is given up
@@ -38,7 +41,7 @@ def mended(memory: Memory, generation: int, now: float) -> Memory:
     return memory
 
 
-def lives(memory: Memory, pod: Object, generation: int, now: float) -> tuple[Memory, float | None]:
+def seen(memory: Memory, pod: Object, generation: int, now: float) -> tuple[Memory, float | None]:
     """Return what is remembered of a master that is there, and in how many seconds to look again.
 
     Where its image cannot be had, the memory has no `master`, but says why in `unpulled`.
@@ -74,3 +77,74 @@ def died(memory: Memory, had_run: bool, now: float) -> Memory:
     return dataclasses.replace(
         memory, master="", deaths=deaths, not_before=now + PAUSES.after(deaths - 1)
     )
+
+
+def last_ended(masters: Sequence[Object]) -> Object | None:
+    """Return the newest of these masters, old to new, that has ended."""
+    return next((pod for pod in reversed(masters) if not lives(pod)), None)
+
+
+def problem(memory: Memory) -> Problem | None:
+    """Return why no master can be made, None where one can."""
+    if not memory.unpulled:
+        return None
+    return Problem(
+        "ImageNotPulled",
+        f"the master {memory.unpulled}, for {IMAGE_S:.0f} s or for ever: name another image, or "
+        f"mend the registry's access; tried again after {PAUSES.longest_s:.0f} s",
+    )
+
+
+def note(
+    memory: Memory,
+    masters: Sequence[Object],
+    living: Sequence[Object],
+    told: Mapping[str, Any] | None,
+) -> str:
+    """Tell why there is no master, or why this one is another; "" where there is nothing to tell.
+
+    `masters` are all that there are, old to new, `living` those that serve; `told` is the status
+    that one of them has written.
+    """
+    if not living and memory.deaths > 1:
+        return (
+            f"the master ended {memory.deaths} times in a row within {SOON_S:.0f} s of its start"
+            f"{_last_words(masters)}; the next one is made after a pause"
+        )
+    last = last_ended(masters)
+    if last is None or not oom.ran_out(last):
+        return ""
+    if living and observe.has_run(living[-1]) or told:
+        return ""
+    limit = oom.limit_of(last)
+    now = oom.limit_of(living[-1]) if living else ""
+    return (
+        f"the master ran out of memory ({limit or 'of its node'})"
+        f"{f'; this one has {now}' if now else '; another one comes'}"
+    )
+
+
+def _last_words(masters: Sequence[Object]) -> str:
+    for pod in reversed(masters):
+        state = observe.observe(pod)
+        if isinstance(state, observe.Ended):
+            how = state.why or (
+                f"exit code {state.code}" if state.code >= 0 else f"signal {-state.code}"
+            )
+            if oom.ran_out(pod):
+                limit = oom.limit_of(pod)
+                how += f" ({limit}: give it more in spec.master.resources)" if limit else ""
+            return f", the last one with: {how}"
+    return ""
+
+
+def pod(name: str, number: int, template: Object, owner: Object) -> Object:
+    """Make the pod of the job's master of this number, with an owner reference."""
+    about = template["metadata"]
+    about = {
+        **about,
+        "name": name,
+        "labels": {**about["labels"], names.INDEX_LABEL: str(number)},
+        "ownerReferences": [owner],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]}

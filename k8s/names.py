@@ -37,7 +37,7 @@ _HOST_PATH_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate"
 
 
 def object_name(job: str, *parts: str) -> str:
-    """edl-JOB-PART..., a DNS label of at most 63 characters."""
+    """Return edl-JOB-PART..., a DNS label of at most 63 characters."""
     name = "-".join(("edl", job, *parts))
     if len(name) <= _LONGEST:
         return name
@@ -46,7 +46,7 @@ def object_name(job: str, *parts: str) -> str:
 
 
 def pod_name(job: str, role: str, index: int, incarnation: str) -> str:
-    """The pod of an incarnation: the same name for the same one, so that no start happens twice."""
+    """Return the name of an incarnation's pod: always the same, so that no start happens twice."""
     return object_name(job, COMPONENTS[role], str(index), incarnation.lower())
 
 
@@ -64,7 +64,7 @@ def labels(job: str, component: str = "job") -> dict[str, str]:
 
 
 def selector(job: str, *components: str) -> str:
-    """A label selector: the pods of a job, of these components where some are named."""
+    """Return the label selector of a job's pods, of these components where some are named."""
     roles = f",{ROLE_LABEL} in ({','.join(components)})" if components else ""
     return f"{JOB_LABEL}={job}{roles}"
 
@@ -73,7 +73,7 @@ def selector(job: str, *components: str) -> str:
 
 
 def quantity(text: str, said: str) -> Decimal:
-    """A quantity of Kubernetes as a number: "500m" is 0.5, "4Gi" 4294967296. Raises UsageError."""
+    """Read a quantity of Kubernetes: "500m" is 0.5, "4Gi" 4294967296. Raises UsageError."""
     found = _QUANTITY.fullmatch(text.strip())
     if found is None:
         raise UsageError(
@@ -86,7 +86,7 @@ def quantity(text: str, said: str) -> Decimal:
 
 
 def as_quantity(number: Decimal | int) -> str:
-    """Bytes as the shortest exact quantity: 4294967296 is 4Gi."""
+    """Write bytes as the shortest exact quantity: 4294967296 is 4Gi."""
     whole = int(Decimal(number).to_integral_value(decimal.ROUND_CEILING))
     for unit, factor in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
         if whole and whole % factor == 0:
@@ -95,7 +95,7 @@ def as_quantity(number: Decimal | int) -> str:
 
 
 def resources(text: str, said: str) -> dict[str, str]:
-    """ "cpu=1,memory=4096Mi,gpu=1" as Kubernetes names it. Raises UsageError.
+    """Read "cpu=1,memory=4096Mi,gpu=1" as resources of Kubernetes. Raises UsageError.
 
     gpu is nvidia.com/gpu, disk is ephemeral-storage; a name with a slash is taken as it is.
     """
@@ -118,10 +118,11 @@ def resources(text: str, said: str) -> dict[str, str]:
 
 
 def volumes(text: str, said: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """ElasticDL's volumes as those of a pod, and the mounts of its container. Raises UsageError.
+    """Read ElasticDL's volumes as those of a pod, and the mounts of its container.
 
     Volumes stand between semicolons: "claim_name=c,mount_path=/p,sub_path=s" is a claim,
     "host_path=/h,type=Directory,mount_path=/q" a folder of the node. A claim may be mounted twice.
+    Raises UsageError.
     """
     sources: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
@@ -146,7 +147,7 @@ def volumes(text: str, said: str) -> tuple[list[dict[str, Any]], list[dict[str, 
 
 
 def volume(text: str, said: str) -> dict[str, Any]:
-    """claim_name=..., or host_path=... and type=..., as a volume's source. Raises UsageError."""
+    """Read "claim_name=..." or "host_path=...,type=..." as a volume's source. Raises UsageError."""
     return _source(_pairs(text, said), said)
 
 
@@ -158,8 +159,8 @@ def _source(given: Mapping[str, str], said: str) -> dict[str, Any]:
         if kind in _HOST_PATH_TYPES:
             return {"hostPath": {"path": given["host_path"], **({"type": kind} if kind else {})}}
     raise UsageError(
-        f"{said}: {', '.join(f'{k}={v}' for k, v in given.items()) or 'nothing'} is no volume: write "
-        "claim_name=CLAIM or host_path=/FOLDER[,type=Directory], and mount_path=/FOLDER."
+        f"{said}: {', '.join(f'{k}={v}' for k, v in given.items()) or 'nothing'} is no volume: "
+        "write claim_name=CLAIM or host_path=/FOLDER[,type=Directory], and mount_path=/FOLDER."
     )
 
 

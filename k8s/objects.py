@@ -1,8 +1,8 @@
 """Objects of a job besides its pods: Secret, ConfigMaps, Service, Job, budget, network policy.
 
-Pure, plain dicts. `wanted.json` in the job's ConfigMap says what the user wants now (workers, stop);
-the master watches it, since nothing outside the cluster can call a pod. What the master says, its
-status, is a ConfigMap of its own.
+Pure, plain dicts. `wanted.json` in the job's ConfigMap says what the user wants now (workers,
+stop); the master watches it, since nothing outside the cluster can call a pod. What the master
+says, its status, is a ConfigMap of its own.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def address(job: str, namespace: str) -> str:
 
 
 def master_job(job: str, template: Object) -> Object:
-    """The Job that keeps a master running, and owns all else."""
+    """Make the Job that keeps a master running, and owns all else."""
     spec = {"backoffLimit": _TRIES, "parallelism": 1, "completions": 1, "template": template}
     return _object("batch/v1", "Job", job, names.object_name(job), {"spec": spec})
 
@@ -80,7 +80,8 @@ def master_job(job: str, template: Object) -> Object:
 def disruption_budget(job: str, servers: int, version: str) -> Object:
     """Let one server at a time be drained: each takes its snapshot along.
 
-    Not as `maxUnavailable`: that counts by the scale of the pods' controller, which is the workers'.
+    Not as `maxUnavailable`: that counts by the scale of the pods' controller, which is the
+    workers'.
     """
     spec = {
         "minAvailable": servers - 1,
@@ -91,7 +92,7 @@ def disruption_budget(job: str, servers: int, version: str) -> Object:
 
 
 def network_policy(job: str) -> Object:
-    """Pods of a job are reached by those of the same job alone; metrics by everybody."""
+    """Let a job's pods be reached by those of the same job alone; their metrics by everybody."""
     mine = {"matchLabels": {names.JOB_LABEL: job}}
     spec = {
         "podSelector": mine,
@@ -133,7 +134,7 @@ def event(
 
 
 def owner_reference(owner: Object) -> Object:
-    """To an object as the API server gave it back."""
+    """Make a reference to an object as the API server gave it back."""
     return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],

@@ -8,9 +8,9 @@ How it ended is told as an exit code (minus a signal's number), which the master
     exit code N; killed by signal N (an exit code above 128)                  N; -N
     ended, and nobody says how                                                -9, unknown
 
-A pod that is being deleted has ended when its containers have, which on some nodes is seconds before
-it is gone, and whose end some nodes never report; one whose node does not answer is given up when its
-grace period is over, since nobody will ever say so.
+A pod that is being deleted has ended when its containers have, which on some nodes is seconds
+before it is gone, and whose end some nodes never report; one whose node does not answer is given up
+when its grace period is over, since nobody will ever say so.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Waiting:
 
     @property
     def word(self) -> str:
-        """The kind of `why`, for programs."""
+        """Return the kind of `why`, for programs."""
         if self.image:
             return "ImageNotPulled"
         return "Unschedulable" if self.why.startswith(_UNSCHEDULABLE) else "Waiting"
@@ -68,7 +68,10 @@ class Running:
 
 @dataclass(frozen=True)
 class Ended:
-    """`code` as in the module's table; `why` in words; `unknown`: the code is only a guess."""
+    """The process has ended: `code` as in the module's table, `why` in words.
+
+    `unknown`: the code is only a guess.
+    """
 
     code: int
     why: str
@@ -79,7 +82,10 @@ State = Waiting | Running | Ended
 
 
 def observe(pod: Object, gone: bool = False) -> State:
-    """`gone`: the pod exists no more, and this is the last that was seen of it."""
+    """Return the state of the process in a pod.
+
+    `gone`: the pod exists no more, and this is the last that was seen of it.
+    """
     status: dict[str, Any] = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     if phase in ("Succeeded", "Failed") or gone or _all_terminated(status):
@@ -90,7 +96,7 @@ def observe(pod: Object, gone: bool = False) -> State:
 
 
 def deletion(pod: Object) -> int | None:
-    """Seconds of grace that its deletion gives it; None where it is not being deleted."""
+    """Return the seconds of grace of a pod that is being deleted; None where it is not."""
     about = pod["metadata"]
     if not about.get("deletionTimestamp"):
         return None
@@ -98,14 +104,14 @@ def deletion(pod: Object) -> int | None:
 
 
 def is_checking(pod: Object) -> bool:
-    """The containers that come before that of edl are at work."""
+    """Tell whether the containers that come before that of edl are at work."""
     status: dict[str, Any] = pod.get("status") or {}
     states = [each.get("state") or {} for each in status.get("initContainerStatuses") or []]
     return status.get("phase", "Pending") == "Pending" and any("running" in each for each in states)
 
 
 def has_run(pod: Object) -> bool:
-    """Return whether its own containers have begun."""
+    """Tell whether a pod's own containers have begun."""
     states = [
         each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []
     ]
@@ -113,7 +119,7 @@ def has_run(pod: Object) -> bool:
 
 
 def _all_terminated(status: dict[str, Any]) -> bool:
-    """A node may report the end of the containers before that of the pod."""
+    """Tell whether all containers have ended, which a node may report before the pod's end."""
     found = status.get("containerStatuses") or []
     return bool(found) and all("terminated" in (each.get("state") or {}) for each in found)
 
@@ -149,7 +155,7 @@ def _terminations(status: dict[str, Any], which: str) -> Iterator[dict[str, Any]
 
 
 def _from_outside(status: dict[str, Any]) -> str:
-    """The words for an end that lies outside the process; "" where it does not."""
+    """Return the words for an end that lies outside the process; "" where it does not."""
     reason, message = status.get("reason") or "", status.get("message") or ""
     for each in status.get("conditions") or []:
         if each.get("type") == "DisruptionTarget" and each.get("status") == "True":

@@ -1,4 +1,4 @@
-"""Memory of pods: the limit that one has, whether it ran out of it, and what the next one gets. Pure."""
+"""Memory of pods: the limit of one, whether it was too little, what the next one gets. Pure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The pods of a job: a template for each role out of the settings, a replica's pod out of a template.
+"""The pods of a job: templates for its roles by the settings, a replica's pod by a template.
 
-Pure, plain dicts. Whoever submits makes the templates, once; the master puts in what makes a replica
-that replica (name, index, incarnation, arguments, environment) and nothing else, so it needs to know
-no more of Kubernetes than that. Tokens and keys reach a pod out of the job's Secret, never through
-its spec.
+Pure, plain dicts. Whoever submits makes the templates, once; the master puts in what makes a
+replica that replica (name, index, incarnation, arguments, environment) and nothing else, so it
+needs to know no more of Kubernetes than that. Tokens and keys reach a pod out of the job's Secret,
+never through its spec.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def templates(
     *,
     grpc_probes: bool = True,
 ) -> dict[str, Object]:
-    """A complete pod template (metadata, spec) for each of ROLES. Raises UsageError.
+    """Make a complete pod template (metadata, spec) for each of ROLES. Raises UsageError.
 
     `overlays` (of --cluster_spec) are merged over them: `pod` over all, then the one of the role.
     `grpc_probes`: the cluster knows them (api.Features); else a probe only connects.
@@ -55,7 +55,8 @@ def templates(
     overlays = overlays or {}
     if unknown := overlays.keys() - {"pod", *ROLES}:
         raise UsageError(
-            f"--cluster_spec: {', '.join(sorted(unknown))}: it has parts {', '.join(('pod', *ROLES))}."
+            f"--cluster_spec: {', '.join(sorted(unknown))}: it has parts "
+            f"{', '.join(('pod', *ROLES))}."
         )
     found = {}
     for role in ROLES:
@@ -79,11 +80,11 @@ def confined(
     pull_policy: str,
     pull_secrets: Sequence[str],
 ) -> Object:
-    """The master's template for a cluster whose users may not do what a master may.
+    """Make the master's template for a cluster whose users may not do what a master may.
 
-    The master's container, and no other, has the token: its image is the installer's. The definition
-    is checked before by a container that is as a worker's and has no token. `owner` is the uid whose
-    job folder may hold an earlier check.
+    The master's container, and no other, has the token: its image is the installer's. The
+    definition is checked before by a container that is as a worker's and has no token. `owner` is
+    the uid whose job folder may hold an earlier check.
     """
     made, worker = copy.deepcopy(templates["master"]), copy.deepcopy(templates["worker"])
     spec, main, check = made["spec"], container_of(made), container_of(worker)
@@ -93,8 +94,8 @@ def confined(
     for each in spec["volumes"]:
         if theirs.get(each["name"], each) != each:
             raise UsageError(
-                f"podTemplate: the volume {each['name']} is one thing in spec.master and another in "
-                "spec.worker: give them different names."
+                f"podTemplate: the volume {each['name']} is one thing in spec.master and another "
+                "in spec.worker: give them different names."
             )
         theirs.pop(each["name"], None)
     own: list[Object] = [{"name": name, "emptyDir": {}} for name in ("checked", "no-token")]
@@ -136,7 +137,7 @@ def replica(
     owner: Object | None,
     memory: str = "",
 ) -> Object:
-    """The pod of one incarnation. `memory`: more than the template says, after it ran out."""
+    """Make the pod of one incarnation. `memory`: more than the template says, after it ran out."""
     pod = copy.deepcopy(template)
     about = pod.setdefault("metadata", {})
     about["name"] = names.pod_name(job, who.role, who.index, who.incarnation)
@@ -174,7 +175,7 @@ def is_fraction(priority: str) -> bool:
 
 
 def container_of(pod: Object) -> dict[str, Any]:
-    """The container that runs edl."""
+    """Return the container that runs edl. Raises UsageError where there is none."""
     for each in pod["spec"]["containers"]:
         if each["name"] == CONTAINER:
             found: dict[str, Any] = each
@@ -183,8 +184,10 @@ def container_of(pod: Object) -> dict[str, Any]:
 
 
 def merged(base: Any, over: Any) -> Any:
-    """`over` laid over `base`: dicts key by key, lists of named things by name (mounts by their path),
-    other lists put together, all else replaced."""
+    """Lay `over` over `base`: dicts key by key, lists of named things by name, other lists joined.
+
+    Mounts are named by their path; all else is replaced.
+    """
     if isinstance(base, dict) and isinstance(over, dict):
         return {
             **base,
@@ -202,7 +205,7 @@ def merged(base: Any, over: Any) -> Any:
 
 
 def priority_class(said: str) -> str:
-    """The name of a class: high and low are ours."""
+    """Return the name of a class: high and low are ours."""
     return _WORDS.get(said, said)
 
 
@@ -269,7 +272,7 @@ def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict
         {"name": "HOME", "value": "/tmp"},  # numba and torch keep caches there
     ]
     if component == "ps":
-        # The next incarnation has its kernels at once: to compile them takes a server half a minute.
+        # The next incarnation has its kernels at once: compiling takes a server half a minute.
         env.append({"name": "EDL_KERNEL_CACHE", "value": f"{JOB_DIR}/kernels"})
     for variable, key in SECRETS.items():
         reference = {"name": names.object_name(job), "key": key}
@@ -311,8 +314,11 @@ def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict
 
 
 def _resources(settings: JobSettings, component: str) -> dict[str, Any]:
-    """Limits are what is said, else the memory and the devices asked for: CPU is never throttled
-    unless somebody wants it, and who takes more memory than it said is the one that is killed."""
+    """Return the requests and the limits of a component's container.
+
+    Limits are what is said, else the memory and the devices asked for: CPU is never throttled
+    unless somebody wants it, and who takes more memory than it said is the one that is killed.
+    """
     flag = f"{component}_resource_request"
     requests = names.resources(getattr(settings, flag), f"--{flag}")
     flag = f"{component}_resource_limit"
@@ -378,7 +384,7 @@ def _grace_s(settings: JobSettings, component: str) -> int:
     return _SERVER_GRACE_S
 
 
-def _overlay(layer: Any) -> Object:
+def _overlay(layer: object) -> Object:
     """Return the layer as a pod template: a user may write only its spec's fields."""
     if not isinstance(layer, dict):
         raise UsageError("--cluster_spec: each part is a mapping, as a pod template is.")

@@ -1,9 +1,9 @@
 """A copy of the objects that a selector names, kept by list and watch; each change is told once.
 
-A list gives all and the version that a watch goes on from; bookmarks keep that version young. A watch
-that breaks or is refused as too old (410 Gone) begins anew with a list, and so does every one after
-`resync_s`, which finds what an event that never came would have told. An event that says nothing new
-is not told again.
+A list gives all and the version that a watch goes on from; bookmarks keep that version young. A
+watch that breaks or is refused as too old (410 Gone) begins anew with a list, and so does every one
+after `resync_s`, which finds what an event that never came would have told. An event that says
+nothing new is not told again.
 """
 
 from __future__ import annotations
@@ -79,12 +79,14 @@ class Reflector:
         kind: str,
         selector: str,
         on_change: Callable[[Change], None],
-        on_list: Callable[[float, Mapping[str, Object]], None] = lambda asked, objects: None,
+        on_list: Callable[[float, Mapping[str, Object]], None] = lambda _asked, _objects: None,
         *,
         resync_s: float = _RESYNC_S,
-        on_silence: Callable[[PeerError | None], None] = lambda error: None,
+        on_silence: Callable[[PeerError | None], None] = lambda _error: None,
     ) -> None:
-        """`on_list(asked, objects)`: all there were; asked for at this moment of `time.monotonic`.
+        """Prepare to follow the objects of a kind; `start` begins it.
+
+        `on_list(asked, objects)`: all there were; asked for at this moment of `time.monotonic`.
         `on_silence` is told when the API server begins to fail, and (None) when it answers again.
         """
         self._api = api
@@ -102,7 +104,7 @@ class Reflector:
         self._thread.start()
 
     def close(self, timeout_s: float = 0.0) -> None:
-        """No change is told any more once the one that is being told has been."""
+        """Tell no change any more once the one that is being told has been."""
         self._closed.set()
         if timeout_s:
             self._thread.join(timeout_s)

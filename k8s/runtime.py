@@ -1,15 +1,13 @@
 """Replicas as pods, through the Kubernetes API.
 
-Whoever asks never waits for the API: creations and deletions go through one queue and are tried again
-as long as the API server is away, so that training goes on without it. A pod's name carries its
-incarnation, so that a creation whose answer was lost is found made. What became of pods is seen by
-watching them (reflector.py, observe.py), also of those that a master before this one has made.
+Whoever asks never waits for the API: creations and deletions go through one queue and are tried
+again as long as the API server is away, so that training goes on without it. A pod's name carries
+its incarnation, so that a creation whose answer was lost is found made. What became of pods is seen
+by watching them (reflector.py, observe.py), also of those that a master before this one has made.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import threading
 import time
@@ -19,7 +17,9 @@ from dataclasses import dataclass
 from ..common.errors import EdlError, PeerError, Unreachable
 from ..runtime.base import Exit, Note, OnReport, Replica, Running
 from . import names, observe, oom
-from .api import Api, ApiError, Object
+from .api import Api, Object
+from .calls import Calls
+from .connection import ApiError
 from .reflector import Change, Reflector
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,11 @@ class _Pod:
 
 
 class KubernetesRuntime:
-    """See runtime/base.py. `make(role, index, incarnation, env, arguments, memory)` makes the pod;
-    `cap(role, index)` is the most memory of one that ran out of it."""
+    """A runtime (runtime/base.py) whose replicas are pods of a cluster.
+
+    `make(role, index, incarnation, env, arguments, memory)` makes the pod; `cap(role, index)` is
+    the most memory of one that ran out of it.
+    """
 
     def __init__(
         self,
@@ -63,12 +66,10 @@ class KubernetesRuntime:
         self._make = make
         self._cap = cap
         self._report = report
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
         self._pods: dict[str, _Pod] = {}  # by incarnation, until its end is reported
         self._memory: dict[tuple[str, int], str] = {}  # what they get after they ran out of it
         self._strangers: set[str] = set()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
         self._closed = False
         self._reflector = Reflector(
             api,
@@ -78,9 +79,9 @@ class KubernetesRuntime:
             self._listed,
             on_silence=self._silence,
         )
-        self._worker = threading.Thread(target=self._work, name="kubernetes", daemon=True)
+        self._calls = Calls("kubernetes")
         self._reflector.start()
-        self._worker.start()
+        self._calls.start()
 
     # -- Runtime
 
@@ -99,7 +100,7 @@ class KubernetesRuntime:
             memory = self._memory.get((role, index), "")
             body = self._make(role, index, incarnation, env, arguments, memory)
             pod = self._pods[incarnation] = _Pod(replica, body["metadata"]["name"], body)
-            self._soon(lambda: self._create(pod))
+            self._calls.put(lambda: self._create(pod))
         return replica
 
     def adopt(self, replica: Replica) -> None:
@@ -107,18 +108,18 @@ class KubernetesRuntime:
             if not self._closed and replica.incarnation not in self._pods:
                 name = names.pod_name(self._job, replica.role, replica.index, replica.incarnation)
                 pod = self._pods[replica.incarnation] = _Pod(replica, name, made=time.monotonic())
-                self._soon(lambda: self._look(pod))
+                self._calls.put(lambda: self._look(pod))
 
     def stop(self, replica: Replica, grace_s: float) -> None:
         with self._lock:
             pod = self._pods.get(replica.incarnation)
             if pod is not None:
                 pod.doomed = True
-                self._soon(lambda: self._delete(pod, int(grace_s)))
+                self._calls.put(lambda: self._delete(pod, int(grace_s)))
 
     def close(self) -> None:
         known = self._let_go()
-        self._worker.join(_CLOSE_S)  # it may be making one
+        self._calls.join(_CLOSE_S)  # it may be making one
         give_up = time.monotonic() + _CLOSE_S
         for name in (pod.name for pod in known if pod.made is not None):
             try:
@@ -131,38 +132,16 @@ class KubernetesRuntime:
         self._let_go()
 
     def _let_go(self) -> list[_Pod]:
-        """Ask and tell nothing more; the pods whose end was not told yet."""
+        """Ask and tell nothing more; return the pods whose end was not told yet."""
         with self._lock:
             self._closed = True
             known = list(self._pods.values())
             self._pods.clear()
-            self._due.clear()
-            self._lock.notify_all()
+            self._calls.close()
         self._reflector.close()
         return known
 
     # -- what is asked of the API, one after the other
-
-    def _soon(self, act: Callable[[], None], after_s: float = 0.0) -> None:
-        """Under the lock."""
-        heapq.heappush(self._due, (time.monotonic() + after_s, next(self._numbers), act))
-        self._lock.notify_all()
-
-    def _later(self, act: Callable[[], None], after_s: float) -> None:
-        with self._lock:
-            if not self._closed:
-                self._soon(act, after_s)
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                while not self._closed and not (self._due and self._due[0][0] <= time.monotonic()):
-                    wait_s = self._due[0][0] - time.monotonic() if self._due else None
-                    self._lock.wait(wait_s)
-                if self._closed:
-                    return
-                _, _, act = heapq.heappop(self._due)
-            act()
 
     def _create(self, pod: _Pod) -> None:
         if pod.doomed or pod.body is None:
@@ -172,18 +151,18 @@ class KubernetesRuntime:
             self._api.create("Pod", pod.body, patience_s=_CALL_S)
         except Unreachable as error:
             log.warning("pod=%s -> not made yet error=%r", pod.name, str(error))
-            self._later(lambda: self._create(pod), _AGAIN_S)
+            self._calls.put(lambda: self._create(pod), _AGAIN_S)
             return
         except ApiError as error:
             if error.status == 409 and error.reason == "AlreadyExists":
                 log.info("pod=%s -> it is there", pod.name)
             elif error.status == 403 and "exceeded quota" in error.message:
                 self._wait(pod, f"a quota leaves no room: {error.message}")
-                self._later(lambda: self._create(pod), _QUOTA_S)
+                self._calls.put(lambda: self._create(pod), _QUOTA_S)
                 return
             elif error.status == 429 or error.status >= 500:
                 self._wait(pod, f"the Kubernetes API refuses for now: {error.message}")
-                self._later(lambda: self._create(pod), _AGAIN_S)
+                self._calls.put(lambda: self._create(pod), _AGAIN_S)
                 return
             else:
                 self._end(pod, _UNMADE, f"cannot be made: {error.message}")
@@ -197,18 +176,18 @@ class KubernetesRuntime:
             there = self._api.delete("Pod", pod.name, grace_s=grace_s, patience_s=_CALL_S)
         except PeerError as error:
             log.warning("pod=%s -> not deleted yet error=%r", pod.name, str(error))
-            self._later(lambda: self._delete(pod, grace_s), _AGAIN_S)
+            self._calls.put(lambda: self._delete(pod, grace_s), _AGAIN_S)
             return
         if not there:
             self._end(pod, observe.PREEMPTED, "was deleted")
 
     def _look(self, pod: _Pod) -> None:
-        """Return whether one that another master has started is there."""
+        """Look whether a pod that another master has started is there."""
         try:
             found = self._api.get("Pod", pod.name)
         except PeerError as error:
             log.warning("pod=%s -> not seen yet error=%r", pod.name, str(error))
-            self._later(lambda: self._look(pod), _AGAIN_S)
+            self._calls.put(lambda: self._look(pod), _AGAIN_S)
             return
         if found is None:
             self._end(pod, observe.PREEMPTED, "is gone; nobody knows how it ended", unknown=True)
@@ -218,18 +197,18 @@ class KubernetesRuntime:
     # -- what is seen
 
     def _changed(self, change: Change) -> None:
-        pod = self._pod_of(change.after)
+        labels = change.after["metadata"].get("labels") or {}
+        with self._lock:
+            pod = self._pods.get(labels.get(names.INCARNATION_LABEL, ""))
         if pod is not None:
             self._seen(pod, change.after, change.gone)
 
-    def _pod_of(self, found: Object) -> _Pod | None:
-        incarnation = (found["metadata"].get("labels") or {}).get(names.INCARNATION_LABEL, "")
-        with self._lock:
-            return self._pods.get(incarnation)
-
     def _listed(self, asked: float, objects: Mapping[str, Object]) -> None:
-        """Find who was made before the list was asked for and is not in it: an event was lost.
-        Who is in two lists and nobody's is of a master whose books are lost."""
+        """Find pods that were made before the list was asked for and are not in it.
+
+        Their event was lost. A pod that is in two lists and nobody's is of a master whose books are
+        lost.
+        """
         there = {each["metadata"]["name"] for each in objects.values()}
         with self._lock:
             gone = [
@@ -248,7 +227,7 @@ class KubernetesRuntime:
         }
         for name in strangers & self._strangers:
             log.warning("pod=%s -> deleted: of no replica of this job", name)
-            self._later(lambda name=name: self._remove(name), 0.0)  # type: ignore[misc]
+            self._calls.put(lambda name=name: self._remove(name))  # type: ignore[misc]
         self._strangers = strangers
 
     def _remove(self, name: str) -> None:
@@ -273,7 +252,7 @@ class KubernetesRuntime:
         if grace_s is not None and not pod.given_up:
             pod.given_up = True
             why = "was deleted, and its node does not say that it ended"
-            self._later(
+            self._calls.put(
                 lambda: self._end(pod, observe.PREEMPTED, why, unknown=True), grace_s + _GIVE_UP_S
             )
 
@@ -282,7 +261,7 @@ class KubernetesRuntime:
         if state.hopeless:
             self._fail(pod, state.why)
         elif state.image:
-            self._later(lambda: self._fail(pod, state.why, only_if_waiting=True), _IMAGE_S)
+            self._calls.put(lambda: self._fail(pod, state.why, only_if_waiting=True), _IMAGE_S)
 
     def _wait(self, pod: _Pod, why: str) -> None:
         if why and why != pod.why:
@@ -297,7 +276,7 @@ class KubernetesRuntime:
             known = pod.replica.incarnation in self._pods
         if known:
             self._end(pod, _UNMADE, why)
-            self._later(lambda: self._remove(pod.name), 0.0)
+            self._calls.put(lambda: self._remove(pod.name))
 
     def _ended(self, pod: _Pod, found: Object, ended: observe.Ended, gone: bool) -> None:
         if ended.code == observe.OUT_OF_MEMORY and ended.why:
@@ -311,7 +290,7 @@ class KubernetesRuntime:
                 why = f"{ended.why} ({limit}, the most it may get: --oom_memory_cap)"
                 ended = observe.Ended(ended.code, why)
         if not gone and ended.code <= 0:  # of the others the logs are kept until the job is deleted
-            self._later(lambda: self._remove(pod.name), 0.0)
+            self._calls.put(lambda: self._remove(pod.name))
         self._end(pod, ended.code, ended.why, ended.unknown)
 
     def _end(self, pod: _Pod, code: int, why: str, unknown: bool = False) -> None:

@@ -20,11 +20,12 @@ from ..common import paths
 from ..common.errors import UsageError
 from ..common.identity import Identity, given_identity
 from ..common.listen import is_loopback, own_host
-from ..jobs import local, view
+from ..jobs import figures, local, view
 from ..jobs.follow import follow
 from ..jobs.job import INTERRUPTED, Status
 from ..jobs.local import LocalJob
 from ..jobs.local_source import LocalSource, wait_until_serving
+from ..jobs.start import start
 from .settings import LaunchSettings
 
 _COMMAND = (sys.executable, "-m", "edl.launch")
@@ -39,11 +40,16 @@ def launch(
     local_nodes: int,
     say: Callable[[str], None],
 ) -> int:
+<<<<<<< HEAD
     """Run the job, show it to its end, and return the exit code.
 
     `script`: what each worker's Python gets.
     """
     job, child = local.start(settings, _COMMAND, _identity())
+=======
+    """Run the job and show it to its end; the exit code. `script`: what each worker's Python gets."""
+    job, child = start(settings, _COMMAND, _identity())
+>>>>>>> b53fc2823c341c91882dff2f13d86cff237e868e
     try:
         wait_until_serving(job, child)
     except KeyboardInterrupt:
@@ -189,7 +195,7 @@ class Screen:
         for event in status.get("events") or ():
             if (event["t"], event["text"]) not in self._told:
                 self._told.add((event["t"], event["text"]))
-                self._say(f"[{view.duration(event['t'])}] {event['text']}")
+                self._say(f"[{figures.duration(event['t'])}] {event['text']}")
 
     def note(self, text: str) -> None:
         self._say(text)

@@ -1,1 +1,1 @@
-"""The same faults on ours and on rivals, in one run: `python -m benchmarks.faults --peers FOLDER`."""
+"""The same faults on ours and on rivals: `python -m benchmarks.faults --peers FOLDER`."""

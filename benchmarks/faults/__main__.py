@@ -3,8 +3,8 @@
     python -m benchmarks.faults --peers FOLDER [--only NAME ...] [--rounds N]
 
 FOLDER is what `python -m benchmarks.peers.setup --into FOLDER elasticdl mxnet tensorflow torchft
-dlrover` was given. About 9 minutes a round. Every scenario has its deadlines: a hang is an outcome. All that a scenario
-starts is killed when it ends.
+dlrover` was given. About 9 minutes a round. Every scenario has its deadlines: a hang is an outcome.
+All that a scenario starts is killed when it ends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def scenarios() -> Iterator[tuple[str, Scenario]]:
-    """By name, as SYSTEM.FAULT."""
+    """Yield the scenarios by name, as SYSTEM.FAULT."""
     for system, faults in SCENARIOS.items():
         module = importlib.import_module(f"benchmarks.faults.{system}")
         for fault in faults:

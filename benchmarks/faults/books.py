@@ -1,4 +1,4 @@
-"""What became of the records, how long survivors stood still, and the table of both (pure)."""
+"""The fate of the records, how long survivors stood still, and the table of both (pure)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Books:
-    """Of records that should be in the model once. `lost`: the system went on as if they were;
-    `untrained`: it ended, or hung, before them, and does not claim them."""
+    """The records that are not in the model once, though they should be.
+
+    `lost`: the system went on as if they were; `untrained`: it ended, or hung, before them, and
+    does not claim them.
+    """
 
     lost: int
     repeated: int
@@ -18,8 +21,11 @@ class Books:
 
 
 def balance(counts: Sequence[float], acknowledged: Iterable[int] | None = None) -> Books:
-    """`counts`: how often the model that is left has each record. `acknowledged`: the records whose
-    update a worker was told, or had to believe, to be in; None: all, since the job ended as done."""
+    """Compare the model that is left with what it should have.
+
+    `counts`: how often it has each record. `acknowledged`: the records whose update a worker was
+    told, or had to believe, to be in; None: all, since the job ended as done.
+    """
     times = [round(count) for count in counts]
     missing = [record for record, count in enumerate(times) if count < 1]
     claimed = set(missing) if acknowledged is None else set(acknowledged).intersection(missing)
@@ -39,8 +45,11 @@ class Stall:
 
 
 def stall(steps: Sequence[float], since: float, until: float | None = None) -> Stall | None:
-    """Of a survivor whose steps ended at these times. `since`: the kill; only what ends after it
-    counts. `until`: when watching ended, of one that did not end by itself. None: no step at all."""
+    """Return the longest stall of a survivor whose steps ended at these times.
+
+    `since`: the kill; only what ends after it counts. `until`: when watching ended, of one that did
+    not end by itself. None: no step at all.
+    """
     gaps = [after - before for before, after in pairwise(steps) if after > since]
     longest = Stall(max(gaps)) if gaps else None
     if until is not None and steps and (longest is None or until - steps[-1] > longest.seconds):
@@ -49,14 +58,14 @@ def stall(steps: Sequence[float], since: float, until: float | None = None) -> S
 
 
 def worst(stalls: Iterable[Stall | None]) -> Stall | None:
-    """Of several survivors."""
+    """Return the worst stall of several survivors."""
     found = [each for each in stalls if each is not None]
     return max(found, key=lambda each: (not each.over, each.seconds), default=None)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was seen. `books` None: there was nothing left to count in, or nothing ran."""
+    """The outcome of a fault. `books` None: there was nothing left to count in, or nothing ran."""
 
     system: str
     fault: str
@@ -67,13 +76,13 @@ class Row:
 
 
 HEAD = (
-    "| system | fault | records lost | records repeated | stall of survivors (s) | outcome | version |\n"
-    "|---|---|---|---|---|---|---|"
+    "| system | fault | records lost | records repeated | stall of survivors (s) | outcome | "
+    "version |\n|---|---|---|---|---|---|---|"
 )
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Markdown."""
+    """Make a Markdown table."""
     return "\n".join([HEAD, *map(_line, rows)])
 
 

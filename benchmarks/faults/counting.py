@@ -15,7 +15,7 @@ from edl.nn import SGD, Embedding
 
 
 class Counting(nn.Module):
-    """Each minibatch leaves a line in a file of its process below `journal`."""
+    """A counting model; each minibatch leaves a line in a file of its process below `journal`."""
 
     def __init__(self, delay_s: float, journal: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ def model(delay_s: float, journal: str) -> Counting:
     return Counting(delay_s, journal)
 
 
-def loss(outputs: Any, labels: Any) -> Any:
+def loss(outputs: Any, _labels: Any) -> Any:
     return outputs.sum()
 
 
@@ -44,6 +44,6 @@ def optimizer() -> SGD:
     return SGD(lr=-1.0)
 
 
-def feed(records: Any, mode: str) -> tuple[dict[str, Any], Any]:
+def feed(records: Any, _mode: str) -> tuple[dict[str, Any], Any]:
     ids = torch.from_numpy(records["record"])
     return {"record": ids}, ids

@@ -38,7 +38,7 @@ class Master:
         self.counts = [0] * events.RECORDS
 
     def get(self, worker: int) -> Any:
-        """A task, or None when there is none now."""
+        """Return a task, None where there is none now."""
         task = self._manager.get_dataset_task("worker", worker, _NAME)
         return task if task is not None and task.task_id >= 0 else None
 
@@ -48,7 +48,7 @@ class Master:
                 self.counts[record] += 1
 
     def done(self, task: Any) -> bool:
-        """Whether it is accepted."""
+        """Report a task as done; return whether that is accepted."""
         accepted, _ = self._manager.report_dataset_task(self._result(_NAME, task.task_id), True)
         return accepted is not None
 
@@ -65,14 +65,14 @@ class Master:
         return bool(self._manager.finished())
 
 
-def worker(master: Master, hang_s: float) -> str:
+def worker(master: Master, _hang_s: float) -> str:
     master.apply(master.get(0), 0, _HALF)
     master.lose(0)
     master.finish(1)
     return "the task is done again from its beginning"
 
 
-def same_task(master: Master, hang_s: float) -> str:
+def same_task(master: Master, _hang_s: float) -> str:
     victim = master.get(0)
     for kill in range(4):
         master.apply(victim, 0, _HALF)
@@ -97,7 +97,7 @@ def lost_reply(master: Master, hang_s: float) -> str:
     return "the task waits for whoever never heard of it"
 
 
-def zombie(master: Master, hang_s: float) -> str:
+def zombie(master: Master, _hang_s: float) -> str:
     stopped = master.get(0)
     master.apply(stopped, 0, _HALF)
     master.lose(0)

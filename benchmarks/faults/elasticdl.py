@@ -1,8 +1,9 @@
 """ElasticDL: its Go servers and its task dispatcher, both out of its wheel; see elasticdl_job.py.
 
-A server writes its checkpoint every 100 of its versions, a fifth of the work, and one that is killed
-midway between two is started again from the newest complete one: kinder than its master is, which starts it empty unless the user named
-a checkpoint, and starts no worker again that ended with an error.
+A server writes its checkpoint every 100 of its versions, a fifth of the work, and one that is
+killed midway between two is started again from the newest complete one: kinder than its master is,
+which starts it empty unless the user named a checkpoint, and starts no worker again that ended with
+an error.
 """
 
 from __future__ import annotations

@@ -73,6 +73,8 @@ def _step(clients: list[Client], first: int, end: int) -> None:
 
 
 class Job:
+    """A job of ElasticDL: its servers, its dispatcher, and workers of ours."""
+
     def __init__(self, stack: contextlib.ExitStack, binary: str, wheel: str, python: str) -> None:
         self._enter = stack.enter_context
         self._binary = binary
@@ -114,7 +116,7 @@ class Job:
         return program
 
     def replace(self, number: int) -> None:
-        """What its master does once a worker's pod has failed."""
+        """Do what its master does once a worker's pod has failed."""
         del self.live[number]
         self.tasks.lose(number)
         self.worker()
@@ -135,7 +137,7 @@ class Job:
             raise Unavailable(f"no training: {self.everybody[0].last_words()}")
 
     def holder(self, task: int) -> int | None:
-        """The worker that is in the midst of the task that begins at this record."""
+        """Return the worker that is in the midst of the task that begins at this record."""
         for number, program in self.live.items():
             steps = program.said("step")
             if steps and steps[-1]["task"] == task and steps[-1]["first"] > task:
@@ -143,7 +145,7 @@ class Job:
         return None
 
     def restore_server(self, index: int) -> str:
-        """Start it again from the newest checkpoint that is complete; which."""
+        """Start a server again from the newest checkpoint that is complete; return which."""
         versions = sorted(
             (int(path.name.partition("-")[2]), path)
             for path in (self.folder / "checkpoints").glob("version-*")

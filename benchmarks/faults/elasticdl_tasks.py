@@ -20,7 +20,7 @@ _KEY = b"faults"
 
 
 class Offered(BaseManager):
-    """`tasks()`: the dispatcher, from another process."""
+    """A way to the dispatcher of another process: `tasks()`."""
 
 
 def main(wheel: str, socket: str) -> None:
@@ -51,7 +51,7 @@ class _Tasks:
         self._tasks = _TaskDispatcher(shards, {}, {}, events.TASK, 1)
 
     def get(self, worker: int) -> tuple[int, int, int] | None:
-        """Number, first record and end; None when there is none now."""
+        """Return number, first record and end of a task; None where there is none now."""
         number, task = self._tasks.get(worker)
         return (number, task.start, task.end) if task is not None else None
 
@@ -66,7 +66,7 @@ class _Tasks:
 
 
 def connect(socket: str) -> Any:
-    """The dispatcher, in a process of its own."""
+    """Return the dispatcher, which is in a process of its own."""
     Offered.register("tasks")
     offered = Offered(socket, _KEY)
     offered.connect()

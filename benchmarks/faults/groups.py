@@ -29,6 +29,7 @@ from benchmarks.faults.programs import Program, Unavailable, home
 from edl.common import storage
 from edl.common.settings import JobSettings
 from edl.jobs import local as jobs
+from edl.jobs.start import start
 
 RECORDS = 14_400 * tallying.MINIBATCH  # more than any run has time for: each is due once
 _TASK = 8 * tallying.MINIBATCH  # records of a task, by default
@@ -67,11 +68,11 @@ class Group:
         raise NotImplementedError
 
     def kill(self) -> None:
-        """All that is left."""
+        """Kill all that is left."""
         raise NotImplementedError
 
     def look(self, only: int | None = None) -> Mapping[int, Journal]:
-        """The journals of now; of one process, if only that is asked for."""
+        """Return the journals as they are now; of one process, if only that is asked for."""
         pids = [only] if only else [int(p.stem) for p in self.journal_folder.glob("*.jsonl")]
         for pid in pids:
             with open(self.journal_folder / f"{pid}.jsonl") as file:
@@ -84,25 +85,25 @@ class Group:
         return self.journals
 
     def pids(self) -> dict[int, int]:
-        """By rank, the newest process of each."""
+        """Return the newest process of each rank."""
         ups = [e for lines in self.look().values() for e in lines if e["event"] == "up"]
         return {e["rank"]: e["pid"] for e in sorted(ups, key=lambda e: e["at"])}
 
     def step(self) -> int:
-        """The newest."""
+        """Return the newest step."""
         lines = (e for lines in self.look().values() for e in lines[-5:])
         return max((e["step"] for e in lines if e["event"] == "step"), default=0)
 
 
 class Ours(Group):
-    """`edl train --strategy allreduce`, as it is by default but for the lease."""
+    """A group of `edl train --strategy allreduce`, as it is by default but for the lease."""
 
     name = "edl"
 
     def start(self) -> None:
         data = self.folder / "records.npz"
         np.savez(data, record=np.arange(RECORDS, dtype=np.int64))
-        self._job, self._process = jobs.start(
+        self._job, self._process = start(
             JobSettings(
                 job_name=f"bench-kills-{secrets.token_hex(3)}",
                 strategy="allreduce",
@@ -137,10 +138,10 @@ class Ours(Group):
 
 
 class Torchft(Group):
-    """Replica groups of one process each and a lighthouse. What ends is started again at once.
+    """A lighthouse and replica groups of one process each. What ends is started again at once.
 
-    `ddp`: by its DistributedDataParallel, as in its examples; else the manager's allreduce is called
-    for all gradients at once, after the backward pass.
+    `ddp`: by its DistributedDataParallel, as in its examples; else the manager's allreduce is
+    called for all gradients at once, after the backward pass.
     """
 
     name = "torchft"
@@ -198,7 +199,7 @@ class Torchft(Group):
 
 
 class Torchrun(Group):
-    """torch.distributed.run, one agent for all members: it starts all again where one ends."""
+    """A group of torch.distributed.run: one agent starts all members again where one ends."""
 
     name = "torchrun"
 
@@ -214,8 +215,8 @@ class Torchrun(Group):
         how = ["--standalone", "--nproc-per-node", self.members, "--max-restarts", 1000]
         how += ["--log-dir", self.folder / "logs", "--redirects", "2"]
         module = ["-m", "benchmarks.faults.torchrun_member", given]
-        # By default restarted ranks may read each other's addresses of the attempt before, since the
-        # agent's store is shared by all attempts: gloo then fails to connect, again and again.
+        # By default restarted ranks may read each other's addresses of the attempt before, since
+        # the agent's store is shared by all attempts: gloo then fails to connect, again and again.
         more = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         command = [sys.executable, "-m", "torch.distributed.run", *how, *module]
         self._agent = Program(command, more)
@@ -250,7 +251,7 @@ def _counts(file: Path) -> np.ndarray:
 
 
 def _done(checkpoints: Path) -> int:
-    """The records that the books of the newest checkpoint call done: of one epoch, all opened."""
+    """Count the records that the newest checkpoint calls done: of one epoch, all opened."""
     found = storage.latest(str(checkpoints))
     assert found is not None
     positions = [position for _, _, position, *_ in found.books["tasks"]]
@@ -258,7 +259,7 @@ def _done(checkpoints: Path) -> int:
 
 
 def dense(checkpoints: Path, name: str) -> np.ndarray:
-    """A dense tensor of the newest checkpoint, flat."""
+    """Return a dense tensor of the newest checkpoint, flat."""
     found = storage.latest(str(checkpoints))
     parts = {}
     for path in found.directory.glob("*.safetensors") if found else ():

@@ -51,7 +51,7 @@ class _Cluster:
     folder: Path
 
     def start(self, role: str, number: int = 0) -> Program:
-        """Importing it is what a scheduler or a server does; a worker is a program of ours."""
+        """Start a process: scheduler and server import mxnet, a worker is a program of ours."""
         what: list[object] = ["-c", "import mxnet"]
         if role == "worker":
             what = ["-m", "benchmarks.faults.mxnet_worker", 2, self.folder / f"position-{number}"]
@@ -124,7 +124,7 @@ def _kill(peers: Path, fault: str, role: str, *, again: bool) -> Row:
 
 
 def _read(survivors: list[Program]) -> dict[int, list[float]]:
-    """The counts by key, of the keys that anybody can still read."""
+    """Return the counts by key, of the keys that anybody can still read."""
     for each in survivors:
         each.tell("read")
     found: dict[int, list[float]] = {}
@@ -145,7 +145,7 @@ def _steps(said: list[Event]) -> int:
 
 
 def _wait(programs: list[Program]) -> bool:
-    """Whether all say that they are done; not once nobody has moved for HANG_S."""
+    """Wait until all say that they are done; return False once nobody has moved for HANG_S."""
     moved = time.monotonic()
     steps = -1
     while time.monotonic() - moved < HANG_S:

@@ -27,6 +27,7 @@ from edl.common import storage
 from edl.common.errors import EdlError
 from edl.common.settings import JobSettings
 from edl.jobs import local as jobs
+from edl.jobs.start import start
 
 VERSION = f"edl {__version__} ({commit().partition(',')[0]})"
 START_S = 300.0  # the first job of an installation compiles its kernels
@@ -36,25 +37,25 @@ _LEASE_S = 2.0  # of the stopped worker
 _SNAPSHOT_S = 1.0  # the default is longer than all of this takes
 
 
-def worker(peers: Path) -> Row:
+def worker(_peers: Path) -> Row:
     return _job("kill -9 of a worker, in a task", lambda job: job.kill("workers"))
 
 
-def server(peers: Path) -> Row:
+def server(_peers: Path) -> Row:
     fault = f"kill -9 of a server (snapshots every {_SNAPSHOT_S:g} s)"
     return _job(fault, lambda job: job.kill("servers"), snapshot_s=_SNAPSHOT_S)
 
 
-def master(peers: Path) -> Row:
+def master(_peers: Path) -> Row:
     return _job("kill -9 of the master", lambda job: job.kill_master())
 
 
-def same_task(peers: Path) -> Row:
+def same_task(_peers: Path) -> Row:
     fault = f"kill -9 of whoever does one and the same task, {KILLS} times"
     return _job(fault, _kill_the_same, delay_s=0.05, num_minibatches_per_task=64)
 
 
-def zombie(peers: Path) -> Row:
+def zombie(_peers: Path) -> Row:
     fault = f"a worker is stopped past its lease ({_LEASE_S:g} s), then goes on"
     return _job(fault, _stop_and_go_on, lease_s=_LEASE_S, delay_s=0.1)
 
@@ -69,7 +70,7 @@ class _Job:
     at: float = 0.0  # the last kill
 
     def follow(self, until: Callable[[jobs.Status], bool]) -> jobs.Status:
-        """The first status that is so. Raises Unavailable."""
+        """Return the first status that is so. Raises Unavailable."""
         try:
             return follow(self.job, until, START_S)
         except (EdlError, TimeoutError) as error:
@@ -91,7 +92,7 @@ class _Job:
         self.send(address[1], signal.SIGKILL)
 
     def steps(self) -> dict[int, list[dict[str, Any]]]:
-        """By pid, of the processes that have done one."""
+        """Return the steps by pid, of the processes that have done one."""
         return {
             int(path.stem): [json.loads(line) for line in path.read_text().splitlines()]
             for path in self.journal.glob("*.jsonl")
@@ -99,7 +100,7 @@ class _Job:
 
 
 def _well_under_way(status: jobs.Status) -> bool:
-    """Enough is done, and worker 0 is in the midst of a task."""
+    """Tell whether enough is done, and worker 0 is in the midst of a task."""
     first = status["workers"][0]
     return bool(
         status["records_done"] >= 0.4 * events.RECORDS
@@ -109,7 +110,10 @@ def _well_under_way(status: jobs.Status) -> bool:
 
 
 def _kill_the_same(job: _Job) -> None:
-    """A task that has just begun: the end of one may be over before anybody sees who does it."""
+    """Kill whoever does one and the same task.
+
+    It is one that has just begun: the end of one may be over before anybody sees who does it.
+    """
     before = job.follow(_well_under_way)["workers"][0]["task"]
     task = job.follow(lambda s: s["workers"][0]["task"] not in (None, before))["workers"][0]["task"]
     for _ in range(KILLS):
@@ -122,7 +126,7 @@ def _somebody_does(task: int, dead: Sequence[int]) -> Callable[[jobs.Status], bo
 
 
 def _holder(status: jobs.Status, task: int, dead: Sequence[int]) -> dict[str, Any]:
-    """The worker that does the task; {} if none."""
+    """Return the worker that does the task; {} if none."""
     rows = (row for row in status["workers"] if row["pid"] and row["pid"] not in dead)
     return next((dict(row) for row in rows if row["task"] == task), {})
 
@@ -158,7 +162,7 @@ def _job(
                 **more,
             }
         )
-        job, process = jobs.start(settings)
+        job, process = start(settings)
         try:
             ours = _Job(job, journal)
             act(ours)
@@ -198,7 +202,7 @@ def _row(fault: str, ours: _Job, over: bool, checkpoints: Path) -> Row:
 
 
 def counts_of(checkpoints: Path, records: int) -> np.ndarray:
-    """How often each record was applied, out of the newest checkpoint; float64[records]."""
+    """Return how often the newest checkpoint has each record; float64[records]."""
     found = storage.latest(str(checkpoints))
     counts = np.zeros(records)
     for path in found.directory.glob("*.safetensors") if found else ():

@@ -3,8 +3,8 @@
 A survivor is a process that stepped before the kill and after it. Its pause is the time between two
 of its steps, less the median of those in the seconds before. The pauses are those that begin before
 the replacement is up (`stall`), and those from then until it has been in the group for a second
-(`coming`). Where everybody was started again, the stall is that of the job: from the last step before
-the kill to the first one after it, whether that step is a new one or not.
+(`coming`). Where everybody was started again, the stall is that of the job: from the last step
+before the kill to the first one after it, whether that step is a new one or not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AFTER_S = 1.0  # for which the replacement's first steps are watched
 
 @dataclass(frozen=True)
 class Kill:
-    """What was done to whom. `at`: when; `load`: the load average of the minute before."""
+    """A kill. `at`: when; `load`: the load average of the minute before."""
 
     system: str
     members: int
@@ -38,10 +38,11 @@ class Kill:
 
 @dataclass(frozen=True)
 class Seen:
-    """Seconds, but for `again`: steps that had been applied by somebody and were computed anew.
+    """The seconds lost by a kill, and the steps that were computed again.
 
-    `replaced`: from the kill to the first new step that a new process had a part in. `restarted`:
-    processes, beside the one that was killed, that ended.
+    `again`: steps that had been applied by somebody and were computed anew. `replaced`: from the
+    kill to the first new step that a new process had a part in. `restarted`: processes, beside the
+    one that was killed, that ended.
     """
 
     step: float
@@ -59,7 +60,7 @@ class Seen:
 
 
 def seen(at: float, victim: int, journals: Mapping[int, Journal], until: float) -> Seen:
-    """Of a kill of the process `victim`; `until`: when watching ended."""
+    """Return what a kill of the process `victim` did; `until`: when watching ended."""
     journals = {pid: [e for e in lines if e["at"] <= until] for pid, lines in journals.items()}
     last = next(e["event"] for e in reversed(journals[victim]) if e["at"] <= at)
     steps = {pid: [e for e in lines if e["event"] == "step"] for pid, lines in journals.items()}
@@ -117,7 +118,10 @@ def seen(at: float, victim: int, journals: Mapping[int, Journal], until: float) 
 def _steps_on(
     mine: Sequence[Mapping[str, Any]], at: float, steps: Mapping[int, Journal], until: float
 ) -> bool:
-    """Still in the second half of what was watched; one that was started again is not."""
+    """Tell whether a process still steps in the second half of what was watched.
+
+    One that was started again does not.
+    """
     last = max((line["at"] for lines in steps.values() for line in lines), default=until)
     return bool(mine) and mine[-1]["at"] > at and mine[-1]["at"] > last - _NEAR_S
 
@@ -139,7 +143,7 @@ COLUMNS = (
 
 
 def table(found: Iterable[tuple[Kill, Seen]]) -> str:
-    """Markdown: medians with min-max."""
+    """Make a Markdown table: medians with min-max."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
 
     def named(pair: tuple[Kill, Seen]) -> tuple[str, int, str, str]:
@@ -170,7 +174,7 @@ def _of(values: Sequence[float | None]) -> str:
 
 
 def books_table(found: Iterable[tuple[str, int, Books]]) -> str:
-    """Of whole runs: (system, steps, books)."""
+    """Make a Markdown table of whole runs: (system, steps, books)."""
     lines = ["| run | kills | records lost | records repeated |", "|---" * 4 + "|"]
     for name, kills, books in found:
         lines.append(f"| {name} | {kills} | {books.lost} | {books.repeated} |")

@@ -58,13 +58,13 @@ class Program:
         self._errors.close()
 
     def tell(self, line: str) -> None:
-        """A line for its standard input; one that is gone hears nothing."""
+        """Write a line to its standard input; one that is gone hears nothing."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(f"{line}\n")  # type: ignore[union-attr]
             self.process.stdin.flush()  # type: ignore[union-attr]
 
     def wait(self, until: Callable[[list[Event]], bool], timeout_s: float) -> bool:
-        """Whether it came to that, before it ended and in time."""
+        """Wait until it has come to that; return False where it ended before, or not in time."""
         give_up = time.monotonic() + timeout_s
         with self._news:
             while not until(self.events):
@@ -79,7 +79,7 @@ class Program:
             return [each for each in self.events if each["event"] == event]
 
     def must_say(self, event: str, timeout_s: float) -> Event:
-        """The first such event. Raises Unavailable."""
+        """Return the first such event. Raises Unavailable where it does not come in time."""
         if not self.wait(lambda events: any(e["event"] == event for e in events), timeout_s):
             why = "it ended" if self.process.poll() is not None else f"waited {timeout_s:g} s"
             raise Unavailable(f"no word of {event!r} ({why}): {self.last_words()}")
@@ -94,7 +94,7 @@ class Program:
         return True
 
     def kill(self) -> float:
-        """SIGKILL to all that is left of its session; answers when."""
+        """Send SIGKILL to all that is left of its session; return when."""
         at = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ class Program:
         return at
 
     def last_words(self) -> str:
-        """The last line of its standard error that says something, and the place of a traceback."""
+        """Return the last line of its standard error that says something, and the place."""
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors if line.strip()]
         places = re.findall(r'File "(?:.*/)?(.+?)", line (\d+)', "\n".join(lines))
@@ -112,7 +112,7 @@ class Program:
         return f"{lines[-1][:160]}{place}"
 
     def stall(self, since: float, until: float | None = None) -> Stall | None:
-        """Of its steps; `until` as books.stall has it."""
+        """Return the longest stall of its steps; `until` as books.stall has it."""
         return stall([event["at"] for event in self.said("step")], since, until)
 
     def _read(self) -> None:
@@ -128,12 +128,12 @@ class Program:
 
 
 def paths() -> str:
-    """PYTHONPATH that finds `benchmarks`, and `edl` where it is not installed."""
+    """Return a PYTHONPATH that finds `benchmarks`, and `edl` where it is not installed."""
     return os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
 
 
 def home(peers: Path, name: str) -> Path:
-    """Where setup.py put a rival. Raises Unavailable."""
+    """Return where setup.py put a rival. Raises Unavailable."""
     failed = peers / f"{name}.failed"
     if failed.exists():
         raise Unavailable(failed.read_text().strip())
@@ -143,7 +143,7 @@ def home(peers: Path, name: str) -> Path:
 
 
 def records_of(*programs: Program) -> set[int]:
-    """The records of all steps that the programs went on from."""
+    """Return the records of all steps that the programs went on from."""
     return {
         record
         for program in programs

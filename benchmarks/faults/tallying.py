@@ -30,8 +30,10 @@ _FEATURES, _HIDDEN = 16, 64
 
 
 class Tally(nn.Module):
-    """Outputs are float32[N], and the loss is minus their mean: with the learning rate MINIBATCH a
-    step adds 1 to each of its records, and MINIBATCH to `steps`."""
+    """A model that counts: outputs are float32[N], and the loss is minus their mean.
+
+    With the learning rate MINIBATCH a step adds 1 to each of its records, and MINIBATCH to `steps`.
+    """
 
     def __init__(self, records: int, ballast: int, delay_s: float, journal: str) -> None:
         super().__init__()
@@ -72,7 +74,7 @@ def _file(journal: str, pid: int) -> TextIO:
     return open(Path(journal) / f"{pid}.jsonl", "a", buffering=1)
 
 
-def _on_step(*about: Any) -> None:
+def _on_step(*_about: Any) -> None:
     if _stepping is not None:
         step = round(_stepping.steps.item() / MINIBATCH)
         say(_stepping.journal, "step", step=step, counts=is_counting())
@@ -88,7 +90,7 @@ def model(records: int, ballast: int, delay_s: float, journal: str) -> Tally:
     return Tally(records, ballast, delay_s, journal)
 
 
-def loss(outputs: Any, labels: Any) -> Any:
+def loss(outputs: Any, _labels: Any) -> Any:
     return -outputs.mean()
 
 
@@ -98,6 +100,6 @@ def optimizer() -> Any:
     return SGD(lr=float(MINIBATCH))
 
 
-def feed(records: Any, mode: str) -> tuple[Any, Any]:
+def feed(records: Any, _mode: str) -> tuple[Any, Any]:
     ids = torch.from_numpy(records["record"])
     return ids, ids

@@ -64,13 +64,13 @@ def _kill(peers: Path, fault: str, ballast: int, event: str) -> Row:
 
 
 def _is_there(said: list[Event], event: str) -> bool:
-    """The victim has just come to that event, far enough in its half."""
+    """Tell whether the victim has just come to that event, far enough in its half."""
     last = said[-1] if said else {"event": "", "first": 0}
     return last["event"] == event and last["first"] >= events.RECORDS // 2 + _KILL_AT
 
 
 def _launch(replica: Callable[[int], Program], runs: dict[int, list[Program]]) -> bool:
-    """Start again what is gone until both have reached their ends; whether they did in time."""
+    """Start again what is gone until both reach their ends; return whether they did in time."""
     give_up = time.monotonic() + DEADLINE_S
     told: set[int] = set()
     while time.monotonic() < give_up and len(told) < len(runs):
@@ -117,7 +117,7 @@ def _row(fault: str, killed_at: float, runs: dict[int, list[Program]], over: boo
 
 @contextlib.contextmanager
 def _lighthouse(found: Path) -> Iterator[str]:
-    """Its coordinator, with the flags of its README."""
+    """Start its coordinator, with the flags of its README; yield the address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -75,7 +75,7 @@ def main(
 
 
 def _reduce(manager: Manager, model: torch.nn.Module) -> None:
-    """All gradients by one all-reduce."""
+    """Reduce all gradients by one all-reduce."""
     gradients = [parameter.grad for parameter in model.parameters()]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     manager.allreduce(flat).wait()

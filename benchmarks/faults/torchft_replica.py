@@ -31,6 +31,8 @@ def main(number: int, groups: int, position: Path, ballast: int) -> None:
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
     class Counting(nn.Module):
+        """A model that counts: entry r of `counts` is how often record r was applied."""
+
         def __init__(self) -> None:
             super().__init__()
             self.counts = nn.Parameter(torch.zeros(events.RECORDS))

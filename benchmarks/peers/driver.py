@@ -2,10 +2,10 @@
 
     python -m benchmarks.peers.driver --peers FOLDER [--quick] [--only rows dense deepfm]
 
-`rows` and `dense`: every end is ready before the first round, and does one sample a round. `deepfm`:
-a sample is a whole run of new processes, so that the losses are those after the same samples; start
-and the first minibatches are not measured. Peers that cannot be had, or fail in a first try, are
-named below the table with the reason.
+`rows` and `dense`: every end is ready before the first round, and does one sample a round.
+`deepfm`: a sample is a whole run of new processes, so that the losses are those after the same
+samples; start and the first minibatches are not measured. Peers that cannot be had, or fail in a
+first try, are named below the table with the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HERE = Path(__file__).parents[2]  # the repository's root: where the programs ru
 
 
 class Unavailable(Exception):
-    """A peer that is not there, or does not run; says why."""
+    """A peer is not there, or does not run; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Peer:
     arguments: tuple[str, ...] = ()
 
     def command(self, peers: Path) -> list[str]:
-        """What to run; "{}" in the arguments is the home. Raises Unavailable."""
+        """Return what to run; "{}" in the arguments is the home. Raises Unavailable."""
         home = peers.absolute() / self.home
         failed = peers / f"{self.home}.failed"
         if failed.exists():
@@ -87,7 +87,7 @@ PEERS_DEEPFM = {
 
 
 def rows_and_dense(peers: Path, rounds: int = ROUNDS) -> str:
-    """Tables of `rows` and of `dense`. `peers`: the folder that setup.py was given."""
+    """Make the tables of `rows` and of `dense`. `peers`: the folder that setup.py was given."""
     return f"{rows(peers, rounds)}\n\n{dense(peers, rounds)}"
 
 
@@ -109,8 +109,11 @@ def rows(peers: Path, rounds: int = ROUNDS) -> str:
 
 
 def dense(peers: Path, rounds: int = ROUNDS) -> str:
-    """Pull, then push 100 MB, SGD, by one worker. In sync two workers push and get the new values
-    in one round trip, which is what the all-reduce (of the same bytes, without a step) is for."""
+    """Pull, then push 100 MB, SGD, by one worker.
+
+    In sync two workers push and get the new values in one round trip, which is what the all-reduce
+    (of the same bytes, without a step) is for.
+    """
     grads = micro.tensors()
     spec = ModelSpec(tuple(DenseSpec(n, v.shape) for n, v in grads.items()), (), SGD(lr=micro.LR))
     elements = sum(values.size for values in grads.values())
@@ -131,7 +134,7 @@ def dense(peers: Path, rounds: int = ROUNDS) -> str:
 
 
 def deepfm(peers: Path, rounds: int = ROUNDS, steps: int = STEPS) -> str:
-    """The same DeepFM, minibatches and first dense values; see work.py."""
+    """Train the same DeepFM on the same minibatches and first dense values; see work.py."""
     short = work.make(peers / f"data/deepfm-{QUICK_STEPS}.npz", QUICK_STEPS)
     file = work.make(peers / f"data/deepfm-{steps}.npz", steps)
     losses: dict[str, list[float]] = {}
@@ -198,7 +201,10 @@ def _cycles(
 def _theirs(
     them: Mapping[str, Peer], peers: Path
 ) -> Iterator[tuple[dict[str, Callable[[], Sample]], str]]:
-    """Programs that are ready (their first sample is taken), and a word on each that is not."""
+    """Yield the programs that are ready, and a word on each that is not.
+
+    A program is ready when its first sample is taken.
+    """
     variants: dict[str, Callable[[], Sample]] = {}
     missing = ""
     with contextlib.ExitStack() as stack:
@@ -215,9 +221,10 @@ def _theirs(
 
 @contextlib.contextmanager
 def _program(command: list[str]) -> Iterator[Callable[[], Sample]]:
-    """A program that answers a line on its standard input with a sample (work.answer)."""
+    """Start a program that answers a line on its standard input with a sample (work.answer)."""
     with tempfile.TemporaryFile("w+") as errors, _started(command, errors) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
 
         def ask() -> Sample:
             with contextlib.suppress(BrokenPipeError):  # then there is no answer
@@ -233,7 +240,7 @@ def _program(command: list[str]) -> Iterator[Callable[[], Sample]]:
 
 
 def _run(command: list[str], file: Path) -> dict[str, Any]:
-    """A program's one line. Raises Unavailable."""
+    """Return a program's one line. Raises Unavailable."""
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as errors:
         with _started([*command, str(file.absolute())], errors, threads) as process:
@@ -252,7 +259,7 @@ def _run(command: list[str], file: Path) -> dict[str, Any]:
 def _started(
     command: list[str], errors: IO[str], more: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A program in a session of its own; the end of its input, then of what is left of it."""
+    """Start a program in a session of its own; end its input, then what is left of it."""
     process = subprocess.Popen(
         command,
         cwd=HERE,

@@ -94,7 +94,7 @@ def dense(client: Client) -> None:
 
 
 def _check(client: Client, ids: Ids, grads: Floats) -> None:
-    """It does the work: rows that the same gradients are pushed for twice move as Adagrad says."""
+    """Check that it works: rows that the same gradients are pushed for move as Adagrad says."""
     before = client.pull_rows("t", ids)
     client.push(rows={"t": (ids, grads)})
     moved = client.pull_rows("t", ids) - before
@@ -102,7 +102,7 @@ def _check(client: Client, ids: Ids, grads: Floats) -> None:
 
 
 def furnish() -> None:
-    """Loopback up, and a token where the binary looks for one."""
+    """Set loopback up, and put a token where the binary looks for one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         up = struct.pack("16sh14x", b"lo", 1)  # struct ifreq with IFF_UP
         fcntl.ioctl(any_socket, 0x8914, up)  # SIOCSIFFLAGS
@@ -121,8 +121,11 @@ class Client:
         grpc.channel_ready_future(self._channel).result(DEADLINE_S)
 
     def describe_table(self, name: str, dim: int) -> None:
-        """Rows that begin as zeros. With "uniform" its Adagrad state would begin uniform as well,
-        so that a small gradient makes the square root's argument negative and the row NaN."""
+        """Describe a table, whose rows begin as zeros.
+
+        With "uniform" its Adagrad state would begin uniform as well, so that a small gradient makes
+        the square root's argument negative and the row NaN.
+        """
         info = text(1, name) + number(2, dim) + text(3, "zeros") + number(4, FLOAT)
         self._call("push_embedding_table_infos", blob(2, info))
 
@@ -179,7 +182,7 @@ def text(key: int, value: str) -> bytes:
 
 
 def packed(key: int, ids: Ids) -> bytes:
-    """`repeated int64` of numbers that are not negative."""
+    """Encode `repeated int64` of numbers that are not negative."""
     shifts = np.arange(0, 63, 7)[: max(1, -(-int(ids.max()).bit_length() // 7))]
     left = ids[:, None] >> shifts
     groups = (left & 127 | np.where(left > 127, 128, 0)).astype(np.uint8)
@@ -200,7 +203,7 @@ def model(dense: Mapping[str, Floats], rows: Mapping[str, tuple[Ids, Floats]]) -
 
 
 def fields(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
-    """Key and value (an int or a memoryview) of each field."""
+    """Yield key and value (an int or a memoryview) of each field."""
     view, at = memoryview(message), 0
 
     def read() -> int:
@@ -228,7 +231,7 @@ def fields(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
 
 
 def content(message: bytes | memoryview) -> Floats:
-    """The values of a TensorProto, flat."""
+    """Return the values of a TensorProto, flat."""
     return np.frombuffer(dict(fields(message))[4], np.float32)
 
 

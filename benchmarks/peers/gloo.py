@@ -41,7 +41,7 @@ def follow(meeting: Path, line: Connection) -> None:
 
 
 def _join(meeting: Path, rank: int) -> torch.Tensor:
-    """float32[NUMBER], after the processes have found each other."""
+    """Return float32[NUMBER], after the processes have found each other."""
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     return torch.zeros(NUMBER)
 

@@ -13,7 +13,10 @@ CYCLES = 3  # pulls and pushes of one sample
 
 
 class Rows:
-    """`everything`: all ids once, in batches; `batches`: BATCH unique ids each; `grads` of any."""
+    """The rows of a table and batches of them.
+
+    `everything`: all ids once, in batches; `batches`: BATCH unique ids each; `grads` of any.
+    """
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)

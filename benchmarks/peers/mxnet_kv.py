@@ -56,7 +56,7 @@ def work() -> None:
     values = [mxnet.nd.zeros_like(grad) for grad in grads]
     names = list(range(len(grads)))
     store.init(names, values)
-    _check(mxnet, store, grads[0], values[0])
+    _check(store, grads[0], values[0])
 
     def cycles() -> None:
         for _ in range(micro.CYCLES):
@@ -70,8 +70,11 @@ def work() -> None:
     answer(cycles, micro.CYCLES)
 
 
-def _check(mxnet: Any, store: Any, grad: Any, value: Any) -> None:
-    """It does the work: a push is a step of SGD. (A pull overwrites the gradient pushed before.)"""
+def _check(store: Any, grad: Any, value: Any) -> None:
+    """Check that a push is a step of SGD.
+
+    A pull overwrites the gradient pushed before.
+    """
     expected = -micro.LR * grad.asnumpy()
     store.push(0, grad)
     store.pull(0, out=value)

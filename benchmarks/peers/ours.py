@@ -4,9 +4,9 @@
         [--transport auto|shm|unix|tcp|grpc] [--pull_ahead 0|1] [--gradient_wire WIRE] [--compile]
 
 The server is `python -m edl.ps`, as a job starts it. The worker is the project's trainer in a loop
-like that of worker/servers/loop.py: the next minibatch is prepared in another thread, the next pull and
-the last push run while this one computes (`--pull_ahead 0`: the pull waits for the push). The flags
-are those of a job, and so are their defaults.
+like that of worker/servers/loop.py: the next minibatch is prepared in another thread, the next pull
+and the last push run while this one computes (`--pull_ahead 0`: the pull waits for the push). The
+flags are those of a job, and so are their defaults.
 
 All rows are there before the first minibatch, as they are in the peers' tables, made by pushes of
 zeros, which change nothing else. `--growing`: rows are made as their ids come, as in a job.
@@ -58,7 +58,7 @@ START_S = 60.0
 
 
 class Model(DeepFM):
-    """What a definition's `model()` returns."""
+    """A model as a definition's `model()` returns it."""
 
     def __init__(self, work: w.Work) -> None:
         super().__init__(work)
@@ -159,7 +159,7 @@ def _acknowledged(pushed: Future[PushResult] | None) -> None:
 
 @contextlib.contextmanager
 def serving(spec: ModelSpec, settings: JobSettings) -> Iterator[PsClient]:
-    """A client of one `python -m edl.ps`."""
+    """Start one `python -m edl.ps`; yield its client."""
     token = secrets.token_hex(16)
     master = _Master()
     control = rpc.Server(
@@ -188,24 +188,24 @@ def serving(spec: ModelSpec, settings: JobSettings) -> Iterator[PsClient]:
 
 
 class _Master(master_pb2_grpc.MasterServicer):
-    """Takes the server's name and address, and hears its heart beat."""
+    """A master that takes the server's name and address, and hears its heart beat."""
 
     def __init__(self) -> None:
         self._registered = threading.Event()
         self._address = ""
 
     def server(self) -> str:
-        """Its address. Raises TimeoutError."""
+        """Return the server's address. Raises TimeoutError."""
         if not self._registered.wait(START_S):
             raise TimeoutError(f"the server did not register in {START_S:g} s")
         return self._address
 
-    def Register(self, request: Any, context: grpc.ServicerContext) -> Any:
+    def Register(self, request: Any, _context: grpc.ServicerContext) -> Any:
         self._address = request.address
         self._registered.set()
         return pb.RegisterReply(settings_json=SETTINGS.to_json())
 
-    def Heartbeat(self, request: Any, context: grpc.ServicerContext) -> Any:
+    def Heartbeat(self, _request: Any, _context: grpc.ServicerContext) -> Any:
         return pb.HeartbeatReply()
 
 
@@ -213,7 +213,7 @@ class _Master(master_pb2_grpc.MasterServicer):
 
 
 class Inside:
-    """What the trainer asks of a PsClient, answered by a store of its own: the limit of the design.
+    """A store that answers as a PsClient, in this process: the limit of the design.
 
     Every dense tensor of this model is one chunk.
     """
@@ -224,13 +224,11 @@ class Inside:
         self._store = Store(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
         self._known: int | None = None
 
-    def agree(self, spec: ModelSpec, *, timeout_s: float) -> None:
+    def agree(self, spec: ModelSpec, **_: Any) -> None:
         assert all(math.prod(d.shape) <= CHUNK_ELEMENTS for d in spec.dense)
         self._store.init(spec, {}, False)
 
-    def init(
-        self, spec: ModelSpec, dense: Mapping[str, w.Floats], *, timeout_s: float
-    ) -> tuple[int, ...]:
+    def init(self, spec: ModelSpec, dense: Mapping[str, w.Floats], **_: Any) -> tuple[int, ...]:
         chunks = {(name, 0): values.reshape(-1) for name, values in dense.items()}
         return (self._store.init(spec, chunks, True),)
 
@@ -241,7 +239,7 @@ class Inside:
         dense: Mapping[str, w.Floats] | None = None,
         cut: str = "",
         full: bool = False,
-        timeout_s: float,
+        **_: Any,
     ) -> Pulled:
         known = None if full else self._known
         found = self._store.pull(

@@ -43,7 +43,8 @@ def main(binary: str) -> None:
 
     def cycles() -> None:
         nonlocal pushes
-        assert worker.stdin is not None and worker.stdout is not None
+        assert worker.stdin is not None
+        assert worker.stdout is not None
         worker.stdin.write("\n")
         worker.stdin.flush()
         value = float(worker.stdout.readline())

@@ -17,7 +17,7 @@ from benchmarks.peers.torch_model import Parameters, train
 
 @ray.remote(num_cpus=1)
 class Server:
-    """Arrays cross as numpy: Ray shares those without copies, and torch's tensors it pickles."""
+    """A server. Arrays cross as numpy: Ray shares those without copies, and pickles tensors."""
 
     def __init__(self, file: str) -> None:
         self._parameters = Parameters(w.load(file))
@@ -53,7 +53,7 @@ def main(file: str) -> None:
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor of its own: what Ray hands out is read-only."""
+    """Copy into a tensor of its own: what Ray hands out is read-only."""
     return torch.from_numpy(array.copy())
 
 

@@ -99,7 +99,7 @@ def torchft(folder: Path) -> None:
 
 
 def dlrover(folder: Path) -> None:
-    """Its task manager: what a master imports for it, without Kubernetes at the other end."""
+    """Set up its task manager: what a master imports for it, without Kubernetes."""
     _environment(folder, "dlrover[k8s]==0.6.1", "protobuf")
     _run([folder / "bin/python", "-c", "import dlrover.python.master.shard.task_manager"])
 
@@ -116,7 +116,7 @@ def _environment(folder: Path, *packages: str) -> None:
 
 
 def _download(package: str, folder: Path, *, source: bool = False) -> Path:
-    """The package's own file, without what it depends on."""
+    """Download the package's own file, without what it depends on."""
     into = folder / "download"
     kind = ["--no-binary", package.partition("==")[0]] if source else []
     _run([sys.executable, "-m", "pip", "download", "--no-deps", *kind, "--dest", into, package])

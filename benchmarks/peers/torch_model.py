@@ -1,4 +1,4 @@
-"""The DeepFM in torch, its parameters on somebody's server, and a worker's loop around any server."""
+"""The DeepFM in torch, its parameters on a server, and a worker's loop around any server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.peers.work import ACCUMULATOR, DIM, FEATURES, FIELDS, LR, ROWS, 
 
 
 class DeepFM(nn.Module):
-    """Factorization machine, linear part (a row's first component is its weight) and MLP."""
+    """A factorization machine, a linear part (a row's first component is its weight) and an MLP."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class DeepFM(nn.Module):
 
 
 class Parameters:
-    """All rows and a flat dense vector with Adagrad: what a hand-written server holds."""
+    """All rows and a flat dense vector with Adagrad, as a hand-written server holds them."""
 
     def __init__(self, work: Work) -> None:
         torch.set_num_threads(1)
@@ -49,7 +49,7 @@ class Parameters:
         self._lock = threading.Lock()
 
     def pull(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows [n, DIM] and a copy of the dense values."""
+        """Return rows [n, DIM] and a copy of the dense values."""
         with self._lock:
             return self._rows[ids], self._dense.clone()
 
@@ -63,7 +63,7 @@ class Parameters:
 
 
 def flat(model: nn.Module) -> Tensor:
-    """The parameters, copied end to end."""
+    """Return the parameters, copied end to end."""
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 

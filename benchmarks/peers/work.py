@@ -37,8 +37,11 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Work:
-    """`ids`: int64[S, B, FIELDS], no id in two fields; `x`: float32[S, B, FEATURES]; `y`:
-    float32[S, B]; `dense`: by the names of torch_model.DeepFM, weights [out, in]."""
+    """The minibatches and the first dense values that all train with.
+
+    `ids`: int64[S, B, FIELDS], no id in two fields; `x`: float32[S, B, FEATURES]; `y`: float32[S,
+    B]; `dense`: by the names of torch_model.DeepFM, weights [out, in].
+    """
 
     ids: Ids
     x: Floats
@@ -83,7 +86,7 @@ def load(file: str) -> Work:
 
 
 class Meter:
-    """Wall and CPU time of all but the first minibatches of a run, over all its processes."""
+    """A meter of wall and CPU time of a run, but for its first minibatches, over all processes."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -93,7 +96,7 @@ class Meter:
         self._cpu_s = 0.0
 
     def step(self, count: int = 1) -> None:
-        """`count` more minibatches are done."""
+        """Count `count` more minibatches as done."""
         self._done += count
         if self._done == WARM_UP:
             self._used, self._began = cpu_by_process(), time.perf_counter()
@@ -123,7 +126,7 @@ def say(**values: Any) -> None:
 
 
 def cpu_by_process() -> dict[int, float]:
-    """CPU seconds so far of this process and all its descendants, by the kernel's clocks."""
+    """Return the CPU seconds so far of this process and its descendants, by the kernel's clocks."""
     me = psutil.Process()
     found = {}
     for pid in (me.pid, *(child.pid for child in me.children(recursive=True))):
@@ -135,5 +138,5 @@ def cpu_by_process() -> dict[int, float]:
 
 
 def cpu_since(before: dict[int, float]) -> float:
-    """CPU seconds since then of the processes that live now."""
+    """Return the CPU seconds since then of the processes that live now."""
     return sum(now - before.get(pid, 0.0) for pid, now in cpu_by_process().items())

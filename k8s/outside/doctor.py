@@ -1,7 +1,7 @@
 """`edl doctor`: whether a cluster has what a job needs, and what mends what it lacks.
 
-Each check asks the API server one thing and says one line. What the user may not look at is a warning:
-it may well be there.
+Each check asks the API server one thing and says one line. What the user may not look at is a
+warning: it may well be there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from ...common.errors import PeerError, UsageError
 from ...common.settings import JobSettings
 from .. import names, pods
-from ..api import Api, ApiError, Object
+from ..api import Api, Object
+from ..connection import ApiError
 from . import rights, submit
 
 OK, WARNING, ERROR = "ok", "warning", "error"
@@ -31,7 +32,7 @@ _IMAGE = re.compile(  # as container registries define it: [host[:port]/]path[:t
 
 @dataclass(frozen=True)
 class Finding:
-    """`level` is OK, WARNING or ERROR; `detail` says what is so, and what mends it."""
+    """A finding: `level` is OK, WARNING or ERROR; `detail` says what is so, and what mends it."""
 
     level: str
     what: str
@@ -106,8 +107,8 @@ def _clock(date: str) -> Finding:
     return Finding(
         WARNING,
         "clock",
-        f"this machine is {abs(skew_s):.0f} s {how} the API server: ages are shown wrong, and tokens "
-        "may be refused: set it by NTP",
+        f"this machine is {abs(skew_s):.0f} s {how} the API server: ages are shown wrong, and "
+        "tokens may be refused: set it by NTP",
     )
 
 
@@ -194,7 +195,7 @@ def _master_rights(api: Api, settings: JobSettings) -> Iterator[Finding]:
 
 
 def _told(lacking: list[rights.Right]) -> str:
-    """get and list pods, create jobs.batch: what is said of one resource together."""
+    """Join what is said of one resource: "get and list pods, create jobs.batch"."""
     verbs: dict[str, list[str]] = {}
     for verb, group, resource in lacking:
         verbs.setdefault(rights.named(group, resource), []).append(verb)
@@ -274,8 +275,8 @@ def _volumes(api: Api, settings: JobSettings) -> Iterator[Finding]:
         yield Finding(
             WARNING,
             "job volume",
-            "none: a job whose master's pod is lost begins anew; --job_volume claim_name=CLAIM keeps "
-            "its journal",
+            "none: a job whose master's pod is lost begins anew; --job_volume claim_name=CLAIM "
+            "keeps its journal",
         )
         return
     if claim is None:
@@ -297,8 +298,8 @@ def _volumes(api: Api, settings: JobSettings) -> Iterator[Finding]:
         yield Finding(
             WARNING,
             "job volume",
-            f"{', '.join(modes)}: master and servers can only run on the node that has it: say so by "
-            "a node selector in --cluster_spec",
+            f"{', '.join(modes)}: master and servers can only run on the node that has it: say so "
+            "by a node selector in --cluster_spec",
         )
 
 
@@ -328,7 +329,7 @@ def _exists(api: Api, kind: str, name: str, what: str, mend: str) -> Finding:
 
 
 def _look(api: Api, kind: str, name: str) -> Object | None:
-    """None: it is not there; {}: who asks may not know."""
+    """Return an object; None: it is not there; {}: who asks may not know."""
     try:
         return api.get(kind, name)
     except ApiError as error:
@@ -339,8 +340,8 @@ def _look(api: Api, kind: str, name: str) -> Object | None:
 
 def _install(api: Api) -> str:
     return (
-        f"`helm install edl k8s/manifests/chart -n {api.namespace}` makes it, or `kubectl apply -k` of "
-        "an overlay beside that chart"
+        f"`helm install edl k8s/manifests/chart -n {api.namespace}` makes it, or `kubectl apply "
+        "-k` of an overlay beside that chart"
     )
 
 

@@ -63,7 +63,7 @@ class ClusterSource:
     def __init__(self, job: ClusterJob) -> None:
         self._job = job
         self._top = job.top()
-        self._put: Callable[[object], None] = lambda event: None
+        self._put: Callable[[object], None] = lambda _event: None
         self._reflectors: list[Reflector] = []
         self._said: Object | None = None  # the ConfigMap of the status
         self._masters: dict[str, Object] = {}
@@ -112,14 +112,14 @@ class ClusterSource:
         yield from self._show(isinstance(event, _Changed | _Gone | _Listed))
 
     def _watch(self, kind: str, selector: str, name: str) -> Reflector:
-        """Tell of one object; `name` "": of all."""
+        """Follow one object of a kind; `name` "": all of them."""
 
         def changed(change: Change) -> None:
             if name in ("", change.after["metadata"]["name"]):
                 found = change.after
                 self._put(_Gone(found) if change.gone else _Changed(kind, found))
 
-        def listed(asked: float, objects: Mapping[str, Object]) -> None:
+        def listed(_asked: float, _objects: Mapping[str, Object]) -> None:
             self._put(_Listed(kind))
 
         def silence(error: PeerError | None) -> None:
@@ -171,8 +171,8 @@ class ClusterSource:
         if "records_done" not in status and code not in (0, INTERRUPTED):
             kind = UsageError if code == UsageError.exit_code else JobError
             raise kind(
-                f"Job {self._job.name!r} failed before it began: {status.get('message')} (`edl logs "
-                f"{self._job.where} --role master` may say more)"
+                f"Job {self._job.name!r} failed before it began: {status.get('message')} (`edl "
+                f"logs {self._job.where} --role master` may say more)"
             )
         yield End({**status, "resume": None}, code)  # that path is of the pods
 
@@ -182,7 +182,7 @@ class ClusterSource:
         self._noted = text
 
     def _silence(self, error: PeerError | None) -> Iterator[Note]:
-        """Three watches say so; once is enough."""
+        """Tell of a silent API server once, though three watches say so."""
         if error is not None and not self._silent:
             yield Note(f"{error}; the job goes on without it, and is followed again then")
         elif error is None and self._silent:

@@ -1,9 +1,9 @@
 """Jobs in a Kubernetes cluster, seen from outside: listed, scaled, suspended, ended.
 
-Everything goes through the API server, so that it works from wherever kubectl does. A job's top object
-owns all else of it: an EdlJob, whose spec says what is wanted and which a controller follows, or a batch
-Job, which runs the master; what is wanted of that one stands in the job's ConfigMap, which the master
-watches. What the master says is read from the ConfigMap of its status.
+Everything goes through the API server, so that it works from wherever kubectl does. A job's top
+object owns all else of it: an EdlJob, whose spec says what is wanted and which a controller
+follows, or a batch Job, which runs the master; what is wanted of that one stands in the job's
+ConfigMap, which the master watches. What the master says is read from the ConfigMap of its status.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,20 +18,20 @@ from ...common.errors import JobError, Unreachable, UsageError
 from ...jobs.job import ENDED, INTERRUPTED, Report, Status
 from ...jobs.wait import GOALS
 from .. import names, objects
-from ..api import Api, ApiError, Object
-from . import logs, rights, state, view
+from ..api import Api, Object
+from ..connection import ApiError
+from . import events, logs, rights, state, view
+from .job_pods import JobPods
 
 # Nobody waits longer for an answer in front of a terminal.
 PATIENCE_S = 8.0
-SUSPENDING_S = 120.0  # a master has 60 s and the drain's to go
 _CANCEL_GRACE_S = 1  # 0 would forget the pod while its node may still run it
-_LOOK_S = 0.5
 _TRIES = 5  # of a change that somebody else's crossed
 
 
 @contextlib.contextmanager
 def connected(namespace: str) -> Iterator[Api]:
-    """The API of the cluster. A refusal in the block is told with what mends it."""
+    """Connect to the cluster. A refusal in the block is told with what mends it."""
     api = Api.connect(namespace, PATIENCE_S)
     try:
         yield api
@@ -44,10 +42,11 @@ def connected(namespace: str) -> Iterator[Api]:
 
 
 class ClusterJob:
-    """One job of a cluster."""
+    """A job of a cluster."""
 
     def __init__(self, api: Api, name: str) -> None:
         self.api = api
+        self.pods = JobPods(api, name)
         self._name = name
         self._object = names.object_name(name)
 
@@ -81,10 +80,10 @@ class ClusterJob:
         )
 
     def status(self) -> Status:
-        """The state now. Raises UsageError where there is no such job."""
+        """Return the state now. Raises UsageError where there is no such job."""
         top = self.top()
         said = self.api.get("ConfigMap", names.object_name(self.name, "status"))
-        return state.status_of(self.name, top, said, self.pods("master"))
+        return state.status_of(self.name, top, said, self.pods.found("master"))
 
     def look(self) -> Status | None:
         try:
@@ -96,21 +95,8 @@ class ClusterJob:
                 raise
             raise Unreachable(str(error)) from error  # it passes
 
-    def _metrics(self) -> list[Object] | None:
-        """Return what its pods use; None where the cluster has nobody who measures."""
-        try:
-            return self.api.list("PodMetrics", names.selector(self.name))[0]
-        except ApiError as error:
-            if error.status in (403, 404, 503):
-                return None
-            raise
-
-    def pods(self, *components: str) -> list[Object]:
-        items, _ = self.api.list("Pod", names.selector(self.name, *components))
-        return sorted(items, key=state.order)
-
     def scale(self, num_workers: int) -> int:
-        """Want so many workers; how many were wanted before."""
+        """Want so many workers; return how many were wanted before."""
         top = self._going_on()
         if top["kind"] == names.KIND:
             before = int((top["spec"].get("worker") or {}).get("replicas") or 0)
@@ -126,7 +112,7 @@ class ClusterJob:
         return before
 
     def stop(self, reason: str) -> str:
-        """End it in order: workers hand back, a checkpoint is written."""
+        """End it in order: workers hand back, a checkpoint is written. Return what happens now."""
         if state.is_suspended(self._going_on()):
             raise JobError(
                 f"Job {self.name!r} is suspended, so that nobody is there to end it in order: "
@@ -136,8 +122,10 @@ class ClusterJob:
         return f"is stopping: `edl status {self.where}` shows when it has."
 
     def suspend(self, force: bool = False) -> None:
-        """End its pods, keep where it is. Raises UsageError where it would begin anew and `force` is
-        not given."""
+        """End its pods, keep where it is.
+
+        Raises UsageError where it would begin anew and `force` is not given.
+        """
         top = self._going_on()
         if state.is_suspended(top):
             raise JobError(f"Job {self.name!r} is suspended already: `edl resume` goes on.")
@@ -150,9 +138,9 @@ class ClusterJob:
             self.api.patch(names.KIND, self.name, {"spec": {"suspend": True}})
             return
         self._pause({state.SUSPENDED: "true"})
-        self._await_master_gone()
-        self._delete_pods(None, "ps")  # each leaves a snapshot
-        self._delete_pods(_CANCEL_GRACE_S, "worker")  # whom would they hand back to?
+        self.pods.await_master_gone()
+        self.pods.delete(None, "ps")  # each leaves a snapshot
+        self.pods.delete(_CANCEL_GRACE_S, "worker")  # whom would they hand back to?
 
     def resume(self) -> None:
         """Go on where it was suspended."""
@@ -174,9 +162,9 @@ class ClusterJob:
             self.api.patch(names.KIND, self.name, {"spec": {"suspend": True}})
         else:
             self._pause({})
-        self._delete_pods(_CANCEL_GRACE_S)
-        self._await_master_gone()  # it would write another status over this one
-        self._delete_pods(_CANCEL_GRACE_S)  # which it made meanwhile
+        self.pods.delete(_CANCEL_GRACE_S)
+        self.pods.await_master_gone()  # it would write another status over this one
+        self.pods.delete(_CANCEL_GRACE_S)  # which it made meanwhile
         ended = {"state": "failed", "exit_code": INTERRUPTED, "message": reason, "resume": None}
         body = objects.status(self.name, json.dumps({**state.idle(status), **ended}))
         about = {**objects.owner_reference(top), "blockOwnerDeletion": False}
@@ -201,16 +189,16 @@ class ClusterJob:
 
     def events(self) -> Report:
         now = datetime.datetime.now(datetime.UTC)
-        rows = [view.event_row(event, now) for event in self._events()]
+        rows = [view.event_row(event, now) for event in self._told()]
         empty = "No events: a cluster keeps them for an hour or so."
         return Report(rows, lambda wide: view.events_table(rows, wide), empty)
 
     def describe(self) -> Report:
         """Return its state, its pods and what they wait for, its events."""
-        status, pods, events = self.status(), self.pods(), self._events()
+        status, pods, found = self.status(), self.pods.found(), self._told()
         now = datetime.datetime.now(datetime.UTC)
         rows = [view.pod_row(pod, now) for pod in pods]
-        told = [view.event_row(event, now) for event in events]
+        told = [view.event_row(event, now) for event in found]
         return Report(
             {"status": status, "pods": rows, "events": told},
             lambda wide: view.description(status, rows, told, wide),
@@ -218,30 +206,16 @@ class ClusterJob:
 
     def usage(self) -> tuple[Report, bool]:
         """Return what its pods ask for, use and do; whether somebody measures what they use."""
-        metrics = self._metrics()
-        rows = view.usage_rows(self.pods(), metrics, self.status())
+        metrics = self.pods.metrics()
+        rows = view.usage_rows(self.pods.found(), metrics, self.status())
         measured = metrics is not None
-        return Report(rows, lambda wide: view.usage_table(rows, measured)), measured
+        return Report(rows, lambda _wide: view.usage_table(rows, measured)), measured
 
-    def _events(self) -> list[Object]:
-        """Return what the cluster says of its objects, oldest first."""
-        found, _ = self.api.list("Event")
-        pods = {pod["metadata"]["name"] for pod in self.pods()}
-        mine = [e for e in found if self._is_mine(e.get("involvedObject") or {}, pods)]
-        return sorted(mine, key=state.event_time)
-
-    def _is_mine(self, about: dict[str, Any], pods: set[str]) -> bool:
-        kind, name = about.get("kind", ""), about.get("name", "")
-        if kind == names.KIND:
-            return bool(name == self.name)
-        if kind != "Pod":
-            return name in (self._object, names.object_name(self.name, "ps"))
-        # of a pod that is gone nothing but its name is left
-        ours = rf"{re.escape(self._object)}-([a-z0-9]{{5}}|master-.+|(ps|worker)-\d+-.+)"
-        return name in pods or re.fullmatch(ours, name) is not None
+    def _told(self) -> list[Object]:
+        return events.of_job(self.api, self.name, self.pods.found())
 
     def _going_on(self) -> Object:
-        """The top object of a job that is not over. Raises JobError."""
+        """Return the top object of a job that is not over. Raises JobError where it is."""
         top = self.top()
         said = self.api.get("ConfigMap", names.object_name(self.name, "status"))
         found = state.status_of(self.name, top, said, [])["state"]
@@ -253,28 +227,13 @@ class ClusterJob:
         about = {"annotations": annotations}
         self.api.patch("Job", self._object, {"metadata": about, "spec": {"parallelism": 0}})
 
-    def _await_master_gone(self) -> None:
-        give_up = time.monotonic() + SUSPENDING_S
-        while live := state.alive(self.pods("master")):
-            if time.monotonic() > give_up:
-                raise JobError(
-                    f"The master's pod {live[0]['metadata']['name']} has not ended for "
-                    f"{SUSPENDING_S:.0f} s: look at its node (`edl describe {self.name}`), then say "
-                    "it again."
-                )
-            time.sleep(_LOOK_S)
-
-    def _delete_pods(self, grace_s: int | None, *components: str) -> None:
-        for pod in self.pods(*components):
-            self.api.delete("Pod", pod["metadata"]["name"], grace_s=grace_s)
-
     def _want(self, change: Callable[[dict[str, Any]], None]) -> None:
         for _ in range(_TRIES):
             found = self.api.get("ConfigMap", self._object)
             if found is None:
                 raise JobError(
-                    f"Job {self.name!r} has not begun yet: `edl describe {self.name}` shows what it "
-                    "waits for."
+                    f"Job {self.name!r} has not begun yet: `edl describe {self.name}` shows what "
+                    "it waits for."
                 )
             wanted = json.loads(found["data"][objects.WANTED])
             change(wanted)
@@ -289,7 +248,7 @@ class ClusterJob:
 
 
 class ClusterJobs:
-    """All jobs of a namespace."""
+    """The jobs of a namespace."""
 
     starting = "submit"
     goals = GOALS
@@ -327,7 +286,7 @@ class ClusterJobs:
 
 
 def all_jobs(api: Api) -> list[Status]:
-    """The status of each job of the namespace, by time of start."""
+    """Return the status of each job of the namespace, by time of start."""
     selector = "app.kubernetes.io/name=edl,app.kubernetes.io/component=job"
     tops = [{**each, "kind": names.KIND} for each in _visible(api, names.KIND, "")]
     tops += [{**each, "kind": "Job"} for each in _visible(api, "Job", selector)]

@@ -1,7 +1,7 @@
 """The logs of a job's pods, through the API server, interleaved as they come.
 
-Each pod that is followed has a thread, which begins when its container has; pods that come later are
-followed too, until the job is over and all is read.
+Each pod that is followed has a thread, which begins when its container has; pods that come later
+are followed too, until the job is over and all is read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ...jobs.job import ENDED, Status
 from .. import names, observe
 from ..api import Api, Object
 from ..reflector import Change, Reflector
+from .job_pods import JobPods
 
 _LOOK_S = 2.0  # whether the job is over
 _COMPONENTS = {"server": "ps"}
@@ -26,8 +27,9 @@ class _Job(Protocol):
     def name(self) -> str: ...
     @property
     def api(self) -> Api: ...
+    @property
+    def pods(self) -> JobPods: ...
     def status(self) -> Status: ...
-    def pods(self, *components: str) -> list[Object]: ...
 
 
 def lines(
@@ -43,7 +45,7 @@ def lines(
     if follow:
         yield from _Follower(job, component, index, tail).lines()
         return
-    chosen = [pod for pod in job.pods(*component) if _is_of(pod, index)]
+    chosen = [pod for pod in job.pods.found(*component) if _is_of(pod, index)]
     if not chosen:
         raise UsageError(
             f"Job {job.name!r} has no such pod: `edl describe {job.name} -n {job.api.namespace}` "
@@ -125,7 +127,7 @@ class _Follower:
             yield line if self._alone else f"{prefix:<10} | {line}"
 
     def _copy(self, pod: Object) -> None:
-        """In a thread of its own."""
+        """Copy a pod's log, line by line; in a thread of its own."""
         replica = _replica(pod)
         try:
             for line in _split(

@@ -1,7 +1,7 @@
 """Rights of the roles in k8s/manifests, and what mends a refusal (403). Pure.
 
-A right is a verb on a resource of an API group, as RBAC has it. The tables say what the manifests give;
-a test holds the two together.
+A right is a verb on a resource of an API group, as RBAC has it. The tables say what the manifests
+give; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from ...common.errors import EdlError, PeerError
-from ..api import ApiError
+from ..connection import ApiError
 
 Right = tuple[str, str, str]  # verb, group, resource
 
@@ -87,14 +87,14 @@ def rights(table: dict[tuple[str, str], str]) -> Iterator[Right]:
 
 
 def role_of(right: Right) -> str:
-    """The role for people that gives it; "" where none does."""
+    """Return the role for people that gives a right; "" where none does."""
     return next(
         (role for role in ("edl-user", "edl-submitter") if right in set(rights(ROLES[role]))), ""
     )
 
 
 def how_to_bind(role: str, namespace: str, user: str = "") -> str:
-    """The command that gives somebody a role."""
+    """Return the command that gives somebody a role."""
     name, flag = user or "NAME", "--user"
     if user.startswith("system:serviceaccount:"):
         name, flag = user.removeprefix("system:serviceaccount:"), "--serviceaccount"
@@ -103,7 +103,7 @@ def how_to_bind(role: str, namespace: str, user: str = "") -> str:
 
 
 def explained(error: ApiError) -> EdlError:
-    """A refusal as one line with what mends it; others as they are."""
+    """Make of a refusal one line with what mends it; return others as they are."""
     if error.status == 401:
         return PeerError(
             "the Kubernetes API takes your credentials for nobody's (401): log in anew, or name "

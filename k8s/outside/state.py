@@ -76,7 +76,7 @@ def event_time(event: Object) -> str:
 
 
 def _end_of(top: Object) -> Status:
-    """State, code and message of a job that is over; nothing else."""
+    """Return state, code and message of a job that is over; nothing else."""
     found = top.get("status") or {}
     if top["kind"] == names.KIND:
         state = _PHASES.get(found.get("phase") or "", "")

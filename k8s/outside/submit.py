@@ -1,19 +1,20 @@
 """Submit a job to a cluster: make the objects of a batch Job, or one EdlJob.
 
 Where a controller runs, an EdlJob says what is wanted and the controller makes the rest. Where none
-does, all is made here: first a Job that does not run, which owns everything, then what its pod needs,
-then it runs; whatever is refused in between, nothing is left.
+does, all is made here: first a Job that does not run, which owns everything, then what its pod
+needs, then it runs; whatever is refused in between, nothing is left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import email.utils
 import json
 import runpy
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,8 @@ from ...common.errors import UsageError
 from ...common.identity import Identity
 from ...common.settings import JobSettings, knobs
 from .. import names, objects, pods
-from ..api import NEWEST, Api, ApiError, Features, Object
+from ..api import NEWEST, Api, Features, Object
+from ..connection import ApiError
 from .job import ClusterJob
 
 KINDS = ("auto", "job", "edljob")
@@ -61,9 +63,9 @@ def as_yaml(settings: JobSettings, kind: str) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):
-        """Without anchors: what two roles have in common is written twice."""
+        """A dumper without anchors: what two roles have in common is written twice."""
 
-        def ignore_aliases(self, data: Any) -> bool:
+        def ignore_aliases(self, _data: object) -> bool:
             return True
 
     made = plan(settings, kind)
@@ -72,12 +74,13 @@ def as_yaml(settings: JobSettings, kind: str) -> str:
             each["metadata"]["namespace"] = settings.namespace
     head = ""
     if kind == "job":
-        head = "# The token and certificate in the Secret, and the owner of each, are made at submit.\n"
+        head = "# The token and certificate in the Secret, and the owner of each, are made "
+        head += "at submit.\n"
     return head + str(yaml.dump_all(made, Dumper=Plain, sort_keys=False))
 
 
 def choose(api: Api) -> str:
-    """edljob where the cluster knows it and a controller runs, else job."""
+    """Return edljob where the cluster knows it and a controller runs, else job."""
     return "edljob" if _is_known(api) and controller(api) else "job"
 
 
@@ -92,7 +95,7 @@ def _is_known(api: Api) -> bool:
 
 
 def controller(api: Api) -> str:
-    """The pod of the controller that runs; "" where none does, or one may not look."""
+    """Return the pod of the controller that runs; "" where none does, or one may not look."""
     try:
         lease = api.get("Lease", CONTROLLER_LEASE)
     except ApiError as error:
@@ -119,7 +122,8 @@ def submit(api: Api, settings: JobSettings, kind: str = "auto") -> ClusterJob:
         top["spec"]["parallelism"] = 0  # until all that its pod needs is there
     owner = _create_top(api, top, job)
     if kind == "job":
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(api.delete, "Job", top["metadata"]["name"])
             identity = Identity.create(secrets.token_hex(16))
             for each in (objects.secret(job, identity), *others[1:]):
                 each["metadata"]["ownerReferences"] = [
@@ -127,9 +131,7 @@ def submit(api: Api, settings: JobSettings, kind: str = "auto") -> ClusterJob:
                 ]
                 api.create(each["kind"], each)
             api.patch("Job", top["metadata"]["name"], {"spec": {"parallelism": 1}})
-        except BaseException:
-            api.delete("Job", top["metadata"]["name"])
-            raise
+            undo.pop_all()
     return ClusterJob(api, job)
 
 
@@ -140,13 +142,13 @@ def _create_top(api: Api, top: Object, job: str) -> Object:
     except ApiError as error:
         if error.status == 409:
             raise UsageError(
-                f"--job_name: a job named {job!r} is in the namespace {api.namespace} already: choose "
-                f"another name, or delete that one (`edl delete {job} -n {api.namespace}`)."
+                f"--job_name: a job named {job!r} is in the namespace {api.namespace} already: "
+                f"choose another name, or delete that one (`edl delete {job} -n {api.namespace}`)."
             ) from error
         if error.status == 404 and "namespaces" in error.message:
             raise UsageError(
-                f"--namespace: there is no namespace {api.namespace!r}: name another one, or make it "
-                f"(`kubectl create namespace {api.namespace}`)."
+                f"--namespace: there is no namespace {api.namespace!r}: name another one, or make "
+                f"it (`kubectl create namespace {api.namespace}`)."
             ) from error
         if error.status == 404:
             raise UsageError(
@@ -162,8 +164,7 @@ def _create_top(api: Api, top: Object, job: str) -> Object:
 def _templates(
     settings: JobSettings, grpc_probes: bool
 ) -> tuple[Templates, Templates, Callable[[Object], Object]]:
-    """The pods' templates as the settings give them; as --cluster_spec changes them; its
-    with_service."""
+    """Return the pods' templates by the settings, those by --cluster_spec, its with_service."""
     base = pods.templates(settings, grpc_probes=grpc_probes)
     path = settings.cluster_spec
     if not path:
@@ -196,14 +197,14 @@ def _overlays(path: str) -> dict[str, Any]:
     return found
 
 
-def _functions(path: str) -> Any:
+def _functions(path: str) -> object:
     """Return what has with_pod: the object `cluster` of the file (ElasticDL's way), or the file."""
     try:
-        module = SimpleNamespace(**runpy.run_path(path))
+        Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"--cluster_spec: {path} cannot be read: {error}.") from error
-    except Exception as error:  # the user's code: whatever it raises
-        raise UsageError(f"--cluster_spec: {path} fails: {error!r}.") from error
+    with _users_code(f"{path} fails", ""):
+        module = SimpleNamespace(**runpy.run_path(path))
     found = getattr(module, "cluster", module)
     if not any(callable(getattr(found, name, None)) for name in ("with_pod", "with_service")):
         raise UsageError(
@@ -213,19 +214,24 @@ def _functions(path: str) -> Any:
     return found
 
 
-def _called(functions: Any, name: str, given: Object, path: str) -> Object:
+@contextlib.contextmanager
+def _users_code(what: str, hint: str) -> Iterator[None]:
+    """Tell of any error in the block as the user's: `what` fails, and a hint."""
+    try:
+        yield
+    except Exception as error:  # the code of the user may raise whatever there is
+        raise UsageError(f"--cluster_spec: {what}: {error!r}.{hint}") from error
+
+
+def _called(functions: object, name: str, given: Object, path: str) -> Object:
     """Return what the function makes of it; one that returns nothing has changed it in place."""
     function = getattr(functions, name, None)
     if not callable(function):
         return given
     mine = json.loads(json.dumps(given))  # no part of it is another part as well
-    try:
+    hint = " What it gets is a dict, such as pod['spec']['tolerations']."
+    with _users_code(f"{name} of {path} fails", hint):
         made = function(mine)
-    except Exception as error:  # the user's code: whatever it raises
-        raise UsageError(
-            f"--cluster_spec: {name} of {path} fails: {error!r}. What it gets is a dict, such as "
-            "pod['spec']['tolerations']."
-        ) from error
     made = mine if made is None else made
     if not isinstance(made, dict):
         raise UsageError(f"--cluster_spec: {name} of {path} returns no dict, but {made!r:.60}.")
@@ -236,11 +242,11 @@ def _called(functions: Any, name: str, given: Object, path: str) -> Object:
 
 
 def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Object:
-    """The EdlJob of which a controller makes the same. Raises UsageError where none would."""
+    """Make the EdlJob of which a controller makes the same. Raises UsageError where none would."""
     if settings.restart_policy != "Never":
         raise UsageError(
-            "--restart_policy: the controller of EdlJobs starts a master in a new pod: leave it out, "
-            "or say --as job."
+            "--restart_policy: the controller of EdlJobs starts a master in a new pod: leave it "
+            "out, or say --as job."
         )
     sources, mounts = names.volumes(settings.volume, "--volume")
     worker: Object = {**_role(base, changed, "worker"), "replicas": settings.num_workers}

@@ -45,7 +45,7 @@ def namespace(cluster):
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """On a file system that the pods see."""
+    """Make a folder on a file system that the pods see."""
     found = kube.CLUSTERS / "data" / f"controller-{time.time_ns()}"
     found.mkdir(parents=True)
     yield found
@@ -54,13 +54,13 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def allow(folder) -> kube.Object:
-    """What EdlJobs may ask for: this folder of the nodes."""
+    """Return what EdlJobs may ask for: this folder of the nodes."""
     return {"hostPaths": [f"{folder}*"], "mounts": [f"{folder}*"]}
 
 
 @pytest.fixture
 def controller(cluster, namespace, folder, allow) -> Iterator[None]:
-    """It runs here, with the token of its own account."""
+    """Run the controller here, with the token of its own account."""
     manifests = Path(kube.ROOT) / "k8s" / "manifests"
     base = manifests / "base"
     roles = [base / f"role-{name}.yaml" for name in ("master", "controller", "user")]

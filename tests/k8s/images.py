@@ -1,8 +1,8 @@
 """Images without a registry: buildah with a store of its own, Debian's smallest system as a base.
 
-Nothing here knows where this machine has its packages from: what pip is told here (`pip config list`),
-it is told in builds, too, and the folders and files that are named in it are mounted there, apart from
-where a package might write. None of that gets into an image.
+Nothing here knows where this machine has its packages from: what pip is told here (`pip config
+list`), it is told in builds, too, and the folders and files that are named in it are mounted there,
+apart from where a package might write. None of that gets into an image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOUNTS = Path("/mnt/pip")
 
 
 class Store:
-    """`buildah` and all that it keeps, in one folder."""
+    """A store of images: `buildah` and all that it keeps, in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Store:
         }
 
     def _pip(self) -> dict[Path, Path]:
-        """What is mounted in builds for pip, from here to there."""
+        """Return what is mounted in builds for pip, from here to there."""
         settings = pip_settings()
         mounts = {path: _MOUNTS / str(n) for n, path in enumerate(named_paths(settings))}
         config = configparser.RawConfigParser()
@@ -56,18 +56,21 @@ class Store:
         return {file: Path("/etc/pip.conf"), **mounts}
 
     def run(self, *arguments: str | Path) -> str:
-        """`buildah ...`; AssertionError with its last words where it fails."""
+        """Run `buildah ...`. Raises AssertionError with its last words where it fails."""
         return told(["buildah", *map(str, arguments)], self.env)
 
     def remove(self) -> None:
-        """All of it; a build that failed leaves mounts behind, which are not to be emptied."""
+        """Remove all of it.
+
+        A build that failed leaves mounts behind, which are not to be emptied.
+        """
         for mount in sorted(mounts_below(self.folder), reverse=True):
             subprocess.run(["umount", mount], check=True)
         shutil.rmtree(self.folder)
 
 
 def told(command: list[str], env: Mapping[str, str]) -> str:
-    """Its standard output. Raises AssertionError with its last words."""
+    """Return its standard output. Raises AssertionError with its last words."""
     done = subprocess.run(
         command, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True
     )
@@ -77,7 +80,7 @@ def told(command: list[str], env: Mapping[str, str]) -> str:
 
 
 def pip_settings() -> dict[str, str]:
-    """What pip is told on this machine; the environment wins over files."""
+    """Return what pip is told on this machine; the environment wins over files."""
     lines = told([sys.executable, "-m", "pip", "config", "list"], os.environ).splitlines()
     found: dict[str, str] = {}
     for line in sorted(lines, key=lambda line: line.startswith(":env:")):
@@ -87,7 +90,7 @@ def pip_settings() -> dict[str, str]:
 
 
 def named_paths(settings: Mapping[str, str]) -> list[Path]:
-    """The files and folders of this machine that values speak of."""
+    """Return the files and folders of this machine that values speak of."""
     words = {word for value in settings.values() for word in value.split()}
     return sorted({path for word in words if (path := _mounted(word)) and path.exists()})
 
@@ -103,7 +106,10 @@ def _there(value: str, mounts: Mapping[Path, Path]) -> str:
 
 
 def _mounted(word: str) -> Path | None:
-    """Of "/a/folder" itself, of "file:///an/index" what is around it: its files may lie beside it."""
+    """Return what has to be mounted for a word of pip's, None where it names no path.
+
+    Of "/a/folder" itself, of "file:///an/index" what is around it: its files may lie beside it.
+    """
     if word.startswith("file:///"):
         return Path(word.removeprefix("file://")).parent
     return Path(word) if word.startswith("/") else None

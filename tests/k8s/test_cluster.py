@@ -1,4 +1,4 @@
-"""The cluster that the other tests here stand on: real scheduling, preemption, node loss, outages."""
+"""The cluster that the other tests here need: real scheduling, preemption, node loss, outages."""
 
 import threading
 

@@ -1,4 +1,7 @@
-"""The controller, as the role of the manifests lets it, on a real control plane; kubectl is the user."""
+"""The controller on a real control plane, as the role of the manifests lets it.
+
+kubectl is the user.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,10 @@ def spec(folder: Path) -> kube.Object:
 
 @pytest.mark.slow
 def test_an_edljob_from_apply_to_delete(cluster, namespace, controller, folder):
-    """Applied, scaled, its master deleted, suspended, resumed, done, deleted: each record counts once
-    an epoch."""
+    """Apply, scale, delete its master, suspend, resume, await and delete an EdlJob.
+
+    Each record counts once an epoch.
+    """
     about = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": {"name": "counted"}}
 
     def is_so(until, within_s=180.0):
@@ -91,9 +96,12 @@ def test_an_edljob_from_apply_to_delete(cluster, namespace, controller, folder):
 
     assert head.split() == ["NAME", "STATE", "WORKERS", "PS", "PROGRESS", "RESTARTS", "AGE"]
     assert line.split()[:4] == ["counted", "Running", "2/2", "2/2"]
-    assert '"replicas":3' in scale and scaled["workers"] == 3
-    assert before and after_master["phase"] == "Running"
-    assert left == [] and suspended["workersReady"] == "0/3"
+    assert '"replicas":3' in scale
+    assert scaled["workers"] == 3
+    assert before
+    assert after_master["phase"] == "Running"
+    assert left == []
+    assert suspended["workersReady"] == "0/3"
     assert percent(resumed) >= percent(suspended)  # it went on, from the journal
     assert (done["exitCode"], done["masters"], done["restarts"], percent(done)) == (0, 3, 0, 100)
     assert_exact(found.directory, RECORDS, EPOCHS)

@@ -1,4 +1,4 @@
-"""The resource EdlJob and the roles, as a real API server takes them and the real kubectl shows them."""
+"""The resource EdlJob and the roles, as a real API server takes and the real kubectl shows them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Kubectl = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def here(cluster) -> Iterator[kube.Namespace]:
-    """One namespace for all tests of this file: it takes seconds to make one and end it."""
+    """Make one namespace for all tests of this file: it takes seconds to make and end one."""
     with cluster.namespace() as namespace:
         yield namespace
 
@@ -40,7 +40,7 @@ def tools() -> Path:
 
 @pytest.fixture(scope="module")
 def kubectl(cluster, here, tools) -> Kubectl:
-    """kubectl 1.37 in that namespace; its words, the errors too."""
+    """Return kubectl 1.37 in that namespace, which answers its words, the errors too."""
     flags = [f"--kubeconfig={cluster.kubeconfig}", f"--cache-dir={cluster.state}/kubectl-1.37"]
 
     def kubectl(*arguments: str, stdin: str = "", code: int = 0) -> str:
@@ -56,7 +56,7 @@ def kubectl(cluster, here, tools) -> Kubectl:
 
 @pytest.fixture(scope="module")
 def installed(cluster, here, kubectl, tmp_path_factory) -> Path:
-    """The base, applied to that namespace; the folder of the overlay that does it.
+    """Apply the base to that namespace; return the folder of the overlay that does it.
 
     What is the cluster's own is left there: others may use it by now.
     """
@@ -89,7 +89,7 @@ def submit(installed, here) -> Callable[..., Object]:
 
 
 def changed(path: str, value: Any) -> Object:
-    """GOOD's spec with another value; None leaves the field out."""
+    """Return GOOD's spec with another value; None leaves the field out."""
     spec = copy.deepcopy(GOOD["spec"])
     *parents, last = path.split(".")
     here = spec
@@ -186,7 +186,8 @@ def test_kubectl_says_which_field_is_wrong(installed, kubectl):
 
     told = kubectl("apply", "-f", "-", stdin=yaml.safe_dump(bad), code=1)
 
-    assert "spec.worker.replicas" in told and "greater than or equal to 1" in told
+    assert "spec.worker.replicas" in told
+    assert "greater than or equal to 1" in told
 
 
 def test_kubectl_shows_the_columns_and_scales_and_explains_and_deletes(submit, here, kubectl):

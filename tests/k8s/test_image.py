@@ -1,8 +1,8 @@
 """One job in pods of a real kubelet, out of an image that the Dockerfile and `edl zoo build` made.
 
 Nothing of this machine is in those pods but two folders: user, capabilities, system calls, probes,
-mounts of ConfigMaps and Secrets, and the end of a deleted pod are containerd's and the kubelet's. Slow,
-and a gigabyte of packages: run by hand,
+mounts of ConfigMaps and Secrets, and the end of a deleted pod are containerd's and the kubelet's.
+Slow, and a gigabyte of packages: run by hand,
 
     python -m pytest -m slow -s tests/k8s/test_image.py
 """
@@ -42,7 +42,7 @@ ASK = (
 
 
 class Times:
-    """How long each step took; said at the end (`-s`), held against nothing."""
+    """The times of the steps, said at the end (`-s`), held against nothing."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -74,7 +74,7 @@ def real_node(cluster: kube.Cluster, times: Times) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def image(cluster: kube.Cluster, real_node: None, times: Times) -> str:
-    """On the node, and nowhere else when a job begins."""
+    """Bring the image onto the node; it is nowhere else when a job begins."""
     store = Store(kube.CLUSTERS / "data" / f"store-{time.time_ns()}")
     try:
         system = store.run("pull", "--quiet", f"docker-archive:{cluster.smallest_system()}")
@@ -98,7 +98,7 @@ def image(cluster: kube.Cluster, real_node: None, times: Times) -> str:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """On the node's disk, with a folder for the books that the group of the pods' user may write."""
+    """Make a folder on the node's disk, with one for the books that the pods' group may write."""
     found = kube.CLUSTERS / "data" / f"image-{time.time_ns()}"
     (found / "job").mkdir(parents=True)
     os.chown(found, USER, USER)
@@ -110,7 +110,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def submitted(cluster, image, namespace, folder) -> Callable[..., Run]:
-    """Submits a job for the real node only."""
+    """Submit a job for the real node only."""
     namespace.apply(BASE / "service-accounts.yaml", BASE / "role-master.yaml")
     cluster.apply(BASE / "priority-classes.yaml")
     overlay = folder / "cluster.yaml"
@@ -141,7 +141,7 @@ def submitted(cluster, image, namespace, folder) -> Callable[..., Run]:
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
 def test_a_job_of_a_built_image_on_a_real_kubelet_is_exact(submitted, image, namespace, times):
-    """2 servers, 2 workers; one of each is deleted as kubectl does it: with SIGTERM and its grace."""
+    """Delete one of 2 servers and one of 2 workers as kubectl does: with SIGTERM and its grace."""
     job = submitted("image", epochs=4)
     job.wait(lambda status: status["records_done"], within_s=600.0)
     times.step("from submit to the first records")

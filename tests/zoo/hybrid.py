@@ -1,7 +1,7 @@
 """The counting model of both sides: place r of the dense parameter and row r of the table.
 
-Both end as the number of times that record r was applied: the gradient of a minibatch of N records is
--1 / N in the place of each, and the learning rate is N (MINIBATCH, which must divide the tasks).
+Both end as the number of times that record r was applied: the gradient of a minibatch of N records
+is -1 / N in the place of each, and the learning rate is N (MINIBATCH, which must divide the tasks).
 `steps`, a running statistic, ends as the number of steps of the group.
 """
 

@@ -1,4 +1,4 @@
-"""A small factorization machine without anything random: the same minibatches give the same values."""
+"""A small factorization machine without chance: the same minibatches give the same values."""
 
 import time
 

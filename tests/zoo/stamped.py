@@ -1,9 +1,9 @@
 """A classifier that keeps books of its records, whatever the minibatch and the learning rate are.
 
-`seen`, a running statistic, gets 1 / N in the place of each record of a minibatch of N, and 1000 where
-the record was applied before; `moved`, parameters, get the learning rate of the step times NOISE times that.
-It holds while no member is alone, whose slices may come in two passes. NOISE is also what the
-gradients of records differ by, so that a larger minibatch is worth having.
+`seen`, a running statistic, gets 1 / N in the place of each record of a minibatch of N, and 1000
+where the record was applied before; `moved`, parameters, get the learning rate of the step times
+NOISE times that. It holds while no member is alone, whose slices may come in two passes. NOISE is
+also what the gradients of records differ by, so that a larger minibatch is worth having.
 """
 
 import time

@@ -19,7 +19,7 @@ def address(text):
 
 
 def enter(netns):
-    """Sockets that are made from here on live in `netns`."""
+    """Let sockets that are made from here on live in `netns`."""
     handle = os.open(f"/run/netns/{netns}", os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(handle, CLONE_NEWNET) != 0:

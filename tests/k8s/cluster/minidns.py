@@ -54,7 +54,7 @@ def key_of(found):
 
 
 def lookup(name):
-    """Addresses, or an empty list."""
+    """Return the addresses of a name, or an empty list."""
     name = name.lower().rstrip(".")
     if not name.endswith(SUFFIX):
         return []
@@ -86,7 +86,7 @@ def names_of(address):
 
 
 def answer(query):
-    """RFC 1035, section 4: the reply to a query with one question."""
+    """Return the reply to a query with one question (RFC 1035, section 4)."""
     labels, at = [], 12
     while length := query[at]:
         labels.append(query[at + 1 : at + 1 + length].decode())

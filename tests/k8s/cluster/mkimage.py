@@ -1,6 +1,7 @@
-"""mkimage.py NAME OUT.tar DIR[:DIR2...] [--entrypoint JSON] [--cmd JSON] [--env K=V] [--workdir DIR]
+"""Make a docker-archive of folders, one layer each: no registry, no daemon.
 
-A docker-archive of folders, one layer each: no registry, no daemon.
+mkimage.py NAME OUT.tar DIR[:DIR2...] [--entrypoint JSON] [--cmd JSON] [--env K=V]
+           [--workdir DIR]
 """
 
 import argparse

@@ -7,6 +7,7 @@ import pytest
 from tools.apiserver import ApiServer
 
 from edl.k8s.api import Api
+from edl.k8s.connection import Connection
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def api(server: ApiServer) -> Iterator[Api]:
 
     configuration = Configuration()
     configuration.host = server.address
-    found = Api(configuration, "default")
+    found = Api(Connection(configuration), "default")
     yield found
     found.close()
 

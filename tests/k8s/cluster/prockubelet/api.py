@@ -55,7 +55,7 @@ class Api:
                 time.sleep(0.5)
 
     def _watch(self, path, version, on_event):
-        """One stream to its regular end; answers the version to go on from."""
+        """Follow one stream to its regular end; return the version to go on from."""
         join = "&" if "?" in path else "?"
         query = f"watch=1&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion={version}"
         response = self._send("GET", f"{path}{join}{query}", timeout_s=330)

@@ -1,4 +1,4 @@
-"""One container of a pod: started, started again after its policy, killed, and what it says of itself."""
+"""One container of a pod: started, restarted after its policy, killed, and what it tells."""
 
 import contextlib
 import math
@@ -14,8 +14,8 @@ from .times import now
 
 MEMORY = Path("/sys/fs/cgroup/memory")  # cgroup v1
 SCRIPT = Path(__file__).with_name("container.sh")
-# The first child after `unshare -p` is process 1. Not `unshare -f`: util-linux 2.38 loses the signal
-# that a child died of. The shell's own "Killed" is no part of the container's log.
+# The first child after `unshare -p` is process 1. Not `unshare -f`: util-linux 2.38 loses the
+# signal that a child died of. The shell's own "Killed" is no part of the container's log.
 WRAP = 'exec 3>&2 2>/dev/null; /bin/sh "$0" "$@" 2>&3 3>&-; exit $?'
 NICE = "5"  # the control plane must not starve behind the pods: a late heartbeat is a lost node
 BACKOFF_S, BACKOFF_MAX_S, BACKOFF_RESET_S = 1.0, 30.0, 600.0  # kubelet's: 10, 300, 600
@@ -34,7 +34,7 @@ class Container:
 
     @property
     def exit_code(self):
-        """None where it has not ended."""
+        """Return the exit code, None where it has not ended."""
         return self.state.get("terminated", {}).get("exitCode")
 
     def status(self):
@@ -55,7 +55,7 @@ class Container:
         return f"process://{self.pod.uid}-{self.name}-{self.restarts}"
 
     def run(self, policy):
-        """Until the restart policy is content. Answers the exit code."""
+        """Run until the restart policy is content; return the exit code."""
         delay_s = BACKOFF_S
         while True:
             started, began = now(), time.monotonic()
@@ -201,7 +201,7 @@ class Container:
         return {**env, **own}
 
     def _value(self, variable, before):
-        """None where an optional key is not there."""
+        """Return the value of a variable, None where an optional key is not there."""
         source = variable.get("valueFrom") or {}
         if not source:
             return _expand(variable.get("value") or "", before)
@@ -223,7 +223,7 @@ class Container:
 
 
 def _expand(text, env):
-    """$(NAME) as Kubernetes does it; $$ is a dollar; a name that is not known stays."""
+    """Expand $(NAME) as Kubernetes does; $$ is a dollar; a name that is not known stays."""
     return _VARIABLE.sub(lambda m: "$" if m[0] == "$$" else env.get(m[1], m[0]), text)
 
 

@@ -7,7 +7,7 @@ import threading
 
 
 class Network:
-    """Addresses of `cidr`, whose first is the bridge's own. A free one is found from the pod's uid."""
+    """The addresses of `cidr`, the first the bridge's own; a pod's is found from its uid."""
 
     def __init__(self, *, bridge, cidr, prefix):
         self.bridge, self.prefix = bridge, prefix
@@ -25,7 +25,7 @@ class Network:
         return address
 
     def join(self, uid, address):
-        """Answers the name of the pod's network namespace, which has `address`."""
+        """Return the name of the pod's network namespace, which has `address`."""
         short = uid.replace("-", "")[:12]
         name, veth = f"{self.prefix}{short}", f"v{short}"  # an interface's name: 15 characters
         with self.lock:  # `ip netns add` races with itself

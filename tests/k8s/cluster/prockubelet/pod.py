@@ -74,7 +74,7 @@ class Pod(threading.Thread):
             self.phase = "Succeeded" if all(code == 0 for code in codes) else "Failed"
 
     def _take_over(self, before):
-        """Seen before this daemon was restarted: the processes are gone."""
+        """Take over a pod seen before this daemon was restarted: its processes are gone."""
         restarts = {status["name"]: status["restartCount"] for status in before}
         for container in self.containers:
             container.restarts = restarts.get(container.name, 0) + 1
@@ -143,7 +143,7 @@ class Pod(threading.Thread):
     # -- its end
 
     def terminate(self, grace_s):
-        """SIGTERM, the grace, SIGKILL, the final status, and then the object itself."""
+        """Send SIGTERM, after the grace SIGKILL; after the final status delete the object."""
         self.stopping.set()
         self.kill(signal.SIGTERM)
         self.join(max(grace_s, 1))
@@ -170,13 +170,13 @@ class Pod(threading.Thread):
                 log("delete", self.path, error)
 
     def forget(self):
-        """The object is gone: so are the processes, at once."""
+        """End the processes at once: the object is gone."""
         self.gone = True
         self.stopping.set()
         self.kill(signal.SIGKILL)
 
     def lose(self):
-        """The machine is gone: the processes are, and nobody says so."""
+        """End the processes and say nothing: the machine is gone."""
         self.lost = True
         self.stopping.set()
         self.kill(signal.SIGKILL)
@@ -192,7 +192,7 @@ class Pod(threading.Thread):
     # -- what its containers ask for
 
     def data(self, kind, name, optional=False):
-        """Keys and bytes of a ConfigMap or Secret."""
+        """Return keys and bytes of a ConfigMap or Secret."""
         try:
             found = self.api.call("GET", f"/api/v1/namespaces/{self.namespace}/{kind}/{name}")
         except ApiError as error:
@@ -205,7 +205,7 @@ class Pod(threading.Thread):
         return {key: value.encode() for key, value in values.items()}
 
     def volume(self, name):
-        """The folder or file on this machine that is the volume."""
+        """Return the folder or file on this machine that is the volume."""
         volume = next(v for v in self.spec["volumes"] if v["name"] == name)
         if "hostPath" in volume:
             path = Path(volume["hostPath"]["path"])

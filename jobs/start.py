@@ -1,0 +1,84 @@
+"""Start the master of a job of this machine: of a new one, or of one that stands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..common import paths, storage
+from ..common.errors import UsageError
+from ..common.identity import Identity, given_identity
+from .local import LocalJob
+
+
+class Settings(Protocol):
+    """The part of settings that all jobs have, whatever they do."""
+
+    @property
+    def job_name(self) -> str: ...
+    def to_json(self) -> str: ...
+
+
+def start(
+    settings: Settings,
+    master: Sequence[str] = (sys.executable, "-m", "edl.master"),
+    identity: Identity | None = None,
+) -> tuple[LocalJob, subprocess.Popen[bytes]]:
+    """Make the job's folder and start its master.
+
+    `master`: what runs it. `identity`: by default the one in the environment, or a new one for this
+    host.
+    """
+    folder, lock = paths.claim(settings.job_name)
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, lock)
+        (identity or given_identity() or Identity(secrets.token_hex(16))).save(folder)
+        storage.write_file(folder / "settings.json", settings.to_json().encode())
+        undo.pop_all()  # the lock goes to the master
+    return _launch(LocalJob(folder), lock, master)
+
+
+def go_on(job: LocalJob) -> tuple[LocalJob, subprocess.Popen[bytes]]:
+    """Start the master of a job that stands: from its journal, with the servers' snapshots.
+
+    What still runs is adopted. Raises UsageError where it was started meanwhile.
+    """
+    try:
+        lock = paths.lock(job.folder)
+        paths.put_aside_failure(job.folder)
+    except BlockingIOError as error:
+        raise UsageError(f"The job {job.name!r} runs already: `edl status {job.name}`.") from error
+    return _launch(job, lock)
+
+
+def _launch(
+    job: LocalJob, lock: int, master: Sequence[str] = (sys.executable, "-m", "edl.master")
+) -> tuple[LocalJob, subprocess.Popen[bytes]]:
+    """Start the master, which leaves with the lock.
+
+    It has a session of its own: neither Ctrl-C nor a terminal that closes reaches it.
+    """
+    try:
+        with open(job.log, "ab") as log:
+            process = subprocess.Popen(
+                [*master, "--job-dir", str(job.folder)],
+                env={
+                    **os.environ,
+                    **Identity.of_folder(job.folder).variables(),
+                    "EDL_JOB_DIR": str(job.folder),
+                    "EDL_JOB_NAME": job.name,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+    finally:
+        os.close(lock)
+    return job, process
