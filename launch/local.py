@@ -40,16 +40,11 @@ def launch(
     local_nodes: int,
     say: Callable[[str], None],
 ) -> int:
-<<<<<<< HEAD
     """Run the job, show it to its end, and return the exit code.
 
     `script`: what each worker's Python gets.
     """
-    job, child = local.start(settings, _COMMAND, _identity())
-=======
-    """Run the job and show it to its end; the exit code. `script`: what each worker's Python gets."""
     job, child = start(settings, _COMMAND, _identity())
->>>>>>> b53fc2823c341c91882dff2f13d86cff237e868e
     try:
         wait_until_serving(job, child)
     except KeyboardInterrupt:
