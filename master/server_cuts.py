@@ -45,7 +45,10 @@ class Shards(Protocol):
 
 
 class ServerCuts:
-    """The Cuts (group.py) of servers. One is taken at a time; `busy`: one is under way, or a flush."""
+    """The Cuts (group.py) of servers.
+
+    One is taken at a time; `busy`: one is under way, or a flush.
+    """
 
     left: Cut | None = None
 
@@ -56,7 +59,7 @@ class ServerCuts:
         self.busy = False
 
     def take(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        """Return one state of all shards, pinned on the servers of now, and the books of that very state.
+        """Return one state of all shards, pinned on the servers, and the books of that very state.
 
         Raises JobError where they cannot be brought to one.
         """
@@ -114,7 +117,9 @@ class ServerCuts:
         return core.status.state == "stopping" and not core.replicas.running(WORKER)
 
     def _lacks_nothing(self, done: Sequence[int], applied: Mapping[int, int]) -> bool:
-        """Tell whether the cut has all of these tasks, which were done when it began. Others come back.
+        """Tell whether the cut has all of these tasks, which were done when it began.
+
+        Others come back.
 
         A worker that is none of ours may have said that it has done what it has not pushed.
         """
@@ -141,7 +146,9 @@ class ServerCuts:
         """Say what keeps a cut, and take that away in the end. Returns what was told last.
 
         What a living worker pushes right now differs for a moment. Whatever differs twice and is
-        nobody's, or after a while, is fenced, which levels it. Raises JobError where that is no use.
+        nobody's, or after a while, is fenced, which levels it.
+
+        Raises JobError where that is no use.
         """
         core, queue = self._core, self._core.queue
         uneven = self._servers.shards.uneven
@@ -158,9 +165,10 @@ class ServerCuts:
             if task is None or max(positions) > task.size:
                 why = "which the master has not made" if task is None else f"of {task.size} records"
                 raise JobError(
-                    f"{text}: somebody who holds the job's token has pushed spans of a task {why}, so "
-                    "what the servers hold is not this job's alone. Start again from a checkpoint, "
-                    "and let foreign clients push only what they have leased (docs/protocol.md)"
+                    f"{text}: somebody who holds the job's token has pushed spans of a task {why}, "
+                    "so what the servers hold is not this job's alone. Start again from a "
+                    "checkpoint, and let foreign clients push only what they have leased "
+                    "(docs/protocol.md)"
                 )
             texts.append(text)
             if tries >= (_TRIES_OF_A_LEASE if number in held else _TRIES):
@@ -186,8 +194,10 @@ class ServerCuts:
         return self._servers.shards.take_cut(name, hold_s)
 
     def flush(self) -> Script[None]:
-        """Sync mode: step with the pushes that wait; not while a cut is taken, which would have
-        the step on some shards and lack it on others."""
+        """Step with the pushes that wait for others, in sync mode.
+
+        It waits for a cut under way, which would have the step on some shards only.
+        """
         yield from self._core.until(lambda: not self.busy, lambda: "a cut of the servers")
         self.busy = True
         try:
@@ -197,7 +207,7 @@ class ServerCuts:
 
 
 def _named(tasks: Sequence[Task]) -> str:
-    """A few of them, and where they stand, for a message."""
+    """Return a few of them, and where they stand, for a message."""
     few = [f"task {t.id}, at {sorted({t.position, *t.boundaries})}" for t in tasks[:_NAMED]]
     more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
     return f"{'; '.join(few)}{more}"
