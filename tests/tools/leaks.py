@@ -23,17 +23,16 @@ from pathlib import Path
 GRACE_S = 10.0  # for what is on its way to its end: seldom more than some milliseconds of it
 
 # What a library makes once in a process, at its first use, and keeps to the end of the process:
-# the poller of grpc.aio, the threads of ps/rows/work.py and memory.py, a thread of C that has called
-# Python (its entry is never removed), the clock of pytest-timeout.
-_KEPT_THREADS = re.compile(
-    r"Thread-\d+ \(_poll_wrapper\)|work_\d+|prepare-memory|Dummy-\d+|pytest_timeout .*"
-)
+# the event loops of grpc.aio and fsspec, the threads of ps/rows/work.py and memory.py, a thread of C
+# that has called Python (its entry is never removed), the clock of pytest-timeout.
+_KEPT_LOOPS = re.compile(r"Thread-\d+ \(_poll_wrapper\)|fsspecIO")
+_KEPT_THREADS = re.compile(r"work_\d+|prepare-memory|Dummy-\d+|pytest_timeout .*")
 # epoll and eventfd of the pools of gRPC and of event loops; devices; code that was just imported
 # or compiled, whose file is open for a moment; the load that ps/rows/work.py looks at.
 _KEPT_FILES = re.compile(
     r"anon_inode:.*|/dev/(null|urandom|pts/.*)|/proc/loadavg|.*\.(so|nbi|nbc|pyc?)\b.*"
 )
-_MARK = "EDL_TEST_MARK"
+_MARK = "LEFT_BY_TEST"
 _numbers = itertools.count()
 _SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")  # the last is shared memory without a name
 
@@ -85,9 +84,9 @@ def left_since(before: Held) -> list[str]:
 def _left(before: Held) -> list[str]:
     now = Held.now()
     files = now.descriptors - before.descriptors
-    if any("_poll_wrapper" in thread.name for thread in now.threads - before.threads):
-        for socket in [file for file in files if file.startswith("socket:")][:2]:
-            del files[socket]  # the pair that wakes the poller of grpc.aio, which is kept
+    loops = sum(1 for each in now.threads - before.threads if _KEPT_LOOPS.fullmatch(each.name))
+    for socket in [file for file in files if file.startswith("socket:")][: 2 * loops]:
+        del files[socket]  # of the pair that wakes a loop
     shared = (_mapped(place) for place in now.mappings - before.mappings)
     return [
         *(f"thread {thread.name!r}" for thread in _threads(before)),
@@ -99,7 +98,8 @@ def _left(before: Held) -> list[str]:
 
 def _threads(before: Held) -> list[threading.Thread]:
     new = set(threading.enumerate()) - before.threads
-    return [thread for thread in new if not _KEPT_THREADS.fullmatch(thread.name)]
+    kept = (_KEPT_LOOPS, _KEPT_THREADS)
+    return [each for each in new if not any(names.fullmatch(each.name) for names in kept)]
 
 
 def _processes(before: Held) -> set[int]:
