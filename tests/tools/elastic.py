@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 Body = Callable[[Callable[[Any], None]], int]
 TIMEOUT_S = 300.0
@@ -41,7 +41,7 @@ class Replica:
 
 
 def elastic(body: Body, checkpoints: Path, replicas: int = 1) -> list[list[Replica]]:
-    """Generations until rank 0 gives 0; all replicas of all of them, by rank."""
+    """Run generations until rank 0 gives 0; return all replicas of all of them, by rank."""
     generations: list[list[Replica]] = []
     while replicas:
         ended = generation(body, checkpoints, replicas, restarts=len(generations))
@@ -54,7 +54,7 @@ def elastic(body: Body, checkpoints: Path, replicas: int = 1) -> list[list[Repli
 def generation(
     body: Body, checkpoints: Path, replicas: int, restarts: int = 0, **environment: str
 ) -> list[Replica]:
-    """One generation to its end."""
+    """Run one generation to its end."""
     # As torchrun does: the port is open before anybody is told of it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment |= {

@@ -22,9 +22,9 @@ from pathlib import Path
 
 GRACE_S = 10.0  # for what is on its way to its end: seldom more than some milliseconds of it
 
-# What a library makes once in a process, at its first use, and keeps to the end of the process:
-# the event loops of grpc.aio and fsspec, the threads of ps/rows/work.py and memory.py, a thread of C
-# that has called Python (its entry is never removed), the clock of pytest-timeout.
+# What is made once in a process, at its first use, and kept to the end of the process: the event
+# loops of grpc.aio and fsspec, the threads of ps/rows/work.py and memory.py, a thread of C that has
+# called Python (its entry is never removed), the clock of pytest-timeout.
 _KEPT_LOOPS = re.compile(r"Thread-\d+ \(_poll_wrapper\)|fsspecIO")
 _KEPT_THREADS = re.compile(r"work_\d+|prepare-memory|Dummy-\d+|pytest_timeout .*")
 # epoll and eventfd of the pools of gRPC and of event loops; devices; code that was just imported
@@ -75,7 +75,7 @@ def left_since(before: Held) -> list[str]:
         thread.join(max(0.0, deadline - time.monotonic()))
     for process in _processes(before):
         _await(process, max(0.0, deadline - time.monotonic()))
-    # Threads of C (gRPC's, say) close their descriptors without telling anybody: no event to wait for.
+    # Threads of C (gRPC's, say) close their descriptors without telling anybody: there is no event.
     while (left := _left(before)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return left
@@ -105,7 +105,7 @@ def _threads(before: Held) -> list[threading.Thread]:
 def _processes(before: Held) -> set[int]:
     """Return the children, and the orphans of those that have ended, of after `before`."""
     new = set(_children()) - before.children
-    if resource.getrusage(resource.RUSAGE_CHILDREN) == before.ended_children:
+    if tuple(resource.getrusage(resource.RUSAGE_CHILDREN)) == before.ended_children:
         return new
     marked = f"{_MARK}={os.environ[_MARK]}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):
