@@ -9,6 +9,7 @@ import time
 
 import grpc
 import pytest
+from tools.waiting import until
 
 from edl.common import rpc
 from edl.common.clock import MonotonicClock
@@ -108,13 +109,6 @@ def served(tmp_path):
         for node in each.nodes:
             node.leave()
         each.stop()
-
-
-def until(what) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_two_nodes_come_into_one_round_with_the_store_of_the_first(served):

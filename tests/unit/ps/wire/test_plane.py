@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.waiting import FAR_S, until
 
 from edl.common.errors import EdlError, PeerError, Unauthenticated, Unreachable
 from edl.common.identity import IDENTITY_VARIABLE, Identity, job_identity
@@ -47,7 +48,6 @@ SPEC = ModelSpec(
     ),
     optimizers.SGD(1.0),
 )
-FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 TRANSPORTS = ["tcp", "unix", "shm", "tls"]
 
 
@@ -115,11 +115,6 @@ def start():
         yield started
 
 
-@pytest.fixture(scope="module")
-def certified():
-    return Identity.create("secret")
-
-
 def pull(*tables, dense=False, **options):
     return ShardPull(dense, tables={table: np.asarray(ids) for table, ids in tables}, **options)
 
@@ -137,14 +132,6 @@ def frame(head, *told):
         descriptors_nbytes=len(descriptors), body_nbytes=nbytes + frames.padded(ids)
     )
     return frames.pack_head(head) + descriptors
-
-
-def until(true):
-    """Poll, for what another thread does."""
-    deadline = time.monotonic() + FAR_S
-    while not true():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.001)
 
 
 # -- Pull and push, whatever the carrier
