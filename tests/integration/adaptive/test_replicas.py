@@ -64,7 +64,7 @@ def measure(say, patch, micros):
 
 
 def compare_with_plain(say, patch):
-    """Batch normalisation, unused and frozen parameters, another bucket layout: same weights as DDP."""
+    """Batch normalisation, unused and frozen parameters, other buckets: the weights of DDP."""
 
     def make():
         torch.manual_seed(1)
@@ -168,7 +168,7 @@ def said(generations):
 
 @pytest.mark.parametrize(("micros", "at"), [(1, 0), (3, 1)])
 def test_the_noise_of_replicas_is_the_oracle_s(said, micros, at):
-    """McCandlish et al., appendix A.1: data parallel training has the small batches' gradients anyway."""
+    """McCandlish et al., appendix A.1: the small batches' gradients are there anyway."""
     oracle = [multi_sample([[g] for g in gradients(s, micros)], micros) for s in range(STEPS)]
     expected = [smoothed(column, [0.999**micros] * STEPS) for column in zip(*oracle, strict=True)]
 

@@ -1,5 +1,7 @@
-"""AdaptDL's tutorial, transformer and linear regression, written with the same calls: two replicas that are
-told to stop, then one that goes on."""
+"""AdaptDL's tutorial, transformer and linear regression, written with the same calls.
+
+Two replicas are told to stop, then one goes on.
+"""
 
 import contextlib
 import io

@@ -122,7 +122,7 @@ def groups(replicas):
 
 
 def test_what_is_reduced_asynchronously_waits_for_nobody(process):
-    """Replica 0 asks for two sums and then talks; the other talks between them, and never asks for one."""
+    """Replica 0 asks for two sums and then talks; the other talks between, and asks for none."""
     another, step = groups(2), threading.Barrier(2, timeout=30)
 
     def body(control):

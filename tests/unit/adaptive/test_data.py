@@ -26,7 +26,7 @@ def records_of(restart, size, batch_size, generations, **options):
 
     A generation is (replicas, steps after which one of them is preempted, or None).
     """
-    taken = []
+    taken, codes = [], []
     for replicas, steps in generations:
         done = False
         for rank in range(replicas):
@@ -38,9 +38,10 @@ def records_of(restart, size, batch_size, generations, **options):
                     collective.preemption().requested |= number == steps
                 done = True
             except SystemExit as leaving:
-                assert 143 == leaving.code
+                codes.append(leaving.code)
         if done:
             break
+    assert {143} >= set(codes)
     return taken
 
 
@@ -91,9 +92,13 @@ def test_a_signal_in_the_last_step_is_heard_when_the_loop_ends(
 ):
     monkeypatch.setattr(loop, "PACE_S", pace_s)
     restart()
-    with pytest.raises(SystemExit):
+
+    def read():
         for number in AdaptiveDataLoader(range(30)):
             collective.preemption().requested = int(number) == 29
+
+    with pytest.raises(SystemExit):
+        read()
 
     restart()
 
@@ -139,9 +144,12 @@ def test_a_loop_that_is_broken_off_is_done_and_the_next_one_is_a_new_pass(proces
 def test_loops_do_not_overlap(process):
     outer, inner = AdaptiveDataLoader(range(4)), AdaptiveDataLoader(range(4))
 
-    with pytest.raises(RuntimeError, match="do not nest"):
+    def nested():
         for _ in outer:
             next(iter(inner))
+
+    with pytest.raises(RuntimeError, match="do not nest"):
+        nested()
 
 
 def test_the_running_loop_is_known_inside_of_it_only(process):
@@ -381,7 +389,8 @@ def test_an_autoscaled_epoch_goes_on_from_1_to_2_to_4_replicas_where_it_was(
                         collective.preemption().requested |= number == steps
         progress = model.progress
 
-    # An epoch is 5 initial batches: progress 5 at step 10, at the end of the 2nd pass; known a step later.
+    # An epoch is 5 initial batches: progress 5 at step 10, at the end of the 2nd pass; known a step
+    # later.
     assert {record: 3 if record < 8 else 2 for record in range(40)} == Counter(taken)
 
 

@@ -29,9 +29,13 @@ def test_finished_epochs_are_not_run_again_and_the_running_one_is(restart, check
 def test_an_epoch_is_finished_by_a_break_and_by_an_error(process):
     for _ in remaining_epochs_until(3):
         break
-    with pytest.raises(ZeroDivisionError):
+
+    def broken():
         for _ in remaining_epochs_until(3):
             1 / 0  # noqa: B018
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
 
     assert [2] == list(remaining_epochs_until(3))
 

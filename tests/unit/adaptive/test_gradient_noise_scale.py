@@ -28,7 +28,7 @@ def observed(gradients, scale, **more):
 
 
 def test_two_micro_gradients_give_the_golden_values():
-    """McCandlish et al., appendix A.1: from the lengths of gradients of a small and a large batch."""
+    """McCandlish et al., appendix A.1: from the lengths of gradients of small and large batches."""
     estimator = observed(GOLDEN, scale=2)
 
     assert (3.0, 4.5) == (estimator.sqr, estimator.var) == multi_sample(GOLDEN, 2)
@@ -136,7 +136,7 @@ def weights_of(theta, samples):
 
 
 def test_estimates_of_few_steps_and_of_all_differ_by_their_standard_error():
-    """Measuring fewer steps of a stationary stream brings no bias, only the variance of fewer figures.
+    """Measuring fewer steps of a stationary stream brings no bias, only more variance.
 
     With weights w and v of the steps in the two estimates, the variance of their difference is
     sum((w - v)^2) times that of a single step's.
@@ -164,7 +164,7 @@ def test_estimates_of_few_steps_and_of_all_differ_by_their_standard_error():
 
 @pytest.mark.parametrize("scale", [1, 2, 4, 8, 16, 32, 64])
 def test_as_many_figures_count_as_if_every_step_of_32_initial_batches_were_measured(scale):
-    """Pollux, table 1: its workloads use batches of up to 32 to 128 initial ones, smoothed by 0.999^S."""
+    """Pollux, table 1: batches of up to 32 to 128 initial ones, smoothed by 0.999^S."""
 
     def counting(theta):  # 1 / sum(w^2), of weights that add up to 1
         return 1 / np.sum(weights_of(theta, 10**5) ** 2)

@@ -1,4 +1,4 @@
-"""A text read by several replicas and across restarts: each pair of a token and its next one once."""
+"""A text read by several replicas and across restarts: each pair of tokens once."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -69,7 +69,7 @@ def test_a_pass_whose_batch_changes_reads_each_pair_once(size, batches, rows, mi
 
 
 def play(restart, replicas, rank, size, stop, batch_size=4, bptt=3):
-    """What this replica reads of two epochs, [(epoch, pairs, weight)]; it stops after so many batches."""
+    """[(epoch, pairs, weight)] that this replica reads of two epochs, up to so many batches."""
     restart(rank, replicas)
     taken = []
     loader = AdaptiveBPTTIterator(torch.arange(size), batch_size, bptt)

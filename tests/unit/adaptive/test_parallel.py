@@ -259,8 +259,8 @@ def test_planted_noise_is_found_while_a_quadratic_is_minimised(enter, micros):
     assert (200.0, 200 * 0.25) == pytest.approx((sqr, var), rel=0.05)
 
 
-# The factor of S = 4 where sqr is 0.5 and var 1, in the step at each progress. M0 is 8: LEGW warms up for
-# 1 epoch x S = 8 steps of it.
+# The factor of S = 4 where sqr is 0.5 and var 1, in the step at each progress. M0 is 8: LEGW warms
+# up for 1 epoch x S = 8 steps of it.
 RULES = {
     AdaScale: lambda progress: 2.0,
     AdamScale: lambda progress: 2.0**0.5,

@@ -52,16 +52,19 @@ def test_linear_scale_is_the_scale():
 
 
 def test_sqrt_scale_is_its_square_root():
-    """Krizhevsky, section 5: "when multiplying the batch size by k, one should multiply the learning
-    rate by sqrt(k) to keep the variance in the gradient expectation constant".
+    """Krizhevsky, section 5.
+
+    "when multiplying the batch size by k, one should multiply the learning rate by sqrt(k) to keep
+    the variance in the gradient expectation constant".
     """
     assert 4.0 == factor(SqrtScale(), 16)
 
 
 @pytest.mark.parametrize(("progress", "ramp"), [(0, 0.0), (50, 0.125), (400, 1.0), (9000, 1.0)])
 def test_legw_warms_up_for_more_epochs_the_larger_the_batch(progress, ramp):
-    """You et al.: a batch k times as large has k times as many warm-up epochs, and sqrt(k) times the
-    learning rate. Here 4 x 1 epochs of 3200 / 32 steps.
+    """You et al.: k times the batch has k times the warm-up epochs, sqrt(k) the learning rate.
+
+    Here 4 x 1 epochs of 3200 / 32 steps.
     """
     assert 2.0 * ramp == factor(LEGWScale(1, 3200), 4, progress=progress)
 

@@ -49,9 +49,9 @@ def test_submit_leaves_nothing_where_a_part_is_refused(submitted: Run, server: A
 
     assert (1, False) == (code, ("jobs", "edl-demo") in server.objects)
     assert err == (
-        "edl: error: anna may not create services in the namespace lab (403); the role edl-submitter "
-        "gives it: kubectl -n lab create rolebinding anna-edl-submitter --role edl-submitter "
-        "--user anna\n"
+        "edl: error: anna may not create services in the namespace lab (403); the role "
+        "edl-submitter gives it: kubectl -n lab create rolebinding anna-edl-submitter --role "
+        "edl-submitter --user anna\n"
     )
 
 
@@ -342,8 +342,8 @@ def test_server_that_does_not_answer_is_told_in_one_line(run: Run, server: ApiSe
 
     assert (1, 1) == (code, len(err.splitlines()))
     assert err == (
-        f"edl: error: the Kubernetes API at {server.address} does not answer: [Errno 111] Connection "
-        "refused\n"
+        f"edl: error: the Kubernetes API at {server.address} does not answer: [Errno 111] "
+        "Connection refused\n"
     )
 
 
@@ -425,8 +425,8 @@ def test_job_that_is_not_there_is_told_by_every_command(
 
     assert (2, "") == (code, out)
     assert err == (
-        "edl: error: There is no job 'nope' in the namespace lab: `edl list -n lab` shows those that "
-        "are there.\n"
+        "edl: error: There is no job 'nope' in the namespace lab: `edl list -n lab` shows those "
+        "that are there.\n"
     )
 
 

@@ -93,7 +93,8 @@ def test_empty_cluster_has_one_error_for_each_cause(doctor: Any, server: ApiServ
         "volume claim",
     }
     ((_, told),) = found["installation"]
-    assert "service account edl-master" in told and "priority class edl-high" in told
+    assert "service account edl-master" in told
+    assert "priority class edl-high" in told
     assert "helm install edl k8s/manifests/chart -n lab" in told
     assert "kubectl create namespace lab" in found["namespace"][0][1]
     assert "create secret docker-registry login" in found["pull secret"][0][1]

@@ -63,9 +63,7 @@ def test_a_shell_and_edl_read_the_settings_of_the_job(said: dict[str, Any]) -> N
             assert getattr(settings, knob.name) == getattr(again, knob.name), knob.name
 
 
-def test_the_best_checkpoint_is_evaluated_before_the_last_and_without_other_data_the_trainings() -> (
-    None
-):
+def test_the_best_checkpoint_is_evaluated_before_the_last_and_on_the_trainings_data() -> None:
     settings = {"model_def": "iris", "training_data": "/my data.csv"}
     status = {**ENDED, "checkpoint": "/c/last", "best": {"checkpoint": "/c/best/first"}}
 

@@ -1,4 +1,4 @@
-"""A checkpoint is input: what it names stays in its folder, and what it says has the right types."""
+"""A checkpoint is input: what it names stays in its folder, what it says has the right types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edl.common.settings import JobSettings
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """make(change) -> a checkpoint whose manifest says what `change` makes of it, checksum and all."""
+    """make(change) -> a checkpoint whose manifest `change` has changed, checksum and all."""
     folder = storage.version_directory(tmp_path, 7)
     folder.mkdir()
     record = storage.write_file(folder / "shard-0.bin", bytes(200))

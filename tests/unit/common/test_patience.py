@@ -14,9 +14,12 @@ def test_a_wait_that_nobody_ends_says_what_for_and_is_an_error(monkeypatch, capl
     waiting = patience.Patience("a step", limit_s=0.03)
     condition = threading.Condition()
 
-    with condition, pytest.raises(EdlError, match="gave up waiting for a step after"):
+    def wait():
         while True:
             waiting.wait(condition, 0.01)
+
+    with condition, pytest.raises(EdlError, match="gave up waiting for a step after"):
+        wait()
 
     assert "waiting for a step for" in caplog.text
 

@@ -17,7 +17,7 @@ DEADLINES = {"timeout", "timeout_s", "block", "blocking"}
 REASONS = {
     "durable/loop.py": {"done.result()": "it is done"},
     "durable/supervisor.py": {
-        "self._start(after).wait()": "its whole work: the master is its child, and says what it does"
+        "self._start(after).wait()": "its whole work: the master is its child, which tells all"
     },
     "ps/rows/memory.py": {"asked.get()": "a daemon thread's next work"},
     "ps/rows/work.py": {
@@ -48,9 +48,8 @@ REASONS = {
         "work.wait()": COLLECTIVE,
     },
     "worker/task_stream.py": {
-        "self._changed.wait_for(lambda: len(self._items) < self._depth or self._closed or item.lease.void)": (
-            "the consumer's pace: the keeper sees it where it hangs"
-        ),
+        "self._changed.wait_for(lambda: len(self._items) < self._depth or self._closed "
+        "or item.lease.void)": ("the consumer's pace: the keeper sees it where it hangs"),
         "self._changed.wait_for(lambda: self._hungry or self._closed or lease.void)": "the same",
         "self._changed.wait_for(lambda: self._closed or lease.void)": "the same",
     },

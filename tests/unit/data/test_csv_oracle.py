@@ -206,7 +206,7 @@ def written(table: Table, sep: str, end: str, escape: bool, extra: str, r: rando
 
 
 def blanks_after(line: str, sep: str) -> str:
-    """The line with blanks before its fields, which `skip_blanks` takes away; none within quotes."""
+    """The line with blanks before its fields, which `skip_blanks` removes; none within quotes."""
     quoted, out = False, []
     for before, letter in itertools.pairwise(f" {line}"):
         out.append(letter)
@@ -226,7 +226,7 @@ def saved(factory: pytest.TempPathFactory, text: str, encoding: str) -> Path:
 def read(
     path: Path, params: dict[str, object], broken: set[int] | None = None
 ) -> dict[str, np.ndarray]:
-    """All columns less the broken records, whose numbers are added to `broken`; the file is removed."""
+    """All columns less the broken records, which are added to `broken`; the file is removed."""
     try:
         reader = open_reader(str(path), **params)
         (source,) = reader.sources()
@@ -235,11 +235,14 @@ def read(
             try:
                 records = reader.read(source.name, 0, source.records, skip)
             except RecordError as error:
-                assert broken is not None and error.record not in skip
-                skip.add(error.record)
-                continue
-            assert isinstance(records, Columns)
-            return {name: records[name] for name in records.names}
+                record = error.record
+            else:
+                break
+            assert broken is not None
+            assert record not in skip
+            skip.add(record)
+        assert isinstance(records, Columns)
+        return {name: records[name] for name in records.names}
     finally:
         path.unlink()
 

@@ -1,4 +1,4 @@
-"""CSV as it is found: exact numbers, missing values, wide files, dialects, what reads as a mistake."""
+"""CSV as it is found: exact numbers, missing values, wide files, dialects, mistakes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_missing_whole_numbers_are_refused_in_one_sentence_that_helps(
         values(path)
 
     assert "record 2" in str(raised.value)
-    assert "missing=id:-1|n:-1" in str(raised.value) and "id:nan|n:nan" in str(raised.value)
+    assert "missing=id:-1|n:-1" in str(raised.value)
+    assert "id:nan|n:nan" in str(raised.value)
     both = values(path, missing="id:-1|n:nan")
     assert [int(BIG), 9007199254740992, -1] == both["id"]
     np.testing.assert_array_equal([1, np.nan, 3], both["n"])

@@ -77,7 +77,8 @@ def test_digits_come_from_an_installed_package_that_is_not_imported(
 def test_from_takes_a_wheel(tmp_path: Path) -> None:
     inner = "sklearn/datasets/data/digits.csv.gz"
     spec = importlib.util.find_spec("sklearn")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     wheel = tmp_path / "x.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(Path(spec.origin).parents[1] / inner, inner)

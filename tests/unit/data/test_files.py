@@ -1,4 +1,4 @@
-"""Folders as they are on real machines: links, empty parts, keys, packings, and data that changes."""
+"""Folders as they are on real machines: links, empty parts, keys, packings, changing data."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_cycles_and_second_ways_to_a_folder_are_left_out_with_a_word(
         found = names(f"{tmp_path}/data{below}")
 
     assert ["a.npy", "b.npy"] == found
-    assert "latest is left out" in caplog.text and "up is left out" in caplog.text
+    assert "latest is left out" in caplog.text
+    assert "up is left out" in caplog.text
 
 
 @pytest.mark.parametrize("suffix", ["png", "txt"])
@@ -270,7 +271,7 @@ def test_empty_parts_among_others_are_left_out_with_a_word(
 
 
 @pytest.mark.parametrize(
-    "suffix, pack",
+    ("suffix", "pack"),
     [
         ("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress),
         ("zst", lambda data: pa.Codec("zstd").compress(data, asbytes=True)),
@@ -366,7 +367,8 @@ def test_compressed_member_is_unpacked_onto_the_disk(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert isinstance(records, Columns) and [0, 0] == records["a"].tolist()
+    assert isinstance(records, Columns)
+    assert [0, 0] == records["a"].tolist()
     assert peak < 8 << 20  # of the 32 MiB that it has
 
 
@@ -437,9 +439,10 @@ def test_files_of_other_keys_or_a_column_of_that_name_are_errors(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "kind, values, expected",
+    ("kind", "values", "expected"),
     [
-        (pa.list_(pa.float32(), 2), [[1, 2], None, [3, None]], "[[1.0, 2.0], [nan, nan], [3.0, nan]]"),
+        (pa.list_(pa.float32(), 2), [[1, 2], None, [3, None]],
+         "[[1.0, 2.0], [nan, nan], [3.0, nan]]"),
         (pa.list_(pa.string(), 2), [None, ["a", None]], "[['', ''], ['a', '']]"),
         (pa.list_(pa.list_(pa.float32(), 1), 2), [[[1], [2]], None],
          "[[[1.0], [2.0]], [[nan], [nan]]]"),
@@ -453,7 +456,7 @@ def test_list_with_missing_rows(tmp_path: Path, kind: Any, values: Any, expected
 
 
 @pytest.mark.parametrize(
-    "kind, value",
+    ("kind", "value"),
     [
         (pa.list_(pa.list_(pa.int64())), [[1]]), (pa.struct([("a", pa.int64())]), {"a": 1}),
         (pa.map_(pa.string(), pa.int64()), [("a", 1)]), (pa.null(), None),
@@ -468,7 +471,7 @@ def test_type_without_a_place_in_a_table_is_one_sentence(
         open_reader(str(path)).sources()
 
 
-@pytest.mark.parametrize("data, why", [(b"\xff", "is no UTF-8"), (b"a\0", "ends with a NUL")])
+@pytest.mark.parametrize(("data", "why"), [(b"\xff", "is no UTF-8"), (b"a\0", "ends with a NUL")])
 def test_text_that_numpy_cannot_hold_is_a_broken_record(
     tmp_path: Path, data: bytes, why: str
 ) -> None:

@@ -49,7 +49,8 @@ def test_nan_makes_whole_numbers_float64(dtype: np.dtype) -> None:
     fill = Missing.parse("a:nan").fill("a", dtype)
 
     assert fill is not None
-    assert fill.dtype == np.float64 and np.isnan(fill.value)
+    assert fill.dtype == np.float64
+    assert np.isnan(fill.value)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,8 @@ def test_star_is_for_the_others_and_goes_by_the_default_where_it_does_not_fit() 
     assert [7, -1, "-1", None, None] == [
         fill and fill.value
         for fill in (
-            minus.fill("a", INT), minus.fill("b", INT), minus.fill("c", TEXT), minus.fill("d", UINT),
-            minus.fill("e", BOOL),
+            minus.fill("a", INT), minus.fill("b", INT), minus.fill("c", TEXT),
+            minus.fill("d", UINT), minus.fill("e", BOOL),
         )
     ]  # fmt: skip
     assert np.isnat(minus.fill("t", TIME).value)  # type: ignore[union-attr]

@@ -318,9 +318,12 @@ def test_empty_file_is_an_error(case: Case, tmp_path: Path) -> None:
         file.write_bytes(b"")
     reader = open_reader(str(path), **case.params)
 
-    with pytest.raises(DataError):
+    def read() -> None:
         (source,) = reader.sources()
         reader.read(source.name, 0, 1)
+
+    with pytest.raises(DataError):
+        read()
 
 
 @every_format

@@ -157,7 +157,8 @@ def test_parquet_is_what_was_written_or_refused(table: Table, data: Any, tmp_pat
         skip, asked = skip | {number}, [i for i in asked if i != number]
     records = reader.read(source.name, start, end, skip)
 
-    assert isinstance(records, Columns) and tuple(table.columns) == records.names
+    assert isinstance(records, Columns)
+    assert tuple(table.columns) == records.names
     for name in table.columns:
         kind, values = table.kinds[name], [table.values[name][i] for i in asked]
         expected = [kind.missing if v is None else kind.become(v) for v in values]
@@ -185,9 +186,11 @@ def test_chosen_values_stand_for_missing_ones_and_nothing_is_rounded(
         assert inexact[0] == raised.value.record
     left = floats.read(str(path), 0, len(values), skip=inexact)
 
-    assert isinstance(exact, Columns) and isinstance(left, Columns)
+    assert isinstance(exact, Columns)
+    assert isinstance(left, Columns)
     assert [-7 if v is None else v for v in values] == exact["id"].tolist()
-    assert "int64" == str(exact["id"].dtype) and "float64" == str(left["id"].dtype)
+    assert "int64" == str(exact["id"].dtype)
+    assert "float64" == str(left["id"].dtype)
     kept = [NAN if v is None else float(v) for i, v in enumerate(values) if i not in inexact]
     assert repr(kept) == repr(left["id"].tolist())
 
@@ -247,7 +250,8 @@ def test_arrays_are_what_was_saved(data: Any, suffix: str, tmp_path: Path) -> No
     assert isinstance(records, Columns)
     for name, array in arrays.items():
         native = array.astype(array.dtype.newbyteorder("="))[left]
-        assert native.dtype == records[name].dtype and native.shape == records[name].shape
+        assert native.dtype == records[name].dtype
+        assert native.shape == records[name].shape
         assert native.tobytes() == records[name].tobytes()
 
 

@@ -1,4 +1,4 @@
-"""The documentation names only what is there: files, functions, links, flags, and code that runs."""
+"""The documentation names only what is there: files, functions, links, flags, code that runs."""
 
 from __future__ import annotations
 
@@ -253,9 +253,8 @@ def test_exit_codes_of_the_page_are_those_of_the_command_line():
     told = CliRunner().invoke(cli.cli, ["train", "--help"]).output.partition("Exit codes:")[2]
     of_cli = re.findall(r"^\s*(\d+) ", told, re.MULTILINE)
 
-    assert of_cli and of_cli == re.findall(
-        r"^\| (\d+) \|", section(CLI, "Exit codes"), re.MULTILINE
-    )
+    assert of_cli
+    assert of_cli == re.findall(r"^\| (\d+) \|", section(CLI, "Exit codes"), re.MULTILINE)
 
 
 def test_callbacks_of_the_contract_are_documented():
@@ -279,7 +278,7 @@ def flights(tmp_path_factory):
 
 @pytest.fixture
 def example(flights, monkeypatch):
-    """A folder with the complete example and the plain loop of docs/model-zoo.md, and their data."""
+    """A folder with the example and the plain loop of docs/model-zoo.md, and their data."""
     definition, loop = [block for kind, block in _FENCE.findall(MODEL_ZOO) if kind == "python"]
     (flights / "late_flights.py").write_text(definition)
     (flights / "loop.py").write_text(loop)

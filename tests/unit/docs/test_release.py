@@ -32,7 +32,7 @@ _ENVIRONMENT = {**os.environ, **_IDENTITY, "GIT_CONFIG_GLOBAL": "/dev/null"}
 
 @pytest.fixture
 def repository(tmp_path):
-    """A repository that is ready to be released as 1.2.3; each check leaves its name in ../checks."""
+    """A repository that is ready for a release 1.2.3; each check leaves its name in ../checks."""
     root = tmp_path / "repository"
     (root / "k8s/manifests").mkdir(parents=True)
     (root / "k8s/manifests/pod.yaml").write_text("image: edl:1.2.3\n")

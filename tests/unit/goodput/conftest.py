@@ -20,14 +20,14 @@ def sync_s(perf, nodes, replicas):
 
 
 def pass_s(perf, nodes, replicas, atomic):
-    """Section 3.2, eqns 8 to 11: T_grad = alpha + beta * m; (T_grad^gamma + T_sync^gamma)^(1 / gamma)."""
+    """Section 3.2, 8 - 11: T_grad = alpha + beta * m; (T_grad^gamma + T_sync^gamma)^(1 / gamma)."""
     grad_s = perf[0] + perf[1] * atomic
     gamma = perf[6]
     return grad_s, (grad_s**gamma + sync_s(perf, nodes, replicas) ** gamma) ** (1 / gamma)
 
 
 def throughput(perf, nodes, replicas, atomic, accum):
-    """Section 3.2, eqns 8 to 11: THROUGHPUT = M / T_iter, T_iter = s * T_grad + the pass that synchronises."""
+    """Section 3.2, eqns 8 to 11: THROUGHPUT = M / T_iter, T_iter = s * T_grad + the last pass."""
     grad_s, optim_s = pass_s(perf, nodes, replicas, atomic)
     return replicas * atomic * (accum + 1) / (accum * grad_s + optim_s)
 

@@ -78,7 +78,8 @@ def test_gradient_at_a_perfect_fit_of_one_replica_is_finite(oracle):
 
     value, gradient = objective(np.array(perf), rows)
 
-    assert math.isfinite(value) and np.isfinite(gradient).all()
+    assert math.isfinite(value)
+    assert np.isfinite(gradient).all()
 
 
 @pytest.mark.parametrize(

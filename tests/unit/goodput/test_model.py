@@ -84,7 +84,8 @@ def test_efficiency_is_1_at_first_and_never_grows_nor_reaches_0(grad, init):
     found = GoodputFunction(PERF, grad, init).efficiency(batches)
 
     assert 1.0 == found[0]
-    assert (found > 0).all() and (np.diff(found) <= 0).all()
+    assert (found > 0).all()
+    assert (np.diff(found) <= 0).all()
 
 
 @given(perf=perfs, place=st.sampled_from(PLACES[1:]), atomic=st.integers(1, 4096))
@@ -200,7 +201,8 @@ def test_one_replica_with_accumulation_grows_by_passes_of_its_memory():
 
     _, atomic, accum = goodput.optimize(1, 1, 1280, (64, 256), accumulation=True)
 
-    assert accum >= 1 and 64 <= atomic <= 256
+    assert accum >= 1
+    assert 64 <= atomic <= 256
     assert 128 < atomic * (accum + 1)
 
 

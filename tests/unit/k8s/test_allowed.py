@@ -344,7 +344,8 @@ def test_only_the_masters_own_container_has_a_token_and_its_image_is_the_install
     assert spec["imagePullSecrets"] == [{"name": "registry"}]
     assert spec["serviceAccountName"] == "edl-master"
     assert mounts["/var/run/secrets/kubernetes.io/serviceaccount"]["name"] == "no-token"
-    assert mounts[pods.JOB_DIR]["readOnly"] and mounts["/data"]["name"] == "data"
+    assert mounts[pods.JOB_DIR]["readOnly"]
+    assert mounts["/data"]["name"] == "data"
     assert {"name": "A", "value": "1"} in check["env"]
     assert {"name": "PYTHONSAFEPATH", "value": "1"} in main["env"]
     assert {"name": "A", "value": "1"} not in main["env"]

@@ -1,4 +1,4 @@
-"""Decisions about one job in a small model of a cluster: whatever happens, whoever is killed when."""
+"""Decisions about one job in a small model of a cluster: whatever happens, whoever is killed."""
 
 from __future__ import annotations
 
@@ -363,8 +363,10 @@ def test_a_master_whose_image_cannot_be_pulled_is_told_of_and_fails_after_the_do
     world.job["metadata"]["generation"] += 1
     memory, _ = look(world, memory)
 
-    assert waits["phase"] == "Pending" and "image edl:9: ImagePullBackOff" in waits["message"]
-    assert failed["phase"] == "Failed" and "image edl:9" in failed["message"]
+    assert waits["phase"] == "Pending"
+    assert "image edl:9: ImagePullBackOff" in waits["message"]
+    assert failed["phase"] == "Failed"
+    assert "image edl:9" in failed["message"]
     events = [each.body for each in actions if each.kind == "Event"]
     assert [(each["type"], each["reason"]) for each in events] == [("Warning", "ImageNotPulled")]
     assert [each for each in actions if each.verb == "delete"]

@@ -72,7 +72,7 @@ def test_the_example_of_the_manifests_is_understood():
 
 
 def test_what_the_command_line_submits_comes_out_as_it_went_in():
-    """`edl train --as edljob` and the controller are each other's inverse, but for the order of lists."""
+    """`edl train --as edljob` and the controller are inverse, but for the order of lists."""
     said = {
         "runtime": "kubernetes",
         "job_name": "x",
@@ -212,13 +212,15 @@ def test_what_has_no_flag_is_laid_over_the_pods_of_its_role():
     assert worker["spec"]["priorityClassName"] == "high"  # a class of the cluster, no word of ours
     assert worker["spec"]["nodeSelector"] == {"pool": "spot"}
     assert {"key": "spot", "operator": "Exists"} in worker["spec"]["tolerations"]
-    assert container(worker)["workingDir"] == "/w" and container(worker)["image"] == "edl:1"
+    assert container(worker)["workingDir"] == "/w"
+    assert container(worker)["image"] == "edl:1"
     assert (worker["metadata"]["labels"]["team"], worker["metadata"]["labels"]["edl.dev/role"]) == (
         "a",
         "worker",
     )
     assert all(each["spec"]["imagePullSecrets"] == [{"name": "registry"}] for each in made.values())
-    assert "nodeSelector" not in ps["spec"] and "priorityClassName" not in ps["spec"]
+    assert "nodeSelector" not in ps["spec"]
+    assert "priorityClassName" not in ps["spec"]
 
 
 def test_a_volume_may_be_mounted_twice():

@@ -1,4 +1,4 @@
-"""What can be said of the manifests by reading them; tests/k8s/ has kubectl, helm and a cluster do it."""
+"""The manifests, by reading them; tests/k8s/ has kubectl, helm and a cluster do it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def test_a_column_has_the_type_of_its_field():
         if (described := field(column["jsonPath"]))
     }
 
-    assert typed and {name: a for name, (a, b) in typed.items() if a != b} == {}
+    assert typed
+    assert {name: a for name, (a, b) in typed.items() if a != b} == {}
 
 
 def test_defaults_are_those_of_the_command_line():

@@ -59,7 +59,8 @@ def test_no_secret_stands_in_a_pod_or_the_config():
         [pod, objects.config(settings(), made), objects.master_job("demo", made["master"])]
     )
 
-    assert "the-token" not in text and identity.to_variable() not in text
+    assert "the-token" not in text
+    assert identity.to_variable() not in text
     assert "the-token" not in json.dumps(objects.secret("demo", identity))  # base64
 
 
@@ -98,7 +99,8 @@ def test_priorities_by_word_name_and_fraction():
     def classes(found):
         return {role: each["spec"].get("priorityClassName") for role, each in found.items()}
 
-    assert classes(words)["worker"] == "edl-low" and classes(words)["ps"] == "mine"
+    assert classes(words)["worker"] == "edl-low"
+    assert classes(words)["ps"] == "mine"
     assert classes(fraction) == {
         "master": None,
         "ps": None,
@@ -120,10 +122,12 @@ def test_overlays_add_to_what_is_there_by_name():
     low, high = found["worker_low"], found["worker_high"]
     assert low["spec"]["nodeSelector"] == {"disk": "ssd", "pool": "spot"}
     assert high["spec"]["nodeSelector"] == {"disk": "ssd"}
-    assert {"key": "spot"} in low["spec"]["tolerations"] and len(low["spec"]["tolerations"]) == 3
+    assert {"key": "spot"} in low["spec"]["tolerations"]
+    assert len(low["spec"]["tolerations"]) == 3
     assert low["metadata"]["labels"]["team"] == "a"
     env = [e["name"] for e in pods.container_of(low)["env"]]
-    assert env[-1] == "X" and "EDL_TOKEN" in env
+    assert env[-1] == "X"
+    assert "EDL_TOKEN" in env
 
 
 @pytest.mark.parametrize("overlays", [{"workers": {}}, {"worker": []}])
@@ -174,7 +178,8 @@ def test_edl_help_imports_no_kubernetes():
 def test_labels_find_what_they_label():
     found = names.labels("demo", "worker")
 
-    assert found[names.JOB_LABEL] == "demo" and found["app.kubernetes.io/component"] == "worker"
+    assert found[names.JOB_LABEL] == "demo"
+    assert found["app.kubernetes.io/component"] == "worker"
     assert names.selector("demo", "ps", "worker") == (
         "edl.dev/job-name=demo,edl.dev/role in (ps,worker)"
     )

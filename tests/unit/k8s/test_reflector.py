@@ -1,4 +1,4 @@
-"""The cache tells each change once, whatever lists and events bring; the thread survives the API."""
+"""The cache tells each change once, whatever lists and events bring, and survives the API."""
 
 from __future__ import annotations
 
@@ -122,5 +122,6 @@ def test_the_api_server_goes_away_and_comes_back(api, server):
     found = changes.get(timeout=WAIT_S)
     reflector.close()
 
-    assert away is not None and back is None
+    assert away is not None
+    assert back is None
     assert found.after["metadata"]["name"] == "later"

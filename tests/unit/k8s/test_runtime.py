@@ -1,4 +1,4 @@
-"""The runtime against an API server that fails as real ones do: each end is told once, and rightly."""
+"""The runtime against an API server that fails as real ones do: ends are told once and rightly."""
 
 from __future__ import annotations
 
@@ -139,7 +139,9 @@ def test_a_full_quota_is_waited_for_and_told(runtime, server, told, monkeypatch)
     replica, _ = start(runtime, server)
 
     note = told.get(timeout=WAIT_S)
-    assert isinstance(note, Note) and "exceeded quota" in note.text and note.replica == replica
+    assert isinstance(note, Note)
+    assert "exceeded quota" in note.text
+    assert note.replica == replica
 
 
 def test_who_stops_before_it_was_made_is_not_made(runtime, server, told, monkeypatch):
@@ -188,7 +190,8 @@ def test_a_node_that_never_says_that_a_deleted_pod_ended(runtime, server, told, 
     server.set_status(name, phase="Running")
     found = next_exit(told)
 
-    assert found.unknown and found.code == -9
+    assert found.unknown
+    assert found.code == -9
     assert found.why == "was deleted, and its node does not say that it ended"
 
 
@@ -201,7 +204,8 @@ def test_an_end_that_no_event_told_is_found_by_the_list(runtime, server, told):
     server.forget_history()
     found = next_exit(told)
 
-    assert found.replica == replica and found.unknown
+    assert found.replica == replica
+    assert found.unknown
 
 
 def test_memory_grows_after_it_ran_out_up_to_the_cap(runtime, server, told):
@@ -305,5 +309,7 @@ def test_the_api_server_is_away_for_a_while_and_then_all_is_as_wanted(runtime, s
     found = next_exit(told)
     server.wait_for_pods(1)
 
-    assert isinstance(notes[0], Note) and "training goes on" in notes[0].text
-    assert found.replica == replica and second.incarnation == "b1"
+    assert isinstance(notes[0], Note)
+    assert "training goes on" in notes[0].text
+    assert found.replica == replica
+    assert second.incarnation == "b1"

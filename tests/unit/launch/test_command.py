@@ -103,7 +103,8 @@ def test_a_worker_gets_its_arguments_and_one_log(tmp_path):
 def test_a_worker_dies_with_its_agent():
     agent = (
         "import os, subprocess, sys; subprocess.Popen([sys.executable, '-I', '-S', sys.argv[1], "
-        "str(os.getpid()), '-c', 'import time; print(\"trains\"); time.sleep(20); print(\"outlived\")']).wait()"
+        "str(os.getpid()), '-c', 'import time; print(\"trains\"); time.sleep(20); "
+        'print("outlived")\']).wait()'
     )
     command = [sys.executable, "-c", agent, script.__file__]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

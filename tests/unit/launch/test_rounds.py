@@ -456,7 +456,7 @@ class Storm(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_who_could_run(self) -> None:
-        """Where all that live are heard and join when they must, a round runs soon, of all of them or
+        """Where all that live are heard and join when they must, a round runs soon, of all or
         of as many as it may have, or a reason is told."""
         if self.made.outcome[0]:
             return

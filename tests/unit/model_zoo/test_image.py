@@ -1,4 +1,4 @@
-"""`edl zoo build` and `push`, with a program in docker's or buildah's place that records its words."""
+"""`edl zoo build` and `push`, with a program in docker's place that records its words."""
 
 from __future__ import annotations
 

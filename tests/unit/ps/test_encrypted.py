@@ -1,4 +1,4 @@
-"""Servers of a job with a certificate, where others reach them: every carrier, and who is refused."""
+"""Servers of a job with a certificate, where others reach them: carriers, and who is refused."""
 
 import os
 import socket

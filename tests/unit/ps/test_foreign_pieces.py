@@ -1,4 +1,4 @@
-"""A piece whose checksum is right may still be a stranger's: kernels work on nothing unlooked at."""
+"""A piece whose checksum is right may still be a stranger's: kernels work on nothing unseen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that does not end tears the shard, so that its process is replaced; nobody waits for ever."""
+"""A step that does not end tears the shard, so that its process is replaced: nobody waits on."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_calls_reach_the_replacement_at_another_address(line):
 
 @pytest.mark.parametrize("line", ["tcp"], indirect=True)
 def test_a_replacement_is_known_at_once_while_a_call_waits_for_a_silent_server(line):
-    """A worker's heartbeat tells its client so: it must not wait with the call and be taken for lost."""
+    """A worker's heartbeat tells its client so: were it to wait too, it would be taken for lost."""
     line.client().close()
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -1,4 +1,7 @@
-"""The group of test_branches_of_members.py: forked, so that torch is imported once. Argument: where to."""
+"""The group of test_branches_of_members.py: forked, so that torch is imported once.
+
+Argument: the folder to write to.
+"""
 
 import os
 import sys

@@ -1,4 +1,7 @@
-"""The groups of test_sharded_trainer.py: forked, so that torch is imported once. Argument: where to."""
+"""The groups of test_sharded_trainer.py: forked, so that torch is imported once.
+
+Argument: the folder to write to.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Members of whose steps each uses other parameters: the oracle is torch's own loop on all slices."""
+"""Members of whose steps each uses other parameters: the oracle is torch's loop on all slices."""
 
 import subprocess
 import sys

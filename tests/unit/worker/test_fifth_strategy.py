@@ -1,4 +1,4 @@
-"""A strategy of one's own is a trainer and a keeper of its state: here one that adds up its records.
+"""A strategy of one's own is a trainer and a keeper of its state: one that adds up its records.
 
 The real loop runs it, in a process group of one, against a fake master.
 """
@@ -219,7 +219,8 @@ def test_content_that_fails_is_reported_and_the_next_round_begins_anew():
         failed.failed.start,
         failed.failed.end,
     )
-    assert done.done and done.round == 2
+    assert done.done
+    assert done.round == 2
     assert [(0, False), (1, True), (2, False)] == master.joined
     assert sum(range(4)) == trainer.total
 
@@ -231,5 +232,6 @@ def test_orders_are_carried_out_between_two_steps(kind):
     _, keeper = run(master, trainer)
 
     (number, version), left = keeper.done
-    assert 7 == number and version in range(4)
+    assert 7 == number
+    assert version in range(4)
     assert ("left", 1) == left

@@ -1,4 +1,4 @@
-"""The keeper's looks, with the time given: when it speaks for its worker, and what it says of it."""
+"""The keeper's looks, with the time given: when it speaks for its worker, and what it says."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Outputs of any shape become one array each, by name or place, beside the records that they are of."""
+"""Outputs of any shape become one array each, by name or place, beside their records."""
 
 import csv
 from collections import namedtuple

@@ -94,7 +94,7 @@ def test_a_pull_of_the_present_that_comes_late_does_not_change_an_evaluation(mon
 
 
 class Tables:
-    """One shard of rows that are a function of table and id; remembers what was asked and pushed."""
+    """One shard of rows that are a function of table and id; remembers what was asked and sent."""
 
     def __init__(self, brings=True):
         self.asked = []

@@ -1,4 +1,4 @@
-"""Parts of a state: made of those of other numbers, stepped alike, and as a checkpoint of any strategy."""
+"""Parts of a state: made of those of other numbers, stepped, in any strategy's checkpoint."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A group of processes that shards the model: the oracle is torch's own loop on the whole minibatch."""
+"""A group of processes that shards the model: the oracle is torch's loop on the whole minibatch."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ CASES = [(1, "adam", 13), (2, "momentum", 13), (3, "adam", 4), (3, "adagrad", 13
 
 
 class Model(nn.Module):
-    """Rows that no number of members divides, fewer rows than members, what is frozen, unused, or a buffer."""
+    """Rows that no number of members divides or fewer than members; frozen, unused, buffers."""
 
     def __init__(self):
         super().__init__()

@@ -78,7 +78,8 @@ def test_a_latecomer_has_no_slice_but_something_to_compute_on(size, shares):
     pieces, _ = slices(task_of(size), shares, shares)
 
     for piece in pieces:
-        assert piece.used == 0 and piece.total > 0
+        assert piece.used == 0
+        assert piece.total > 0
         assert [count for _, _, count, _ in piece.parts] == [0]
         assert 2 == len(piece.parts[0][0]) or size == 1
 

@@ -1,4 +1,4 @@
-"""The worker's loop against a fake master and fake servers: what it reports, pushes and recomputes."""
+"""The worker's loop against fake masters and servers: what it tells, pushes and recomputes."""
 
 import threading
 from concurrent.futures import Future
@@ -381,8 +381,9 @@ class Shards:
     """Two servers with a ledger each behind a window of pushes.
 
     Pushes are held back until `window` of them have come (or no more can come), then are answered
-    in the order that `arrive` makes of them. `refuse` maps (shard, task, start) to outcomes that the
-    shard answers before it looks at its ledger. The trainer's other calls are those of `Servers`.
+    in the order that `arrive` makes of them. `refuse` maps (shard, task, start) to outcomes that
+    the shard answers before it looks at its ledger. The trainer's other calls are those of
+    `Servers`.
     """
 
     def __init__(self, window, arrive=lambda pushes: pushes, refuse=None):
@@ -526,7 +527,7 @@ def test_a_pull_ahead_sees_all_pushes_but_the_newest_of_the_window(push_window):
     assert [(k, int(k >= push_window)) for k in range(9)] == servers.awaited
 
 
-def test_of_a_careful_task_each_span_is_told_before_it_is_read_and_none_before_the_last_is_applied():
+def test_of_a_careful_task_each_span_is_told_before_it_is_read_and_after_the_last_is_applied():
     """Broken once: TaskStream._begin does not wait for the consumer."""
     master, log = Master([task(1, careful=True), task(2, size=4)]), []
     master.reports = log

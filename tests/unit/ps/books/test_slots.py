@@ -68,7 +68,8 @@ def test_first_values_have_the_distribution_that_was_asked_for():
     normal = initial_rows(0, TableSpec("t", 8, "normal", 0.5), ids)
     zeros = initial_rows(0, TableSpec("t", 8, "zeros"), ids)
 
-    assert -0.5 <= uniform.min() < -0.49 and 0.49 < uniform.max() <= 0.5
+    assert -0.5 <= uniform.min() < -0.49
+    assert 0.49 < uniform.max() <= 0.5
     np.testing.assert_allclose([uniform.mean(), normal.mean()], 0, atol=0.005)
     np.testing.assert_allclose([uniform.std(), normal.std()], [0.5 / 3**0.5, 0.5], rtol=0.01)
     assert not zeros.any()

@@ -1,4 +1,4 @@
-"""A11: "Each optimizer vs `torch.optim`, incl. AMSGrad, lazily created rows: within fp32 tolerance"."""
+"""Each optimizer beside `torch.optim`, AMSGrad and rows that are made late included, in float32."""
 
 from __future__ import annotations
 

@@ -111,18 +111,26 @@ def test_error_of_the_thread_that_helps_is_raised_where_the_work_is_needed():
     pieces = Pieces(2, fail=[0])
     pieces.go.set()
 
-    with pytest.raises(EdlError, match="piece 0"), Work(pieces.all()) as shared:
-        assert pieces.helping.wait(FAR_S)
-        shared.wait(0)
+    def work():
+        with Work(pieces.all()) as shared:
+            assert pieces.helping.wait(FAR_S)
+            shared.wait(0)
+
+    with pytest.raises(EdlError, match="piece 0"):
+        work()
 
 
 def test_after_an_error_no_piece_is_begun_and_none_is_under_way():
     pieces = Pieces(3)
 
-    with pytest.raises(OSError, match="hung up"), Work(pieces.all()):
-        assert pieces.helping.wait(FAR_S)
-        threading.Timer(0.01, pieces.go.set).start()
-        raise OSError("hung up")
+    def work():
+        with Work(pieces.all()):
+            assert pieces.helping.wait(FAR_S)
+            threading.Timer(0.01, pieces.go.set).start()
+            raise OSError("hung up")
+
+    with pytest.raises(OSError, match="hung up"):
+        work()
 
     assert [len(by) for by in pieces.by] == [1, 0, 0]
 

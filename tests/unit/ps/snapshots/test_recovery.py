@@ -1,4 +1,4 @@
-"""A shard's own snapshots: the way back is exact, whatever fails while they are written or after."""
+"""A shard's own snapshots: the way back is exact, whatever fails in writing or later."""
 
 from __future__ import annotations
 

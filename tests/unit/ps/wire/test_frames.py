@@ -217,7 +217,10 @@ def test_another_protocol_is_malformed(data):
         (frames.PULL, [(frames.CHUNK, frames.NONE, "w", 0, 1)]),  # dense is a flag
         (frames.PULL, [(frames.ROWS, frames.FLOAT32, "t", 4, 1)]),  # a pull has no values
         (frames.PULL, 2 * [(frames.ROWS, frames.NONE, "t", 0, 1)]),
-        (frames.PULL, [(frames.CUT, frames.NONE, "c", 0, 0), (frames.ROWS, frames.NONE, "t", 0, 1)]),
+        (
+            frames.PULL,
+            [(frames.CUT, frames.NONE, "c", 0, 0), (frames.ROWS, frames.NONE, "t", 0, 1)],
+        ),
         (frames.PUSH, [(frames.ROWS, frames.FLOAT32, "t", 0, 1)]),  # rows without a dim
         (frames.PUSH, [(frames.ROWS, frames.FLOAT32, "t", frames.MAX_DIM + 1, 1)]),
         (frames.PUSH, [(frames.ROWS, frames.FLOAT32, "t", 4, 0)]),

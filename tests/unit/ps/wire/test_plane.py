@@ -352,7 +352,7 @@ def test_identity_travels_in_the_environment(monkeypatch, certified):
 
     assert job_identity("secret") == certified
     assert "secret" not in repr(certified)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="holds no identity of a job"):
         Identity.from_variable("bm9uZQ==")
 
 

@@ -1,4 +1,4 @@
-"""Codes of gradients: how exact they are, that they are stable, and that their errors average out."""
+"""Codes of gradients: exact to a known degree, stable, and their errors average out."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Small pulls answered by compiled code: the same bytes as Python answers, and never a stale row."""
+"""Small pulls answered by compiled code: the bytes that Python answers, and never a stale row."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_chunks_that_changed_are_answered_without_python(monkeypatch, transport,
 
 
 def test_what_compiled_code_has_no_room_for_is_answered_by_python(monkeypatch):
-    """One chunk more than it knows, or more of them; rows that leave no room for chunks to be copied."""
+    """One chunk more than it knows, or more of them; rows that leave no room to copy chunks."""
     thousands = [("t", np.resize(KNOWN, 8_000))]
     monkeypatch.setattr(small, "_MOST_NBYTES", 1 << 20)
     more = (*MANY, DenseSpec("one more", (1,)))
@@ -391,7 +391,7 @@ def test_chunks_are_those_of_now_behind_a_pin_and_a_restore(use_async):
 
 
 def test_no_chunk_is_missed_beside_pushes_and_pins():
-    """Whoever asks for what is newer than what he knows has all steps up to the version he is told."""
+    """Whoever asks for what is newer than what he knows has all steps of the version he is told."""
     dense = (DenseSpec("w", (2_000,)), DenseSpec("bias", (3,)))
     store = of_dense(dense)
     steps, ended, wrong, last = 2_000, threading.Event(), [], []
