@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ class Replica:
     said: list[Any] = field(default_factory=list)
 
 
+def begin() -> None:
+    """Start the process that replicas are forked from; it ends with this one."""
+    _context()
+    forkserver.ensure_running()
+    _store()  # the first one of a process makes a pipe for signals, which libuv keeps
+
+
 def elastic(body: Body, checkpoints: Path, replicas: int = 1) -> list[list[Replica]]:
     """Run generations until rank 0 gives 0; return all replicas of all of them, by rank."""
     generations: list[list[Replica]] = []
@@ -55,8 +63,7 @@ def generation(
     body: Body, checkpoints: Path, replicas: int, restarts: int = 0, **environment: str
 ) -> list[Replica]:
     """Run one generation to its end."""
-    # As torchrun does: the port is open before anybody is told of it.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = _store()
     environment |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
@@ -84,6 +91,11 @@ def generation(
             process.join()
             ours.close()
     return [replica for _, _, replica in started]
+
+
+def _store() -> TCPStore:
+    """Open it as torchrun does: the port is there before anybody is told of it."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def _listen(replicas: dict[Connection, Replica]) -> None:
