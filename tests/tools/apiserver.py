@@ -148,7 +148,7 @@ class ApiServer:
                 self._note(plural, "DELETED", gone)
 
     def forget_history(self) -> None:
-        """As after a restart of the API server: old versions are 410 Gone, watches are cut."""
+        """Be as after a restart of the API server: old versions are 410 Gone, watches are cut."""
         with self.lock:
             self.version += 1
             self.oldest = self.version

@@ -1,4 +1,4 @@
-"""What every runtime promises (runtime/base.py), for local processes and for pods alike.
+"""Tests of what every runtime promises (runtime/base.py), for local processes and pods alike.
 
 A kit makes a runtime whose workers run a program of PROGRAMS, and acts on a replica from outside.
 Tests take the fixture `kit` of their own folder and import what stands here.
@@ -42,13 +42,13 @@ class Kit(Protocol):
 
     def env(self, replica: str) -> dict[str, str]: ...
     def take_away(self, replica: Replica) -> None:
-        """As a cluster, or somebody with kill -9, does."""
+        """End it as a cluster, or somebody with kill -9, does."""
 
     def there(self, replica: Replica) -> bool: ...
 
 
 class Reports:
-    """What a runtime reports, in order."""
+    """The reports of a runtime, in order."""
 
     def __init__(self) -> None:
         self.queue: Queue[Report] = Queue()

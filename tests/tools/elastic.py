@@ -34,7 +34,7 @@ TIMEOUT_S = 300.0
 
 @dataclass
 class Replica:
-    """What became of one: `code` as of multiprocessing, -9 for SIGKILL; `said`: what it told."""
+    """The end of a replica: `code` as of multiprocessing, -9 for SIGKILL; `said`: what it told."""
 
     code: int | None = None
     next: int = 0
@@ -99,7 +99,7 @@ def _store() -> TCPStore:
 
 
 def _listen(replicas: dict[Connection, Replica]) -> None:
-    """Until all have closed their ends."""
+    """Note what they say, until all have closed their ends."""
     deadline = time.monotonic() + TIMEOUT_S
     while replicas:
         ready = multiprocessing.connection.wait(list(replicas), deadline - time.monotonic())

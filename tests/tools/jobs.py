@@ -73,7 +73,7 @@ class Job:
                 send(pid, number)
 
     def about(self) -> dict[str, Any]:
-        """Where the master serves; waits until it does."""
+        """Return what the master says of where it serves; wait until it does."""
         address = self.folder / "master.json"
         deadline = time.monotonic() + WAIT_S
         while not address.exists():

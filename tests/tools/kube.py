@@ -65,7 +65,7 @@ GROUPS = {
 
 
 class ApiError(Exception):
-    """What the API server answered instead; `code` is the HTTP status."""
+    """Another answer of the API server than expected; `code` is the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code} {message}")
@@ -167,7 +167,7 @@ def condition(found: Object, kind: str) -> str:
 
 
 def pod(name: str, *command: str, cpu: str = "100m", **spec: Any) -> Object:
-    """One container of the image that every process node has; it is never started again."""
+    """Return a pod with one container of the image of every process node, never started again."""
     container = {
         "name": "main",
         "image": IMAGE,
@@ -314,7 +314,7 @@ class Cluster:
         self.wait("nodes", lambda nodes: "node1" in nodes and _is_usable(nodes["node1"]))
 
     def remove_real_node(self) -> None:
-        """Its containers with it, so that nobody else's pod is put there."""
+        """Remove it and its containers, so that nobody else's pod is put there."""
         self._script("realnode.sh", "down", timeout_s=OTHERS_END_S)
         self.api.call("DELETE", path_of("nodes", name="node1"))
 
@@ -323,7 +323,7 @@ class Cluster:
         return Path(self._script("realnode.sh", "system", timeout_s=None).strip())
 
     def import_image(self, archive: Path) -> None:
-        """For the real node: a docker-archive, as `docker save` and mkimage.py write it."""
+        """Give the real node a docker-archive, as `docker save` and mkimage.py write it."""
         self._script("realnode.sh", "import", str(archive), timeout_s=600)
 
     def _script(self, name: str, *arguments: str, timeout_s: float | None, **variables: str) -> str:
@@ -344,7 +344,7 @@ class Cluster:
 
     @functools.cached_property
     def api(self) -> Api:
-        """The administrator's."""
+        """Return the administrator's API."""
         return self.api_as((self.state / "pki" / "admin.token").read_text().strip())
 
     def api_as(self, token: str) -> Api:
@@ -494,7 +494,7 @@ class Cluster:
 
 
 class Namespace:
-    """What a test does in its own corner of the cluster."""
+    """A test's own corner of the cluster, and what it does there."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name, self.api = cluster, name, cluster.api
@@ -550,7 +550,7 @@ class Namespace:
         raise AssertionError(f"pod {pod} {end} {text!r}:\n{said}")
 
     def kubeconfig(self, account: str) -> Path:
-        """For a client that is this service account and may do what it may, nothing else."""
+        """Write the configuration of a client that is this service account and may do no more."""
         path = path_of("serviceaccounts", self.name, f"{account}/token")
         request = {"spec": {"audiences": [], "expirationSeconds": 3600}}
         token = self.api.call("POST", path, request)["status"]["token"]

@@ -39,7 +39,7 @@ _SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")  # the last is shared memory wit
 
 @dataclass(frozen=True)
 class Held:
-    """What this process holds at a moment."""
+    """All that this process holds at a moment."""
 
     threads: frozenset[threading.Thread]
     children: frozenset[int]

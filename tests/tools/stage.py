@@ -1,4 +1,4 @@
-"""What tests of whole jobs share: the stage of tests/zoo/staged.py, the books, the command line."""
+"""The stage of tests/zoo/staged.py, the books and the command line, for tests of whole jobs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Stage:
 
 
 def counts(job: jobs.Job) -> dict[int, int]:
-    """How often each record was applied, by the rows of the counting model; `total` agrees."""
+    """Count how often each record was applied, by the counting model; `total` agrees."""
     ids, rows = servers.table(job.checkpoint(), "counts")
     counted = {int(i): float(row) for i, row in zip(ids, rows[:, 0], strict=True)}
     assert sum(counted.values()) == servers.dense(job.checkpoint(), "total"), counted
