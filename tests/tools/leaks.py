@@ -30,7 +30,7 @@ _KEPT_THREADS = re.compile(r"work_\d+|prepare-memory|Dummy-\d+|pytest_timeout .*
 # epoll and eventfd of the pools of gRPC and of event loops; devices; code that was just imported
 # or compiled, whose file is open for a moment; the load that ps/rows/work.py looks at.
 _KEPT_FILES = re.compile(
-    r"anon_inode:.*|/dev/(null|urandom|pts/.*)|/proc/loadavg|.*\.(so|nbi|nbc|pyc?)\b.*"
+    r"anon_inode:\[event(poll|fd)\]|/dev/(null|urandom|pts/.*)|/proc/loadavg|.*\.(so|nbi|nbc|pyc?)\b.*"
 )
 _MARK = "LEFT_BY_TEST"
 _numbers = itertools.count()
@@ -65,7 +65,7 @@ def mark() -> None:
 
 
 def left_since(before: Held) -> list[str]:
-    """Say what is held now and was not before, once it has had `GRACE_S` seconds to end."""
+    """Tell what is held now and was not before, once it has had `GRACE_S` seconds to end."""
     left = _left(before)
     if not left:
         return []
@@ -107,7 +107,7 @@ def _processes(before: Held) -> set[int]:
     new = set(_children()) - before.children
     if tuple(resource.getrusage(resource.RUSAGE_CHILDREN)) == before.ended_children:
         return new
-    marked = f"{_MARK}={os.environ[_MARK]}".encode()
+    marked = f"{_MARK}={os.environ.get(_MARK)}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             if marked in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
@@ -130,7 +130,9 @@ def _await(process: int, timeout_s: float) -> None:
         ended = os.pidfd_open(process)
     except ProcessLookupError:
         return
-    select.select([ended], [], [], timeout_s)
+    end = select.poll()
+    end.register(ended, select.POLLIN)
+    end.poll(timeout_s * 1000)
     os.close(ended)
 
 
