@@ -8,11 +8,25 @@ PROTOS := $(wildcard .pythonpath/edl/proto/*.proto)
 TORCH ?= torch==2.13.0
 # Long soaks are run by hand: .venv/bin/python -m pytest -m slow -s tests/chaos
 MARKS := not slow and not gpu and not k8s
+# For fast: the pure state machines and parsers. No job, no server, and the few kernels of data/ only.
+FAST := $(addprefix tests/unit/, goodput chaos/test_schedule.py chaos/test_injector.py \
+	$(patsubst %,adaptive/test_%.py, env epoch positions profile scaling_rules values) \
+	$(patsubst %,benchmarks/test_%.py, faults model page pauses) \
+	$(patsubst %,cli/test_%.py, docs next_command view) \
+	$(patsubst %,common/test_%.py, foreign identity ids job_file log paths patience resolve retry \
+		storage values waits) \
+	$(patsubst %,data/test_%.py, csv csv_wild files formats missing open ranges readers recordio) \
+	$(patsubst %,k8s/test_%.py, decide job keys manifests names observe) \
+	$(patsubst %,launch/test_%.py, rounds share state) \
+	$(patsubst %,master/test_%.py, books_machine foreign_books formats journal judge kept membership \
+		parking plan replicas scalars state status task_queue) \
+	nn/test_hashing.py ps/books/test_aggregation.py ps/books/test_ledger.py ps/books/test_slots.py \
+	$(patsubst %,worker/test_%.py, batch_rule batches leaving slices tasks))
 # For test-k8s: Kubernetes 1.20.2's programs. Without the file they are built from Debian's source.
 KUBERNETES_BINARIES ?= $(abspath $(lastword $(wildcard ../shared/cluster/kubernetes-*-linux-amd64.tar.zst)))
 export KUBERNETES_BINARIES
 
-.PHONY: help demo test test-k8s lint format docs map bench protos release clean
+.PHONY: help demo fast test test-k8s lint format docs map bench protos release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +42,9 @@ demo: $(VENV)/.installed ## Set up, fetch the data, train DeepFM with 2 servers 
 	$(BIN)/edl kernels --optimizer adagrad
 	rm -rf edl-runs/demo
 	$(BIN)/edl train --config docs/demo.yaml $(EXTRA)
+
+fast: lint ## lint, then the tests of what is pure: a minute and a half at most
+	$(BIN)/python -m pytest -q -n 2 $(FAST)
 
 test: $(VENV)/.installed ## Set up, pass the tests
 ifdef TESTS

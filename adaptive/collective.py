@@ -22,6 +22,7 @@ import os
 import queue
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import reduce
@@ -149,26 +150,34 @@ _BYTE = torch.uint8
 
 
 class _Background:
-    """A thread that talks to `peers`, in the order in which it is asked to."""
+    """A thread that talks to `peers`, in the order in which it is asked to.
+
+    It ends when nobody has this object any more.
+    """
 
     def __init__(self, peers: Control) -> None:
         self.peers = peers
-        self._todo: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._todo: _Todo = queue.SimpleQueue()
         # A daemon: a process that is preempted does not wait for what nobody will ask for.
-        threading.Thread(target=self._work, daemon=True).start()
+        threading.Thread(target=_work, args=(self._todo,), name="collective", daemon=True).start()
+        weakref.finalize(self, self._todo.put, None)
 
     def run(self, work: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
         self._todo.put((work, future))
         return future
 
-    def _work(self) -> None:
-        while True:
-            work, future = self._todo.get()
-            try:
-                future.set_result(work())
-            except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
-                future.set_exception(error)
+
+_Todo = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
+
+
+def _work(todo: _Todo) -> None:
+    while (asked := todo.get()) is not None:
+        work, future = asked
+        try:
+            future.set_result(work())
+        except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
+            future.set_exception(error)
 
 
 class Preemption:

@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,7 @@ class Decoded:
         self._groups: OrderedDict[tuple[str, str], Group] = OrderedDict()
         self._held = self._room = 0  # bytes in memory; bytes that may be written unasked
         self._lock = threading.Lock()
-        self._temporary: Any = None
+        self._temporary: Path | None = None
         self._warned = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -113,8 +114,9 @@ class Decoded:
         if folder is not None:
             return folder
         if self._temporary is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="edl-decoded-")
-        return Path(self._temporary.name)
+            self._temporary = Path(tempfile.mkdtemp(prefix="edl-decoded-"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+        return self._temporary
 
 
 def _mapped(pyarrow: Any, path: Path) -> Group:

@@ -153,21 +153,9 @@ class Nursery:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            message = json.loads(line)
-            with self._changed:
-                if "ready" in message:
-                    self._ready = True
-                elif "id" in message:
-                    child = ForkedReplica(message["pid"])
-                    if message["id"] in self._late:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(child.pid, signal.SIGKILL)
-                    self._started[message["id"]] = self._children[child.pid] = child
-                else:
-                    ended = self._children.pop(message["pid"])
-                    ended.ended(os.waitstatus_to_exitcode(message["status"]))
-                self._changed.notify_all()
+        with self._process.stdout as told:
+            for line in told:
+                self._take(json.loads(line))
         with self._changed:
             self._closed = True
             orphans = list(self._children.values())
@@ -175,6 +163,21 @@ class Nursery:
             self._changed.notify_all()
         for orphan in orphans:
             threading.Thread(target=_await_orphan, args=(orphan,), daemon=True).start()
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        with self._changed:
+            if "ready" in message:
+                self._ready = True
+            elif "id" in message:
+                child = ForkedReplica(message["pid"])
+                if message["id"] in self._late:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child.pid, signal.SIGKILL)
+                self._started[message["id"]] = self._children[child.pid] = child
+            else:
+                ended = self._children.pop(message["pid"])
+                ended.ended(os.waitstatus_to_exitcode(message["status"]))
+            self._changed.notify_all()
 
 
 def _await_orphan(child: ForkedReplica) -> None:

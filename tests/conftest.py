@@ -1,6 +1,21 @@
-"""What hypothesis makes of time: nothing. A machine that is busy is no fault of a test."""
+"""What holds for all tests: hypothesis has no deadline, and a test leaves nothing behind."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+from tools import leaks
 
+# A machine that is busy is no fault of a test.
 settings.register_profile("edl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("edl")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind() -> Iterator[None]:
+    """Fail the test that leaves a thread, a process, a descriptor or shared memory behind."""
+    leaks.mark()
+    before = leaks.Held.now()
+    yield
+    left = leaks.left_since(before)
+    assert not left, f"left behind: {'; '.join(left)}"

@@ -1,4 +1,4 @@
-"""`edl chaos run` on a real job: it hits what it says, writes it down, and ends when nothing is left to do."""
+"""`edl chaos run` on a real job: it hits what it says, writes it down, and ends in the end."""
 
 import json
 

@@ -255,7 +255,7 @@ RECORDS = 320
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """tests/zoo/scores.py with Adam on 3 servers: 40 versions, checkpoints on the way, none removed.
+    """tests/zoo/scores.py with Adam on 3 servers: 40 versions, checkpoints on the way, all kept.
 
     One worker in sync mode: whoever goes on from a checkpoint must end exactly here.
     """

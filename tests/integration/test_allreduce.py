@@ -48,7 +48,8 @@ def test_an_elastic_run_ends_as_the_fixed_one(tmp_path, fixed):
             scale(job, workers)
         assert job.wait() == 0, job.logs()
 
-    assert len(killed) == 3 and any(index == 0 for _, index in killed)
+    assert len(killed) == 3
+    assert any(index == 0 for _, index in killed)
     assert job.result()["version"] == 2 * RECORDS // MINIBATCH
     assert job.result()["restarts"]["worker"] == 0, "a survivor crashed"
     np.testing.assert_allclose(values(job), fixed, rtol=0, atol=2e-5)
@@ -79,7 +80,7 @@ def test_a_step_that_some_have_applied_is_not_applied_again(tmp_path):
 
 
 def test_the_master_is_killed_and_a_member_while_it_is_away(tmp_path):
-    """Broken once: the new master's orders had numbers that the members knew, and no cut was taken."""
+    """Broken once: the new master's orders had numbers that members knew; no cut was taken."""
     with job_of(tmp_path / "job", "tally", delay_s=0.02, snapshot_s=0.2) as job:
         status = job.watch(lambda s: s["records_done"] >= 300)
         send(job.about()["pid"], signal.SIGKILL)
@@ -103,7 +104,8 @@ def test_all_members_are_killed_at_once(tmp_path):
     assert counts(job) == [2.0] * RECORDS
     told = [event["text"] for event in job.result()["events"]]
     again = [t for t in told if "computed again" in t]
-    assert len(again) == 1 and "from step 0" not in again[0], again
+    assert len(again) == 1, again
+    assert "from step 0" not in again[0], again
 
 
 def test_a_member_that_sleeps_past_its_lease_is_left_behind_and_comes_back(tmp_path):
@@ -151,7 +153,7 @@ def test_servers_go_on_with_what_a_group_has_begun(tmp_path):
 
 
 def test_workers_that_leave_take_no_step_along(tmp_path):
-    """They are told (SIGTERM) at any moment of a step, or before the next is read; no round breaks."""
+    """They are told (SIGTERM) anywhere in a step or before the next is read; no round breaks."""
     slow = {"FEED_S": "0.02"}
     with job_of(tmp_path / "job", "tally", delay_s=0.01, num_workers=3, envs=slow) as job:
         for number, records in enumerate((100, 400, 700)):
@@ -218,7 +220,8 @@ def test_evaluations_see_the_state_between_two_steps(tmp_path):
     result = job.result()
     assert [e["version"] for e in result["evaluations"] if e["epoch"] == 1][-1] == 96
     losses = [e["metrics"]["mse"] for e in result["evaluations"]]
-    assert len(losses) >= 3 and losses[-1] < losses[0]
+    assert len(losses) >= 3
+    assert losses[-1] < losses[0]
     assert result["restarts"] == NO_RESTARTS
 
 
@@ -230,7 +233,8 @@ def test_a_poisoned_record_is_quarantined_and_the_others_train(tmp_path):
 
     assert code == 3, job.logs()  # all of the span that the record is in: the feed does not say
     (quarantined,) = job.result()["quarantined"]
-    assert 100 in quarantined["records"] and "a poisoned record" in quarantined["error"]
+    assert 100 in quarantined["records"]
+    assert "a poisoned record" in quarantined["error"]
     assert job.result()["records_done"] == RECORDS
 
 
@@ -278,7 +282,7 @@ def trains_again(worker, killed):
 
 
 def test_the_minibatch_follows_the_goodput_through_a_kill_and_a_resume(tmp_path, flowers):
-    """A member is killed when the minibatch has grown; then the run is stopped, and goes on with others."""
+    """The minibatch has grown when a member is killed; the run is stopped, and others go on."""
     with following(tmp_path / "one", flowers, num_workers=3) as job:
         status = job.watch(lambda s: (s["minibatch"] or 0) > MINIBATCH)
         killed = status["workers"][0]["pid"]

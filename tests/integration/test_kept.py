@@ -123,7 +123,8 @@ def test_a_launched_job_whose_nodes_are_gone_goes_on_with_another(kept, placed):
     try:
         until = time.monotonic() + WAIT_S
         while job.address() == before:
-            assert coordinator.poll() is None and time.monotonic() < until
+            assert coordinator.poll() is None
+            assert time.monotonic() < until
             time.sleep(0.02)
         edl(home, "launch", "--join", "it", "launched/counting.py", home)
         assert 0 == coordinator.wait(WAIT_S)

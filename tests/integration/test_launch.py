@@ -76,7 +76,8 @@ class Launched:
         """The first status of which `until` is true."""
         deadline = time.monotonic() + DEADLINE_S
         while self.job.address() is None:
-            assert self.main.poll() is None and time.monotonic() < deadline, self.said()
+            assert self.main.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
             time.sleep(0.02)
         identity = Identity.of_folder(self.job.folder)
         client = MasterClient(

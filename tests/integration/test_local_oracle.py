@@ -1,8 +1,8 @@
 """One worker in sync mode equals plain torch in one process, for every optimizer, on 1-3 servers.
 
-The servers are real (on loopback, over the tensor plane); the oracle is torch.optim with every embedding row a
-parameter of its own. The model has a table that is pulled ahead, one that is pulled inside the
-forward, BatchNorm's running statistics, dropout and a tensor without gradient.
+The servers are real (on loopback, over the tensor plane); the oracle is torch.optim with every
+embedding row a parameter of its own. The model has a table that is pulled ahead, one that is pulled
+inside the forward, BatchNorm's running statistics, dropout and a tensor without gradient.
 """
 
 import numpy as np
@@ -205,7 +205,7 @@ def test_values_that_a_push_brings_back_are_those_of_a_pull(oracle, monkeypatch)
 
 
 def trained(device, steps=50):
-    """State dict and losses of a worker on `device`, without dropout (its masks are the device's)."""
+    """State dict and losses of a worker on `device`, without dropout (masks are the device's)."""
 
     def without_dropout():
         model = make_model()

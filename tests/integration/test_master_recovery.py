@@ -6,6 +6,7 @@ which must be the number of epochs. Workers and servers are the same processes b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -20,7 +21,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from tools.jobs import Job, send, write_records
+from tools.jobs import WAIT_S, Job, send, write_records
 from tools.servers import dense, table
 
 RECORDS, EPOCHS = 2000, 2
@@ -38,7 +39,8 @@ class Controller:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.path)
         self._socket.listen(64)
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def environment(self, *points):
         return ",".join([self.path, *points])
@@ -52,8 +54,11 @@ class Controller:
             threading.Thread(target=self._answer, args=(line,), daemon=True).start()
 
     def _answer(self, line):
-        with line:
-            told = json.loads(line.makefile().readline())
+        with line, contextlib.suppress(BrokenPipeError):  # who asks may be killed meanwhile
+            asked = line.makefile().readline()
+            if not asked:
+                return
+            told = json.loads(asked)
             self.on_told(told)
             left = self.kills.get(told["point"], [])
             if left:
@@ -66,6 +71,8 @@ class Controller:
             line.sendall(b'{"do": "continue"}\n')
 
     def close(self):
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        self._thread.join(WAIT_S)
         self._socket.close()
 
 

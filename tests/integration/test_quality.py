@@ -67,7 +67,7 @@ def test_definition_reaches_its_gate_on_real_data(
 
 
 def test_resnet20_reaches_its_gate_with_the_statistics_of_its_batch_norms(data, tmp_path):
-    """By its best checkpoint: it ends at a high learning rate, where one evaluation of 359 pictures may
+    """By its best checkpoint: it ends at a high learning rate, where one evaluation of 359 may
     find 0.96 (benchmarks/RESULTS.md, stale gradients)."""
     settings = {"num_epochs": 10, "minibatch_size": 32, "seed": 1, "keep_best": "accuracy"}
     found = trained(tmp_path, data("digits"), "resnet20", **settings)

@@ -12,7 +12,7 @@ RECORDS = 256
 
 
 def poisoned(folder, fault="", bad=None, **settings):
-    """A job of tests/zoo/staged.py that fails at `fault`: at the record `bad`, or at all of them."""
+    """A job of tests/zoo/staged.py that fails at `fault`: at the record `bad`, or at all."""
     envs = {"FAULT": fault, "BAD": str(-1 if bad is None else bad)}
     return Job(
         folder / "job",

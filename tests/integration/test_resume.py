@@ -77,7 +77,8 @@ def books_of(command):
     """The manifest that a printed command names."""
     edl_train_resume = ["edl", "train", "--resume"]
     words = shlex.split(command)
-    assert edl_train_resume == words[:3] and len(words) == 4, command
+    assert edl_train_resume == words[:3], command
+    assert len(words) == 4, command
     return storage.load(words[3])
 
 

@@ -1,5 +1,7 @@
-"""The knobs of speed leave the books exact: how pulls and pushes travel, how many are under way, how
-gradients are coded, whether the model is compiled. Real processes, and the real tensor plane.
+"""The knobs of speed leave the books exact.
+
+How pulls and pushes travel, how many are under way, how gradients are coded, whether the model is
+compiled. Real processes, and the real tensor plane.
 
 A test's docstring says what was broken once to see it fail.
 """

@@ -1,4 +1,4 @@
-"""Whole jobs whose code is stuck or ends its process: found, named, bounded (docs/failure-model.md)."""
+"""Jobs whose code is stuck or ends its process: found, named, bounded (docs/failure-model.md)."""
 
 import time
 
@@ -34,7 +34,7 @@ def told(job, text):
 
 
 def test_a_worker_that_keeps_the_gil_for_three_leases_is_left_alone_and_trains_on(tmp_path):
-    """Broken once: without the keeper it is lost after one lease and killed after three, for ever."""
+    """Broken once: without the keeper it is lost after a lease and killed after three, for ever."""
     job = stuck(tmp_path, "gil", lease_s=2.0, hang_s=60.0)
     with job:
         assert 0 == job.wait(), job.logs()

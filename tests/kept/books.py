@@ -1,6 +1,6 @@
 """What this version's code makes of a kept folder, in words: the one place that knows its classes.
 
-A version that writes another format, or reads by other functions, changes this file and no kept one.
+A version that writes another format, or reads by other functions, changes this file, no kept one.
 `of_job` and its sisters give JSON values, which expected.json has as they were when it was made.
 """
 
@@ -29,7 +29,7 @@ from edl.master.task_queue import TaskQueue
 
 
 def of_job(job_dir: Path) -> dict[str, Any]:
-    """A job that was cut off: its queue as a new master restores it, and the status that it tells."""
+    """A job that was cut off: its queue as a new master restores it, and its status."""
     settings = JobSettings.of_job(job_dir)
     begun = opening.resume(settings, job_dir)
     assert begun is not None, "no master would go on with it"

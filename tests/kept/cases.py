@@ -33,7 +33,7 @@ EVALUATIONS = 10**12  # the first one's first task
 
 
 def ps() -> None:
-    """Servers: tasks retired, done, uneven and leased again, quarantined, in a fence; an evaluation."""
+    """Servers: tasks retired, done, uneven and leased again, quarantined, fenced; an evaluation."""
     gates = Gates("worker.compute", "worker.evaluate", "ps.push", "ps.applied", "ps.snapshot.begin")
     poison("counting", record_at(task=10, position=5))
     first: dict[str, int] = {}
@@ -87,7 +87,7 @@ def scale(made: jobs.Job, workers: int) -> None:
 
 
 def allreduce() -> None:
-    """A group: a round's lease in the midst of a task, a member lost, one snapshot, as with servers."""
+    """A group: a round's lease in the midst of a task, a member lost, one snapshot."""
     group("tally", strategy="allreduce", evaluation_steps=42)
 
 
@@ -255,7 +255,7 @@ def feed(records, mode):
 
 
 def poison(model_def: str, record: int) -> None:
-    """A definition that does not like this record (-1: none); the one that goes on with the job does.
+    """A definition that does not like this record (-1: none); the one that goes on does.
 
     It names no file of its own: errors do, and stand in checkpoints, which nobody can change.
     """

@@ -1,4 +1,4 @@
-"""A journal with a decision of every kind, and tasks in every state, as this version's master writes it.
+"""A journal with a decision of every kind, and tasks in every state, as this version writes it.
 
 A version whose decisions look otherwise writes this file anew, and keeps what it has made before.
 """

@@ -4,7 +4,8 @@
     <version>/<case>/jobs/it/...     the job's folder, as it was left; the case's is its EDL_HOME
 
 The path of the data stands in sealed files, too, so that it is the same everywhere: `records`. The
-job's own folder may be anywhere: paths of it stand in a kept file below ROOT, and `moved` replaces that.
+job's own folder may be anywhere: paths of it stand in a kept file below ROOT, and `moved` replaces
+that.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Kept:
 def all_kept(*kinds: str) -> list[Any]:
     """Those of all versions, of these kinds (`kind` of expected.json), as a test's parameters.
 
-    `fails` in expected.json: why the code cannot read it yet; the test must fail as long as it says so.
+    `fails` in expected.json: why the code cannot read it yet; until then the test must fail.
     """
     found = sorted(path.parent for path in HERE.glob("*/*/expected.json"))
     return [

@@ -38,7 +38,7 @@ def main(version: str, *names: str) -> None:
 
 
 def expect(case: Path, kind: str) -> None:
-    """Write what this version makes of a case: to be read, and compared with the case's docstring."""
+    """Write what this version makes of a case: to be compared with the case's docstring."""
     expected: dict[str, Any] = {"kind": kind, "records": COUNT, "epochs": 2}
     path = case / "expected.json"
     path.write_text(json.dumps(expected))

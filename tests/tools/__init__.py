@@ -1,1 +1,1 @@
-"""What tests share: jobs, servers, groups and clusters to test with."""
+"""Jobs, servers, groups and clusters to test with, shared by tests."""

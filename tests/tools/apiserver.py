@@ -1,9 +1,10 @@
-"""A Kubernetes API server for tests, in this process: objects of one namespace (or none) with list,
-watch, bookmarks, merge patches, preconditions, graceful deletion, logs, access reviews, 403, 404, 409 and
-410; and faults that a test asks for.
+"""A Kubernetes API server for tests, in this process, with faults that a test asks for.
 
-What it does not do is decide: no scheduler, no kubelet; a test moves its pods (`set_status`). The real
-one is in tests/k8s.
+Its objects are of one namespace (or none), with list, watch, bookmarks, merge patches,
+preconditions, graceful deletion, logs, access reviews, 403, 404, 409 and 410.
+
+What it does not do is decide: no scheduler, no kubelet; a test moves its pods (`set_status`). The
+real one is in tests/k8s.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class _Http(http.server.ThreadingHTTPServer):
 
 
 class ApiServer:
+    """The server, what it holds, and what a test may do to it."""
+
     def __init__(self) -> None:
         self.lock = threading.Condition()
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}  # plural, name
@@ -106,7 +109,7 @@ class ApiServer:
             return [copy.deepcopy(o) for (plural, _), o in self.objects.items() if plural == "pods"]
 
     def wait_for_pods(self, count: int) -> list[dict[str, Any]]:
-        """The pods as soon as there are so many (not being deleted)."""
+        """Return the pods as soon as there are so many (not being deleted)."""
 
         def alive() -> list[tuple[str, str]]:
             return [
@@ -124,7 +127,7 @@ class ApiServer:
             assert self.lock.wait_for(true, WAIT_S), self.objects
 
     def add(self, plural: str, name: str, **more: Any) -> dict[str, Any]:
-        """An object that somebody else has made."""
+        """Hold an object that somebody else has made."""
         with self.lock:
             about = {"name": name, "uid": str(uuid.uuid4()), **more.pop("metadata", {})}
             found = self.objects[plural, name] = {"metadata": about, **more}
@@ -145,7 +148,7 @@ class ApiServer:
                 self._note(plural, "DELETED", gone)
 
     def forget_history(self) -> None:
-        """As after a restart of the API server: old versions are 410 Gone, watches are cut."""
+        """Be as after a restart of the API server: old versions are 410 Gone, watches are cut."""
         with self.lock:
             self.version += 1
             self.oldest = self.version
@@ -211,8 +214,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._refuse(
                 403,
                 "Forbidden",
-                f'{plural} is forbidden: User "anna" cannot {verb} resource "{resource}" in API group '
-                f'"{group}"{where}',
+                f'{plural} is forbidden: User "anna" cannot {verb} resource "{resource}" in API '
+                f'group "{group}"{where}',
             )
         if plural.endswith("accessreviews"):
             return self._send(201, self._review(plural, body))
@@ -263,7 +266,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def date_time_string(self, timestamp: float | None = None) -> str:
+    def date_time_string(self, _timestamp: float | None = None) -> str:
         return super().date_time_string(time.time() + self.api.skew_s)
 
     def _do(
@@ -294,7 +297,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             api.objects[plural, name] = body
             api._note(plural, "ADDED", body)
             return 201, copy.deepcopy(body)
-        found = api.objects.get((plural, name or ""))
+        name = name or ""
+        found = api.objects.get((plural, name))
         if found is None:
             return 404, ("NotFound", f"{plural} {name} not found")
         if self.command == "GET":
@@ -341,7 +345,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         until = time.monotonic() + min(float(query.get("timeoutSeconds", 60)), WAIT_S)
         with api.lock:
             if since < api.oldest:
-                return self._refuse(410, "Expired", "too old resource version")
+                self._refuse(410, "Expired", "too old resource version")
+                return
             cut = api.cut_watches
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")

@@ -1,4 +1,4 @@
-"""What others do in a cluster while a test runs `edl`: its master, its scheduler, its kubelets.
+"""The others in a cluster while a test runs `edl`: the job's master, the scheduler, kubelets.
 
 All is of the job demo, on the server of apiserver.py.
 """
@@ -35,7 +35,7 @@ def add_pod(server: ApiServer, role: str, index: int = 0, **status: Any) -> str:
 
 
 def say(server: ApiServer, status: dict[str, Any]) -> None:
-    """As the master does."""
+    """Tell the job's status as the master does."""
     body = objects.status("demo", json.dumps(status))
     server.add("configmaps", "edl-demo-status", **body)
 

@@ -1,4 +1,4 @@
-"""What every runtime promises (runtime/base.py), for local processes and for pods alike.
+"""Tests of what every runtime promises (runtime/base.py), for local processes and pods alike.
 
 A kit makes a runtime whose workers run a program of PROGRAMS, and acts on a replica from outside.
 Tests take the fixture `kit` of their own folder and import what stands here.
@@ -34,19 +34,21 @@ PROGRAMS = {
 
 
 class Kit(Protocol):
+    """Makes runtimes of one kind, and acts on their replicas from outside."""
+
     def runtime(self, program: str, report: Callable[[Report], None]) -> Runtime: ...
     def started(self, replica: Replica) -> None:
-        """Returns when the program has said that it is there."""
+        """Return when the program has said that it is there."""
 
     def env(self, replica: str) -> dict[str, str]: ...
     def take_away(self, replica: Replica) -> None:
-        """As a cluster, or somebody with kill -9, does."""
+        """End it as a cluster, or somebody with kill -9, does."""
 
     def there(self, replica: Replica) -> bool: ...
 
 
 class Reports:
-    """What a runtime reports, in order."""
+    """The reports of a runtime, in order."""
 
     def __init__(self) -> None:
         self.queue: Queue[Report] = Queue()
@@ -75,7 +77,7 @@ def begun(kit: Kit, program: str, incarnation: str = "a1") -> tuple[Runtime, Rep
 @pytest.mark.parametrize(
     ("program", "codes"), [("ends well", {0}), ("fails", {7}), ("crashes", {-11})]
 )
-def test_end_is_told_once_with_its_code(kit, program, codes):
+def test_end_is_told_once_with_its_code(kit: Kit, program: str, codes: set[int]) -> None:
     runtime, replica, reports = begun(kit, program)
 
     found = reports.exit()
@@ -86,7 +88,7 @@ def test_end_is_told_once_with_its_code(kit, program, codes):
     assert reports.no_more_exits()
 
 
-def test_who_is_taken_away_has_not_failed(kit):
+def test_who_is_taken_away_has_not_failed(kit: Kit) -> None:
     """The policy reads: a signal that is no crash."""
     runtime, replica, reports = begun(kit, "polite")
 
@@ -94,10 +96,11 @@ def test_who_is_taken_away_has_not_failed(kit):
     found = reports.exit()
     runtime.close()
 
-    assert found.replica == replica and found.code in (0, -9)
+    assert found.replica == replica
+    assert found.code in (0, -9)
 
 
-def test_stop_lets_it_end_in_order(kit):
+def test_stop_lets_it_end_in_order(kit: Kit) -> None:
     runtime, replica, reports = begun(kit, "polite")
 
     runtime.stop(replica, 20.0)
@@ -107,7 +110,7 @@ def test_stop_lets_it_end_in_order(kit):
     assert (found.replica, found.code) == (replica, 0)
 
 
-def test_stop_kills_who_does_not_listen(kit):
+def test_stop_kills_who_does_not_listen(kit: Kit) -> None:
     runtime, replica, reports = begun(kit, "deaf")
 
     runtime.stop(replica, 1.0)
@@ -116,10 +119,11 @@ def test_stop_kills_who_does_not_listen(kit):
     runtime.close()
 
     assert (found.replica, found.code) == (replica, -9)
-    assert not kit.there(replica) and reports.no_more_exits()
+    assert not kit.there(replica)
+    assert reports.no_more_exits()
 
 
-def test_what_a_successor_adopts_is_watched_and_stopped_like_its_own(kit):
+def test_what_a_successor_adopts_is_watched_and_stopped_like_its_own(kit: Kit) -> None:
     first, replica, before = begun(kit, "polite")
     first.detach()
     reports = Reports()
@@ -131,11 +135,12 @@ def test_what_a_successor_adopts_is_watched_and_stopped_like_its_own(kit):
     found = reports.exit()
     second.close()
 
-    assert found.replica == replica and found.code in (0, -9)
+    assert found.replica == replica
+    assert found.code in (0, -9)
     assert before.no_more_exits()
 
 
-def test_what_ended_while_nobody_looked_is_told_to_the_successor(kit):
+def test_what_ended_while_nobody_looked_is_told_to_the_successor(kit: Kit) -> None:
     first, replica, _ = begun(kit, "polite")
     first.detach()
     kit.take_away(replica)
@@ -146,14 +151,16 @@ def test_what_ended_while_nobody_looked_is_told_to_the_successor(kit):
     found = reports.exit()
     second.close()
 
-    assert found.replica == replica and found.code <= 0
+    assert found.replica == replica
+    assert found.code <= 0
 
 
-def test_close_leaves_nothing_and_starts_nothing(kit):
+def test_close_leaves_nothing_and_starts_nothing(kit: Kit) -> None:
     runtime, replica, reports = begun(kit, "deaf")
 
     runtime.close()
 
-    assert not kit.there(replica) and reports.no_more_exits()
+    assert not kit.there(replica)
+    assert reports.no_more_exits()
     with pytest.raises(EdlError, match="the job is ending"):
         runtime.start("worker", 1, "b1", kit.env("b1"))

@@ -1,4 +1,4 @@
-"""The tables of docs/data.md, from the code: by signatures, and by reading a tiny file of each type.
+"""The tables of docs/data.md, from the code: by signatures, and by reading tiny files of each type.
 
 `python tests/tools/data_tables.py` writes them into the page; tests/unit/docs compares them.
 """
@@ -14,6 +14,7 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ NUMPY = ["int8", "int64", "uint64", "bool", "float32", ">f8", "U1", "S1", "M8[s]
 
 
 def types() -> str:
-    """A line per reader and type."""
+    """Return a line per reader and type."""
     logging.disable(logging.WARNING)
     lines = ["| reader | column | becomes | a missing value | with `missing=COLUMN:nan` |"]
     lines.append("|---|---|---|---|---|")
@@ -73,8 +74,8 @@ def types() -> str:
             )
             write(full, False)
             cells = [_outcome(full)]
-            if write(part, True) is None and not cells[0].startswith("refused"):
-                cells += [_value(part), _outcome(full, missing="x:nan", data="x")]
+            if write(part, True) and not cells[0].startswith("refused"):
+                cells += [_value(part), _outcome(full, missing="x:nan")]
             elif cells[0].startswith("refused"):
                 cells += ["", ""]
             else:
@@ -86,32 +87,19 @@ def types() -> str:
     return "\n".join(lines)
 
 
-def _columns() -> Iterator[tuple[str, str, Callable[[Path, bool], Any]]]:
-    """(reader, column, writer of a file with or without a missing value: not None if it cannot)."""
+def _columns() -> Iterator[tuple[str, str, Callable[[Path, bool], bool]]]:
+    """Yield (reader, column, writer of a file with or without a missing value, False if not)."""
     for label, text in CSV:
-        yield "csv, tsv", label, lambda path, missing, text=text: _csv(path, text, missing)
+        yield "csv, tsv", label, partial(_csv, text)
     for label, kind, value in ARROW:
-        yield "parquet", label, lambda path, missing, kind=kind, value=value: (
-            pyarrow.parquet.write_table(
-                pa.table({"x": pa.array([value, None if missing else value], kind)}), path,
-                write_statistics=False,
-            )
-        )  # fmt: skip
+        yield "parquet", label, partial(_parquet, kind, value)
     for code in NUMPY:
         label = "float64, other byte order" if code[0] == ">" else _name(np.dtype(code))
-        yield (
-            "npy, npz",
-            label,
-            (
-                lambda path, missing, code=code: (
-                    np.save(path, np.ones(2, "i1").astype(code)) or missing
-                )
-            ),
-        )
+        yield "npy, npz", label, partial(_npy, code)
 
 
 def _others(folder: Path) -> Iterator[tuple[str, str, Any]]:
-    """(reader, column or feature, its value) of the formats that know no missing value."""
+    """Yield (reader, column or feature, its value) of the formats that know no missing value."""
     examples = folder / "x.recordio"
     lists = {"Int64List": b"\x1a\x03\x0a\x01\x07", "FloatList": b"\x12\x06\x0a\x04\0\0\x80?"}
     for label, feature in {**lists, "BytesList": b"\x0a\x03\x0a\x01a"}.items():
@@ -121,7 +109,9 @@ def _others(folder: Path) -> Iterator[tuple[str, str, Any]]:
         body = len(body).to_bytes(4, "little") + body
         head = struct.pack("<5I", 0x01020304, zlib.crc32(body), 0, len(body), 1)
         examples.write_bytes(head + body)
-        record = open_reader(str(examples)).read(str(examples), 0, 1)[0]
+        records = open_reader(str(examples)).read(str(examples), 0, 1)
+        assert not isinstance(records, Columns)
+        record = records[0]
         yield "tfrecord, recordio", f"feature of {label}", record["x"]
     images = folder / "x-images-idx3-ubyte"
     images.write_bytes(struct.pack(">4B3I", 0, 0, 8, 3, 1, 2, 3) + bytes(6))
@@ -136,8 +126,20 @@ def _others(folder: Path) -> Iterator[tuple[str, str, Any]]:
             yield reader, label, column
 
 
-def _csv(path: Path, text: str, missing: bool) -> None:
+def _csv(text: str, path: Path, missing: bool) -> bool:
     path.write_text(f"x,y\n{text},1\n{'' if missing else text},1\n")
+    return True
+
+
+def _parquet(kind: pa.DataType, value: Any, path: Path, missing: bool) -> bool:
+    table = pa.table({"x": pa.array([value, None if missing else value], kind)})
+    pyarrow.parquet.write_table(table, path, write_statistics=False)
+    return True
+
+
+def _npy(code: str, path: Path, missing: bool) -> bool:
+    np.save(path, np.ones(2, "i1").astype(code))
+    return not missing
 
 
 def _read(path: Path, **params: Any) -> np.ndarray[Any, Any]:
@@ -148,7 +150,7 @@ def _read(path: Path, **params: Any) -> np.ndarray[Any, Any]:
     return next(iter(records.values()))
 
 
-def _outcome(path: Path, data: str = "", **params: Any) -> str:
+def _outcome(path: Path, **params: Any) -> str:
     try:
         array = _read(path, **params)
     except EdlError:
@@ -157,7 +159,7 @@ def _outcome(path: Path, data: str = "", **params: Any) -> str:
 
 
 def _told(value: Any) -> str:
-    """A column, or a feature of one record, for a cell."""
+    """Tell a column, or a feature of one record, for a cell."""
     if isinstance(value, list):
         return "a list of bytes"
     shape = f" [N, {', '.join(map(str, value.shape[1:]))}]" if value.ndim > 1 else ""
@@ -185,7 +187,7 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def parameters() -> str:
-    """A line per parameter and default."""
+    """Return a line per parameter and default."""
     of: dict[tuple[str, str], list[str]] = {("format", "by suffix"): ["all"]}
     for name in _MODULES:
         for each in list(inspect.signature(maker(name)).parameters.values())[1:]:
@@ -202,7 +204,7 @@ def parameters() -> str:
 
 
 def suffixes() -> str:
-    """A line per format."""
+    """Return a line per format."""
     lines = ["| format | suffixes |", "|---|---|"]
     for name in _MODULES:
         told = " ".join(f"`{suffix}`" for suffix, each in _SUFFIXES.items() if each == name)
@@ -211,11 +213,11 @@ def suffixes() -> str:
 
 
 def page(text: str) -> str:
-    """The page with its tables as they are now."""
+    """Return the page with its tables as they are now."""
     for name, make in (("suffixes", suffixes), ("types", types), ("parameters", parameters)):
         block = f"<!-- {name}: python tests/tools/data_tables.py -->\n{make()}\n<!-- end -->"
         text, n = re.subn(
-            rf"<!-- {name}: .*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL
+            rf"<!-- {name}: .*?<!-- end -->", block.replace("\\", r"\\"), text, flags=re.DOTALL
         )
         assert n == 1, name
     return text

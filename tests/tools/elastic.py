@@ -21,11 +21,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 Body = Callable[[Callable[[Any], None]], int]
 TIMEOUT_S = 300.0
@@ -33,15 +34,22 @@ TIMEOUT_S = 300.0
 
 @dataclass
 class Replica:
-    """What became of one: `code` as of multiprocessing, -9 for SIGKILL; `said`: what it told."""
+    """The end of a replica: `code` as of multiprocessing, -9 for SIGKILL; `said`: what it told."""
 
     code: int | None = None
     next: int = 0
     said: list[Any] = field(default_factory=list)
 
 
+def begin() -> None:
+    """Start the process that replicas are forked from; it ends with this one."""
+    _context()
+    forkserver.ensure_running()
+    _store()  # the first one of a process makes a pipe for signals, which libuv keeps
+
+
 def elastic(body: Body, checkpoints: Path, replicas: int = 1) -> list[list[Replica]]:
-    """Generations until rank 0 gives 0; all replicas of all of them, by rank."""
+    """Run generations until rank 0 gives 0; return all replicas of all of them, by rank."""
     generations: list[list[Replica]] = []
     while replicas:
         ended = generation(body, checkpoints, replicas, restarts=len(generations))
@@ -54,9 +62,8 @@ def elastic(body: Body, checkpoints: Path, replicas: int = 1) -> list[list[Repli
 def generation(
     body: Body, checkpoints: Path, replicas: int, restarts: int = 0, **environment: str
 ) -> list[Replica]:
-    """One generation to its end."""
-    # As torchrun does: the port is open before anybody is told of it.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    """Run one generation to its end."""
+    store = _store()
     environment |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
@@ -86,8 +93,13 @@ def generation(
     return [replica for _, _, replica in started]
 
 
+def _store() -> TCPStore:
+    """Open it as torchrun does: the port is there before anybody is told of it."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
 def _listen(replicas: dict[Connection, Replica]) -> None:
-    """Until all have closed their ends."""
+    """Note what they say, until all have closed their ends."""
     deadline = time.monotonic() + TIMEOUT_S
     while replicas:
         ready = multiprocessing.connection.wait(list(replicas), deadline - time.monotonic())

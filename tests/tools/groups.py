@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +14,16 @@ from tools.servers import dense
 RECORDS, MINIBATCH = 768, 16
 
 
-def job_of(folder, model_def="curve", *, delay_s=0.004, epochs=2, **more):
+def job_of(
+    folder: Path,
+    model_def: str = "curve",
+    *,
+    delay_s: float = 0.004,
+    epochs: int = 2,
+    **more: Any,
+) -> Job:
     data = str(write_records(folder.parent / "records.npz", RECORDS))
-    params = {"delay_s": delay_s}
+    params: dict[str, float] = {"delay_s": delay_s}
     if model_def == "tally":
         params["records"] = RECORDS
     return Job(
@@ -35,22 +44,23 @@ def job_of(folder, model_def="curve", *, delay_s=0.004, epochs=2, **more):
     )
 
 
-def values(job):
+def values(job: Job) -> np.ndarray:
     names = [f"layers.{layer}.{what}" for layer in (0, 2) for what in ("weight", "bias")]
     return np.concatenate([dense(job.checkpoint(), name) for name in names])
 
 
-def counts(job):
-    return np.round(dense(job.checkpoint(), "counts"), 3).tolist()
+def counts(job: Job) -> list[float]:
+    found: list[float] = np.round(dense(job.checkpoint(), "counts"), 3).tolist()
+    return found
 
 
-def scale(job, workers):
+def scale(job: Job, workers: int) -> None:
     client = job.client()
     client.scale(workers)
     client.close()
 
 
-def stopped_in_order(starting):
+def stopped_in_order(starting: Job) -> dict[str, Any]:
     """Stop a job of the counting model in its midst: what it leaves is what it has applied."""
     with starting as job:
         job.watch(lambda s: s["records_done"] >= 300)

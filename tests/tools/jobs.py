@@ -73,14 +73,15 @@ class Job:
                 send(pid, number)
 
     def about(self) -> dict[str, Any]:
-        """Where the master serves; waits until it does."""
+        """Return what the master says of where it serves; wait until it does."""
         address = self.folder / "master.json"
         deadline = time.monotonic() + WAIT_S
         while not address.exists():
             assert self.process.poll() is None, self.logs()
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.02)
-        return json.loads(address.read_text())
+        about: dict[str, Any] = json.loads(address.read_text())
+        return about
 
     def client(self) -> MasterClient:
         return MasterClient(
@@ -88,7 +89,7 @@ class Job:
         )
 
     def watch(self, until: Any, timeout_s: float = WAIT_S) -> dict[str, Any]:
-        """Follow the status until `until(status)`; answers that status."""
+        """Follow the status until `until(status)`; return that status."""
         client = self.client()
         deadline = time.monotonic() + timeout_s
         try:
@@ -104,14 +105,15 @@ class Job:
             self.revision = 0
 
     def wait(self, timeout_s: float = WAIT_S) -> int:
-        """The master's exit code."""
+        """Return the master's exit code."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job did not end in {timeout_s} s\n{self.logs()}") from None
 
     def result(self) -> dict[str, Any]:
-        return json.loads((self.folder / "result.json").read_text())
+        found: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
+        return found
 
     def logs(self, tail: int = 60) -> str:
         parts = []

@@ -65,7 +65,7 @@ GROUPS = {
 
 
 class ApiError(Exception):
-    """What the API server answered instead; `code` is the HTTP status."""
+    """Another answer of the API server than expected; `code` is the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code} {message}")
@@ -92,7 +92,8 @@ class Api:
         content_type: str = "application/json",
         timeout_s: float = 30.0,
     ) -> Object:
-        return json.loads(self.text(method, path, body, content_type, timeout_s))
+        found: Object = json.loads(self.text(method, path, body, content_type, timeout_s))
+        return found
 
     def text(
         self,
@@ -106,7 +107,7 @@ class Api:
             return response.read().decode(errors="replace")
 
     def lines(self, path: str, *, within_s: float) -> Iterator[bytes]:
-        """A stream's lines, until it ends; TimeoutError where that takes longer."""
+        """Yield a stream's lines until it ends. Raises TimeoutError where that takes longer."""
         deadline = time.monotonic() + within_s
         with self._request("GET", path, None, "", within_s) as (connection, response):
             while line := response.readline():
@@ -155,17 +156,18 @@ def path_of(resource: str, namespace: str = "", name: str = "", **query: str) ->
 
 
 def phase(found: Object) -> str:
-    return found.get("status", {}).get("phase", "")
+    told: str = found.get("status", {}).get("phase", "")
+    return told
 
 
 def condition(found: Object, kind: str) -> str:
-    """ "True", "False", "Unknown", or "" where it is not told."""
+    """Return "True", "False" or "Unknown"; "" where it is not told."""
     conditions = found.get("status", {}).get("conditions") or []
     return next((c["status"] for c in conditions if c["type"] == kind), "")
 
 
 def pod(name: str, *command: str, cpu: str = "100m", **spec: Any) -> Object:
-    """One container of the image that every process node has; it is never started again."""
+    """Return a pod with one container of the image of every process node, never started again."""
     container = {
         "name": "main",
         "image": IMAGE,
@@ -186,7 +188,7 @@ def pod(name: str, *command: str, cpu: str = "100m", **spec: Any) -> Object:
 
 
 def deployment(name: str, replicas: int, *command: str, **pod_spec: Any) -> Object:
-    """A service: so many of `pod`, which are always started again."""
+    """Return a service: so many of `pod`, which are always started again."""
     made = pod(name, *command, **{"restartPolicy": "Always", **pod_spec})
     labels = {"app": name}
     return {
@@ -202,7 +204,7 @@ def deployment(name: str, replicas: int, *command: str, **pod_spec: Any) -> Obje
 
 
 class Cluster:
-    """`with Cluster() as cluster: ...`"""
+    """A control plane on this machine: `with Cluster() as cluster: ...`."""
 
     def __init__(
         self,
@@ -312,16 +314,16 @@ class Cluster:
         self.wait("nodes", lambda nodes: "node1" in nodes and _is_usable(nodes["node1"]))
 
     def remove_real_node(self) -> None:
-        """Its containers with it, so that nobody else's pod is put there."""
+        """Remove it and its containers, so that nobody else's pod is put there."""
         self._script("realnode.sh", "down", timeout_s=OTHERS_END_S)
         self.api.call("DELETE", path_of("nodes", name="node1"))
 
     def smallest_system(self) -> Path:
-        """A docker-archive of Debian with Python and little else; add_real_node comes first."""
+        """Make a docker-archive of Debian with Python and little else, after add_real_node."""
         return Path(self._script("realnode.sh", "system", timeout_s=None).strip())
 
     def import_image(self, archive: Path) -> None:
-        """For the real node: a docker-archive, as `docker save` and mkimage.py write it."""
+        """Give the real node a docker-archive, as `docker save` and mkimage.py write it."""
         self._script("realnode.sh", "import", str(archive), timeout_s=600)
 
     def _script(self, name: str, *arguments: str, timeout_s: float | None, **variables: str) -> str:
@@ -342,7 +344,7 @@ class Cluster:
 
     @functools.cached_property
     def api(self) -> Api:
-        """The administrator's."""
+        """Return the administrator's API."""
         return self.api_as((self.state / "pki" / "admin.token").read_text().strip())
 
     def api_as(self, token: str) -> Api:
@@ -350,7 +352,7 @@ class Cluster:
         return Api(f"https://127.0.0.1:{self.port}", ca=ca, token=token)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
-        """The real one's standard output; AssertionError with its words where it fails."""
+        """Run the real one; return what it prints. Raises AssertionError with its words."""
         cache = self.state / "kubectl-cache"  # its default would outlive this cluster
         done = subprocess.run(
             ["kubectl", f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}", *arguments],
@@ -381,7 +383,7 @@ class Cluster:
         fields: str = "",
         within_s: float = 60.0,
     ) -> T:
-        """What `until` says of the objects, by name, as soon as that is true.
+        """Return what `until` says of the objects, by name, as soon as that is true.
 
         It is asked after each list and each event of a watch, over dropped watches and while the
         API server is away, too.
@@ -455,7 +457,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def outage(self, name: str = "apiserver", *, kill: bool = False) -> Iterator[None]:
-        """A part is away inside."""
+        """Keep a part away inside."""
         self.stop_part(name, kill=kill)
         try:
             yield
@@ -474,12 +476,12 @@ class Cluster:
         self.wait("nodes", lambda nodes: all(map(_is_usable, nodes.values())))
 
     def status(self) -> str:
-        """The parts, their pids, memory and processor time."""
+        """Tell the parts, their pids, memory and processor time."""
         return self._script("cluster.sh", "status", timeout_s=30)
 
     @contextlib.contextmanager
     def namespace(self) -> Iterator[Namespace]:
-        """A fresh one; at the end its pods are gone, and the rest of it soon after."""
+        """Yield a fresh one; at the end its pods are gone, and the rest of it soon after."""
         name = f"t-{secrets.token_hex(3)}"
         self.kubectl("create", "namespace", name)
         here = Namespace(self, name)
@@ -492,7 +494,7 @@ class Cluster:
 
 
 class Namespace:
-    """What a test does in its own corner of the cluster."""
+    """A test's own corner of the cluster, and what it does there."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name, self.api = cluster, name, cluster.api
@@ -514,7 +516,7 @@ class Namespace:
         return {found["metadata"]["name"]: found for found in items}
 
     def wait_phase(self, pod: str, wanted: str, *, within_s: float = 60.0) -> Object:
-        """The pod, as soon as it is Running, Succeeded or Failed as wanted."""
+        """Return the pod, as soon as it is Running, Succeeded or Failed as wanted."""
         __tracebackhide__ = True
 
         def reached(pods: dict[str, Object]) -> Object | None:
@@ -529,7 +531,7 @@ class Namespace:
         return self.api.text("GET", path, timeout_s=timeout_s)
 
     def wait_log(self, pod: str, text: str, *, within_s: float = 60.0) -> str:
-        """The first line of the pod's log that holds `text`."""
+        """Return the first line of the pod's log that holds `text`."""
         __tracebackhide__ = True
         deadline = time.monotonic() + within_s
         field = f"metadata.name={pod}"
@@ -548,7 +550,7 @@ class Namespace:
         raise AssertionError(f"pod {pod} {end} {text!r}:\n{said}")
 
     def kubeconfig(self, account: str) -> Path:
-        """For a client that is this service account and may do what it may, nothing else."""
+        """Write the configuration of a client that is this service account and may do no more."""
         path = path_of("serviceaccounts", self.name, f"{account}/token")
         request = {"spec": {"audiences": [], "expirationSeconds": 3600}}
         token = self.api.call("POST", path, request)["status"]["token"]
@@ -560,7 +562,7 @@ class Namespace:
         return file
 
     def claim(self, name: str, folder: Path) -> None:
-        """A PersistentVolumeClaim whose volume is `folder` of this machine."""
+        """Make a PersistentVolumeClaim whose volume is `folder` of this machine."""
         volume = f"{self.name}-{name}"
         self._volumes.append(volume)
         spec = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
@@ -587,8 +589,11 @@ class Namespace:
     # -- telling
 
     def logs(self, lines: int = LOG_LINES) -> dict[str, str]:
-        """Of all pods that ever ran on process nodes here, the deleted ones too, by pod and file;
-        and of those that a real node still knows."""
+        """Return the ends of all pods' logs, by pod and file.
+
+        Of all that ever ran on process nodes here, the deleted ones too, and of those that a real
+        node still knows.
+        """
         places = (self.cluster.state / "nodes" / "logs", REAL_LOGS)
         pods = [pod for place in places for pod in place.glob(f"{self.name}_*")]
         files = [(file, pod) for pod in pods for file in pod.rglob("*.log")]
@@ -618,7 +623,7 @@ class Namespace:
         return "\n".join(parts)
 
     def delete(self, *, within_s: float = 60.0) -> None:
-        """Returns when no pod is left, so that the next test has the room."""
+        """Return when no pod is left, so that the next test has the room."""
         self.kubectl(
             "delete", "namespace", self.name, "--wait=false"
         )  # none is created from here on
@@ -650,14 +655,15 @@ def _summary(found: Object) -> str:
 
 
 def images() -> dict[str, Object]:
-    """What the process nodes know of images: one, which is this environment and checkout.
+    """Return the images that process nodes know: one, which is this environment and checkout.
 
     A pod's root holds this machine's root file system only: what lies on another is bound.
     """
     machine = Path("/").stat().st_dev
     needed = {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
     env = {
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
+        ":/sbin:/bin",
         "PYTHONPATH": str(ROOT / ".pythonpath"),
         "OMP_NUM_THREADS": "1",  # many pods, few cores
     }

@@ -1,14 +1,23 @@
-"""What tests of the adaptive model share: a loop that says what it is told, and the noise in float64."""
+"""A loop that says what it is told, and noise in float64, for tests of the adaptive model."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+
+Array = np.ndarray | torch.Tensor
+Gradient = Iterable[Array]  # of each parameter
 
 
 @dataclass
 class Loop:
-    """A loop over micro-batches of `current_local_bsz` records, `accumulation_steps` + 1 of them a step,
-    with so many records `missing`."""
+    """A loop over micro-batches of `current_local_bsz` records, with so many records `missing`.
+
+    `accumulation_steps` + 1 of them make a step.
+    """
 
     current_local_bsz: int = 8
     accumulation_steps: int = 0
@@ -20,40 +29,42 @@ class Loop:
     missing: int = 0
 
     @property
-    def current_batch_size(self):
+    def current_batch_size(self) -> int:
         return self.current_local_bsz * self.replicas * (self.accumulation_steps + 1)
 
     @property
-    def step_records(self):
+    def step_records(self) -> int:
         return self.current_batch_size - self.missing
 
-    def is_sync_step(self):
+    def is_sync_step(self) -> bool:
         return self.micro == self.accumulation_steps
 
-    def train(self):
+    def train(self) -> None:
         self.training = True
 
-    def micro_batches(self):
-        """The micro-batches of one optimizer step, by number."""
+    def micro_batches(self) -> Iterator[int]:
+        """Yield the micro-batches of one optimizer step, by number."""
         for micro in range(self.accumulation_steps + 1):
             self.micro = micro
             yield micro
 
 
-def squared(vector):
-    """The squared length of a gradient, given as one or several arrays."""
+def squared(vector: Gradient) -> float:
+    """Return the squared length of a gradient, given as one or several arrays."""
     return sum(float(np.sum(np.square(np.asarray(part, np.float64)))) for part in vector)
 
 
-def mean(gradients):
+def mean(gradients: Iterable[Gradient]) -> list[np.ndarray]:
     return [
         np.mean([np.asarray(part, np.float64) for part in parts], 0)
         for parts in zip(*gradients, strict=True)
     ]
 
 
-def multi_sample(gradients, scale):
-    """(sqr, var) of n micro-gradients, each a list of arrays. McCandlish et al. 2018, appendix A.1:
+def multi_sample(gradients: Sequence[Gradient], scale: float) -> tuple[float, float]:
+    """Return (sqr, var) of n micro-gradients, each a list of arrays.
+
+    By McCandlish et al. 2018, appendix A.1:
 
         |G|^2     = 1 / (B_big - B_small)     (B_big |G_big|^2 - B_small |G_small|^2)
         tr(Sigma) = 1 / (1/B_small - 1/B_big) (|G_small|^2 - |G_big|^2)
@@ -61,14 +72,15 @@ def multi_sample(gradients, scale):
     with B_small one micro-batch, B_big n of them, tr(Sigma) then brought to the initial batch.
     """
     n = len(gradients)
-    small, big = np.mean([squared(g) for g in gradients]), squared(mean(gradients))
+    small = float(np.mean([squared(g) for g in gradients]))
+    big = squared(mean(gradients))
     sqr = (n * big - 1 * small) / (n - 1)
     noise = (small - big) / (1 / 1 - 1 / n)  # of a micro-batch, of scale / n initial batches
     return sqr, noise * scale / n
 
 
-def smoothed(values, thetas):
-    """The exponential average of each, without the bias of its beginning."""
+def smoothed(values: Iterable[float], thetas: Iterable[float]) -> float:
+    """Return the exponential average of each, without the bias of its beginning."""
     sums = weights = 0.0
     for value, theta in zip(values, thetas, strict=True):
         sums, weights = theta * sums + (1 - theta) * value, theta * weights + (1 - theta)

@@ -9,7 +9,7 @@ import pytest
 
 
 def address() -> str:
-    """One that is not on loopback; skips the test where there is none."""
+    """Return an address that is not on loopback; skip the test where there is none."""
     for addresses in psutil.net_if_addrs().values():
         for each in addresses:
             if each.family == socket.AF_INET and not each.address.startswith("127."):
@@ -19,4 +19,5 @@ def address() -> str:
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as bound:
-        return bound.getsockname()[1]
+        port: int = bound.getsockname()[1]
+        return port

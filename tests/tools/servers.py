@@ -24,7 +24,7 @@ TOKEN = "a token"
 
 @contextmanager
 def serving(num_servers: int, spec: ModelSpec, policy: Policy | None = None) -> Iterator[PsClient]:
-    """A client of `num_servers` empty servers."""
+    """Yield a client of `num_servers` empty servers."""
     servers = []
     for index in range(num_servers):
         store = Store(
@@ -41,14 +41,14 @@ def serving(num_servers: int, spec: ModelSpec, policy: Policy | None = None) -> 
 
 
 def restored(checkpoint: str | Path) -> Store:
-    """One shard that holds all of a checkpoint, ledger included."""
+    """Return one shard that holds all of a checkpoint, ledger included."""
     store = Store(index=0, slot_map=SlotMap(1), policy=Policy())
     snapshot.restore(store, storage.load(checkpoint), new_job=False)
     return store
 
 
 def table(checkpoint: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Ids int64[n], ascending, and rows float32[n, dim] of a checkpoint's table."""
+    """Return ids int64[n], ascending, and rows float32[n, dim] of a checkpoint's table."""
     ids, rows = [], []
     manifest = storage.load(checkpoint)
     for record in manifest.files:
@@ -64,7 +64,7 @@ def table(checkpoint: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def assert_exact(checkpoint: str | Path, records: int, epochs: int) -> None:
-    """A job of the counting model has applied each of its records once an epoch."""
+    """Check that a job of the counting model has applied each of its records once an epoch."""
     ids, counts = table(checkpoint, "counts")
     assert np.array_equal(np.arange(records), ids)
     assert {float(epochs)} == set(counts.ravel().tolist())
@@ -72,7 +72,7 @@ def assert_exact(checkpoint: str | Path, records: int, epochs: int) -> None:
 
 
 def dense(checkpoint: str | Path, name: str) -> np.ndarray:
-    """A dense tensor of a checkpoint, flat."""
+    """Return a dense tensor of a checkpoint, flat."""
     store = restored(checkpoint)
     chunks = sorted(
         (number, chunk.value) for (tensor, number), chunk in store.pins.chunks("") if tensor == name

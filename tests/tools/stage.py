@@ -1,4 +1,4 @@
-"""What tests of whole jobs share: the stage of tests/zoo/staged.py, the books, the command line."""
+"""The stage of tests/zoo/staged.py, the books and the command line, for tests of whole jobs."""
 
 from __future__ import annotations
 
@@ -47,15 +47,16 @@ class Stage:
 
 
 def counts(job: jobs.Job) -> dict[int, int]:
-    """How often each record was applied, by the rows of the counting model; `total` agrees."""
+    """Count how often each record was applied, by the counting model; `total` agrees."""
     ids, rows = servers.table(job.checkpoint(), "counts")
     counted = {int(i): float(row) for i, row in zip(ids, rows[:, 0], strict=True)}
     assert sum(counted.values()) == servers.dense(job.checkpoint(), "total"), counted
-    return {record: count for record, count in counted.items() if count}
+    assert all(count.is_integer() for count in counted.values()), counted
+    return {record: int(count) for record, count in counted.items() if count}
 
 
 def each(records: Any, times: int = 1) -> dict[int, int]:
-    """What `counts` must be; `records` may be their number."""
+    """Return what `counts` must be; `records` may be their number."""
     return dict.fromkeys(range(records) if isinstance(records, int) else records, times)
 
 
@@ -83,16 +84,17 @@ def kill_jobs(home: Path) -> None:
 
 
 def result(home: Path, name: str) -> dict[str, Any]:
-    """The last status of a job under `home`."""
-    return json.loads((home / "jobs" / name / "result.json").read_text())
+    """Return the last status of a job under `home`."""
+    found: dict[str, Any] = json.loads((home / "jobs" / name / "result.json").read_text())
+    return found
 
 
 def predictions(output: Path) -> np.ndarray:
-    """What `edl predict` wrote, in record order."""
+    """Return what `edl predict` wrote, in record order."""
     parts = sorted((output / "predictions").glob("part-*.npy"))
     return np.concatenate([np.load(path) for path in parts])
 
 
 def owner(status: dict[str, Any], task: int) -> dict[str, Any] | None:
-    """The worker that holds the task."""
+    """Return the worker that holds the task."""
     return next((w for w in status["workers"] if w["task"] == task and w["pid"]), None)

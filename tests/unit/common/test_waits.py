@@ -63,7 +63,7 @@ REASONS = {
         "made.result()": "the end of the round, at the latest, settles it"
     },
     "worker/group/sharded.py": {"work.wait()": COLLECTIVE},
-    "adaptive/collective.py": {"self._todo.get()": "a daemon thread's next work"}
+    "adaptive/collective.py": {"todo.get()": "a daemon thread's next work"}
     | dict.fromkeys(
         (
             "self._group.allgather([given], [padded]).wait()",

@@ -106,16 +106,15 @@ def test_a_worker_dies_with_its_agent():
         "str(os.getpid()), '-c', "
         '\'import time; print("trains"); time.sleep(20); print("outlived")\']).wait()'
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", agent, script.__file__], stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert b"trains\n" == process.stdout.readline()
+    command = [sys.executable, "-c", agent, script.__file__]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b"trains\n" == process.stdout.readline()
 
-    process.kill()
+        process.kill()
 
-    assert b"" == process.stdout.read()  # ends when nobody is left to write
-    assert -9 == process.wait(300)
+        assert b"" == process.stdout.read()  # ends when nobody is left to write
+        assert -9 == process.wait(300)
 
 
 def test_a_worker_whose_agent_has_died_does_not_start():

@@ -9,6 +9,7 @@ import time
 
 import grpc
 import pytest
+from tools.waiting import until
 
 from edl.common import rpc
 from edl.common.clock import MonotonicClock
@@ -36,6 +37,7 @@ class Served:
         self.settings = LaunchSettings(job_name="j", checkpoint_dir=str(folder), **told)
         self.port = 0
         self.nodes: list[Node] = []
+        self.older: list[tuple[Coordinator, threading.Thread, Journal]] = []
         self.start()
 
     def start(self) -> None:
@@ -65,6 +67,16 @@ class Served:
             self.coordinator.leave(node._client.node)
         self.thread.join(DEADLINE_S)
         self.journal.close()
+        for coordinator, thread, journal in self.older:
+            with pytest.raises(Fenced):
+                coordinator.stop("the test ends")
+            thread.join(DEADLINE_S)
+            journal.close()
+
+    def restart(self) -> None:
+        self.older.append((self.coordinator, self.thread, self.journal))
+        self.server.stop(0)
+        self.start()
 
     def node(self, token: str = TOKEN, patience_s: float = DEADLINE_S) -> Node:
         client = RendezvousClient(self.server.address, Identity(token), patience_s=patience_s)
@@ -97,13 +109,6 @@ def served(tmp_path):
         for node in each.nodes:
             node.leave()
         each.stop()
-
-
-def until(what) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_two_nodes_come_into_one_round_with_the_store_of_the_first(served):
@@ -142,9 +147,8 @@ def test_a_round_goes_on_when_the_coordinator_is_started_anew(served):
     job = served()
     node = job.node()
     node.join(1, "h:0", 0)
-    job.server.stop(0)
 
-    job.start()
+    job.restart()
 
     status = job.status(lambda status: status["nodes"][0]["pid"] == os.getpid())
     assert ("running", 1) == (status["state"], status["round"])

@@ -303,6 +303,7 @@ class FakeJob:
         failed: it has ended already, and the job with it.
         """
         old, thread, runtime, server = self.master, self.thread, self.runtime, self.server
+        journal = self.journal
         self.journal = Journal(self.folder / "journal.sqlite")
         self.queue = TaskQueue(old.queue.plan, tolerance=self.settings.task_fault_tolerance)
         restore(self.queue, self.journal)
@@ -316,6 +317,7 @@ class FakeJob:
         for thread in threading.enumerate():  # of a master that was killed none would be left
             if thread.name == "master-background":
                 thread.join(WAIT_S)
+        journal.close()
         server.stop(0)
         servicer = MasterServicer(self.master)
         self.server = rpc.AsyncServer(

@@ -1,4 +1,4 @@
-"""The check of a definition in a container of its own: what it leaves, and what the master believes."""
+"""The check of a definition in its own container: what it leaves and what the master believes."""
 
 from __future__ import annotations
 

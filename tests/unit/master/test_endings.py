@@ -1,4 +1,4 @@
-"""What endings of workers count for: a storm never blames a record, a record that kills is found."""
+"""What endings of workers count for: a storm blames no record, a record that kills is found."""
 
 from __future__ import annotations
 
@@ -71,9 +71,11 @@ class Job:
                 read = end if careful else min(end + AHEAD * MINIBATCH, task.size)
                 touched = {task.start + p for p in range(position, read) if p not in skips}
                 if touched & self.killers:
-                    return self.end(worker, self.certain)
+                    self.end(worker, self.certain)
+                    return
                 if self.chance.random() < self.storm:
-                    return self.end(worker, False)
+                    self.end(worker, False)
+                    return
                 for p in set(range(position, end)) - skips:
                     self.counts[task.start + p] += 1
                 position = end

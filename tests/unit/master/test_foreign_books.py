@@ -1,4 +1,4 @@
-"""The books in a checkpoint, and a journal, may be a stranger's: what they say is looked at first."""
+"""The books in a checkpoint, and a journal, may be a stranger's: they are looked at first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DESCRIBED = {"training": [["a", 8]], "validation": [], "prediction": []}
 
 @pytest.fixture
 def opened(tmp_path):
-    """opened(change) -> the queue that goes on with a checkpoint whose books `change` has changed."""
+    """opened(change) -> the queue that goes on with books that `change` has changed."""
 
     def open_(change):
         settings = JobSettings(

@@ -1,4 +1,4 @@
-"""What a journal says is read by its schema: whatever is not of it is one sentence that names it."""
+"""What a journal says is read by its schema: what is not of it is one sentence that names it."""
 
 from __future__ import annotations
 

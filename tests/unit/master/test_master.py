@@ -157,7 +157,7 @@ def test_a2_a_task_whose_owner_is_preempted_twelve_times_is_trained_and_none_of_
     ("says_so", "failures"), [(True, 0), (False, 1)], ids=["in order", "by exit(0) of its own"]
 )
 def test_who_leaves_in_order_while_a_lease_is_on_its_way_has_not_failed(start, says_so, failures):
-    """Preempted, it ends with 0 before it reads the reply. Broken once: it was its minibatch's doing."""
+    """Preempted, it ends with 0 before it reads. Broken once: its minibatch was blamed."""
     job = start([("a", 8)])
     worker = job.worker(0)
     worker.lease()

@@ -1,4 +1,4 @@
-"""Who waits for an answer: each is asked when something may have come, and told when its time is up."""
+"""Who waits for an answer: each is asked when something may have come, told when time is up."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def minibatches(plan: Plan, epoch: int) -> int:
 
 
 def walked(plan: Plan, epoch: int, most: int) -> list[Piece]:
-    """An epoch of at most so many minibatches, task by task: what `Plan` computes without walking."""
+    """An epoch of at most so many minibatches, task by task, as `Plan` computes it at once."""
     ranks = TaskOrder(plan.seed, epoch, len(pieces(plan)), plan.shuffle)
     planned = []
     for source, start, end in (pieces(plan)[ranks.at(p)] for p in range(len(pieces(plan)))):

@@ -1,4 +1,4 @@
-"""A master that goes on from the journal of another, over real gRPC and servers that are ledgers."""
+"""A master that goes on from the journal of another, over real gRPC; servers are ledgers."""
 
 from __future__ import annotations
 

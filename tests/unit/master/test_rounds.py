@@ -80,13 +80,15 @@ def test_who_applied_a_step_that_another_did_not_comes_first():
 def test_a_newcomer_is_let_in_when_all_have_stopped():
     group, _ = formed_of("w0", "w1")
     group.join(peer("w2"), 0, False, 1.0)
-    assert group.newcomers and group.running
+    assert group.newcomers
+    assert group.running
 
     for name in ("w0", "w1"):
         assert not group.ready(3, 2.0)
         group.join(peer(name, 5), 1, False, 2.0)
 
-    assert group.ready(3, 2.0) and not group.broken
+    assert group.ready(3, 2.0)
+    assert not group.broken
     assert names(group.form()) == ["w0", "w1", "w2"]
 
 
@@ -95,7 +97,8 @@ def test_a_repeat_after_a_lost_reply_is_in_the_round_already():
 
     group.join(peer("w0"), 0, False, 1.0)
 
-    assert group.running and not group.newcomers
+    assert group.running
+    assert not group.newcomers
 
 
 def test_newcomers_alone_begin_afresh():
@@ -116,14 +119,16 @@ def test_a_latecomer_that_never_got_the_state_does_not_count_as_having_it():
     group.lost("w0", 2.0)
     group.join(peer("w1", -1), 2, True, 2.0)
 
-    assert group.ready(1, 20.0) and group.form().afresh
+    assert group.ready(1, 20.0)
+    assert group.form().afresh
 
 
 def test_the_last_one_that_leaves_is_asked_for_the_state():
     """Broken once: two that leave at the same time each counted on the other."""
     group, _ = formed_of("w0", "w1")
 
-    assert not group.leave("w0", 1.0) and not group.broken
+    assert not group.leave("w0", 1.0)
+    assert not group.broken
     assert group.leave("w1", 1.0)
     assert not group.leave("w1", 1.0)
 
@@ -133,7 +138,8 @@ def test_one_that_leaves_others_behind_is_not():
     group.join(peer("w1", 4), 1, False, 1.0)
 
     assert not group.leave("w0", 1.0)
-    assert group.ready(1, 1.0) and not group.form().afresh
+    assert group.ready(1, 1.0)
+    assert not group.form().afresh
 
 
 def test_who_does_not_come_back_is_named_once():
@@ -156,7 +162,7 @@ def test_ranks_follow_the_indexes_of_equals(order):
 class Storm(RuleBasedStateMachine):
     """Members that train, die, come and go, each with the state that the rounds let it have.
 
-    `steps`: of each that has a state. The group's step happens on some members first: all the others
+    `steps`: of each that has a state. The step happens on some members first: all the others
     may die, or lag by that one.
     """
 

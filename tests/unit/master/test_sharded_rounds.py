@@ -48,7 +48,8 @@ def test_two_neighbours_that_die_leave_a_hole():
     group.join(peer("w2", 7, parts_of(3, 2)), 1, True, 1.0)
 
     assert not group.ready(3, 1.0)
-    assert group.ready(3, 12.0) and group.form().afresh
+    assert group.ready(3, 12.0)
+    assert group.form().afresh
 
 
 def test_a_step_that_one_has_made_all_make():
@@ -113,7 +114,7 @@ class Member:
 
 
 class Storm(RuleBasedStateMachine):
-    """Members that put their parts together, step, vote, come and go; a death is allowed wherever the
+    """Members that put their parts together, step, vote, come and go; death is allowed wherever the
     one before is made good: the round's members have all got their parts since."""
 
     @initialize(count=st.integers(1, 5))

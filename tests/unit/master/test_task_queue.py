@@ -539,7 +539,7 @@ def test_a_task_to_be_done_with_care_is_the_last_of_what_is_leased_at_once():
     assert [False] * 4 == [t.careful for t in queue.lease_some("other", "s", 4)]
 
 
-def test_the_end_of_a_worker_counts_for_the_task_that_it_was_at_and_for_none_that_it_held_for_later():
+def test_the_end_of_a_worker_counts_for_the_task_that_it_was_at_and_for_none_held_for_later():
     queue = queue_of(40)
     first, *rest = queue.lease_some("w", "r", 4)
     queue.ended("w", "ended with exit code 1", True)

@@ -56,6 +56,12 @@ class Shards:
 StartShards = Callable[..., Shards]
 
 
+@pytest.fixture(scope="session")
+def certified() -> Identity:
+    """An identity with a certificate."""
+    return Identity.create(TOKEN)
+
+
 @pytest.fixture
 def transport() -> str:
     """How the client's pulls and pushes travel; a module may say otherwise."""

@@ -30,11 +30,6 @@ SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(l
 WAIT = {"timeout_s": 120.0}  # a fresh checkout compiles its kernels meanwhile
 
 
-@pytest.fixture(scope="module")
-def certified():
-    return Identity.create(TOKEN)
-
-
 @pytest.fixture
 def server(monkeypatch, certified):
     """The address of a server at this machine's own address, and its store."""

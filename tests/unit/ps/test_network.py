@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from tools import proxy, servers
+from tools.waiting import FAR_S
 
 from edl.common.errors import Unreachable
 from edl.common.identity import Identity
@@ -36,7 +37,6 @@ SPEC = ModelSpec(
 )
 IDS = np.arange(10, dtype=np.int64)
 ONES = np.ones((10, 2), np.float32)
-FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 
 
 @dataclass

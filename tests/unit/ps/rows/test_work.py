@@ -6,12 +6,11 @@ import threading
 import time
 
 import pytest
+from tools.waiting import FAR_S
 
 from edl.common.errors import EdlError
 from edl.ps.rows import work
 from edl.ps.rows.work import Work, _core_is_idle
-
-FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 
 
 class Pieces:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.waiting import FAR_S, until
 
 from edl.common.errors import EdlError, PeerError, Unauthenticated, Unreachable
 from edl.common.identity import IDENTITY_VARIABLE, Identity, job_identity
@@ -47,7 +48,6 @@ SPEC = ModelSpec(
     ),
     optimizers.SGD(1.0),
 )
-FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 TRANSPORTS = ["tcp", "unix", "shm", "tls"]
 
 
@@ -58,7 +58,7 @@ class Shard:
         self.store = Store(index=0, slot_map=SlotMap(1), policy=policy or Policy(use_async=True))
         self.attached = True
         self.identity = identity
-        self._connections = []
+        self._connections, self._sockets = [], []
         self.plane = Plane(
             lambda: self.store if self.attached else None,
             Metrics(0).calls,
@@ -87,16 +87,18 @@ class Shard:
     def peer(self, tls=False):
         """An admitted socket, to say what no client would."""
         sock = socket.create_connection(("127.0.0.1", self.plane.listening.tcp_port))
+        self._sockets.append(sock)
         return sock, handshake.greet(sock, self.identity, tls, time.monotonic() + FAR_S)
 
     def unix_peer(self):
         sock = socket.socket(socket.AF_UNIX)
+        self._sockets.append(sock)
         sock.connect(f"\0{self.plane.listening.unix_name}")
         return sock, handshake.greet(sock, self.identity, False, time.monotonic() + FAR_S)
 
     def close(self):
-        for connection in self._connections:
-            connection.close()
+        for each in (*self._connections, *self._sockets):
+            each.close()
         self.plane.close()
 
 
@@ -111,11 +113,6 @@ def start():
             return shard.init()
 
         yield started
-
-
-@pytest.fixture(scope="module")
-def certified():
-    return Identity.create("secret")
 
 
 def pull(*tables, dense=False, **options):
@@ -135,14 +132,6 @@ def frame(head, *told):
         descriptors_nbytes=len(descriptors), body_nbytes=nbytes + frames.padded(ids)
     )
     return frames.pack_head(head) + descriptors
-
-
-def until(true):
-    """Poll, for what another thread does."""
-    deadline = time.monotonic() + FAR_S
-    while not true():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.001)
 
 
 # -- Pull and push, whatever the carrier
@@ -626,7 +615,7 @@ def test_client_finds_a_server_that_was_started_again(start):
 def test_push_whose_reply_was_lost_is_applied_once(start):
     shard = start()
     connection = shard.connect()
-    connection.start_push(push(0, 8, [1]), FAR_S)  # sent, and its reply never read
+    lost = connection.start_push(push(0, 8, [1]), FAR_S)  # sent, and its reply is not read
     until(lambda: shard.store.version == 1)
     for link in list(connection._links):
         link.stream.abort()
@@ -635,6 +624,8 @@ def test_push_whose_reply_was_lost_is_applied_once(start):
 
     assert (reply.outcome, reply.applied) == (pb.PushReply.DUPLICATE, 8)
     assert shard.store.version == 1
+    with contextlib.suppress(Unreachable):
+        lost()  # closes its socket
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
+from tools.waiting import FAR_S, until
 
 from edl.common.errors import EdlError
 from edl.common.identity import Identity
@@ -43,7 +43,6 @@ SPEC = ModelSpec(
     optimizers.SGD(1.0),
 )
 KNOWN = np.arange(100, dtype=np.int64) * 7919
-FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 
 
 class Slow(Store):
@@ -150,7 +149,7 @@ def test_known_rows_are_answered_without_python(monkeypatch, transport):
             np.testing.assert_array_equal(pulled.tables[name], rows_of(store, name, ids))
         assert (pulled.outcome, pulled.version) == (pb.PullReply.OK, 1)
     # once a connection has ended it has counted its last call
-    assert until(lambda: not plane.connections)
+    until(lambda: not plane.connections)
     registry = CollectorRegistry()
     registry.register(plane.serving.calls)
     metrics = generate_latest(registry).decode()
@@ -196,14 +195,6 @@ def test_unknown_rows_of_a_normal_distribution_are_answered_by_python():
 
 def rows_of(store, name, ids):
     return store.pull(dense=False, known_version=None, tables=[(name, ids)])[2][0]
-
-
-def until(true):
-    """Poll, for what another thread does."""
-    deadline = time.monotonic() + FAR_S
-    while not true() and time.monotonic() < deadline:
-        threading.Event().wait(0.001)
-    return true()
 
 
 ids_lists = st.lists(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.waiting import FAR_S, until
 
 from edl.common.errors import Unreachable
 from edl.common.identity import Identity
@@ -35,7 +36,6 @@ from edl.ps.wire.turns import Turns
 
 IDENTITY = Identity.create("secret")
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 16),), optimizers.SGD(1.0))
-FAR_S = 300.0  # a deadline that no test reaches, though kernels are compiled meanwhile
 SOON_S = 20.0  # after which who waits for a turn that nobody ends is given up
 SHORT, MIDDLE, LONG = 100, 3_000, 10_000  # rows: received at once, in two, and without a turn
 
@@ -454,11 +454,3 @@ def test_idle_connections_have_no_turn(start, transport, rows, monkeypatch):
         for start_ in range(2):
             assert is_served(first, base, start=start_, rows=rows)
             assert is_served(second, base + 1, start=start_, rows=rows)
-
-
-def until(true):
-    """Poll, for what another thread does."""
-    deadline = time.monotonic() + FAR_S
-    while not true():
-        assert time.monotonic() < deadline
-        os.sched_yield()

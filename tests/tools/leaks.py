@@ -1,0 +1,163 @@
+"""Find what a test leaves behind: threads, child processes, descriptors and shared memory.
+
+What one test leaves is the next one's riddle: a thread that logs into its output, a port that is
+taken, a machine whose memory fills. Where nothing is left the search takes a fraction of a
+millisecond; where something is, it is first given the time to come to its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import re
+import resource
+import select
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+GRACE_S = 10.0  # for what is on its way to its end: seldom more than some milliseconds of it
+
+# What is made once in a process, at its first use, and kept to the end of the process: the event
+# loops of grpc.aio and fsspec, the threads of ps/rows/work.py and memory.py, a thread of C that has
+# called Python (its entry is never removed), the clock of pytest-timeout.
+_KEPT_LOOPS = re.compile(r"Thread-\d+ \(_poll_wrapper\)|fsspecIO")
+_KEPT_THREADS = re.compile(r"work_\d+|prepare-memory|Dummy-\d+|pytest_timeout .*")
+# epoll and eventfd of the pools of gRPC and of event loops; devices; code that was just imported
+# or compiled, whose file is open for a moment; the load that ps/rows/work.py looks at.
+_KEPT_FILES = re.compile(
+    r"anon_inode:\[event(poll|fd)\]|/dev/(null|urandom|pts/.*)|/proc/loadavg|.*\.(so|nbi|nbc|pyc?)\b.*"
+)
+_MARK = "LEFT_BY_TEST"
+_numbers = itertools.count()
+_SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")  # the last is shared memory without a name
+
+
+@dataclass(frozen=True)
+class Held:
+    """All that this process holds at a moment."""
+
+    threads: frozenset[threading.Thread]
+    children: frozenset[int]
+    descriptors: Counter[str]
+    mappings: frozenset[str]
+    ended_children: tuple[float, ...]
+
+    @classmethod
+    def now(cls) -> Held:
+        """Return what this process holds now."""
+        return cls(
+            frozenset(threading.enumerate()),
+            frozenset(_children()),
+            Counter(_descriptors()),
+            frozenset(os.listdir("/proc/self/map_files")),
+            tuple(resource.getrusage(resource.RUSAGE_CHILDREN)),
+        )
+
+
+def mark() -> None:
+    """Let the processes that are started from now on be known by their environment."""
+    os.environ[_MARK] = f"{os.getpid()}-{next(_numbers)}"
+
+
+def left_since(before: Held) -> list[str]:
+    """Tell what is held now and was not before, once it has had `GRACE_S` seconds to end."""
+    left = _left(before)
+    if not left:
+        return []
+    deadline = time.monotonic() + GRACE_S
+    gc.collect()  # a journal, a socket or who stops a thread may be in a cycle of references
+    for thread in _threads(before):
+        thread.join(max(0.0, deadline - time.monotonic()))
+    for process in _processes(before):
+        _await(process, max(0.0, deadline - time.monotonic()))
+    # Threads of C (gRPC's, say) close their descriptors without telling anybody: there is no event.
+    while (left := _left(before)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
+
+
+def _left(before: Held) -> list[str]:
+    now = Held.now()
+    files = now.descriptors - before.descriptors
+    loops = sum(1 for each in now.threads - before.threads if _KEPT_LOOPS.fullmatch(each.name))
+    for socket in [file for file in files if file.startswith("socket:")][: 2 * loops]:
+        del files[socket]  # of the pair that wakes a loop
+    shared = (_mapped(place) for place in now.mappings - before.mappings)
+    return [
+        *(f"thread {thread.name!r}" for thread in _threads(before)),
+        *(f"process {process} ({_command(process)})" for process in _processes(before)),
+        *(f"{count} x descriptor of {file}" for file, count in files.items()),
+        *(f"shared memory {file}" for file in shared if file.startswith(_SHARED)),
+    ]
+
+
+def _threads(before: Held) -> list[threading.Thread]:
+    new = set(threading.enumerate()) - before.threads
+    kept = (_KEPT_LOOPS, _KEPT_THREADS)
+    return [each for each in new if not any(names.fullmatch(each.name) for names in kept)]
+
+
+def _processes(before: Held) -> set[int]:
+    """Return the children, and the orphans of those that have ended, of after `before`."""
+    new = set(_children()) - before.children
+    if tuple(resource.getrusage(resource.RUSAGE_CHILDREN)) == before.ended_children:
+        return new
+    marked = f"{_MARK}={os.environ.get(_MARK)}".encode()
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if marked in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                new.add(int(name))
+    return new - {os.getpid()}
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            found += map(int, Path(f"/proc/self/task/{task}/children").read_text().split())
+        except FileNotFoundError:  # the thread has ended
+            continue
+    return found
+
+
+def _await(process: int, timeout_s: float) -> None:
+    try:
+        ended = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    end = select.poll()
+    end.register(ended, select.POLLIN)
+    end.poll(timeout_s * 1000)
+    os.close(ended)
+
+
+def _command(process: int) -> str:
+    try:
+        line = Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ").strip()
+    except FileNotFoundError:
+        return "ended"
+    return line[:200] or "ended, and nobody has waited for it"
+
+
+def _descriptors() -> list[str]:
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            file = os.readlink(f"/proc/self/fd/{number}")
+        except FileNotFoundError:  # the listing's own
+            continue
+        if not _KEPT_FILES.fullmatch(file):
+            found.append(file)
+    return found
+
+
+def _mapped(place: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/map_files/{place}")
+    except FileNotFoundError:  # it is gone meanwhile
+        return ""
