@@ -527,7 +527,7 @@ def test_what_a_round_held_is_leased_again_before_anything_new_however_long_serv
 
 
 def test_a_groups_snapshot_is_not_written_again_for_spans_that_only_servers_count(start):
-    """A span whose records are all skipped is a version of the servers, and no step of the group."""
+    """A span whose records are all skipped is a push to the servers, and no step of the group."""
     job = start([("a", 12)], strategy="hybrid", snapshot_s=0.05)
     worker = job.worker()
     about = worker.client.join(pb.JoinRequest(wait_s=20.0, version=-1))
