@@ -1,6 +1,6 @@
 """Compile ahead what servers and workers need: `edl kernels`, here and in an image.
 
-The first job would wait for it otherwise. Where the machine code is kept, kernels/compile.py says.
+The first job would wait for it otherwise. Where the machine code is kept, kernels/cache.py says.
 """
 
 from __future__ import annotations
