@@ -16,11 +16,11 @@ from typing import Any
 from ..common import storage
 from ..common.errors import CheckpointError, EdlError, Unreachable
 from ..durable.loop import Script
-from .books import books_of
 from .core import Core
 from .evaluation import Evaluation
 from .group import Group
 from .judge import Judge, Judges
+from .saved_books import books_of
 from .servers import Cut, Snapshot
 
 BEST = "best"

@@ -17,11 +17,11 @@ from ..common import faults, storage
 from ..common.errors import EdlError, JobError, Unreachable
 from ..durable.loop import Script
 from ..proto import master_pb2 as pb
-from .books import books_of
 from .core import RETRY_S, Core
 from .meeting import Meeting
 from .orders import Orders, written
 from .rounds import Rounds
+from .saved_books import books_of
 from .servers import Cut, Snapshot
 from .standing import Standing
 

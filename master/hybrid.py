@@ -21,10 +21,10 @@ from ..common.errors import EdlError
 from ..durable.loop import Script
 from ..durable.schema import Json
 from ..proto import master_pb2 as pb
-from .books import books_of
 from .collective import Collective
 from .core import Core
 from .group_cuts import GroupCuts
+from .saved_books import books_of
 from .server_group import ServerGroup
 from .servers import Cut, Snapshot
 

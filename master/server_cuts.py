@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from ..common import faults
 from ..common.errors import JobError
 from ..durable.loop import Script
-from .books import books_of
 from .core import Core
 from .decisions import Doubt
 from .membership import WORKER
 from .plan import Kind
+from .saved_books import books_of
 from .servers import Cut, Servers, Snapshot
 from .task import State, Task
 

@@ -16,13 +16,13 @@ from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.common.storage import write_file
 from edl.durable.journal import Journal
-from edl.master.books import queue_of as queue_from
 from edl.master.client import MasterClient
 from edl.master.core import MEMORY
 from edl.master.judge import judges_of
 from edl.master.master import Master
 from edl.master.opening import Books
 from edl.master.plan import plan_of, sources_of, split
+from edl.master.saved_books import queue_of as queue_from
 from edl.master.servers import Cut, Snapshot
 from edl.master.servicer import MasterServicer
 from edl.master.state import restore

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from edl.common import storage
-from edl.master.books import books_of
-from edl.master.books import queue_of as queue_from
 from edl.master.plan import Kind, Plan
+from edl.master.saved_books import books_of
+from edl.master.saved_books import queue_of as queue_from
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 

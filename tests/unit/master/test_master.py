@@ -12,11 +12,11 @@ from tools.jobs import NO_RESTARTS
 
 from edl.common import rpc, storage
 from edl.common.errors import EdlError, Unauthenticated, Unreachable
-from edl.master.books import books_of
-from edl.master.books import queue_of as queue_from
 from edl.master.client import MasterClient
 from edl.master.membership import Member
 from edl.master.plan import Kind, Plan
+from edl.master.saved_books import books_of
+from edl.master.saved_books import queue_of as queue_from
 from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc

@@ -6,9 +6,9 @@ import textwrap
 
 import pytest
 
-from edl.master.books import books_of
-from edl.master.books import queue_of as queue_from
 from edl.master.plan import Kind, Plan
+from edl.master.saved_books import books_of
+from edl.master.saved_books import queue_of as queue_from
 from edl.master.task import Failure, Fence, IllegalTransition
 from edl.master.task_queue import TaskQueue
 
