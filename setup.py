@@ -21,6 +21,8 @@ FOLDERS = [
     "kernels",
     "launch",
     "master",
+    "master.books",
+    "master.groups",
     "model_zoo",
     "nn",
     "proto",

@@ -35,7 +35,7 @@ TOKEN = "benchmark"
 
 
 class _Servers:
-    """A stand-in for master/servers.RemoteServers, of servers that hold nothing."""
+    """A stand-in for master/groups/servers.RemoteServers, of servers that hold nothing."""
 
     def fence(self, attempts: dict[int, int]) -> dict[int, list[int]]:
         return {task: [0] for task in attempts}
@@ -71,11 +71,11 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     from edl.durable.journal import Journal
     from edl.master import serve as product
     from edl.master import state
+    from edl.master.books.plan import Kind, Plan
+    from edl.master.books.task_queue import TaskQueue
     from edl.master.core import MEMORY
     from edl.master.master import Master
-    from edl.master.plan import Kind, Plan
     from edl.master.servicer import MasterServicer
-    from edl.master.task_queue import TaskQueue
     from edl.proto import master_pb2_grpc
     from edl.runtime.base import Replica
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ..common.errors import EdlError, Unreachable
 from .core import Core, as_told
-from .group import Group
+from .groups.group import Group
 from .parking import Parked, Parking
 
 Answer = TypeVar("Answer")

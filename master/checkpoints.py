@@ -16,12 +16,12 @@ from typing import Any
 from ..common import storage
 from ..common.errors import CheckpointError, EdlError, Unreachable
 from ..durable.loop import Script
+from .books.saved import books_of
 from .core import Core
 from .evaluation import Evaluation
-from .group import Group
+from .groups.group import Group
+from .groups.servers import Cut, Snapshot
 from .judge import Judge, Judges
-from .saved_books import books_of
-from .servers import Cut, Snapshot
 
 BEST = "best"
 

@@ -22,14 +22,14 @@ from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Loop, Script
-from .decisions import Durable, Lease, LeaseSome, Prove, written
+from .books.decisions import Durable, Lease, LeaseSome, Prove, written
+from .books.queue_view import QueueView
+from .books.task import Task
+from .books.task_queue import Decision, TaskQueue
 from .evaluation import Evaluations
 from .membership import Membership
-from .queue_view import QueueView
 from .replicas import Replicas
 from .status import Status
-from .task import Task
-from .task_queue import Decision, TaskQueue
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")

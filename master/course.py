@@ -12,16 +12,16 @@ from typing import Any
 from ..common import faults
 from ..durable.loop import Script
 from ..durable.schema import Json
+from .books.decisions import Add, Cancel, Close, OpenEpoch
+from .books.plan import Kind, Piece
+from .books.quarantine import by_record, count, data_of
+from .books.task import UNPLANNED_IDS
 from .checkpoints import Checkpoints
 from .core import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, Core
-from .decisions import Add, Cancel, Close, OpenEpoch
 from .evaluation import Evaluation, metrics_of, pack
-from .group import Group
+from .groups.group import Group
+from .groups.servers import Cut
 from .judge import Judges
-from .plan import Kind, Piece
-from .quarantine import by_record, count, data_of
-from .servers import Cut
-from .task import UNPLANNED_IDS
 
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
 _TRAIN_END = "train-end"

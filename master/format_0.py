@@ -15,21 +15,21 @@ from typing import Any
 
 from ..durable.schema import Json, dump, dump_all
 from ..runtime.base import Replica
-from . import decisions
-from .collective import CollectiveMemory
+from .books import decisions
+from .books.endings import Ending
+from .books.plan import Kind
+from .books.task import Failure, Quarantine, QueueState, State, Task
+from .books.task_queue import Decision
 from .course import CourseMemory
-from .endings import Ending
 from .evaluation import Evaluation, EvaluationsState
+from .groups.collective import CollectiveMemory
+from .groups.rounds import Peer
+from .groups.server_map import ServersMemory
+from .groups.standing import Base
 from .membership import Member
 from .memory import Memory
-from .plan import Kind
 from .replicas import Phase, ReplicasState, Slot
-from .rounds import Peer
-from .server_map import ServersMemory
-from .standing import Base
 from .status import StatusMemory
-from .task import Failure, Quarantine, QueueState, State, Task
-from .task_queue import Decision
 
 _DECISIONS: dict[str, type[Decision[Any]]] = {
     "open_epoch": decisions.OpenEpoch,

@@ -16,16 +16,16 @@ from typing import TypeVar
 from ..common import faults
 from ..proto import master_pb2 as pb
 from .asking import ROUND, SERVERS, TASK, Asking
+from .books.decisions import Done, Failed, HandBack
+from .books.task import Failure, Task
 from .core import Core
 from .course import Course
-from .decisions import Done, Failed, HandBack
-from .group import Group
+from .groups.group import Group
 from .lookers import Lookers
 from .losses import Losses
 from .membership import SERVER, WORKER, Member
 from .processes import Processes
 from .shutdown import Shutdown
-from .task import Failure, Task
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")

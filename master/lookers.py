@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from ..durable.schema import Json
 from ..proto import master_pb2 as pb
 from .core import Core
-from .group import Group
+from .groups.group import Group
 from .parking import Parked
 
 

@@ -11,9 +11,9 @@ import logging
 
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Replica
+from .books.decisions import Ended, Tries
 from .core import Core
-from .decisions import Ended, Tries
-from .group import Group
+from .groups.group import Group
 from .membership import DRAINING, WORKER
 from .replicas import Slot, describe_end, own_doing
 

@@ -26,21 +26,21 @@ from ..common.settings import JobSettings
 from ..durable.schema import Json, dump_all, load
 from ..runtime.base import OnReport, Report, Runtime
 from .asking import Asking
-from .collective import Collective
+from .books.decisions import Forgive, Lost
 from .core import EXIT_FAILED, Core
 from .course import Course
-from .decisions import Forgive, Lost
 from .front import Front
-from .group import Group
-from .hybrid import Hybrid
+from .groups.collective import Collective
+from .groups.group import Group
+from .groups.hybrid import Hybrid
+from .groups.server_group import ServerGroup
+from .groups.servers import Servers
 from .lookers import Lookers
 from .losses import Losses
 from .membership import WORKER
 from .memory import Memory
 from .opening import Books
 from .processes import TICK_S, Processes
-from .server_group import ServerGroup
-from .servers import Servers
 from .shutdown import Shutdown
 from .state import dump_queue
 

@@ -13,11 +13,11 @@ from ..common.errors import CheckpointError, JobError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
+from .books.plan import Piece, Plan, check_same_plan, plan_of, sources_of, split
+from .books.saved import queue_of
+from .books.task_queue import TaskQueue
 from .judge import Judges, judges_of
-from .plan import Piece, Plan, check_same_plan, plan_of, sources_of, split
-from .saved_books import queue_of
 from .state import FORMAT, dump_queue, restore
-from .task_queue import TaskQueue
 
 log = logging.getLogger("edl.master")
 

@@ -13,9 +13,9 @@ from ..common import faults
 from ..common.errors import EdlError
 from ..common.identity import Identity
 from ..runtime.base import Exit, Note, Replica, Report, Runtime
+from .books.decisions import Lost
 from .core import EXIT_FAILED, Core
-from .decisions import Lost
-from .group import Group
+from .groups.group import Group
 from .losses import Losses
 from .membership import SERVER, WORKER, Member
 from .replicas import LONGEST_PAUSE_S, ReplicasState, Start

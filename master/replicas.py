@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..common.retry import Backoff
-from .endings import beyond_chance
+from .books.endings import beyond_chance
 from .membership import SERVER, WORKER
 
 # A process that gets one of these made it itself; all others come from outside.

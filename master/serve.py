@@ -31,10 +31,10 @@ from ..runtime.nursery import Nursery
 from . import check, opening
 from .core import MEMORY
 from .describe import describe
+from .groups.servers import RemoteServers
 from .home import Home, LocalHome, PodHome
 from .master import Master
 from .scalars import Scalars
-from .servers import RemoteServers
 from .servicer import MasterServicer
 
 log = logging.getLogger("edl.master")

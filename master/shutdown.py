@@ -11,7 +11,7 @@ from ..common import faults
 from ..durable.loop import Script
 from .checkpoints import Checkpoints
 from .core import EXIT_INTERRUPTED, Core, go_on_with
-from .group import Group
+from .groups.group import Group
 from .membership import SERVER, WORKER
 from .processes import Processes
 

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 
 from ..durable.journal import Journal
 from ..durable.schema import Json, dump, load
-from . import decisions, format_0
+from . import format_0
+from .books import decisions
+from .books.queue_view import QueueView
+from .books.task import QueueState
+from .books.task_queue import TaskQueue
 from .core import MEMORY
-from .queue_view import QueueView
-from .task import QueueState
-from .task_queue import TaskQueue
 
 FORMAT = 1
 

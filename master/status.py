@@ -15,11 +15,11 @@ from typing import Any
 
 from ..common.settings import JobSettings
 from ..durable.schema import Json
+from .books.plan import Kind
+from .books.quarantine import by_record, data_of
+from .books.queue_view import QueueView
 from .evaluation import Evaluations
 from .membership import SERVER, WORKER, Member, Membership
-from .plan import Kind
-from .quarantine import by_record, data_of
-from .queue_view import QueueView
 from .replicas import Phase, Replicas, Slot
 
 _EVENTS_KEPT = 50

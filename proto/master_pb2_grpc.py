@@ -155,7 +155,7 @@ class MasterServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Join(self, request, context):
-        """Elastic all-reduce (master/rounds.py). Be in the next round of the group. Held open up to wait_s
+        """Elastic all-reduce (master/groups/rounds.py). Be in the next round of the group. Held open up to wait_s
         until it is formed; the state that the caller holds goes with it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -21,11 +21,11 @@ from edl.launch.coordinator import Coordinator
 from edl.launch.serve import JOURNAL as ROUNDS
 from edl.launch.settings import LaunchSettings
 from edl.master import opening
+from edl.master.books.saved import books_of
+from edl.master.books.task import State, Task
+from edl.master.books.task_queue import TaskQueue
 from edl.master.core import MEMORY
 from edl.master.master import Master
-from edl.master.saved_books import books_of
-from edl.master.task import State, Task
-from edl.master.task_queue import TaskQueue
 
 
 def of_job(job_dir: Path) -> dict[str, Any]:

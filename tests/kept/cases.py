@@ -25,7 +25,7 @@ from tools import jobs
 from edl.common.identity import Identity
 from edl.common.order import order
 from edl.jobs.local import LocalJob, kill
-from edl.master.plan import Kind, Plan
+from edl.master.books.plan import Kind, Plan
 
 COUNT, MINIBATCH = 128, 4  # records: 8 tasks of 4 minibatches
 OF_GROUPS = {"model_params": {"records": COUNT}, "envs": {"MINIBATCH": str(MINIBATCH)}}

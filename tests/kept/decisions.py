@@ -11,7 +11,7 @@ from typing import Any
 
 from edl.common.settings import JobSettings
 from edl.master import opening
-from edl.master.decisions import (
+from edl.master.books.decisions import (
     Add,
     Cancel,
     Close,
@@ -32,10 +32,10 @@ from edl.master.decisions import (
     Tries,
     written,
 )
-from edl.master.plan import Kind
+from edl.master.books.plan import Kind
+from edl.master.books.task import Failure
+from edl.master.books.task_queue import Decision
 from edl.master.state import dump_queue
-from edl.master.task import Failure
-from edl.master.task_queue import Decision
 
 DECISIONS: list[Decision[Any]] = [
     OpenEpoch(),

@@ -16,17 +16,17 @@ from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.common.storage import write_file
 from edl.durable.journal import Journal
+from edl.master.books.plan import plan_of, sources_of, split
+from edl.master.books.saved import queue_of as queue_from
+from edl.master.books.task_queue import TaskQueue
 from edl.master.client import MasterClient
 from edl.master.core import MEMORY
+from edl.master.groups.servers import Cut, Snapshot
 from edl.master.judge import judges_of
 from edl.master.master import Master
 from edl.master.opening import Books
-from edl.master.plan import plan_of, sources_of, split
-from edl.master.saved_books import queue_of as queue_from
-from edl.master.servers import Cut, Snapshot
 from edl.master.servicer import MasterServicer
 from edl.master.state import restore
-from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
 from edl.ps.books.ledger import Entry, Ledger, Span, Verdict

@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from edl.master.plan import Kind, Plan
-from edl.master.task import Failure, Task
-from edl.master.task_queue import TaskQueue
+from edl.master.books.plan import Kind, Plan
+from edl.master.books.task import Failure, Task
+from edl.master.books.task_queue import TaskQueue
 from edl.ps.books.ledger import Ledger, Span, Verdict
 
 MINIBATCH = 2

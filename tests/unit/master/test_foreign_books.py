@@ -10,10 +10,10 @@ from edl.common import storage
 from edl.common.errors import CheckpointError, JobError
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
+from edl.master.books.plan import plan_of
+from edl.master.books.saved import books_of
+from edl.master.books.task_queue import TaskQueue
 from edl.master.opening import open_queue, resume
-from edl.master.plan import plan_of
-from edl.master.saved_books import books_of
-from edl.master.task_queue import TaskQueue
 
 DESCRIBED = {"training": [["a", 8]], "validation": [], "prediction": []}
 

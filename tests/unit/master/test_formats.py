@@ -11,12 +11,13 @@ from unit.master.test_foreign_books import DESCRIBED
 from edl.common.errors import JobError
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
-from edl.master import decisions, opening
-from edl.master.decisions import OpenEpoch
-from edl.master.plan import plan_of
+from edl.master import opening
+from edl.master.books import decisions
+from edl.master.books.decisions import OpenEpoch
+from edl.master.books.plan import plan_of
+from edl.master.books.task import Failure
+from edl.master.books.task_queue import TaskQueue
 from edl.master.state import FORMAT, dump_queue
-from edl.master.task import Failure
-from edl.master.task_queue import TaskQueue
 
 SETTINGS = JobSettings(minibatch_size=2, num_minibatches_per_task=2)
 LOST = {"worker": "w"}

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from edl.common import storage
-from edl.master.plan import Kind, Plan
-from edl.master.saved_books import books_of
-from edl.master.saved_books import queue_of as queue_from
-from edl.master.task_queue import TaskQueue
+from edl.master.books.plan import Kind, Plan
+from edl.master.books.saved import books_of
+from edl.master.books.saved import queue_of as queue_from
+from edl.master.books.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 
 

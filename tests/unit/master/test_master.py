@@ -12,12 +12,12 @@ from tools.jobs import NO_RESTARTS
 
 from edl.common import rpc, storage
 from edl.common.errors import EdlError, Unauthenticated, Unreachable
+from edl.master.books.plan import Kind, Plan
+from edl.master.books.saved import books_of
+from edl.master.books.saved import queue_of as queue_from
+from edl.master.books.task_queue import TaskQueue
 from edl.master.client import MasterClient
 from edl.master.membership import Member
-from edl.master.plan import Kind, Plan
-from edl.master.saved_books import books_of
-from edl.master.saved_books import queue_of as queue_from
-from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
 from edl.ps.books.ledger import Entry, Span, Verdict

@@ -5,9 +5,9 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.master.plan import Kind
-from edl.master.quarantine import by_record, count
-from edl.master.task import Quarantine
+from edl.master.books.plan import Kind
+from edl.master.books.quarantine import by_record, count
+from edl.master.books.task import Quarantine
 
 DATA = {Kind.TRAIN: "/train", Kind.EVALUATE: "/valid", Kind.PREDICT: "/predict"}
 FOUND = st.builds(

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from edl.master.rounds import Farewell, Peer, Rounds
+from edl.master.groups.rounds import Farewell, Peer, Rounds
 
 
 def rounds():

@@ -12,14 +12,14 @@ from unit.master.test_books_machine import Storm
 
 from edl.durable.journal import Journal
 from edl.durable.schema import dump, load
-from edl.master import decisions
+from edl.master.books import decisions
+from edl.master.books.plan import Kind, Plan
+from edl.master.books.task import Failure
+from edl.master.books.task_queue import TaskQueue
 from edl.master.evaluation import Evaluations, EvaluationsState
 from edl.master.membership import SERVER, WORKER, Member, Membership
-from edl.master.plan import Kind, Plan
 from edl.master.replicas import Replicas, ReplicasState
 from edl.master.state import dump_queue, load_queue, replay
-from edl.master.task import Failure
-from edl.master.task_queue import TaskQueue
 
 DECISIONS = {"open_epoch", "add", "lease", "done", "hand_back", "failed", "lost", "fenced"}
 DECISIONS |= {"lease_some", "durable", "recovered", "cancel", "prove"}

@@ -17,12 +17,12 @@ from edl.common.clock import MonotonicClock
 from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
+from edl.master.books.plan import plan_of
+from edl.master.books.task_queue import TaskQueue
+from edl.master.groups.servers import RemoteServers
 from edl.master.master import Master
 from edl.master.opening import Books
-from edl.master.plan import plan_of
-from edl.master.servers import RemoteServers
 from edl.master.servicer import MasterServicer
-from edl.master.task_queue import TaskQueue
 from edl.proto import master_pb2, master_pb2_grpc, ps_pb2, ps_pb2_grpc
 
 TOKEN = "secret"

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from ..common.errors import PeerError, Unreachable
-from ..durable.loop import Script
-from ..durable.schema import Json
-from .core import RETRY_S, Core
-from .decisions import Fenced, Recovered
-from .membership import SERVER, Member
+from ...common.errors import PeerError, Unreachable
+from ...durable.loop import Script
+from ...durable.schema import Json
+from ..books.decisions import Fenced, Recovered
+from ..books.task import Fence
+from ..core import RETRY_S, Core
+from ..membership import SERVER, Member
 from .server_cuts import ServerCuts
 from .server_map import ServerMap
 from .servers import Servers
 from .single_workers import SingleWorkers
-from .task import Fence
 
 log = logging.getLogger(__name__)
 

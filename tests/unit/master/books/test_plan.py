@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edl.common.errors import UsageError
 from edl.common.order import TaskOrder
 from edl.common.settings import JobSettings
-from edl.master.plan import Kind, Piece, Plan, check_same_plan, plan_of, split
+from edl.master.books.plan import Kind, Piece, Plan, check_same_plan, plan_of, split
 from edl.worker.batches import split as spans_of
 
 PLAN = Plan(Kind.TRAIN, (("a", 10), ("b", 3)), 2, 2, num_epochs=3, seed=7, shuffle=True)

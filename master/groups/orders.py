@@ -11,9 +11,9 @@ import json
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ..common import storage
-from ..common.errors import EdlError, Unreachable
-from ..proto import master_pb2 as pb
+from ...common import storage
+from ...common.errors import EdlError, Unreachable
+from ...proto import master_pb2 as pb
 from .rounds import Peer, Rounds
 from .servers import Snapshot
 

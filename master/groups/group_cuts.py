@@ -13,15 +13,15 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
-from ..common import faults, storage
-from ..common.errors import EdlError, JobError, Unreachable
-from ..durable.loop import Script
-from ..proto import master_pb2 as pb
-from .core import RETRY_S, Core
+from ...common import faults, storage
+from ...common.errors import EdlError, JobError, Unreachable
+from ...durable.loop import Script
+from ...proto import master_pb2 as pb
+from ..books.saved import books_of
+from ..core import RETRY_S, Core
 from .meeting import Meeting
 from .orders import Orders, written
 from .rounds import Rounds
-from .saved_books import books_of
 from .servers import Cut, Snapshot
 from .standing import Standing
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..common.errors import UsageError
-from ..proto import master_pb2 as pb
-from .core import Core
-from .decisions import LeaseSome
+from ...common.errors import UsageError
+from ...proto import master_pb2 as pb
+from ..books.decisions import LeaseSome
+from ..books.task import Task
+from ..core import Core
+from ..membership import WORKER
 from .meeting import Meeting
-from .membership import WORKER
-from .task import Task
 
 _MOST_TASKS = 32  # of one lease: half of what the books remember of a worker (task_queue.py)
 

@@ -6,11 +6,11 @@ import textwrap
 
 import pytest
 
-from edl.master.plan import Kind, Plan
-from edl.master.saved_books import books_of
-from edl.master.saved_books import queue_of as queue_from
-from edl.master.task import Failure, Fence, IllegalTransition
-from edl.master.task_queue import TaskQueue
+from edl.master.books.plan import Kind, Plan
+from edl.master.books.saved import books_of
+from edl.master.books.saved import queue_of as queue_from
+from edl.master.books.task import Failure, Fence, IllegalTransition
+from edl.master.books.task_queue import TaskQueue
 
 
 def queue_of(records: int = 8, *, epochs: int = 1, tolerance: int = 2, **more) -> TaskQueue:

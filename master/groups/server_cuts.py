@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..common import faults
-from ..common.errors import JobError
-from ..durable.loop import Script
-from .core import Core
-from .decisions import Doubt
-from .membership import WORKER
-from .plan import Kind
-from .saved_books import books_of
+from ...common import faults
+from ...common.errors import JobError
+from ...durable.loop import Script
+from ..books.decisions import Doubt
+from ..books.plan import Kind
+from ..books.saved import books_of
+from ..books.task import State, Task
+from ..core import Core
+from ..membership import WORKER
 from .servers import Cut, Servers, Snapshot
-from .task import State, Task
 
 _CUT_HOLD_S = 2.0  # how long a cut may hold back pushes at first; doubled up to
 _LONGEST_CUT_HOLD_S = 16.0

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl.master.rounds import Peer, Rounds
+from edl.master.groups.rounds import Peer, Rounds
 
 LAST_CALL_S, PATIENCE_S = 10.0, 30.0
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..durable.schema import Json, dump, load
-from ..proto import master_pb2 as pb
-from .core import Core
-from .membership import Member
-from .plan import Kind
+from ...durable.schema import Json, dump, load
+from ...proto import master_pb2 as pb
+from ..books.plan import Kind
+from ..core import Core
+from ..membership import Member
 from .servers import NUM_SLOTS
 
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..durable.loop import Script
-from ..durable.schema import Json
-from ..proto import master_pb2 as pb
+from ...durable.loop import Script
+from ...durable.schema import Json
+from ...proto import master_pb2 as pb
+from ..books.task import Task
 from .meeting import Meeting
 from .server_map import ServerMap
 from .servers import Cut, Snapshot
-from .task import Task
 
 
 class Cuts(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..durable.schema import Json, dump_all, load_all
+from ...durable.schema import Json, dump_all, load_all
 from .plan import Kind, Piece
 from .task import Failure, Fence, Task
 from .task_queue import Decision, TaskQueue

@@ -17,14 +17,14 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import EdlError
-from ..durable.loop import Script
-from ..durable.schema import Json
-from ..proto import master_pb2 as pb
+from ...common.errors import EdlError
+from ...durable.loop import Script
+from ...durable.schema import Json
+from ...proto import master_pb2 as pb
+from ..books.saved import books_of
+from ..core import Core
 from .collective import Collective
-from .core import Core
 from .group_cuts import GroupCuts
-from .saved_books import books_of
 from .server_group import ServerGroup
 from .servers import Cut, Snapshot
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..durable.loop import Script
-from ..durable.schema import Json, dump, load
-from .core import Core
+from ...durable.loop import Script
+from ...durable.schema import Json, dump, load
+from ..core import Core
+from ..membership import WORKER
 from .group_cuts import GroupCuts
 from .group_snapshots import GroupSnapshots
 from .meeting import Meeting
-from .membership import WORKER
 from .orders import Orders
 from .round_workers import RoundWorkers
 from .rounds import Peer, Rounds

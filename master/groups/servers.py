@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..common.errors import PeerError
-from ..common.storage import MANIFEST, FileRecord, write_manifest
-from ..ps.books.slots import SlotMap
-from ..ps.control import PsControl
-from ..ps.cuts import Cut
+from ...common.errors import PeerError
+from ...common.storage import MANIFEST, FileRecord, write_manifest
+from ...ps.books.slots import SlotMap
+from ...ps.control import PsControl
+from ...ps.cuts import Cut
 
 # The only door to ps: others of this folder take `Cut` from here.
 __all__ = ["NUM_SLOTS", "Cut", "RemoteServers", "Servers", "Snapshot"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..proto import master_pb2 as pb
-from .core import Core
-from .decisions import Lease
+from ...proto import master_pb2 as pb
+from ..books.decisions import Lease
+from ..books.task import Task
+from ..core import Core
 from .meeting import Meeting
 from .rounds import Rounds
-from .task import Task
 
 
 class RoundWorkers:

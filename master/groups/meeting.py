@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ..common import faults
-from ..proto import master_pb2 as pb
-from .core import Core
-from .decisions import HandBack
+from ...common import faults
+from ...proto import master_pb2 as pb
+from ..books.decisions import HandBack
+from ..core import Core
 from .orders import Orders, written
 from .rounds import Farewell, Peer, Rounds
 from .standing import Standing

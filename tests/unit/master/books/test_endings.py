@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.master.endings import beyond_chance
-from edl.master.plan import Kind, Plan
+from edl.master.books.endings import beyond_chance
+from edl.master.books.plan import Kind, Plan
+from edl.master.books.task_queue import TaskQueue
 from edl.master.state import dump_queue, load_queue
-from edl.master.task_queue import TaskQueue
 
 MINIBATCH, RECORDS, TOLERANCE = 2, 24, 3
 AHEAD = 2  # minibatches that a worker reads before it has computed the ones before

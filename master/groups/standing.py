@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..common import storage
-from .core import Core
-from .decisions import Fenced, Lost, Recovered
-from .plan import Kind
+from ...common import storage
+from ..books.decisions import Fenced, Lost, Recovered
+from ..books.plan import Kind
+from ..core import Core
 from .servers import Cut
 
 

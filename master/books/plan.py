@@ -20,9 +20,9 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
-from ..common.errors import UsageError
-from ..common.order import TaskOrder, minibatches
-from ..common.settings import JobSettings
+from ...common.errors import UsageError
+from ...common.order import TaskOrder, minibatches
+from ...common.settings import JobSettings
 
 Piece = tuple[str, int, int]  # source, first record, one past the last
 _COURSES_KEPT = 4  # epochs that are open at once, and what asks for the last one

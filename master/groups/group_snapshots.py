@@ -8,11 +8,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..common import storage
-from ..common.errors import EdlError
-from ..durable.loop import Script
-from ..proto import master_pb2 as pb
-from .core import Core
+from ...common import storage
+from ...common.errors import EdlError
+from ...durable.loop import Script
+from ...proto import master_pb2 as pb
+from ..core import Core
 from .group_cuts import GroupCuts
 from .servers import Cut
 from .standing import Standing

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..common.errors import EdlError
+from ...common.errors import EdlError
 from .endings import Ending
 from .plan import Kind, Plan
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..common.settings import JobSettings
+from ...common.settings import JobSettings
 from .plan import Kind
 from .task import Quarantine
 

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..common.order import order
+from ...common.order import order
 from .endings import Ending, beyond_chance
 from .plan import Kind, Plan
 from .task import CAREFUL_AT, Failure, Quarantine, State, Task
