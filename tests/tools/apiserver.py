@@ -77,6 +77,7 @@ class ApiServer:
         self.requests: list[tuple[str, str]] = []
         self.hold_watches = False  # events are not sent
         self.cut_watches = 0  # a count that every watch compares
+        self.is_closed = False
         self.budget_versions = ["v1", "v1beta1"]  # of policy/...
         self.git_version = "v1.20.2"
         self.unknown: set[str] = set()  # resources that this cluster lacks: 404
@@ -96,7 +97,7 @@ class ApiServer:
 
     def close(self) -> None:
         with self.lock:
-            self.cut_watches += 1
+            self.is_closed = True
             self.lock.notify_all()
         self._http.shutdown()
         self._http.hang_up()
@@ -359,11 +360,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                         return [] if api.hold_watches else [e for e in api.log if e[0] > since]
 
                     api.lock.wait_for(
-                        lambda: fresh() or api.cut_watches != cut,
+                        lambda: fresh() or api.cut_watches != cut or api.is_closed,
                         max(0.0, until - time.monotonic()),
                     )
                     events = fresh()
-                    ended = api.cut_watches != cut or time.monotonic() >= until
+                    ended = api.cut_watches != cut or api.is_closed or time.monotonic() >= until
                     newest = api.version
                 for version, of, kind, found in events:
                     since = version
