@@ -21,6 +21,7 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from prometheus_client import Counter, Gauge
 
@@ -115,14 +116,12 @@ class _Process:
         self._patience_s = 120.0
         self._master: MasterClient | None = None
         self._grace_s = JobSettings().drain_grace_s
+        self._is_told_to_go = False
 
     def on_sigterm(self, signum: int, _frame: FrameType | None) -> None:
+        self._is_told_to_go = True
         if self._member is None:  # it holds nothing yet, or nothing any more
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(
-                os.getpid(), signum
-            )  # so that it counts as what it is; of no effect on process 1
-            os._exit(128 + signum)
+            _end_by(signum)
         else:
             # Not from the handler itself: it may have interrupted the holder of the stream's lock.
             threading.Thread(target=self._leave, args=(self._member,), daemon=True).start()
@@ -145,7 +144,8 @@ class _Process:
     def live(self, incarnation: str) -> None:
         """Live one incarnation, to its end.
 
-        Raises Fenced where another must follow.
+        Raises Fenced where another must follow. Where the process was told to go meanwhile, none
+        may: its signal ends it, as one that holds nothing.
         """
         master = _line(self._master_address, self._index, incarnation)
         master.patience_s = self._patience_s
@@ -167,6 +167,10 @@ class _Process:
                 self._notice = notice.watch(settings.preemption_notice)
             pulse.live(incarnation, lease_s=settings.lease_s, hang_s=settings.hang_s)
             self._run(master, settings, incarnation)
+        except Fenced:
+            if self._is_told_to_go:
+                _end_by(signal.SIGTERM)
+            raise
         finally:
             pulse.live("")
             master.close()
@@ -240,6 +244,13 @@ class _Heartbeat(threading.Thread):
                     member.drain()
                 self._follow(reply.slot_map_version)
             self._ended.wait(reply.interval_s or self._interval_s)
+
+
+def _end_by(signum: int) -> NoReturn:
+    """End this process by a signal, so that it counts as what it is."""
+    signal.signal(signum, signal.SIG_DFL)
+    os.kill(os.getpid(), signum)
+    os._exit(128 + signum)  # signals of no handler have no effect on process 1
 
 
 def _say(
