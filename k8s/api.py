@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .connection import PATIENCE_S, READ_S, Answer, ApiError, Connection, refusal
+from .connection import PATIENCE_S, READ_S, ApiError, Connection, refusal
 from .names import GROUP, PLURAL, VERSION
 
 Object = dict[str, Any]
@@ -172,18 +172,11 @@ class Api:
             raise
         return True
 
-    def watch(
-        self,
-        kind: str,
-        selector: str,
-        version: str,
-        timeout_s: float,
-        on_open: Callable[[Answer], None] = lambda _answer: None,
-    ) -> Iterator[Object]:
+    def watch(self, kind: str, selector: str, version: str, timeout_s: float) -> Iterator[Object]:
         """Yield events ({"type", "object"}) after a resource version, bookmarks among them.
 
-        `on_open` is given the answer that they come by, which may be ended. Ends after `timeout_s`.
-        Raises ApiError (410: too old, list again), Unreachable where the stream breaks.
+        Ends after `timeout_s`. Raises ApiError (410: too old, list again), Unreachable where the
+        stream breaks.
         """
         query = {
             "watch": 1,
@@ -194,7 +187,6 @@ class Api:
         if selector:
             query["labelSelector"] = selector
         with self.connection.open(self.path(kind), query, timeout_s + READ_S) as answer:
-            on_open(answer)
             rest = b""
             for chunk in answer.pieces():
                 *lines, rest = (rest + chunk).split(b"\n")

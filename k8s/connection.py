@@ -10,7 +10,6 @@ Retry-After says: all that we ask for is idempotent (api.py).
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -53,11 +52,6 @@ class Answer:
 
     def __exit__(self, *exception: object) -> None:
         self._response.close()
-
-    def end(self) -> None:
-        """End it for a thread that reads it and waits: the answer breaks off. For any thread."""
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it has come to its end
-            self._response.shutdown()
 
     def header(self, name: str) -> str:
         """Return the value of a header, "" where there is none."""

@@ -18,7 +18,6 @@ from typing import Any
 from ..common.errors import PeerError
 from ..common.retry import Backoff
 from .api import Api, Object
-from .connection import Answer
 
 log = logging.getLogger(__name__)
 
@@ -99,17 +98,14 @@ class Reflector:
         self._on_silence = on_silence
         self._cache = Cache()
         self._closed = threading.Event()
-        self._answer: Answer | None = None  # by which events come
         self._thread = threading.Thread(target=self._run, name=f"watch-{kind.lower()}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self, timeout_s: float = 0.0) -> None:
-        """Tell no change any more once the one that is being told has been; the thread ends."""
+        """Tell no change any more once the one that is being told has been."""
         self._closed.set()
-        if self._answer is not None:
-            self._answer.end()
         if timeout_s:
             self._thread.join(timeout_s)
 
@@ -131,8 +127,6 @@ class Reflector:
                 while time.monotonic() < until and not self._closed.is_set():
                     version = self._watch(version)
             except PeerError as error:
-                if self._closed.is_set():
-                    return
                 log.info("%s -> listed anew: %s", self._kind, error)
                 if time.monotonic() - began < _BACKOFF.first_s:
                     self._closed.wait(_BACKOFF.first_s)
@@ -146,8 +140,7 @@ class Reflector:
         return version, asked + self._resync_s
 
     def _watch(self, version: str) -> str:
-        events = self._api.watch(self._kind, self._selector, version, _WATCH_S, self._opened)
-        for event in events:
+        for event in self._api.watch(self._kind, self._selector, version, _WATCH_S):
             found: dict[str, Any] = event["object"]
             version = found["metadata"]["resourceVersion"]
             if event["type"] != "BOOKMARK":
@@ -155,11 +148,6 @@ class Reflector:
             if self._closed.is_set():
                 break
         return version
-
-    def _opened(self, answer: Answer) -> None:
-        self._answer = answer
-        if self._closed.is_set():  # `close` has seen none, or the one before
-            answer.end()
 
     def _tell(self, changes: Iterable[Change]) -> None:
         for change in changes:

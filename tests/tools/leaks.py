@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-GRACE_S = 10.0  # for what is on its way to its end: seldom more than some milliseconds of it
+GRACE_S = 90.0  # seldom more than milliseconds; a watch of the Kubernetes API ends after a minute
 
 # What is made once in a process, at its first use, and kept to the end of the process: the event
 # loops of grpc.aio and fsspec, the threads of ps/rows/work.py and memory.py, a thread of C that has

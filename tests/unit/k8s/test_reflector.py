@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from queue import Queue
 
 from hypothesis import given
@@ -108,17 +107,6 @@ def test_an_event_that_never_came_is_found_by_the_next_list(api, server):
     reflector.close()
 
     assert found.gone
-
-
-def test_who_waits_for_the_next_event_ends_when_it_is_closed(api, monkeypatch):
-    monkeypatch.setattr("edl.k8s.reflector._WATCH_S", 10 * WAIT_S)
-    reflector, changes, _ = reflected(api)
-    make(api, "mine")
-    changes.get(timeout=WAIT_S)
-
-    reflector.close(WAIT_S)
-
-    assert "watch-pod" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_the_api_server_goes_away_and_comes_back(api, server):
