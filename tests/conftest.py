@@ -1,5 +1,6 @@
 """What holds for all tests: hypothesis has no deadline, and a test leaves nothing behind."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,10 @@ from tools import leaks
 # A machine that is busy is no fault of a test.
 settings.register_profile("edl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("edl")
+
+
+# The threads of torch.compile, begun where nothing is kept from before, end with the process only.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True)

@@ -161,10 +161,8 @@ def test_gradients_in_fewer_bytes_learn_nearly_the_same(wire):
     assert found[wire] == pytest.approx(found["float32"], rel=0.02)
 
 
-def test_a_compiled_model_learns_the_same(monkeypatch):
+def test_a_compiled_model_learns_the_same():
     """Dropout masks included: they are a function of the span's seed alone."""
-    # threads that compile, where nothing is kept from before, would live on to the process's end
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
     spec = model_spec(make_model(), Adagrad(lr=0.05), SEED)
     found = []
     for compiled in (False, True):
