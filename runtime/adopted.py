@@ -7,12 +7,15 @@ How such a process ended only its parent learns: it is taken as preempted.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import subprocess
 from pathlib import Path
 
 UNKNOWN_END = -9
+# No process has the pid: nobody has, or a thread of another process (ENOENT; EINVAL before that).
+_NO_PROCESS = (errno.ESRCH, errno.ENOENT, errno.EINVAL)
 
 
 class AdoptedReplica:
@@ -27,7 +30,9 @@ class AdoptedReplica:
             return
         try:
             self._handle = os.pidfd_open(pid)
-        except ProcessLookupError:
+        except OSError as error:
+            if error.errno not in _NO_PROCESS:
+                raise
             return
         if start_time(pid) != started:  # the pid is another process's by now
             self._let_go()

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -317,3 +318,20 @@ def test_a_fork_that_does_not_lead_a_group_yet_is_killed_all_the_same(tmp_path):
         assert -signal.SIGKILL == exits.get(timeout=300.0).code
     finally:
         child.kill()
+
+
+def test_a_pid_that_a_thread_has_by_now_is_of_a_process_that_ended(processes):
+    first, replica = processes.start("pass")
+    processes.exit()
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    before = dataclasses.replace(replica, pid=thread.native_id)
+
+    try:
+        first.adopt(before)
+    finally:
+        ends.set()
+        thread.join()
+
+    assert Exit(before, -signal.SIGKILL, unknown=True) == processes.exit()
