@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from ..common import background
 from ..common.clock import Clock
 from ..common.errors import EdlError
 
@@ -61,18 +62,10 @@ class Loop:
         """Run blocking work elsewhere; the loop wakes when it is done.
 
         It begins when `settle` has returned: it tells others of decisions, which are on disk then.
-        In a daemon thread: a call to a server that is gone must not keep the process from ending.
+        A call to a server that is gone must not keep the process from ending.
         """
-        future: Future[Result] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(work())
-            except BaseException as error:  # noqa: BLE001  raised in the script that waits for it
-                future.set_exception(error)
-            self.post(_nothing)
-
-        thread = threading.Thread(target=run, name="master-background", daemon=True)
+        future, thread = background.prepare("master-background", work)
+        future.add_done_callback(lambda _: self.post(_nothing))
         self._held.append(thread.start)
         return future
 

@@ -114,10 +114,13 @@ class State:
         """The nodes that live, the oldest first."""
         return sorted(self.nodes.values(), key=lambda node: node.arrival)
 
+    def is_member(self, name: str) -> bool:
+        """Tell whether this node is a member of the round, which may be over."""
+        return self.round is not None and self.round.rank(name) is not None
+
     def runs_in(self, name: str) -> int | None:
         """Return the number of the running round, if this node is a member of it."""
-        member = self.round is not None and self.round.rank(name) is not None
-        return self.round.number if self.round and self.running and member else None
+        return self.round.number if self.round and self.running and self.is_member(name) else None
 
     def has_succeeded(self, name: str) -> bool:
         """Tell whether all workers of this node have ended with 0 in the round."""

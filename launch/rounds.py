@@ -107,7 +107,7 @@ class Rendezvous:
             self.tick(now)
             return
         node.nproc, node.store, node.newest, node.request = nproc, store, newest, request
-        member = state.round is not None and state.round.rank(name) is not None
+        member = state.is_member(name)
         if failure is not None and member and not repeats:
             what = f"rank {failure.rank} on {state.told(name)} {_how(failure.exit_code)}"
             if state.running or state.failures:

@@ -65,7 +65,7 @@ def serve(
         return run(
             settings,
             job_dir,
-            lambda nursery: LocalHome(job_dir, nursery),
+            functools.partial(LocalHome, job_dir),
             after,
             stop,
             nursery=nursery,

@@ -19,10 +19,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..common import background
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import Fenced
 from ..proto import master_pb2 as pb
-from . import background, batches, pulse
+from . import batches, pulse
 from .batches import SpanError
 from .task_reader import Batch, Lease
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from .task import State, Task
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _REPORTS_KEPT = 64  # answers kept of a worker, should it ask again; it holds few leases at once
 
 
@@ -40,10 +43,7 @@ class Leases:
     def given(self, worker: str, request: str) -> tuple[int, int] | None:
         """Return the task and the attempt that a worker's request was given; None: none so far."""
         known = self.requests.get(worker)
-        if known is None:
-            self.requests[worker] = OrderedDict()
-            return None
-        return known.get(request)
+        return None if known is None else known.get(request)
 
     def grant(self, task: Task, worker: str, request: str) -> None:
         """Lease a task to a worker, for this request."""
@@ -53,10 +53,8 @@ class Leases:
         task.tell(f"attempt {task.attempt} leased by {worker} at {task.position}")
         self.leased[task.id] = task
         self._held.setdefault(worker, {})[task.id] = task
-        known = self.requests[worker]
-        known[request] = (task.id, task.attempt)
-        while len(known) > _REPORTS_KEPT:
-            known.popitem(last=False)
+        known = self.requests.setdefault(worker, OrderedDict())
+        _keep(known, request, (task.id, task.attempt))
 
     def release(self, task: Task) -> None:
         """End a lease: nobody holds the task any more."""
@@ -84,7 +82,7 @@ class Leases:
 
     def knows(self, worker: str, request: str) -> bool:
         """Tell whether the request was given a task."""
-        return request in self.requests.get(worker, ())
+        return self.given(worker, request) is not None
 
     def held_by(self, worker: str) -> list[Task]:
         """Return the tasks that a worker (or round) holds."""
@@ -92,14 +90,17 @@ class Leases:
 
     def confirm(self, worker: str, task: int, attempt: int) -> bool:
         """Answer a report with True, and keep that for when it is repeated."""
-        answers = self.answers.get(worker)
-        if answers is None:
-            answers = self.answers[worker] = OrderedDict()
-        answers[task, attempt] = True
-        while len(answers) > _REPORTS_KEPT:
-            answers.popitem(last=False)
+        _keep(self.answers.setdefault(worker, OrderedDict()), (task, attempt), True)
         return True
 
     def answer_again(self, worker: str, task: int, attempt: int) -> bool:
         """Return what this report was answered before; False where it never was."""
-        return self.answers.setdefault(worker, OrderedDict()).get((task, attempt), False)
+        known = self.answers.get(worker)
+        return known is not None and known.get((task, attempt), False)
+
+
+def _keep(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    """Keep a value under its key, and the newest `_REPORTS_KEPT` only."""
+    known[key] = value
+    while len(known) > _REPORTS_KEPT:
+        known.popitem(last=False)

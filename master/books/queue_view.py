@@ -1,6 +1,7 @@
 """The task queue as everybody may read it: its parts, and what they say together. Pure.
 
-Only a decision changes them (task_queue.py), so that the journal has all that ever changed.
+Only a decision changes them (task_queue.py), so that the journal has all that ever changed, or the
+reading of a journal (`restore`).
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class QueueView:
     @property
     def has_todo(self) -> bool:
         """Tell whether a task may be leased now."""
-        return self.todo > 0
+        return self._todo.first(self._epochs.next_untouched) is not None
 
     @property
     def todo(self) -> int:

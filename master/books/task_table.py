@@ -46,7 +46,7 @@ class TaskTable:
         self.expect(task.group, 1)
 
     def expect(self, group: str, tasks: int) -> None:
-        """Count tasks of a group as not done."""
+        """Count so many more tasks of a group as not done."""
         if group and tasks:
             self.open_of_group[group] += tasks
 
@@ -67,8 +67,7 @@ class TaskTable:
         if task.kind != Kind.TRAIN:
             self.results[task.id] = task
         del self.begun[task.id]
-        if task.group:
-            self.open_of_group[task.group] -= 1
+        self.expect(task.group, -1)
         self.num_done += 1
 
     def reopen(self, task: Task) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
+from ...common import background
 from ...common.errors import EdlError
 from ...common.storage import FileRecord
 from ...master.client import MasterClient
 from ...nn.model_spec import ModelSpec
 from ...proto import master_pb2 as pb
-from .. import background
 
 log = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from torch import Tensor
 from ...adaptive.inner_products import adam_product, inner_product
 from ...adaptive.step_times import Key, Times, fit
 from ...adaptive.stopwatch import Moment, Stopwatch
+from ...common import background
 from ...common.clock import Clock
 from ...common.listen import host_of
 from ...goodput.model import MIN_GAIN, GoodputFunction, PerfParams
 from ...proto import master_pb2 as pb
-from .. import background
 from .adaptive_batch import AdaptiveBatch, Measured
 from .allreduce import AllReduceTrainer
 from .slices import Slice, SliceReader

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 
-from ...common import rpc
+from ...common import background, rpc
 from ...common.errors import Unreachable
 from ...proto import worker_pb2 as pb
 from ...proto import worker_pb2_grpc
-from .. import background
 from .process_group import RoundOver
 
 _PART_NBYTES = 16 << 20

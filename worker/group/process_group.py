@@ -20,11 +20,11 @@ from typing import Any
 import psutil
 import torch.distributed as dist
 
+from ...common import background
 from ...common.clock import MonotonicClock
 from ...common.errors import EdlError
 from ...common.listen import own_host
 from ...master.client import MasterClient
-from .. import background
 
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from ...common import background
 from ...ps.books.ledger import Span
 from ...ps.worker_client import PsClient, PushOutcome
-from .. import background
 from ..servers.rows import Ids, Values
 from .process_group import RoundOver
 

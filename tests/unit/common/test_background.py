@@ -1,4 +1,4 @@
-"""What a background thread ends with is its owner's: the result, or an error of any kind."""
+"""A background thread hands its owner its result, or its error of any kind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edl.worker import background
+from edl.common import background
 
 WAIT_S = 300.0
 

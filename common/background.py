@@ -11,7 +11,14 @@ Result = TypeVar("Result")
 
 
 def begin(name: str, work: Callable[[], Result]) -> Future[Result]:
-    """Return the result that `work` will have in a thread of this name, or the error it raises.
+    """Return the result that `work` will have in a thread of this name, or the error it raises."""
+    future, thread = prepare(name, work)
+    thread.start()
+    return future
+
+
+def prepare(name: str, work: Callable[[], Result]) -> tuple[Future[Result], threading.Thread]:
+    """Return the same, and the thread, which is to be started.
 
     A daemon thread, unlike those of an executor, does not keep the process from ending.
     """
@@ -25,5 +32,4 @@ def begin(name: str, work: Callable[[], Result]) -> Future[Result]:
         else:
             future.set_result(result)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
+    return future, threading.Thread(target=run, name=name, daemon=True)
