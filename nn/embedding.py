@@ -9,7 +9,7 @@ Id -1 (`PADDING`) stands for "nothing": its row is zeros, takes no gradient and 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,10 @@ class Embedding(nn.Module):
         self.feature = feature
         self.combiner = combiner
         self.source: RowSource | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: not the source, which is of one forward pass of this module."""
+        return {**self.__dict__, "source": None}
 
     @property
     def spec(self) -> TableSpec:

@@ -77,7 +77,7 @@ class Replay:
             definition.loss,
             self._ps,
             self._spec,
-            device=choose_device(settings.device),
+            device=choose_device(settings.device, 0),
             compile=settings.compile,
         )
         self._reader = TaskReader(

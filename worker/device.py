@@ -62,15 +62,25 @@ class Link:
         return fetched
 
 
-def choose_device(wanted: str) -> torch.device:
-    """Return the torch device for --device.
+def choose_device(wanted: str, index: int) -> torch.device:
+    """Return the torch device for --device of the worker of this index.
 
-    Raises UsageError for cuda where there is none.
+    The workers of a machine take its GPUs in turn. A pod sees its own alone. Raises UsageError for
+    cuda where there is none.
     """
     there = torch.cuda.is_available()
     if wanted == "cuda" and not there:
         raise UsageError("--device cuda, but torch sees no CUDA device here: use --device auto")
-    return torch.device("cuda" if there and wanted != "cpu" else "cpu")
+    if not there or wanted == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", index % torch.cuda.device_count())
+    torch.cuda.set_device(device)  # where torch's own calls without a device go
+    return device
+
+
+def gpu_of(device: torch.device) -> str:
+    """Return what tells a GPU from all others; "" for the CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 def seed_of(*parts: int | str) -> int:
@@ -97,7 +107,8 @@ def to_device(values: Any, device: torch.device) -> Any:
     The same object where all of it is there already, so that it keeps its type.
     """
     if isinstance(values, Tensor):
-        return values.to(device, non_blocking=True)
+        # To the host the copy must have ended: whoever reads there does not wait for the device.
+        return values.to(device, non_blocking=device.type != "cpu")
     if isinstance(values, Mapping):
         moved = {key: to_device(value, device) for key, value in values.items()}
         return values if all(moved[key] is values[key] for key in moved) else moved

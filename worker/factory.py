@@ -112,7 +112,7 @@ class Factory:
         with pulse.section(pulse.OPEN):
             readers = open_readers(definition, settings)
         make_model = model_maker(definition, settings)
-        device = choose_device(settings.device)
+        device = choose_device(settings.device, self._place.index)
         # Servers that restore a checkpoint to evaluate or predict keep its model and optimizer.
         optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
         with pulse.section(pulse.MODEL):
@@ -312,9 +312,6 @@ class Factory:
             whole = self._reader(parts, minibatch, prepare, least)
             return SliceReader(whole, rank=rank, shares=shares, most=settings.local_batch_size)
 
-        backend = "nccl" if parts.device.type == "cuda" else "gloo"
-        if backend == "nccl" and settings.strategy == "hybrid":
-            backend = "cpu:gloo,cuda:nccl"  # rows are the CPU's
         rule = make_rule(parts.definition, settings)
-        plan = RoundPlan(make_reader, rule, backend, on_begin)
+        plan = RoundPlan(make_reader, rule, parts.device, on_begin)
         return GroupWorker(self._master, trainer, keeper, tasks, plan, self._status)

@@ -299,7 +299,7 @@ class Follower:
         """
         state = self._trainer.state
         assert state.batch is not None, "the minibatch of this job does not change"
-        word = torch.tensor([state.batch.minibatch], device=state.parameters[0].device)
+        word = torch.tensor([state.batch.minibatch])
         dist.broadcast(word, 0)
         reader.train_minibatch = int(word)
         log.info("round=%d -> minibatch=%d", reply.round, reader.train_minibatch)

@@ -25,6 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
+import torch
+
 from ...common import faults
 from ...common.errors import Fenced
 from ...master.client import MasterClient
@@ -56,13 +58,13 @@ def begin_alike(reader: SliceReader, reply: pb.JoinReply, shares: int) -> None:
 class RoundPlan:
     """The parts that each round of this job is made of.
 
-    `make_reader(rank, shares, minibatch)` reads a member's slices. `backend`: torch's name of it.
+    `make_reader(rank, shares, minibatch)` reads a member's slices. `device`: the model's.
     `on_begin(reader, reply, shares)`: the process group is there, and nothing was read yet.
     """
 
     make_reader: Callable[[int, int, int], SliceReader]
     batch_rule: BatchRule
-    backend: str
+    device: torch.device
     on_begin: OnBegin = begin_alike
 
 
@@ -183,11 +185,12 @@ class GroupWorker(Generic[StepT]):
             if reply.rank < shares:  # a latecomer gets it with the state
                 self._trainer.follow(factor)
             self._keeper.share(reply, lambda: round_.is_broken)
-            group.open(self._master, reply.round, reply.rank, world, self._plan.backend)
+            group.open(self._master, reply.round, reply.rank, world, self._plan.device)
             self._trainer.enter(world)
             self._plan.on_begin(reader, reply, shares)
             stream.start()
             Steps(self._master, round_, self._trainer, self._keeper, self._tasks, self.status).run()
+            group.ends_in_order = True
             return False
         except (Broken, RoundOver) as error:
             log.info("round=%d -> broken reason=%r", reply.round, _line(error.__cause__ or error))

@@ -3,7 +3,7 @@
 The members find each other by a store whose keys live at the master, under the job's identity, so
 no member of the group has to outlive the others. gloo's operations end only with their timeout, or
 with their connections: `abort` shuts those down, so whoever waits in an all-reduce is free in a
-moment. nccl has an abort of its own.
+moment. nccl has an abort of its own, and does not say what it has cut off (`confirm`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 import psutil
+import torch
 import torch.distributed as dist
 
 from ...common import background
@@ -25,6 +26,7 @@ from ...common.clock import MonotonicClock
 from ...common.errors import EdlError
 from ...common.listen import own_host
 from ...master.client import MasterClient
+from ..device import gpu_of
 
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before
@@ -76,28 +78,38 @@ class MasterStore(dist.Store):  # type: ignore[misc,name-defined]
 class ProcessGroup:
     """torch's default process group while a round lasts.
 
-    `abort` may come from any thread.
+    `abort` may come from any thread. `ends_in_order`: no member waits for another in it any more.
     """
 
     def __init__(self) -> None:
+        self.ends_in_order = False
         self._lock = threading.Lock()
         self._before = _connections()
         self._made: dict[str, int] | None = None
         self._is_aborted = False
         self._making: Future[Any] = Future()
+        self._store: MasterStore | None = None
+        self._nccl = False
 
-    def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
-        """Make it.
+    def open(
+        self, master: MasterClient, round_: int, rank: int, world: int, device: torch.device
+    ) -> None:
+        """Make the group, for models on this kind of device.
 
         Raises RoundOver, EdlError or torch's errors if a member is lost meanwhile.
         """
         _choose_interface()
+        _leave_losses_to_master()
+        # nccl asks it for keys at the first operation, and torch keeps only the half in C++.
+        self._store = MasterStore(master, round_)
+        backend = _agree(self._store, rank, world, device)
+        self._nccl = "nccl" in backend
         with self._lock:
             self._before = _connections()  # those that members fetched parts by are not the group's
         with _made_aside(self._making):
             dist.init_process_group(
                 backend,
-                store=MasterStore(master, round_),
+                store=self._store,
                 rank=rank,
                 world_size=world,
                 timeout=timedelta(seconds=_MAKE_S),
@@ -109,6 +121,23 @@ class ProcessGroup:
             if self._is_aborted:  # meanwhile: not all of its connections were there yet
                 raise RoundOver(f"round {round_} is over")
 
+    def confirm(self) -> None:
+        """Return when all members have all of the operations so far.
+
+        Raises RoundOver or torch's errors if some have not. On gloo an operation that fails says
+        so. One of nccl that is given up ends without an error, and what it leaves, or has passed on
+        to another member, may be anything: so each says by gloo that its own have ended in order.
+        """
+        if not self._nccl:
+            return
+        torch.cuda.synchronize()
+        if self._is_aborted:
+            raise RoundOver("the group was given up")
+        votes = torch.ones(1)
+        dist.all_reduce(votes)
+        if votes.item() != dist.get_world_size():
+            raise dist.DistError("the group was given up")
+
     def abort(self) -> None:
         """Have whoever waits in an operation of the group get an error now."""
         with self._lock:
@@ -118,7 +147,7 @@ class ProcessGroup:
             _settle(self._making, error=RoundOver("the round is over before its group is made"))
             for name, fd in (_new(self._before) if self._made is None else self._made).items():
                 _shut_down(name, fd)
-            if self._made is not None and dist.get_backend() == "nccl":
+            if self._made is not None and self._nccl:
                 dist.distributed_c10d._abort_process_group()
 
     def close(self) -> None:
@@ -127,7 +156,7 @@ class ProcessGroup:
         Whoever still waits for this member gets an error, also while something here refers to the
         group yet: gloo's connections would be open for as long.
         """
-        if dist.is_initialized() and dist.get_backend() == "gloo":
+        if dist.is_initialized() and not (self._nccl and self.ends_in_order):
             self.abort()
         with self._lock:
             self._is_aborted = True
@@ -135,6 +164,24 @@ class ProcessGroup:
             dist.destroy_process_group()
         else:  # its making failed: the next one is called as those of the others are
             dist.distributed_c10d._world.group_count = 0
+        self._making, self._store = Future(), None
+
+
+def backend_of(gpus: Sequence[str]) -> str:
+    """Return torch's backend for members on these GPUs ("": on a CPU).
+
+    nccl wants a GPU of its own for each. Tensors on the CPU (rows of tables, votes) are gloo's.
+    """
+    return "cpu:gloo,cuda:nccl" if all(gpus) and len(set(gpus)) == len(gpus) else "gloo"
+
+
+def _agree(store: MasterStore, rank: int, world: int, device: torch.device) -> str:
+    """Return the backend that all members of the round use: the first one chooses."""
+    store.set(f"edl/gpu/{rank}", gpu_of(device))
+    if rank == 0:
+        gpus = [store.get(f"edl/gpu/{each}").decode() for each in range(world)]
+        store.set("edl/backend", backend_of(gpus))
+    return store.get("edl/backend").decode()
 
 
 @contextlib.contextmanager
@@ -176,6 +223,16 @@ def _settle(made: Future[Any], group: Any = None, error: BaseException | None = 
             made.set_result(group)
         else:
             made.set_exception(error)
+
+
+def _leave_losses_to_master() -> None:
+    """Keep torch from ending a process in which nccl fails: the master tells of a lost member.
+
+    An abort would also wait for torch's watchdog, which sleeps for four times what a dump may take.
+    """
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+    os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1")
 
 
 def _choose_interface() -> None:

@@ -64,6 +64,10 @@ class Round:
         self._group.abort()
         self.stream.wake()
 
+    def confirm(self) -> None:
+        """Return when all members have all of what was exchanged so far (process_group.py)."""
+        self._group.confirm()
+
     def _watch(self) -> None:
         try:
             while not self._closed and not self.is_broken:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from ...common.errors import DefinitionError
+from ...common.errors import DefinitionError, UsageError
 from ...nn.buffers import Buffers, NonFinite, mean_changes
 from ...nn.embedding import tables
 from ...nn.fitness import check_loss, refuse_tables
@@ -62,8 +62,8 @@ class ShardedTrainer(GroupTrainer[Step]):
     `enter` before the steps of a round, `leave` after them.
 
     `model`: the whole one, before the first round and after `refresh`. `source` reads the parts of
-    the round; `takes` is how many cuts this member was told to take in it, `agreed` how many all
-    were.
+    the round, and `is_over` tells whether that was given up; `takes` is how many cuts this member
+    was told to take in it, `agreed` how many all were.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         assert self.state.first is not None
         self.model = self.state.first
         self.source: Read | None = None
+        self.is_over: Callable[[], bool] = lambda: False
         self.takes = self.agreed = 0
         self._spec, self._loss, self._plan = spec, loss, plan
         self._device, self._most = device, most
@@ -110,6 +111,11 @@ class ShardedTrainer(GroupTrainer[Step]):
         self.model = nn.Module()  # the whole one is in nobody's way
         state = self.state
         self._world, self._rank = world, dist.get_rank()
+        if self._device.type == "cuda" and dist.get_backend() == "gloo":
+            raise UsageError(
+                "--fully_shard on GPUs needs one for each worker, and here some share one or have "
+                "none: lower --num_workers, or use --device cpu"
+            )
         model = state.new_model()
         group = dist.group.WORLD
         assert group is not None, "a round has a process group"
@@ -161,6 +167,10 @@ class ShardedTrainer(GroupTrainer[Step]):
         told[3] = float(bool(there) and not math.isfinite(float(nn.utils.get_total_norm(there))))
         gradients = [mine, *(self._mirrored(mirror, mine) for mirror in self.state.current[1:])]
         step = Step(gradients, changes, task.id, piece.end)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        if self.is_over():  # what nccl's operations left may be anything, without an error
+            raise dist.DistError("the group was given up")
         self.state.pending = step
         _, wishes, takes, bad, step.loss = self._sum(told)
         if bad:
@@ -248,7 +258,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         Raises DistError where some are missing: an operation that was given up may end without an
         error.
         """
-        said = torch.tensor(told, dtype=torch.float64, device=self._device)
+        said = torch.tensor(told, dtype=torch.float64)  # the CPU's, which gloo adds up
         dist.all_reduce(said)
         found: list[float] = said.tolist()
         if found[0] != self._world:

@@ -104,6 +104,7 @@ class ShardedKeeper:
     def share(self, reply: pb.JoinReply, over: Callable[[], bool]) -> None:
         """Get the parts that this member has to have in the round."""
         state = self._state
+        self._trainer.is_over = over
         if not reply.afresh:
             peers = [*reply.peers, *reply.givers]
             if state.version != reply.version:

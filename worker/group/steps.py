@@ -131,7 +131,9 @@ class Steps(Generic[StepT]):
                 pulse.section(pulse.STEP, task.id, task.attempt, piece.start, piece.end),
                 user_code(piece.start, piece.end, task.source),
             ):
-                return self._trainer.reduce(piece, wish)
+                step = self._trainer.reduce(piece, wish)
+                self._round.confirm()
+                return step
         except SpanError as failure:
             if self._round.is_broken or is_of_group(failure.error):
                 raise Broken from failure.error

@@ -1,5 +1,8 @@
 """The server-side table as a module."""
 
+import copy
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -107,3 +110,12 @@ def test_attach_reaches_every_table():
 
     assert [table.name for table in attach(model, source)] == ["a", "b"]
     assert model[1].source is source
+
+
+def test_a_copy_of_a_model_has_no_source():
+    """A source may hold what cannot be copied: a stream of a GPU, say."""
+    table = Embedding("t", 2)
+    attach(table, threading.Lock())
+
+    assert copy.deepcopy(table).source is None
+    assert table.source is not None

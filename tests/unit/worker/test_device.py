@@ -47,3 +47,24 @@ def test_on_another_device_all_are_seeded(monkeypatch):
     seed_step(3, torch.device("cuda:0"))
 
     assert seeded == [3]
+
+
+def test_only_copies_to_a_device_are_not_waited_for(monkeypatch):
+    """Whoever reads on the host does not wait for the device: evaluations were of half a batch."""
+    asked = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda _y, on, non_blocking: asked.append(non_blocking))
+
+    to_device({"y": Y}, torch.device("cuda:0"))
+    to_device({"y": Y}, torch.device("cpu"))
+
+    assert asked == [True, False]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_outputs_are_all_there_once_they_are_on_the_host():
+    on_host = torch.arange(1 << 20, dtype=torch.float32)
+    values = on_host.cuda()
+    for _ in range(5):
+        torch.cuda._sleep(50_000_000)  # cycles: the device is busy while the host goes on
+        assert torch.equal(on_host + 1, to_device(values + 1, torch.device("cpu")))

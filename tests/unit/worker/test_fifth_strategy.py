@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from edl.common.clock import FakeClock
@@ -183,7 +184,7 @@ def run(master, trainer):
         whole = TaskReader({pb.TRAIN: Reader()}, feed, minibatch=minibatch, seed=0, shuffle=False)
         return SliceReader(whole, rank=rank, shares=shares, most=0)
 
-    plan = RoundPlan(make_reader, lambda workers: (4, 1.0), "gloo")
+    plan = RoundPlan(make_reader, lambda workers: (4, 1.0), torch.device("cpu"))
     worker = GroupWorker(master, trainer, keeper, Tasks(), plan, Status(FakeClock()))
     worker.run()
     return worker, keeper
