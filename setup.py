@@ -33,6 +33,7 @@ FOLDERS = [
     "ps.wire",
     "replay",
     "runtime",
+    "scheduler",
     "worker",
     "worker.group",
     "worker.servers",

@@ -1,0 +1,79 @@
+"""The jobs that are to be scheduled, and what each may be given. Pure.
+
+Times are seconds, on one clock. Goodput is useful records a second: the records of a batch count
+for what they are worth beside those of a batch of the initial size (edl.goodput).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .cluster import Resources
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """An allocation: so many workers, on so many nodes at least, and so many servers.
+
+    The shape of nothing is `Shape()`.
+    """
+
+    workers: int = 0
+    servers: int = 0
+    nodes: int = 0
+
+
+Speed = Callable[[Shape], float]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the scheduler sees it.
+
+    `speed(shape)` predicts the goodput, 0 for the shape of nothing. `left`: records until the end
+    (None: nobody knows), in those of the initial batch size.
+    """
+
+    name: str
+    speed: Speed = field(compare=False)
+    worker: Resources
+    submitted: float  # s
+    namespace: str = "default"
+    user: str = ""
+    priority: int = 0  # those of a higher one come first
+    minimum: int = 1  # workers without which it gets nothing (a gang)
+    maximum: int = 1
+    server: Resources = field(default_factory=Resources)
+    servers: tuple[int, ...] = (0,)  # the numbers of servers that it may have
+    left: float | None = None
+    deadline: float | None = None  # s
+    held: Shape = field(default_factory=Shape)  # what it has now
+    resize_s: float = 30.0  # that a change of its shape costs, as measured
+    resizes: int = 0
+    served_s: float = 0.0  # resource-seconds that it has had, in workers
+    waits_since: float | None = None  # s; when it last had nothing, None while it has something
+    is_pinned: bool = False  # keeps what it has: it starts, ends, or may not be changed
+    is_nearly_done: bool = False
+
+
+@dataclass(frozen=True)
+class Quota:
+    """The most that the jobs of a namespace or of a user may have together."""
+
+    namespace: str | None = None  # None: any
+    user: str | None = None
+    most: Resources = field(default_factory=Resources)  # 0 of a resource: none of it
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a job is given: its shape, the workers (and servers) on each node, and why, in words."""
+
+    shape: Shape
+    why: str
+    workers_on: dict[str, int] = field(default_factory=dict)
+    servers_on: dict[str, int] = field(default_factory=dict)
+
+
+Plan = dict[str, Given]  # by job's name: of every job, also of those that get nothing
