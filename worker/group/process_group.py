@@ -87,7 +87,7 @@ class ProcessGroup:
         self._making: Future[Any] = Future()
 
     def open(self, master: MasterClient, round_: int, rank: int, world: int, backend: str) -> None:
-        """Make it.
+        """Make the round's process group, with all its members.
 
         Raises RoundOver, EdlError or torch's errors if a member is lost meanwhile.
         """
@@ -122,7 +122,7 @@ class ProcessGroup:
                 dist.distributed_c10d._abort_process_group()
 
     def close(self) -> None:
-        """Forget the group.
+        """End the process group.
 
         Whoever still waits for this member gets an error, also while something here refers to the
         group yet: gloo's connections would be open for as long.
