@@ -41,7 +41,7 @@ FOLDERS = [
 
 
 class BuildWithoutSetup(build_py):
-    """`setup.py` stands in the folder of the package, yet is no module of it."""
+    """A build without `setup.py`, which stands in the package's folder, yet is no module of it."""
 
     def find_package_modules(self, package, package_dir):
         modules = super().find_package_modules(package, package_dir)

@@ -196,7 +196,7 @@ class _Sums(checkpoint.State):
 
 
 def _amount(value: object) -> Amount:
-    """Return what can be added.
+    """Return a value in the form in which an Accumulator can add it.
 
     That is a Python number of one, of a numpy scalar, or of what has one element, an array, or a
     tensor on the CPU. Raises TypeError for anything else.

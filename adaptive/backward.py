@@ -157,7 +157,7 @@ class Backward:
 
 
 def _after_backward(callback: Callable[[], None]) -> None:
-    """Let this be called at the end of the backward pass, after what was queued before.
+    """Have the callback called at the end of the backward pass, after what was queued before.
 
     To be called from a backward pass or such a callback.
     """

@@ -72,7 +72,7 @@ class State:
 
 
 class States:
-    """All states of the process, and where they are kept."""
+    """The states of this process by name, their newest checkpoint, and when the next one is due."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or MonotonicClock()
@@ -291,7 +291,7 @@ def _number(path: Path) -> int:
 
 
 def _sync(folder: Path) -> None:
-    """Make the rename in it outlast a power cut."""
+    """Make the renames in a folder outlast a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -225,7 +225,7 @@ def met() -> bool:
 
 
 def when_met(call: Callable[[], None]) -> None:
-    """Let this be called whenever they meet, which all of them do together."""
+    """Have `call` called whenever the replicas meet, which all of them do together."""
     only(_Waiting).calls.append(call)
 
 
@@ -307,7 +307,7 @@ def check_rank(rank: int, replicas: int) -> None:
 
 
 def nowhere(rank: int, replicas: int) -> NoReturn:
-    """Raise what there is to say where nobody said where several replicas meet."""
+    """Raise the UsageError for a replica that was not told where several of them meet."""
     raise UsageError(
         f"replica {rank} of {replicas} does not know where the others are: start it by torchrun, "
         "set MASTER_ADDR and MASTER_PORT, or give the address and the port of rank 0"

@@ -81,7 +81,7 @@ def checkpoint_interval_s() -> float | None:
 
 
 def tell(rank: int, replicas: int) -> None:
-    """Write down what arguments said, for this process and its children."""
+    """Write rank and number of replicas into this process's environment, which children inherit."""
     os.environ.update(EDL_REPLICA_RANK=str(rank), EDL_NUM_REPLICAS=str(replicas))
 
 

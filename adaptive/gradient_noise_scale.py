@@ -52,7 +52,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Pending:
-    """Lengths on their way.
+    """Squared lengths of gradients that are being summed over the replicas.
 
     L above T [2, G], summed over the replicas, stand in `values` after `wait`, each multiplied by
     its number of `factors`.
@@ -68,7 +68,7 @@ class _Pending:
 
 
 class GradientNoiseScale:
-    """Measures the gradients of an optimizer's parameters; all replicas call it alike.
+    """A measurer of the gradients of an optimizer's parameters; all replicas call it alike.
 
     For each optimizer step: `start`; `add` for every micro-gradient of every parameter; `finish`
     when the averaged gradients stand in `.grad`; `advance` when the optimizer has made its step,
@@ -193,7 +193,7 @@ class GradientNoiseScale:
             self._pending, self._sent = self._sent, None
 
     def collect(self) -> bool:
-        """Bring in what was measured; whether that was anything."""
+        """Give the estimator what was measured; return whether that was anything."""
         pending, self._pending = self._pending, None
         if pending is None:
             return False

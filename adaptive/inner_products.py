@@ -43,7 +43,7 @@ def adam_product(
 
 @dataclass(frozen=True)
 class Precondition:
-    """Divides by sqrt(moments) + eps, element by element; `moments` are flat."""
+    """A division by sqrt(moments) + eps, element by element; `moments` are flat."""
 
     moments: Tensor
     eps: float

@@ -142,7 +142,7 @@ class AdaptiveDataLoaderHelper:
         return not self.is_sync_step()
 
     def train(self) -> None:
-        """Call it in a loop that trains: its passes are timed, its batch is the job's."""
+        """Mark the loop as one that trains: its passes are timed, its batch is the job's."""
         if self.training:
             return
         self.training = True

@@ -14,7 +14,7 @@ _MOST_STEPS = 100  # between exchanges
 
 
 class Pace:
-    """After how many steps the next exchange follows, the same on all replicas."""
+    """The pace of exchanges: after how many steps the next follows, the same on all replicas."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -272,7 +272,7 @@ class _ModelState(checkpoint.State):
             ) from error
 
     def sync(self) -> None:
-        """Bring in what is on its way; replicas hold the same already."""
+        """Collect the measurement under way; all else is the same on all replicas already."""
         self._model.gns.collect()
 
     def _parts(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ class _ModelState(checkpoint.State):
         return {name: part for name, part in parts.items() if part is not None}
 
     def _check(self, scheduler: LRScheduler) -> None:
-        """Find out now, not at the restart."""
+        """Raise UsageError now, not at the restart, if a checkpoint cannot keep the state."""
         buffer = io.BytesIO()
         try:
             torch.save(_plain(scheduler.state_dict()), buffer)

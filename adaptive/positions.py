@@ -1,4 +1,4 @@
-"""Which replica reads which positions of a pass, so that each record is read exactly once. Pure.
+"""The shares of a pass: which replica reads which positions, so that each is read once. Pure.
 
 A pass is one reading of all records, in one order. An optimizer step takes the next `batch_size`
 positions of it, split into micro-batches, each split into one share for each replica. All replicas

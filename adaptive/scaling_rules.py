@@ -55,19 +55,22 @@ def ada_factors(noise: NoiseEstimator, scale: float) -> list[float]:
 
 
 def adam_factors(noise: NoiseEstimator, scale: float, power: float = 0.5) -> list[float]:
-    """Return by group the gain, of gradients in the space in which Adam steps, to that power."""
+    """Return, by group, the gain to that power, of gradients in the space in which Adam steps."""
     return [gain**power for gain in noise.gains(scale)]
 
 
 class AdaScale(ScalingRuleBase):
-    """The gain of the batch, by group: 1 to S. For SGD. Johnson et al. 2020 (ICML), section 3."""
+    """A rule by the gain of the batch, by group: 1 to the scale S. For SGD.
+
+    Johnson et al. 2020 (ICML), section 3.
+    """
 
     def scale_lr(self, scale: float) -> list[float]:
         return ada_factors(self.adp.gns.estimator, scale)
 
 
 class AdamScale(AdaScale):
-    """The square root of AdaScale's factor.
+    """A rule by the square root of the gain, of gradients in the space in which Adam steps.
 
     For Adam and AdamW, whose steps do not grow with gradients.
     """
@@ -80,21 +83,23 @@ class AdamScale(AdaScale):
 
 
 class LinearScale(ScalingRuleBase):
-    """S. Goyal et al. 2017, section 2.1."""
+    """A rule whose factor is the scale S itself. Goyal et al. 2017, section 2.1."""
 
     def scale_lr(self, scale: float) -> ArrayLike:
         return scale
 
 
 class SqrtScale(ScalingRuleBase):
-    """The square root of S. Krizhevsky 2014, section 5."""
+    """A rule whose factor is the square root of the scale S. Krizhevsky 2014, section 5."""
 
     def scale_lr(self, scale: float) -> ArrayLike:
         return math.sqrt(scale)
 
 
 class LEGWScale(ScalingRuleBase):
-    """The square root of S, reached after S times as many warm-up epochs. You et al. 2019 (SC).
+    """A rule that reaches the square root of the scale S after S times as many warm-up epochs.
+
+    You et al. 2019 (SC).
 
     `base_warmup_epochs`: of the initial batch size. `data_size`: records of an epoch.
     """

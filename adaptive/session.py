@@ -35,10 +35,10 @@ def find(kind: Callable[[], T]) -> T | None:
 
 
 def forget(kind: Callable[[], T]) -> None:
-    """Forget the one of this class."""
+    """Forget the process's one object of this class."""
     _objects.pop(kind, None)
 
 
 def reset() -> None:
-    """Forget them all: the process begins anew."""
+    """Forget all these objects, as if the process began anew."""
     _objects.clear()

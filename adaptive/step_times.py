@@ -41,12 +41,12 @@ class Times:
         self.optim_s += seconds
 
     def add_sync(self, seconds: float) -> None:
-        """Add the time that such a pass spent synchronising."""
+        """Add the time that a pass which synchronises spent synchronising."""
         self.syncs += 1
         self.sync_s += seconds
 
     def add(self, other: Times) -> None:
-        """Add all that others have measured."""
+        """Add the sums of other measurements to these."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
@@ -82,5 +82,5 @@ def rows_of(times: Mapping[Key, Times]) -> list[list[float]]:
 
 
 def times_of(rows: Iterable[Sequence[float]]) -> dict[Key, Times]:
-    """Return the times that `rows_of` made these of."""
+    """Return the times of which `rows_of` made these rows."""
     return {(int(n), int(r), int(m)): Times(*sums) for n, r, m, *sums in rows}  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ Moment = float | torch.cuda.Event
 
 
 class Stopwatch:
-    """Marks moments, and tells the seconds between two of them when they are known."""
+    """A stopwatch that marks moments, and tells the seconds between two once they are known."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class Stopwatch:
         self.collect()
 
     def collect(self) -> None:
-        """Tell what has become known."""
+        """Tell the seconds that have become known."""
         while self._open and self._open[0][1].query():  # type: ignore[no-untyped-call]
             begun, ended, add = self._open.popleft()
             add(begun.elapsed_time(ended) / 1000)

@@ -116,7 +116,7 @@ class Found:
 
     @property
     def first(self) -> str:
-        """Return whatever is busiest."""
+        """Return the name of whatever is busiest."""
         shares = {"master": self.master, "servers' cores": self.cores, "servers' network": self.net}
         shares["workers"] = 1 - self.waiting
         return max(shares, key=lambda name: shares[name])
@@ -165,7 +165,7 @@ def simulate(job: Job, costs: Costs, seconds: float = 20.0, seed: int = 0) -> Fo
 
 @numba.njit
 def _at(free, busy, queue, now, took_s):
-    """Return when the queue has done it."""
+    """Return when a queue will have done a call that comes now."""
     busy[queue] += took_s
     free[queue] = max(now, free[queue]) + took_s
     return free[queue]

@@ -1,4 +1,4 @@
-"""Where the time of one step goes, part by part, at the worker and at the server.
+"""The time of one step, part by part, at the worker and at the server.
 
     python -m benchmarks.breakdown [--steps 60] [--transports shm tcp]     from the repository root
 

@@ -136,7 +136,7 @@ class Crowd:
         self.found.sizes[when] = Size(now[0] - before[0], *kb)
 
     def _size(self) -> Size:
-        """Return the size in all."""
+        """Return the server's threads and its memory in KB."""
         sizes = dict(
             line.split(":", 1)
             for line in Path(f"/proc/{self._server}/smaps_rollup").read_text().splitlines()[1:]
@@ -263,7 +263,7 @@ def _rest(crowds: Sequence[Crowd], when: str) -> None:
 
 
 def _forget(crowds: Sequence[Crowd]) -> None:
-    """Forget a first round, which warms up."""
+    """Forget the figures of a first round, which warms up."""
     for each in crowds:
         for values in vars(each.found).values():
             if isinstance(values, list):

@@ -1,4 +1,4 @@
-"""What a record costs from each kind of file, beside what others read it with.
+"""The cost of a record from each kind of file, beside that of other readers of the same file.
 
     python -m benchmarks.data [--parts files groups opening remote deepfm] [--rounds 5]
 

@@ -1,4 +1,4 @@
-"""How fast goodput is told, as a scheduler asks for it: one question at a time, and many at once.
+"""The speed of telling goodput, as a scheduler asks for it: one question at a time, and many.
 
 Each figure is of one thread, as a loop over it has it.
 

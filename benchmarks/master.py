@@ -1,4 +1,4 @@
-"""What a master costs, against the number of tasks and of workers.
+"""The cost of a master, against the number of tasks and of workers.
 
     python -m benchmarks.master [--seconds 5] [--tree FOLDER]    from the repository root
 

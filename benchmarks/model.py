@@ -1,4 +1,4 @@
-"""What a job of many workers and servers will do, from costs measured on one machine. Pure.
+"""A model of a job of many workers and servers, by costs measured on one machine. Pure.
 
 A call costs each of its ends `Cost.of(Work)` of CPU time: so much a request, a row, a byte. A
 worker's cycle (compute, pull, push) spends its time at *stations*: its own cores and network, and

@@ -1,4 +1,4 @@
-"""From `kill -9` of a worker to its tasks' next leases and its replacement's first applied span.
+"""The time from `kill -9` of a worker to its tasks' next leases and its replacement's first span.
 
 One job of 2 workers and 1 server, DeepFM on nycflights13-small. Worker 0 is killed again and again,
 each time in the midst of a task. Replacements come in turn out of the nursery (a fork of a process

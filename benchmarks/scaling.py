@@ -1,4 +1,4 @@
-"""What a row costs as tables, clients and servers grow, and what a job of 120 machines will do.
+"""The cost of a row as tables, clients and servers grow, and the speed of a job of 120 machines.
 
     python -m benchmarks.scaling [--quick]     from the repository root
 

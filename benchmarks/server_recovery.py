@@ -1,4 +1,4 @@
-"""From `kill -9` of a server to the first push that its replacement applies, by size of its state.
+"""The time from `kill -9` of a server to its replacement's first push, by size of its state.
 
 One job of 2 workers and 1 server, a table of ROWS rows of 16 floats with Adagrad, every minibatch
 other rows. The server is killed when a snapshot has been written since the table was full. Times

@@ -1,4 +1,4 @@
-"""What stale gradients cost: accuracy on digits by how old a gradient is when it is applied.
+"""The cost of stale gradients: accuracy on digits by how old one is when it is applied.
 
     python -m benchmarks.staleness [--seeds 6]            # simulated, in one process
     python -m benchmarks.staleness --jobs [--seeds 4]     # real jobs: 2 workers, 2 servers

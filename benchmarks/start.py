@@ -1,4 +1,4 @@
-"""How long a job's start takes, what it waits for, and what its processes hold in memory.
+"""The start of a job: how long it takes, what it waits for, the memory of its processes.
 
     python -m benchmarks.start [--rounds 5] [--servers 2] [--cold]     from the repository root
 

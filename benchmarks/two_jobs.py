@@ -97,7 +97,7 @@ class Watch:
     def over(
         self, name: str, began: float, ended: float
     ) -> tuple[list[tuple[float, float]], float]:
-        """Return the cores in time from `began` on, and how many on average."""
+        """Return the cores over time from `began` on, and how many on average."""
         with self._changed:
             told = [(t, cores) for t, cores in self.series[name] if t < ended]
         first = [(began, cores) for t, cores in told if t <= began][-1:]

@@ -14,7 +14,7 @@ from edl.jobs import local as jobs
 def follow(
     job: jobs.LocalJob, until: Callable[[jobs.Status], object], deadline_s: float
 ) -> jobs.Status:
-    """Return the first status for which it holds.
+    """Return the first status for which `until` holds.
 
     Raises TimeoutError where none comes in time or can any more, Unreachable where nobody answers.
     """

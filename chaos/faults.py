@@ -47,7 +47,7 @@ def _kill(role: str) -> Strike:
 
 
 def _kill_again(role: str, point: str) -> Strike:
-    """Kill one, and its replacement when that reaches the point."""
+    """Return a strike that kills a replica, and its replacement when that reaches the point."""
 
     def strike(scene: Scene, hit: Hit) -> None:
         index = scene.victim(role, hit)
@@ -78,7 +78,7 @@ def _kill_two_servers(scene: Scene, hit: Hit) -> None:
 
 
 def _kill_each(*roles: str) -> Strike:
-    """Kill one of each role, the one that has reached the point last."""
+    """Return a strike that kills one of each role, last the one that has reached the point."""
 
     def strike(scene: Scene, hit: Hit) -> None:
         victims = {role: scene.victim(role, hit) for role in roles}
@@ -116,7 +116,10 @@ def _network(rules: str, for_s: float = _BAD_NETWORK_S) -> Strike:
 
 
 def _failing_disk(number: int, times: int, then_kill: bool) -> Strike:
-    """Let the next writes of snapshots fail; `then_kill`: kill the server after the last."""
+    """Return a strike that lets the next writes of snapshots fail.
+
+    `then_kill`: kill the server after the last.
+    """
 
     def strike(scene: Scene, hit: Hit) -> Answer | None:
         failed = 0
@@ -139,7 +142,7 @@ def _failing_disk(number: int, times: int, then_kill: bool) -> Strike:
 
 
 def _damage(suffix: str, damage: Callable[[Path], None]) -> Strike:
-    """Damage the newest such file of a server's snapshots, and kill that server."""
+    """Return a strike that damages a server's newest snapshot file so named, and kills it."""
 
     def strike(scene: Scene, hit: Hit) -> None:
         index = scene.victim("ps", hit)

@@ -1,4 +1,4 @@
-"""Delivers a schedule's signals to the processes of a job, and writes down each.
+"""The injector: it delivers a schedule's signals to a job's processes, and writes down each.
 
 Who is there is the job's status, asked before each injection; while the master does not answer (it
 may be the one that was hit) what it said last holds. A replica that is not there at its moment is

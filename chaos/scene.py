@@ -155,7 +155,7 @@ class Scene:
         nth: int = 1,
         when: Callable[[Hit], bool] = lambda _hit: True,
     ) -> None:
-        """Do that at the `nth` hit of these points."""
+        """Call `do` at the `nth` hit of one of these points for which `when` holds."""
         self._triggers.append(Trigger(tuple(points), do, nth, when))
 
     @property
@@ -179,7 +179,7 @@ class Scene:
         return {index: pid for index, pid in sorted(found.items()) if _runs(pid)}
 
     def victim(self, role: str, hit: Hit) -> int:
-        """Return whom to strike: the index at the point, if it has that role, or any."""
+        """Return the index of whom to strike: the one at the point, if it has that role, or any."""
         there = self.alive(role)
         if not there:
             raise NotMeaningful(f"no {role} runs at this moment")
@@ -212,7 +212,7 @@ class Scene:
         self.later(for_s, lambda: _send(pid, signal.SIGCONT))
 
     def network(self, rules: str, for_s: float) -> None:
-        """Let the network be like that for a while."""
+        """Let the network follow these rules for so many seconds."""
         self._net.write_text(f"seed={self.random.randrange(1 << 30)};{rules}")
         self.later(for_s, lambda: self._net.write_text(""))
 

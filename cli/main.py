@@ -62,12 +62,12 @@ def _print_nowhere() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run `edl`; its exit code."""
+    """Run `edl` and return its exit code."""
     return report(lambda: cli.main(arguments, prog_name="edl", standalone_mode=False))
 
 
 def report(command: Callable[[], Any]) -> int:
-    """Run a command; its exit code, or the one of its error, which is told in a line."""
+    """Run a command; return its exit code, or the one of its error, which is told in a line."""
     try:
         code = command()
     except EdlError as error:

@@ -30,7 +30,7 @@ def is_drawn(output: str) -> bool:
 
 
 def print_report(report: Report, output: str) -> None:
-    """Print it as -o says."""
+    """Print a report in the form that -o names."""
     if not is_drawn(output):
         print_data(report.rows, output)
     elif report.empty and not report.rows:
@@ -42,7 +42,7 @@ def print_report(report: Report, output: str) -> None:
 
 
 def print_data(found: object, output: str) -> None:
-    """Print it as json or yaml."""
+    """Print values as JSON or YAML."""
     if output == "json":
         click.echo(json.dumps(found, indent=2))
         return

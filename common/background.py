@@ -18,9 +18,9 @@ def begin(name: str, work: Callable[[], Result]) -> Future[Result]:
 
 
 def prepare(name: str, work: Callable[[], Result]) -> tuple[Future[Result], threading.Thread]:
-    """Return the same, and the thread, which is to be started.
+    """Return the future of what `work` returns, and its thread, which the caller is to start.
 
-    A daemon thread, unlike those of an executor, does not keep the process from ending.
+    The thread is a daemon: unlike those of an executor it does not keep the process from ending.
     """
     future: Future[Result] = Future()
 

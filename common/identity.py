@@ -29,7 +29,10 @@ CERTIFIED_NAME = "edl-job"
 
 @dataclass(frozen=True)
 class Identity:
-    """`certificate_pem` and `key_pem` may be empty: then peers must be on the same host."""
+    """A job's token, and the certificate and key by which its processes encrypt.
+
+    `certificate_pem` and `key_pem` may be empty: then peers must be on the same host.
+    """
 
     token: str = field(repr=False)
     certificate_pem: str = ""
@@ -82,7 +85,7 @@ class Identity:
 
     @classmethod
     def of_folder(cls, folder: Path) -> Identity:
-        """Read that of the job in this folder, as `save` left it. Raises FileNotFoundError."""
+        """Read the identity of the job in a folder, as `save` left it. Raises FileNotFoundError."""
         token = (folder / "token").read_text().strip()
         try:
             return cls.from_variable((folder / "identity").read_text())
@@ -90,7 +93,7 @@ class Identity:
             return cls(token)
 
     def save(self, folder: Path) -> None:
-        """Save it for the owner of a new job's folder, and nobody else."""
+        """Save the identity for the owner of a new job's folder, and nobody else."""
         contents = {"token": self.token}
         if self.certificate_pem:
             contents["identity"] = self.to_variable()

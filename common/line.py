@@ -25,7 +25,7 @@ _BACKOFF = Backoff(0.05, 1.0)
 
 
 class Line:
-    """Safe to share among threads.
+    """A line to one service, which follows it to another address. Safe to share among threads.
 
     `stub`: the service's. `where` tells the address of now (None: the one that was given). `who` is
     at the other end, and `advice` says what to look at where it stays silent, both for messages.
@@ -64,7 +64,7 @@ class Line:
         self._stub = self._make_stub(self._channel)
 
     def _follow(self) -> None:
-        """Go where it serves now. Calls on the old line end as unanswered."""
+        """Connect to where the service is now. Calls on the old line end as unanswered."""
         try:
             found = self._where()
         except OSError:  # a disk that fails is no reason to end: it is asked again
@@ -120,7 +120,7 @@ class Line:
             raise
 
     def _pause(self, seconds: float) -> bool:
-        """Return whether the line is closed."""
+        """Wait for so long, look where the service is, and return whether the line is closed."""
         if not self._closed.wait(seconds):
             self._follow()
         return self._closed.is_set()

@@ -113,20 +113,20 @@ class Strangers:
             self._held[sock] = time.monotonic()
 
     def remove(self, sock: socket.socket) -> bool:
-        """Note that it is gone, or no stranger any more. False: it was hung up on."""
+        """Forget a connection that is gone, or no stranger any more. False: it was hung up on."""
         with self._lock:
             self._left.notify()
             return self._held.pop(sock, None) is not None
 
     def hang_up(self) -> None:
-        """Hang up on all of them."""
+        """Hang up on all strangers."""
         with self._lock:
             for sock in self._held:
                 hang_up(sock)
 
 
 def hang_up(sock: socket.socket) -> None:
-    """Wake whoever waits on the socket; he closes it."""
+    """Wake whoever waits on the socket, who then closes it."""
     with contextlib.suppress(OSError):  # the peer was first
         sock.shutdown(socket.SHUT_RDWR)
 

@@ -19,7 +19,7 @@ def is_file(model_def: str) -> bool:
 
 
 def is_local(path: str) -> bool:
-    """Return whether it is no URL."""
+    """Tell whether a path is no URL."""
     return "://" not in path
 
 

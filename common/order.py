@@ -17,7 +17,7 @@ _64 = (1 << 64) - 1
 
 
 def order(seed: int, epoch: int, task: int, size: int, shuffle: bool) -> NDArray[np.int64]:
-    """Record offsets by position: int64[size], a permutation of 0..size-1.
+    """Return record offsets by position: int64[size], a permutation of 0..size-1.
 
     Task ids begin at 1; task 0 stands for the order of the tasks of the epoch itself.
     """

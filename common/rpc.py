@@ -116,7 +116,7 @@ class Server:
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 
     def _whole_health(self) -> bytes:
-        """Tell that all of it is well, as the health service answers that."""
+        """Return the health service's answer for the server as a whole."""
         whole: Any = None  # the context, which only a service that is unknown is told to
         reply = self._health.Check(health_pb2.HealthCheckRequest(), whole)
         return bytes(reply.SerializeToString())

@@ -26,7 +26,7 @@ class Stored:
 
     @classmethod
     def of_job(cls, folder: Path) -> Self:
-        """Read those in a job's folder. Raises UsageError where there are none of this version."""
+        """Read the settings in a job's folder. Raises UsageError where none of this version are."""
         path = folder / "settings.json"
         try:
             return cls.from_json(read_plain(path).decode())

@@ -24,7 +24,7 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 def as_text(value: object) -> str:
-    """Return what `convert` makes the same value of."""
+    """Return the text of which `convert` makes the same value."""
     if isinstance(value, dict):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

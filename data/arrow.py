@@ -39,7 +39,10 @@ Convert = Callable[[Any], Column]
 
 @dataclass(frozen=True)
 class Converter:
-    """Makes columns of one name and Arrow type. `fill`: of its numbers or texts, None: refused."""
+    """A converter of columns of one name and Arrow type.
+
+    `fill`: what stands for missing numbers or texts; None: they are refused.
+    """
 
     convert: Convert
     fill: Fill | None
@@ -48,7 +51,7 @@ class Converter:
     text: bool = False  # objects, to be np.str_ once rows are chosen: the longest of all is wide
 
     def view(self, array: Any) -> View | None:
-        """Return a function of rows of a plain array, or None.
+        """Return a function that copies rows of a plain array; None where the array is not plain.
 
         It is much faster than `convert` of a part of the array.
         """
@@ -80,7 +83,7 @@ class Converter:
 
 @dataclass(frozen=True)
 class Types:
-    """Decides what columns become; `source` is named in what cannot be read."""
+    """The rules by which columns get their types; `source` is named in what cannot be read."""
 
     arrow: Any
     source: str

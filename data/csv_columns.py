@@ -24,7 +24,7 @@ _KINDS = {"int64": kernels.WHOLE, "float64": kernels.FLOAT, "str": kernels.TEXT}
 
 
 class Parser:
-    """Reads the records of one dialect, whose fields have these names."""
+    """A parser of the records of one dialect, whose fields have these names."""
 
     def __init__(
         self, dialect: Dialect, names: Sequence[str], columns: Mapping[str, Column], spare: bool

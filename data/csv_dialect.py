@@ -74,7 +74,7 @@ class Dialect:
 
     @cached_property
     def signs(self) -> NDArray[np.int64]:
-        """The same signs for the scanner (`kernels.scan_csv`)."""
+        """The dialect's signs, as the scanner takes them (`kernels.scan_csv`)."""
         other = "\r" if self.line_end == "\n" else "\n"
         each = (self.sep, self.line_end, other, self.quote, self.escape, self.comment)
         signs = [ord(sign) if sign else NONE for sign in each]

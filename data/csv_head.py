@@ -31,7 +31,7 @@ _ENOUGH = 10  # values of a column that tell its type
 
 @dataclass(frozen=True)
 class Options:
-    """The parameters of the reader.
+    """The parameters of a CSV reader.
 
     `header` None: the first line is one, if it looks like it.
     """

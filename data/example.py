@@ -124,7 +124,7 @@ def _message(value: bytes | int) -> bytes:
 
 
 class Examples:
-    """Parses many examples; the names of their features are learnt from those that come first."""
+    """A parser of many examples, which learns the names of their features from the first ones."""
 
     def __init__(self) -> None:
         # The names, and the same for the kernel: replaced at once, for other threads.

@@ -121,7 +121,10 @@ class _Texts(_Folder):
 
 
 class _Images(_Folder):
-    """`size`: resize to it; else the first picture that can be decoded tells the size of all."""
+    """Pictures in folders, one for each class.
+
+    `size`: resize to it; else the first picture that can be decoded tells the size of all.
+    """
 
     def __init__(
         self,

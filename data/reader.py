@@ -111,7 +111,7 @@ def _is_number(value: Any) -> bool:
 class RecordReader(Protocol):
     """A reader of records, as `open_reader` returns it.
 
-    So does a definition's own `reader(path, **params)`.
+    A definition's own `reader(path, **params)` returns one, too.
     """
 
     def sources(self) -> Sequence[Source]:

@@ -1,4 +1,4 @@
-"""From the source files of a data set to train and validation files: one function per data set.
+"""The making of train and validation files from source files: one function per data set.
 
 Each takes {path in the carrier: file} and the folder to write to, and returns {"rows": {part: n},
 "columns": [...]}. Splits are numpy's frozen RandomState (NEP 19), so they are the same everywhere.

@@ -191,7 +191,7 @@ def _mapping(make: _Convert, pair: _Codec) -> _Codec:
 
 
 class _Fields:
-    """The fields of one dataclass that count."""
+    """The fields of one dataclass that are kept: those that take part in its comparison."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -211,7 +211,7 @@ class _Fields:
         self._values = (lambda record: (get(record),)) if len(self.names) == 1 else get
 
     def dump(self, record: Any) -> dict[str, Json]:
-        """Return its values but for those that are the default. There are thousands of tasks."""
+        """Return a record's values but for those that are the default: there are many tasks."""
         told = zip(self.names, self._values(record), self._defaults, self._dumps, strict=True)
         return {
             name: value if write is None else write(value)

@@ -107,7 +107,7 @@ class _Supervisor:
     def _identity(self) -> dict[str, str]:
         """Return the variables that the environment lacks, out of the job's folder.
 
-        So that a master can be started by hand.
+        With them a master can be started by hand.
         """
         if os.environ.get("EDL_TOKEN"):
             return {}

@@ -1,4 +1,4 @@
-"""From measured times to the parameters of the model of a step (Pollux, OSDI '21, section 4.1).
+"""The fit of the parameters of a step's model to measured times (Pollux, OSDI '21, section 4.1).
 
 The parameters minimise the sum of
 
@@ -124,7 +124,7 @@ def objective(theta: Floats, rows: Rows, rounding: float = 0.0) -> tuple[float, 
 
 
 def _root_mean_square(errors: Floats, rounding: float) -> tuple[float, Floats]:
-    """Return the root mean square, and its slope in each error."""
+    """Return the root mean square of the errors, and its slope in each of them."""
     root = float(np.sqrt((errors**2).mean() + rounding**2))
     return root, errors / (len(errors) * max(root, _TINY))
 
@@ -147,7 +147,7 @@ def _minimum(rows: Rows, lower: Floats, upper: Floats) -> Floats:
 
 
 def _assumed(nodes: Floats, replicas: Floats, atomic: Floats, accum_s: Floats) -> dict[int, float]:
-    """Return, by the place in PerfParams, what no row tells of."""
+    """Return, by place in PerfParams, the values that are assumed where no row tells of them."""
     assumed: dict[int, float] = {}
     if (atomic == atomic[0]).all():  # half of a pass for ever, half by its examples: a guess
         assumed[0] = accum_s.mean() / 2

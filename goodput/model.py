@@ -239,7 +239,7 @@ class GoodputFunction:
 
 
 def allocation(num_nodes: ArrayLike, num_replicas: ArrayLike) -> tuple[Floats, Floats]:
-    """Return both as float64. Raises ValueError where not 1 <= N <= R."""
+    """Return the nodes and the replicas as float64. Raises ValueError where not 1 <= N <= R."""
     nodes, replicas = floats(num_nodes), floats(num_replicas)
     check(
         (nodes >= 1) & (nodes <= replicas) & (replicas < np.inf),
@@ -275,7 +275,7 @@ def atomic_sizes(atomic: Floats) -> Floats:
 
 
 def floats(values: ArrayLike) -> Any:
-    """Return float64.
+    """Return the values as float64.
 
     Of a number it is a numpy scalar: arithmetic with an array takes three times as long.
     """

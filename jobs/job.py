@@ -35,30 +35,30 @@ class Job(Protocol):
         """Return the name with the flags by which a command finds the job."""
 
     def status(self) -> Status:
-        """Return the state now. Raises UsageError where there is no such job."""
+        """Return the job's state now. Raises UsageError where there is no such job."""
 
     def look(self) -> Status | None:
-        """Return the state now, None where the job is gone. Raises Unreachable for what passes."""
+        """Return the job's state now, None where it is gone. Raises Unreachable for what passes."""
 
     def events(self) -> Report: ...
 
     def lines(
         self, *, role: str | None, index: int | None, tail: int | None, follow: bool
     ) -> Iterator[str]:
-        """Yield the lines of its logs. Raises UsageError where there is no such log.
+        """Yield the lines of the job's logs. Raises UsageError where there is no such log.
 
         `role` is master, worker or server; `tail`: only the last of each log; `follow`: also what
         comes until the job ends.
         """
 
     def stop(self, reason: str) -> str:
-        """End it in order; return what happens now, for the user."""
+        """End the job in order; return what happens now, for the user."""
 
     def scale(self, num_workers: int) -> int:
-        """Want so many workers; return how many were wanted before."""
+        """Ask for so many workers; return how many were wanted before."""
 
     def cancel(self, reason: str) -> None:
-        """End it at once, without a checkpoint; what is known of it stays."""
+        """End the job at once, without a checkpoint; what is known of it stays."""
 
 
 class Jobs(Protocol):
@@ -69,7 +69,7 @@ class Jobs(Protocol):
 
     @property
     def starting(self) -> str:
-        """Return the command that makes a job there."""
+        """Return the command that starts a job in this place."""
 
     @property
     def goals(self) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class LocalJob:
         return self.folder / "logs" / "master.log"
 
     def address(self) -> tuple[str, int] | None:
-        """Return address and pid of the master, once it serves."""
+        """Return the address and the pid of the master, once it serves; None before."""
         values = _read_json(self.folder / "master.json")
         return (values["address"], values["pid"]) if values else None
 
@@ -100,7 +100,7 @@ class LocalJob:
         return {"job_name": self.name, "state": state, "message": self.how_to_go_on() or message}
 
     def how_to_go_on(self) -> str:
-        """Say what to do where the job stands; else nothing."""
+        """Return what to do where the job stands without a master; else ""."""
         if not paths.stands(self.folder):
             return ""
         command = f"edl train --resume {shlex.quote(str(self.folder))}"
@@ -149,7 +149,7 @@ class LocalJob:
         )
 
     def stop(self, reason: str) -> str:
-        """End it in order, or at once where its master does not serve yet."""
+        """End the job in order, or at once where its master does not serve yet."""
         self.check_running()
         if self.address() is None and end_start(self):
             return "is stopped: it had not begun yet."

@@ -134,7 +134,7 @@ class LocalSource:
             self._ask()
 
     def _await_serving(self) -> bool:
-        """Return False where the job is over before."""
+        """Wait until the master serves; return False where the job is over before."""
         if self._job.address() is None:
             self._put(Note("starting: checking the definition, counting the data"))
         deadline, told = time.monotonic() + START_DEADLINE_S, ""

@@ -1,4 +1,4 @@
-"""What an EdlJob may ask of its pods: what harms nobody else, and what the installer allows. Pure.
+"""The limits of what an EdlJob may ask: what harms nobody else, and what is allowed. Pure.
 
 Whoever may create EdlJobs may create no pods, mostly, so an EdlJob must not be a way around that:
 its podTemplates, volumes and settings are held against a list of what they may say, and all that is
@@ -61,7 +61,7 @@ class Allowed:
 
     @classmethod
     def of(cls, given: object, where: str) -> Allowed:
-        """Read YAML, whose names are as Kubernetes writes them. Raises UsageError."""
+        """Read what is allowed from YAML, named as Kubernetes writes it. Raises UsageError."""
         known = {_camel(each.name): each.name for each in dataclasses.fields(cls)}
         if not isinstance(given, Mapping) or (unknown := sorted(given.keys() - known.keys())):
             what = f"it has no {unknown[0]!r}" if isinstance(given, Mapping) else "it is no mapping"
@@ -296,7 +296,7 @@ class _Check:
 
 
 def _plain(path: str) -> str:
-    """Return the same path, said in the one way that the lists know."""
+    """Return a path said in the one way that the lists know."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 

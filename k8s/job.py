@@ -1,4 +1,4 @@
-"""What an EdlJob asks for: settings and pod templates out of its spec. Pure.
+"""The settings and the pod templates that an EdlJob asks for, out of its spec. Pure.
 
 The fields of the spec that have a flag become that flag's setting, and all settings go through
 `resolve` as those of the command line do, so that a job means the same and a bad one gets one
@@ -193,7 +193,10 @@ def _check_workers(worker: Object) -> None:
 
 
 def _resources(spec: Object, role: str) -> dict[str, str]:
-    """Return them as flags have them. Limits alone ask for as much, as everywhere in Kubernetes."""
+    """Return a role's resources as flags have them.
+
+    Limits alone ask for as much, as everywhere in Kubernetes.
+    """
     said = (spec.get(role) or {}).get("resources") or {}
     limits = said.get("limits")
     requests = said.get("requests") or limits

@@ -113,7 +113,7 @@ class Leadership:
                 log.warning("lease=%s -> not renewed error=%r", self._name, str(error))
 
     def _write(self, found: Object | None, holder: str | None = None) -> bool:
-        """Return whether nobody else wrote it meanwhile."""
+        """Write the Lease, and return whether nobody else wrote it meanwhile."""
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         before = (found or {}).get("spec") or {}
         holder = self._holder if holder is None else holder

@@ -13,7 +13,7 @@ _OOM_FACTOR = 4
 
 
 def memory_after_oom(pod: Object, cap: str) -> tuple[str, str]:
-    """Return (limit it had, what it gets now): "" if it has no limit, or has the most already."""
+    """Return a pod's memory limit, and what the next one gets: "" if none, or it has the most."""
     limit = limit_of(pod)
     if not limit:
         return "", ""
@@ -29,7 +29,7 @@ def limit_of(pod: Object) -> str:
 
 
 def ran_out(pod: Object) -> bool:
-    """Return whether it ended for want of memory."""
+    """Tell whether a pod ended for want of memory."""
     state = observe.observe(pod)
     return (
         isinstance(state, observe.Ended) and state.code == observe.OUT_OF_MEMORY and bool(state.why)

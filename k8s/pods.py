@@ -337,7 +337,7 @@ def _number(amount: str) -> Decimal:
 
 
 def _has_job_volume(settings: JobSettings, component: str) -> bool:
-    """Return whether it writes there: servers their snapshots, the master its journal."""
+    """Tell whether a component writes to the job's volume: snapshots, or the master's journal."""
     writers = {"ps": ("ps",), "allreduce": ("worker",), "hybrid": ("ps", "worker")}
     return component in ("master", *writers[settings.strategy])
 

@@ -85,7 +85,7 @@ def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
 
 @instruction(types.void, types.int64, LANES)
 def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
-    """Write the eight to `address`."""
+    """Write eight float32 to `address`."""
     builder.store(value, pointer(builder, address, _VECTOR), align=4)
 
 
@@ -107,7 +107,7 @@ def load_first(builder: ir.IRBuilder, address: ir.Value, count: ir.Value) -> ir.
 
 @instruction(types.void, types.int64, LANES, types.int64)
 def store_first(builder: ir.IRBuilder, address: ir.Value, value: ir.Value, count: ir.Value) -> None:
-    """Write the first `count` of the eight."""
+    """Write the first `count` of eight float32 to `address`."""
     kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _VECTOR.as_pointer(), _INT, _MASK])
     function = declared(builder, "llvm.masked.store.v8f32.p0", kind)
     place = pointer(builder, address, _VECTOR)
@@ -116,7 +116,7 @@ def store_first(builder: ir.IRBuilder, address: ir.Value, value: ir.Value, count
 
 @instruction(LANES, LANES)
 def root(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """Return the square root of each."""
+    """Return the square root of each of eight float32."""
     kind = ir.FunctionType(_VECTOR, [_VECTOR])
     return builder.call(declared(builder, "llvm.sqrt.v8f32", kind), [value])
 

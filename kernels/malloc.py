@@ -12,7 +12,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Call once, at the start of a process that moves tensors."""
+    """Have the C library keep freed memory; call it where a process begins that moves tensors."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

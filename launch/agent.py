@@ -102,7 +102,7 @@ class _Agent(LocalElasticAgent):
         """Do nothing: `run` asks the coordinator."""
 
     def _failure(self, failures: Mapping[int, ProcessFailure]) -> pb.WorkerFailure | None:
-        """Return the first failure that nobody asked for."""
+        """Return the first failure of a worker that nobody asked for."""
         asked = (DRAINED, _SAVED, -signal.SIGTERM)
         own = [(rank, each) for rank, each in failures.items() if each.exitcode not in asked]
         if not own:

@@ -59,7 +59,7 @@ class Coordinator:
             log.info("resuming epoch=%d", journal.epoch)
 
     def _go_on(self, found: dict[str, Json], now: float) -> None:
-        """Go on as the coordinator before did.
+        """Go on from the state that the coordinator before has written.
 
         Raises JobError where no such one has written this.
         """
@@ -94,7 +94,7 @@ class Coordinator:
     ) -> tuple[bool, str]:
         """Return whether a node's workers must be stopped, and how the job ended.
 
-        "": it has not.
+        "" says that the job has not ended.
         """
 
         def event(machine: Rendezvous, now: float) -> None:
@@ -129,7 +129,7 @@ class Coordinator:
     ) -> tuple[Round | None, str]:
         """Return the round that a node is a member of, if there is one yet, and how the job ended.
 
-        "": it has not.
+        "" says that the job has not ended.
         """
 
         def event(machine: Rendezvous, now: float) -> None:
@@ -153,7 +153,7 @@ class Coordinator:
     def finish(self, node: str, round: int, wait_s: float) -> tuple[bool, str]:
         """Return whether the round is over before all have finished, and how the job ended.
 
-        "": it has not.
+        "" says that the job has not ended.
         """
 
         def over(machine: Rendezvous) -> tuple[bool, str] | None:
@@ -216,7 +216,7 @@ class Coordinator:
         answer: Callable[[Rendezvous], Answer | None],
         wait_s: float,
     ) -> Answer | None:
-        """Return what `answer` gives once it is not None; None after `wait_s`."""
+        """Apply an event, and return what `answer` gives when not None; None after `wait_s`."""
         with self._changed:
             self._settle(event)
             self._changed.wait_for(

@@ -131,7 +131,7 @@ class EdlRendezvous(RendezvousHandler):
 
 
 def create(parameters: RendezvousParameters) -> EdlRendezvous:
-    """Make one for torch's registry; `node` and `nproc` are of the parameters' own."""
+    """Make a rendezvous for torch's registry; `node` and `nproc` are of the parameters' own."""
     return EdlRendezvous(parameters.config["node"], parameters.config["nproc"])
 
 

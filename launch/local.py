@@ -114,7 +114,7 @@ def _read_identity(path: Path) -> Identity:
 
 
 def _identity() -> Identity | None:
-    """Make one with a certificate, where other machines can call."""
+    """Make an identity with a certificate where other machines can call and none was given."""
     if given_identity() is not None or is_loopback(own_host()):
         return None
     return Identity.create(secrets.token_hex(16))

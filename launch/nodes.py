@@ -84,7 +84,7 @@ class Report:
     at: float
 
     def outdated_at(self, grace_s: float) -> float:
-        """Return when the job should have ended by this, and `grace_s` (at least a minute) more."""
+        """Return when the job should have ended by this report, plus `grace_s` (at least 60 s)."""
         return self.at + (self.remaining_s or 0.0) + max(grace_s, 60.0)
 
 

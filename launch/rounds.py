@@ -76,7 +76,7 @@ class Rendezvous:
         self.tick(now)
 
     def dropped(self, name: str, now: float) -> None:
-        """Note that its connection broke: unless it is heard again soon, it is lost."""
+        """Note that a node's connection broke: unless it is heard again soon, it is lost."""
         node = self.state.nodes.get(name)
         if node is not None:
             soon = now - self.policy.silent_s + self.policy.dropped_s
@@ -93,7 +93,7 @@ class Rendezvous:
         newest: int = 0,
         failure: Failure | None = None,
     ) -> None:
-        """Note that its workers do not run: it wants the next round, and could host its store.
+        """Note that a node's workers do not run: it wants the next round, and could host its store.
 
         A member of the running round ends it by this, unless it repeats the `request` by which it
         came into it.
@@ -127,7 +127,7 @@ class Rendezvous:
     def succeed(self, name: str, round: int, now: float) -> None:
         """Note that all workers of a node have ended with 0 in this round.
 
-        Of an older round it is nothing.
+        A word about an older round changes nothing.
         """
         state = self.state
         if self.runs_in(name) == round and name not in state.succeeded:
@@ -246,7 +246,7 @@ class Rendezvous:
 
     @classmethod
     def restored(cls, policy: Policy, dumped: Json, now: float) -> Rendezvous:
-        """Make one as another was.
+        """Make the machine of the rounds again, out of what `dump` gave of another.
 
         Nobody could be heard meanwhile: whoever lives will be soon.
 

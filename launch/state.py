@@ -46,7 +46,7 @@ class Saved(NamedTuple):
 
 
 def save(state: dict[Any, Any], **progress: Any) -> None:
-    """Save both, so that the next round goes on from here.
+    """Save a state and its progress, so that the next round goes on from here.
 
     Only rank 0 writes; on others it returns at once. What is there when this returns is on disk.
 

@@ -68,7 +68,7 @@ class Asking:
         return self.post(park, future)
 
     def post(self, event: Callable[[], None], future: Future[Answer]) -> Future[Answer]:
-        """Have the loop's thread call this, which answers in its time."""
+        """Have the loop's thread call `event`, which gives the future its answer in its time."""
         # Whoever asked may go away; it is answered all the same.
         future.set_running_or_notify_cancel()
         if not self._core.loop.post(event):
@@ -90,7 +90,7 @@ class Asking:
                 self._core.answer(parked.future, parked.otherwise())
 
     def _give(self, parked: Parked) -> bool:
-        """Answer, where there is an answer."""
+        """Answer a caller where there is an answer; return whether there was one."""
         try:
             reply = parked.answer()
         except EdlError as error:

@@ -183,7 +183,7 @@ class Core:
             yield from self.loop.sleep(RETRY_S)
 
     def until(self, over: Callable[[], bool], what: Callable[[], str]) -> Script[None]:
-        """Wait until it is over.
+        """Wait until `over()` is true.
 
         Says every now and then `what` is waited for ("": nothing to say).
         """

@@ -69,7 +69,7 @@ class Course:
         return bool(self._due)
 
     def memory(self) -> CourseMemory:
-        """Return what a successor must know of it."""
+        """Return what a successor must know of the course."""
         judged, unkept = self._judges.memory(), self.checkpoints.unkept
         return CourseMemory(self._epochs_ended, self._due, judged, unkept)
 

@@ -49,11 +49,11 @@ class Evaluations:
         self.finished: list[Evaluation] = []
 
     def state(self) -> EvaluationsState:
-        """Return what others need to be as these. Nothing is copied."""
+        """Return what other Evaluations need to become as these. Nothing is copied."""
         return EvaluationsState(self._count, self.running, self.finished)
 
     def restore(self, state: EvaluationsState) -> None:
-        """Be as those whose state this is."""
+        """Become as the Evaluations whose state this is."""
         self._count, self.running, self.finished = state.count, state.running, state.finished
 
     def begin(self, version: int, epoch: int, cut: str) -> Evaluation:

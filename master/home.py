@@ -41,7 +41,7 @@ class Home(Protocol):
 
 
 class LocalHome:
-    """This machine: signals stop the job, and its processes are forked from a nursery."""
+    """A home on this machine: signals stop the job, whose processes are forked from a nursery."""
 
     def __init__(self, job_dir: Path, nursery: Nursery | None) -> None:
         self._job_dir = job_dir

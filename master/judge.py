@@ -39,7 +39,7 @@ class Judge:
         return version > self.counted
 
     def of(self, metrics: Mapping[str, Any]) -> float:
-        """Return the value that counts. Raises JobError where there is none."""
+        """Return the value of the judged metric. Raises JobError where there is none."""
         value = metrics.get(self.metric)
         if isinstance(value, bool) or not isinstance(value, int | float):
             there = ", ".join(metrics) or "none at all"
@@ -103,14 +103,14 @@ class Judges:
         return [judge for judge in (self.best, self.stopper) if judge is not None]
 
     def memory(self) -> dict[str, Any]:
-        """Return them as JSON values, for the journal and for checkpoints."""
+        """Return the judges as JSON values, for the journal and for checkpoints."""
         return {
             name: None if judge is None else dataclasses.asdict(judge)
             for name, judge in (("best", self.best), ("stopper", self.stopper))
         }
 
     def remember(self, memory: Mapping[str, Any]) -> None:
-        """Go on from these, where they are about the same metric; the patience is that of now."""
+        """Go on from saved judges of the same metrics; the patience is that of now."""
         for name, mine in (("best", self.best), ("stopper", self.stopper)):
             theirs = memory.get(name)
             if mine is None or not theirs:

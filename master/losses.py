@@ -46,7 +46,7 @@ class Losses:
     def hangs(self, request: pb.HeartbeatRequest, process: Replica | None, lessee: str) -> bool:
         """Tell whether to kill a worker that says that it is stuck.
 
-        Told again it changes nothing.
+        A worker that says so again changes nothing.
         """
         stuck, index = request.stuck, request.replica.index
         if process is None or process.incarnation in self._hangs:

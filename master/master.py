@@ -135,7 +135,7 @@ class Master:
 
         `after`: how it did; `told`: what it has journaled as MEMORY.
 
-        Before `run`. Raises ValueError where no master of this format has written that.
+        Called before `run`. Raises ValueError where no master of this format has written that.
         `failed`: so the job had ended. Nothing runs any more, and what counted against its
         processes and its tasks is forgiven.
         """

@@ -34,7 +34,7 @@ class Member:
     scalars: dict[str, float] = field(default_factory=dict)
 
     def lasting(self) -> Member:
-        """Return it without what changes with each heartbeat."""
+        """Return the member without what changes with each heartbeat."""
         return dataclasses.replace(self, last_heard=0.0, version=0, scalars={}, state="")
 
 
@@ -151,7 +151,7 @@ class Membership:
         return sorted(self._lost)
 
     def restore(self, members: Iterable[Member], gone: Iterable[str]) -> None:
-        """Be as another was, whose `all` and `gone` these are."""
+        """Become as the Membership whose `all` and `gone` these are."""
         self._lost = set(gone)
         self._members.clear()
         self._heard.clear()

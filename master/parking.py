@@ -41,7 +41,7 @@ class Parking:
     def settle(
         self, topic: str, may_have_come: Callable[[], bool], ask: Callable[[Parked], bool]
     ) -> None:
-        """Ask those who wait, oldest first, while it may have come, and all who are new.
+        """Ask for answers to those who wait, oldest first, while they may come, and to new ones.
 
         `ask` says whether it has answered.
         """

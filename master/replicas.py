@@ -113,7 +113,7 @@ class Replicas:
         self.dead_server: Slot | None = None
 
     def state(self) -> ReplicasState:
-        """Return what others of the same maker need to be as these. Nothing is copied."""
+        """Return what other Replicas of the same maker need to become as these, not copied."""
         return ReplicasState(
             ending=self._ending,
             good_starts=self._good_starts,
@@ -124,7 +124,7 @@ class Replicas:
         )
 
     def restore(self, state: ReplicasState) -> None:
-        """Be as those whose state this is."""
+        """Become as the Replicas whose state this is."""
         self._ending, self._good_starts = state.ending, state.good_starts
         self.slots = {(slot.role, slot.index): slot for slot in state.slots}
         self._waiting = dict.fromkeys(state.waiting)

@@ -151,7 +151,7 @@ def push(image: str) -> None:
 
 
 def _run(command: list[str]) -> None:
-    """Run it to its end, however long that is: its progress is on the screen, Ctrl-C ends it."""
+    """Run a command to its end, however long: its progress is on the screen, Ctrl-C ends it."""
     code = subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode
     if code:
         what = " ".join((Path(command[0]).name, command[1]))

@@ -204,7 +204,7 @@ def _change(now: Tensor, was: Tensor) -> Tensor:
 
 
 def _differ(some: Sequence[Tensor | None], others: Sequence[Tensor]) -> list[bool]:
-    """Tell of each, where there is one, whether it has other bits."""
+    """Tell of each tensor, where there is one, whether it has other bits."""
     return _told(
         [
             one is not None
@@ -239,7 +239,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def shape_of(tensor: Tensor) -> str:
-    """Return how a tensor is told: float32[2, 3]."""
+    """Return a tensor's type and shape as text: float32[2, 3]."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 

@@ -23,7 +23,7 @@ COMBINERS = ("sum", "mean", "sqrtn")
 
 
 class RowSource(Protocol):
-    """Where an Embedding gets its rows from."""
+    """A source of the rows that an Embedding asks for."""
 
     def rows(self, table: Embedding, ids: Tensor) -> Tensor:
         """Return the rows of `ids`: float32 [..., dim], on the device of `ids`.
@@ -103,12 +103,12 @@ class Embedding(nn.Module):
     def lookup_ids(self, ids: Tensor) -> Tensor:
         """Return the ids whose rows a forward of `ids` asks its source for: all but PADDING.
 
-        As they are where none is PADDING, else those that are not, as a vector.
+        They are as given where none is PADDING, else a vector of those that are not.
         """
         return _present(self._checked(ids))
 
     def _checked(self, ids: Tensor) -> Tensor:
-        """Return the ids as int64, with PADDING for nothing."""
+        """Return the ids, which must be int64, with PADDING where nothing is to be looked up."""
         if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
             got = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
             raise DefinitionError(

@@ -68,7 +68,7 @@ def to_numpy(values: Any) -> Array:
 
 
 def one_array(name: str, values: Any) -> Array:
-    """Return the array of what is one.
+    """Return the values as one array.
 
     Raises ValueError for several, in a dict or a tuple.
     """

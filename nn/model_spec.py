@@ -75,7 +75,7 @@ class ModelSpec:
 
     @property
     def of_servers(self) -> ModelSpec:
-        """Return the part of it that servers hold in a hybrid job: the tables."""
+        """Return the part of the model that servers hold in a hybrid job: the tables."""
         return dataclasses.replace(self, dense=())
 
     def to_json(self) -> str:

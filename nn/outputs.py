@@ -42,7 +42,7 @@ def arrays_of(outputs: Any, count: int) -> dict[str, Array]:
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Return, by name, whatever is no container; what is None is nothing."""
+    """Yield the name and the value of all that is no container; None counts as nothing."""
     if value is None:
         return
     parts: Mapping[Any, Any] | None = None

@@ -198,7 +198,7 @@ class Shards(Generic[One]):
 def _begun(
     begin: Callable[[One, int, float], Waiter[Reply]], shard: One, index: int, left_s: float
 ) -> Waiter[Reply]:
-    """Begin; what that raises is the waiter's to raise, so that all other shards are begun."""
+    """Begin a call; the waiter raises what that raises, so that all other shards are begun."""
     try:
         return begin(shard, index, left_s)
     except EdlError as error:
@@ -213,7 +213,7 @@ def _begun(
 def _gather(
     waiters: Iterable[tuple[int, Waiter[Reply]]], replies: dict[int, Reply]
 ) -> tuple[int, EdlError] | None:
-    """Wait for all, and return the first error.
+    """Wait for all replies, and return the first error.
 
     One that asking again cannot cure goes before all others.
     """

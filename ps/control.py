@@ -54,7 +54,7 @@ class PsControl:
     def fence(self, attempts: Mapping[int, int], *, timeout_s: float) -> dict[int, dict[int, int]]:
         """Refuse lower attempts of the tasks from now on.
 
-        By shard: task -> position applied.
+        Returns by shard: task -> position applied.
 
         A task that a shard has retired is missing from its answer.
         """
@@ -87,7 +87,7 @@ class PsControl:
     def flush(self, *, timeout_s: float) -> dict[int, tuple[int, int]]:
         """Step, in sync mode, with what waits.
 
-        By shard: version, pushes that were waiting.
+        Returns by shard: version, pushes that were waiting.
         """
         replies = self._shards.call_all("Flush", pb.FlushRequest(), timeout_s)
         return {index: (reply.version, reply.pushes) for index, reply in replies.items()}

@@ -68,7 +68,7 @@ class Cuts:
     ) -> dict[int, tuple[tuple[Entry, ...], int]]:
         """Hold back pushes for at most `hold_s`.
 
-        By shard: its ledger and its version.
+        Returns by shard: its ledger and its version.
         """
         request = pb.FreezeRequest(cut=cut, timeout_s=hold_s)
         replies = self._shards.call_all("Freeze", request, timeout_s)
@@ -82,7 +82,7 @@ class Cuts:
     ) -> dict[int, tuple[bool, int]]:
         """Let through what `targets` (task -> position) name, then pin.
 
-        By shard: reached, version.
+        Returns by shard: whether the targets were reached, and the version.
 
         A shard that does not reach its targets within `hold_s` pins nothing and thaws.
         """
@@ -96,7 +96,7 @@ class Cuts:
         self._shards.call_all("Unpin", pb.UnpinRequest(cut=cut), timeout_s)
 
     def _try_unpin(self, cut: str) -> None:
-        """Let go on the shards that still answer; the others thaw by themselves."""
+        """Let go of a cut on the shards that still answer; the others thaw by themselves."""
         for index in range(len(self._shards)):
             try:
                 self._shards.call_all("Unpin", pb.UnpinRequest(cut=cut), _LET_GO_S, [index])

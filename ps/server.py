@@ -214,7 +214,7 @@ class Server:
         return store
 
     def _tell(self, note: str, coverage: Coverage | None) -> None:
-        """Tell the master with the next beat, which is now."""
+        """Tell the master a note and the coverage with the next beat, which is now."""
         with self._telling:
             if note:
                 self._notes.append(note)
@@ -330,7 +330,7 @@ class Server:
         return reply
 
     def _watch(self, settings: JobSettings) -> Callable[[int], None]:
-        """Return what the store calls at each version."""
+        """Return the function that the store calls at each version."""
         marks = [n for n in (settings.checkpoint_steps, settings.evaluation_steps) if n > 0]
         if settings.max_steps > 0:
             marks.append(settings.max_steps)
@@ -351,8 +351,6 @@ def _load_kernels() -> None:
     """Load the kernels: half a second that no first request shall wait for.
 
     The first time of all it takes a dozen.
-
-    A dozen the first time of all.
     """
     spec = ModelSpec((), (TableSpec("any", 1),), SGD())
     Parameters(spec, SlotMap(1), 0).check(Update({}, {"any": (_NO_IDS, _NO_ROWS)}), ids_too=True)

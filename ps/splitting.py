@@ -1,4 +1,4 @@
-"""Splits pushes and pulls by shard, as the slot map says, and joins what comes back (pure)."""
+"""The split of pushes and pulls by shard, as the slot map says, and the join of replies (pure)."""
 
 from __future__ import annotations
 

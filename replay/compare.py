@@ -57,7 +57,7 @@ class Checkpoint:
             found.append(shard)
 
     def compare(self) -> Compared:
-        """Compare it with what was kept: the newest incarnation of each server that was there."""
+        """Compare the checkpoint with what was kept of the newest incarnation of each server."""
         result = Compared()
         names = set[str]()
         for index, books in sorted(self._books.items()):

@@ -124,9 +124,9 @@ class Replay:
                 )
 
     def epochs(self) -> dict[int, Epoch]:
-        """Return what was applied, by epoch.
+        """Return the records that were applied, and their losses, by epoch.
 
-        That is: along the last incarnation of server 0 and its parents.
+        They are those along the last incarnation of server 0 and its parents.
         """
         last = [shard for shard in self.shards if shard.timeline.index == 0][-1]
         found: dict[int, Epoch] = defaultdict(Epoch)
@@ -261,7 +261,7 @@ class Replay:
         )
 
     def _compute(self, computed: Computed) -> bool:
-        """Compute its gradients. False: not all that it read is there. Raises Difference."""
+        """Compute a minibatch's gradients; False: not all it read is there. Raises Difference."""
         reads = self._reads(computed)
         if not all(shard.has(version) for shard, version in chain(*reads)):
             return False

@@ -137,7 +137,7 @@ def cut_of(version: int) -> str:
 
 
 def pin(store: Store, cut: str) -> None:
-    """Pin the state of now under that name."""
+    """Pin a store's state of now under this name."""
     store.pins.freeze(cut, _NOW_S)
     pinned, _ = store.pins.pin(cut, {}, _NOW_S)
     assert pinned, "the model is not known yet"

@@ -63,7 +63,7 @@ OnReport = Callable[[Report], None]
 
 
 class Runtime(Protocol):
-    """Starts, stops and watches replicas. Calls may come from any thread and do not block."""
+    """The starting, stopping and watching of replicas. Any thread may call, and no call blocks."""
 
     def start(
         self,
@@ -87,7 +87,10 @@ class Runtime(Protocol):
         ...
 
     def stop(self, replica: Replica, grace_s: float) -> None:
-        """Ask it to end (SIGTERM), kill it after `grace_s` (0: at once). Gone already: nothing."""
+        """Ask a replica to end (SIGTERM), and kill it after `grace_s` (0: at once).
+
+        One that is gone already is left alone.
+        """
         ...
 
     def close(self) -> None:

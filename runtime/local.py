@@ -30,9 +30,10 @@ _CLOSE_S = 5.0  # a killed process is gone at once; only a hung disk takes longe
 
 
 class LocalRuntime:
-    """`command` is what runs a replica, before its arguments; a test gives another.
+    """A runtime whose replicas are processes of this machine.
 
-    They come out of the `nursery` where there is one.
+    `command` is what runs a replica, before its arguments; a test gives another. Replicas come out
+    of the `nursery` where there is one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""This end of a nursery, a process that forks replicas which have their imports behind them.
+"""The master's end of a nursery, a process that forks replicas with their imports done.
 
 `python -m edl.worker --nursery` (worker/nursery.py) speaks JSON lines; here a forked replica looks
 like a `subprocess.Popen`: `pid`, `poll`, `wait`. A nursery that dies takes nothing with it but the
@@ -57,7 +57,7 @@ class ForkedReplica:
 
 
 class Nursery:
-    """Starts the nursery at once, in the background; `start` waits until it is ready."""
+    """A nursery that starts at once, in the background; `start` waits until it is ready."""
 
     def __init__(
         self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
@@ -99,7 +99,7 @@ class Nursery:
     def await_ready(
         self, at_most_s: float, every_s: float, say: Callable[[str, float], None]
     ) -> None:
-        """Wait until it has its imports behind it; `say` what is waited for, and how long by now.
+        """Wait until the nursery has its imports; `say` what is waited for, and how long by now.
 
         Raises JobError where it ends, or is not there `at_most_s` (0: ever) after.
         """

@@ -1,4 +1,4 @@
-"""What holds for all tests: hypothesis has no deadline, and a test leaves nothing behind."""
+"""Rules for all tests: hypothesis sets no deadline, and no test leaves anything behind."""
 
 import os
 from collections.abc import Iterator

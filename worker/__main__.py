@@ -127,7 +127,7 @@ class _Process:
             threading.Thread(target=self._leave, args=(self._member,), daemon=True).start()
 
     def _leave(self, member: Member) -> None:
-        """End in order; at once where that cannot be."""
+        """Have the member end in order; end the process at once where that cannot be."""
         member.drain()
         master = self._master
         assert master is not None

@@ -174,7 +174,7 @@ def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
 
 
 def _metrics(definition: Definition, settings: JobSettings) -> dict[str, str]:
-    """Return what is best of each metric that says so: min or max.
+    """Return min or max, whichever is best, of each metric that says so.
 
     Raises UsageError where one must say it and does not.
     """

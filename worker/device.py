@@ -104,7 +104,7 @@ def seed_step(number: int, device: torch.device) -> None:
 def to_device(values: Any, device: torch.device) -> Any:
     """Move tensors in dicts, lists and tuples, and what can move itself (a PackedSequence, say).
 
-    The same object where all of it is there already, so that it keeps its type.
+    Returns the same object where all of it is there already, so that it keeps its type.
     """
     if isinstance(values, Tensor):
         # To the host the copy must have ended: whoever reads there does not wait for the device.

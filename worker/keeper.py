@@ -140,7 +140,7 @@ class _Keeper:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Tell whether somebody has sent it a SIGSTOP: it is as silent as it looks."""
+    """Tell whether the worker is stopped (SIGSTOP), or has ended: it is as silent as it looks."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

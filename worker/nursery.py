@@ -85,7 +85,10 @@ def _reap() -> None:
 
 
 def _become(request: dict[str, Any], main: Callable[[], int]) -> None:
-    """Be that process in the child, with its own session, environment and log; never returns."""
+    """Become the process that was asked for, with its own session, environment and log.
+
+    Never returns.
+    """
     code = 1
     try:
         signal.set_wakeup_fd(-1)

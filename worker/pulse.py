@@ -59,12 +59,12 @@ def in_round(number: int) -> None:
 
 
 def beat() -> None:
-    """Note that the master has heard it."""
+    """Note that the master has heard this worker."""
     _BEAT.pack_into(_page, _BEAT_AT, time.monotonic())
 
 
 def excuse() -> None:
-    """Count from now again: no thread hangs, it waits for others that are known to be late."""
+    """Count all threads' times from now again: they wait for others that are known to be late."""
     for at in _PLACES_AT:
         since, *rest = _PLACE.unpack_from(_page, at)
         if since:
@@ -121,7 +121,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Pulse:
-    """All that the page says."""
+    """All that the page said when it was read: whose life it is, its last beat, the places."""
 
     incarnation: str
     lease_s: float

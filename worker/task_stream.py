@@ -239,7 +239,7 @@ class TaskStream:
         return True
 
     def _put(self, item: Batch | EndOfTask | BadSpan) -> bool:
-        """Wait for room; False where the lease is void or the stream closed."""
+        """Wait for room and put the item there; False: the lease is void or the stream closed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: len(self._items) < self._depth or self._closed or item.lease.void

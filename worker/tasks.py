@@ -31,7 +31,7 @@ class DefinitionTasks:
     def __init__(
         self, definition: Definition, *, output: str, worker: int, form: str = "npy"
     ) -> None:
-        """Call these functions when it is time.
+        """Prepare to call the definition's functions when it is time.
 
         `form`: of the predictions (predictions.py).
         """

@@ -1,4 +1,4 @@
-"""Ours: the definition. Row r ends as the number of times that record r was applied."""
+"""The counting definition of our jobs: row r ends as how often record r was applied."""
 
 from __future__ import annotations
 

@@ -64,11 +64,11 @@ class Group:
         """Start again what ended, where nobody else does."""
 
     def end(self) -> Books:
-        """Stop in order, and count."""
+        """Stop the group in order, and count the records."""
         raise NotImplementedError
 
     def kill(self) -> None:
-        """Kill all that is left."""
+        """Kill all that is left of the group."""
         raise NotImplementedError
 
     def look(self, only: int | None = None) -> Mapping[int, Journal]:

@@ -1,4 +1,4 @@
-"""What the journals of a group's members say of one kill, and the table of many (pure).
+"""The members' pauses around one kill, by a group's journals, and the table of many kills (pure).
 
 A survivor is a process that stepped before the kill and after it. Its pause is the time between two
 of its steps, less the median of those in the seconds before. The pauses are those that begin before

@@ -37,7 +37,7 @@ class DeepFM(nn.Module):
 
 
 class Parameters:
-    """All rows and a flat dense vector with Adagrad, as a hand-written server holds them."""
+    """A hand-written server's parameters: all rows and a flat dense vector, with Adagrad."""
 
     def __init__(self, work: Work) -> None:
         torch.set_num_threads(1)

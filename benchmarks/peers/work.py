@@ -1,4 +1,4 @@
-"""What every peer does and prints. Needs numpy and psutil only, as it runs in all environments.
+"""The work and the output of every peer. Needs numpy and psutil only, for all environments.
 
 The DeepFM: 26 id fields of 100,000 ids each (2.6 M rows of dim 16), zipf-distributed with s = 1.1,
 13 dense features, minibatches of 2,048, Adagrad, one compute thread. Everybody reads the same file:

@@ -131,7 +131,7 @@ class ClusterSource:
         return bool(found["metadata"]["uid"] == self._top["metadata"]["uid"])
 
     def _take(self, event: object) -> None:
-        """Remember what has changed."""
+        """Remember what an event says has changed."""
         if isinstance(event, _Listed):
             self._unlisted.discard(event.kind)
         elif isinstance(event, _Gone):
@@ -200,7 +200,7 @@ class ClusterSource:
         return Note("ending the job now; Ctrl-C again to leave")
 
     def _act(self, act: Callable[[], object]) -> None:
-        """Do it in a thread: the API server may be away."""
+        """Call `act` in a thread, for the API server may be away."""
 
         def run() -> None:
             try:

@@ -59,7 +59,7 @@ class ClusterJob:
         return f"{self.name} -n {self.api.namespace}"
 
     def top(self) -> Object:
-        """Return its top object, an EdlJob or a Job. Raises UsageError if there is no such job."""
+        """Return the job's EdlJob, or its Job. Raises UsageError if there is no such job."""
         unseen: list[ApiError] = []
         for kind, name in ((names.KIND, self.name), ("Job", self._object)):
             try:
@@ -80,7 +80,7 @@ class ClusterJob:
         )
 
     def status(self) -> Status:
-        """Return the state now. Raises UsageError where there is no such job."""
+        """Return the job's state now. Raises UsageError where there is no such job."""
         top = self.top()
         said = self.api.get("ConfigMap", names.object_name(self.name, "status"))
         return state.status_of(self.name, top, said, self.pods.found("master"))
@@ -96,7 +96,7 @@ class ClusterJob:
             raise Unreachable(str(error)) from error  # it passes
 
     def scale(self, num_workers: int) -> int:
-        """Want so many workers; return how many were wanted before."""
+        """Ask for so many workers; return how many were wanted before."""
         top = self._going_on()
         if top["kind"] == names.KIND:
             before = int((top["spec"].get("worker") or {}).get("replicas") or 0)
@@ -112,7 +112,7 @@ class ClusterJob:
         return before
 
     def stop(self, reason: str) -> str:
-        """End it in order: workers hand back, a checkpoint is written. Return what happens now."""
+        """End the job in order, with a checkpoint; return what happens now."""
         if state.is_suspended(self._going_on()):
             raise JobError(
                 f"Job {self.name!r} is suspended, so that nobody is there to end it in order: "
@@ -122,7 +122,7 @@ class ClusterJob:
         return f"is stopping: `edl status {self.where}` shows when it has."
 
     def suspend(self, force: bool = False) -> None:
-        """End its pods, keep where it is.
+        """End the job's pods, and keep where it is.
 
         Raises UsageError where it would begin anew and `force` is not given.
         """
@@ -143,7 +143,7 @@ class ClusterJob:
         self.pods.delete(_CANCEL_GRACE_S, "worker")  # whom would they hand back to?
 
     def resume(self) -> None:
-        """Go on where it was suspended."""
+        """Go on with the job where it was suspended."""
         top = self._going_on()
         if not state.is_suspended(top):
             raise JobError(f"Job {self.name!r} is not suspended.")
@@ -154,7 +154,7 @@ class ClusterJob:
         self.api.patch("Job", self._object, {"metadata": about, "spec": {"parallelism": 1}})
 
     def cancel(self, reason: str) -> None:
-        """End it at once, without a checkpoint; what is known of it stays."""
+        """End the job at once, without a checkpoint; what is known of it stays."""
         top = self._going_on()
         of_controller = top["kind"] == names.KIND
         status = self.status()
@@ -178,7 +178,7 @@ class ClusterJob:
             self.api.patch(names.KIND, self.name, {"spec": {"suspend": False}})
 
     def delete(self) -> None:
-        """Delete it and all that is of it."""
+        """Delete the job and all that is of it."""
         top = self.top()
         self.api.delete(top["kind"], top["metadata"]["name"], policy="Background")
 
@@ -194,7 +194,7 @@ class ClusterJob:
         return Report(rows, lambda wide: view.events_table(rows, wide), empty)
 
     def describe(self) -> Report:
-        """Return its state, its pods and what they wait for, its events."""
+        """Return the job's state, its pods and what they wait for, its events."""
         status, pods, found = self.status(), self.pods.found(), self._told()
         now = datetime.datetime.now(datetime.UTC)
         rows = [view.pod_row(pod, now) for pod in pods]
@@ -205,7 +205,7 @@ class ClusterJob:
         )
 
     def usage(self) -> tuple[Report, bool]:
-        """Return what its pods ask for, use and do; whether somebody measures what they use."""
+        """Return what the job's pods ask for, use and do; whether somebody measures their use."""
         metrics = self.pods.metrics()
         rows = view.usage_rows(self.pods.found(), metrics, self.status())
         measured = metrics is not None

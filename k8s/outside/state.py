@@ -65,7 +65,7 @@ def order(pod: Object) -> tuple[int, int, str]:
 
 
 def event_time(event: Object) -> str:
-    """Return when it was last seen, as text that sorts; "" where it does not say."""
+    """Return when an event was last seen, as text that sorts; "" where it does not say."""
     return str(
         event.get("lastTimestamp")
         or (event.get("series") or {}).get("lastObservedTime")
@@ -100,14 +100,14 @@ def is_ours(top: Object) -> bool:
 
 
 def is_suspended(top: Object) -> bool:
-    """Return whether somebody asked for it; its pods may still be there."""
+    """Tell whether somebody has suspended a job; its pods may still be there."""
     if top["kind"] == names.KIND:
         return bool(top["spec"].get("suspend"))
     return (top["metadata"].get("annotations") or {}).get(SUSPENDED) == "true"
 
 
 def is_durable(top: Object) -> bool:
-    """Return whether the journal outlives the master's pod."""
+    """Tell whether a job's journal outlives the master's pod."""
     if top["kind"] == names.KIND:
         return "emptyDir" not in (top["spec"].get("jobVolume") or {"emptyDir": {}})
     volumes = top["spec"]["template"]["spec"].get("volumes") or []
@@ -120,7 +120,7 @@ def alive(masters: Sequence[Object]) -> list[Object]:
 
 
 def idle(status: Status) -> Status:
-    """Return the same without what processes do: they are gone."""
+    """Return the status without the figures and the rows of processes, which are gone."""
     kept = {key: value for key, value in status.items() if key not in ("records_per_s",)}
     return {**kept, **{key: [] for key in ("workers", "servers") if key in kept}}
 

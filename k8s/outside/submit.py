@@ -224,7 +224,7 @@ def _users_code(what: str, hint: str) -> Iterator[None]:
 
 
 def _called(functions: object, name: str, given: Object, path: str) -> Object:
-    """Return what the function makes of it; one that returns nothing has changed it in place."""
+    """Return an object as the user's function makes it, by returning it or changing it in place."""
     function = getattr(functions, name, None)
     if not callable(function):
         return given
@@ -279,7 +279,7 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
 
 
 def _said(settings: JobSettings) -> dict[str, Any]:
-    """Return what is not as by default, and has no field of its own."""
+    """Return the settings that are not the default, and have no field of their own."""
     return {
         knob.name: value
         for knob in knobs()

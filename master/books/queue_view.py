@@ -187,7 +187,7 @@ class QueueView:
         )
 
     def restore(self, state: QueueState) -> None:
-        """Be as the queue whose state this is, which is not used by anybody else."""
+        """Become as the queue whose state this is, which is not used by anybody else."""
         tasks = {task.id: task for task in state.tasks}
 
         def by_id(numbers: Iterable[int]) -> dict[int, Task]:

@@ -93,8 +93,8 @@ class TaskQueue(QueueView):
     def lease(self, worker: str, request: str, planned: bool | None = None) -> Task | None:
         """Lease the next task for a worker's request, and return it; None: none now.
 
-        Asked again, the same lease again. planned: only one of the plan, where none outside of it
-        comes first; or only one outside.
+        A request that is repeated gets the same lease again. planned: only one of the plan, where
+        none outside of it comes first; or only one outside.
         """
         given = self.leases.given(worker, request)
         if given is not None:  # a repeat, however late, never leases another task
@@ -114,7 +114,8 @@ class TaskQueue(QueueView):
     def lease_some(self, worker: str, request: str, most: int) -> list[Task]:
         """Lease the next tasks for a worker's request, at most so many; empty: none now.
 
-        Asked again, those of them that it still holds. A task to be done with care comes last.
+        A request that is repeated gets those of its tasks that the worker still holds. A task to be
+        done with care comes last.
         """
         names = (f"{request}#{number}" for number in itertools.count())
         if self.leases.knows(worker, f"{request}#0"):

@@ -109,10 +109,7 @@ class TaskTable:
 
     @property
     def records_begun(self) -> int:
-        """The records of the plan that are applied in tasks that are not done.
-
-        As far as was heard.
-        """
+        """The plan's records that are applied in tasks that are not done, as far as was heard."""
         begun = (task for task in self.begun.values() if task.id < UNPLANNED_IDS)
         return sum(max(task.position, task.heard) for task in begun)
 

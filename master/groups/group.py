@@ -28,7 +28,7 @@ class Cuts(Protocol):
     """
 
     def take(self) -> Script[tuple[Cut, dict[str, Any]]]:
-        """Return one state of all of it, pinned, and the books of that very state.
+        """Return one state of the whole group, pinned, and the books of that very state.
 
         Raises JobError.
         """
@@ -83,7 +83,7 @@ class Workers(Protocol):
         ...
 
     def lessee_of(self, incarnation: str, round: int) -> str:
-        """Return who holds the leases that this worker works on: it, or the round it is in now."""
+        """Return who holds the leases that a worker works on: itself, or the round it is in now."""
         ...
 
     def owes(self, incarnation: str) -> str:
@@ -153,7 +153,7 @@ class Group(Protocol):
         ...
 
     def memory(self) -> Json:
-        """Return all that a successor of the master must know of it, as JSON values."""
+        """Return all that a successor of the master must know of the group, as JSON values."""
         ...
 
     def remember(self, memory: Json) -> None:
@@ -168,7 +168,7 @@ class Group(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it: whoever waits for it need not wait any longer."""
+        """Let go of the group: whoever waits for it need not wait any longer."""
         ...
 
     def steps(self) -> Script[int]:

@@ -31,7 +31,7 @@ class GroupSnapshots:
     def begin(self) -> None:
         """Write a snapshot every `snapshot_s` from now on, if that is not 0.
 
-        Asked again it changes nothing.
+        A second call changes nothing.
         """
         if not self._begun and self._core.settings.snapshot_s > 0:
             self._begun = True

@@ -137,5 +137,5 @@ class HybridCuts:
 
 
 def _together(group: Snapshot, rows: Snapshot) -> Snapshot:
-    """Return the files of both: the group is one more shard."""
+    """Return the files of the group and of the servers: the group is one more shard."""
     return Snapshot((*rows.files, *group.files), group.model, rows.num_shards + group.num_shards)

@@ -248,6 +248,6 @@ def _peer_of(request: pb.JoinRequest) -> Peer:
 
 
 def _told(peer: Peer, world: int) -> pb.Peer:
-    """Return it as the others need it: `parts`, of a state in `world` of them."""
+    """Return a member as the others need it: `parts`, of a state in `world` of them."""
     parts = sorted(rank for of, rank in peer.parts if of == world)
     return pb.Peer(index=peer.index, address=peer.address, version=peer.version, parts=parts)

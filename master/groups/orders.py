@@ -76,7 +76,7 @@ class Orders:
         future: Future[pb.ReportOrderRequest],
         directory: str = "",
     ) -> None:
-        """Order all who have the cut, or are to take it.
+        """Give an order to all who have the cut, or are to take it.
 
         `future` is resolved when all have answered.
         """

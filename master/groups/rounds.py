@@ -50,7 +50,7 @@ class Peer:
     pending: bool = False
 
     def lasting(self) -> Peer:
-        """Return it as the journal keeps it.
+        """Return the member as the journal keeps it.
 
         Its ledger is known only while it waits for a round.
         """
@@ -112,7 +112,7 @@ class Rounds:
     def remember(
         self, number: int, members: tuple[Peer, ...], world: int = 0, givers: tuple[Peer, ...] = ()
     ) -> None:
-        """Be as after that round was formed: nobody knows yet whether it still runs."""
+        """Become as after that round was formed: nobody knows yet whether it still runs."""
         self.number, self.members, self.running = number, members, bool(members)
         self.world, self._leaving = world, {giver.incarnation: giver for giver in givers}
 
@@ -144,7 +144,7 @@ class Rounds:
         return tuple(self._leaving.values())
 
     def owes(self, incarnation: str) -> bool:
-        """Tell whether it is in the running round, or has not said that it left the last one."""
+        """Tell whether a worker is in the running round, or has not said that it left the last."""
         return self.is_running(incarnation) or incarnation in self._missing
 
     def settle(self) -> None:
@@ -193,7 +193,7 @@ class Rounds:
             self._end(True, now)
 
     def is_running(self, incarnation: str) -> bool:
-        """Tell whether it is a member of the newest round, and that is not over."""
+        """Tell whether a worker is a member of the newest round, and that is not over."""
         return self.running and incarnation in (m.incarnation for m in self.members)
 
     @property

@@ -35,12 +35,12 @@ class Shards(Protocol):
 
     @property
     def version(self) -> int:
-        """The version of their map: with another one, whoever has pinned a cut may be gone."""
+        """The version of the servers' map: with another, whoever has pinned a cut may be gone."""
         ...
 
     @property
     def shards(self) -> Servers:
-        """The client that calls all of them."""
+        """The client that calls all servers."""
         ...
 
 
@@ -119,9 +119,8 @@ class ServerCuts:
     def _lacks_nothing(self, done: Sequence[int], applied: Mapping[int, int]) -> bool:
         """Tell whether the cut has all of these tasks, which were done when it began.
 
-        Others come back.
-
-        A worker that is none of ours may have said that it has done what it has not pushed.
+        A task that it lacks is leased again from where the servers stand: a worker that is none of
+        ours may have said that it has done what it has not pushed.
         """
         queue = self._core.queue
         tasks = [queue.tasks[n] for n in done if n in queue.tasks]
@@ -143,7 +142,7 @@ class ServerCuts:
         return not lacking
 
     def _resolve(self, tries: int, told: str) -> str:
-        """Say what keeps a cut, and take that away in the end. Returns what was told last.
+        """Say what keeps a cut from being taken, and remove it in the end; return what was told.
 
         What a living worker pushes right now differs for a moment. Whatever differs twice and is
         nobody's, or after a while, is fenced, which levels it.
@@ -207,7 +206,7 @@ class ServerCuts:
 
 
 def _named(tasks: Sequence[Task]) -> str:
-    """Return a few of them, and where they stand, for a message."""
+    """Return a few of the tasks, and where they stand, for a message."""
     few = [f"task {t.id}, at {sorted({t.position, *t.boundaries})}" for t in tasks[:_NAMED]]
     more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
     return f"{'; '.join(few)}{more}"

@@ -33,7 +33,7 @@ class Snapshot:
     def write_manifest(
         self, directory: Path, version: int, books: dict[str, Any] | None = None
     ) -> None:
-        """Make them whole: from now on the folder is a snapshot, or with `books` a checkpoint."""
+        """Write the manifest: the folder is a snapshot from now on, with `books` a checkpoint."""
         write_manifest(
             directory,
             version=version,
@@ -56,7 +56,7 @@ class Servers(Protocol):
         ...
 
     def fence_one(self, shard: int, address: str, attempts: Mapping[int, int]) -> Mapping[int, int]:
-        """Do the same on the server at `address`, which replaces the one of this shard.
+        """Fence on the server at `address`, which replaces the one of this shard.
 
         Answers its applied positions by task; those that it has retired are missing.
         """

@@ -61,7 +61,7 @@ class Policy:
         return self.staleness is not None and push_version < version - self.staleness
 
     def lr_scale(self, push_version: int, version: int) -> float:
-        """Return what the learning rate of an async push is multiplied by."""
+        """Return the factor by which the learning rate of an async push is multiplied."""
         if not (self.use_async and self.lr_staleness_modulation):
             return 1.0
         return 1.0 / max(1, version - push_version)
@@ -93,7 +93,7 @@ class Aggregation:
         return self.flush() if last else None
 
     def flush(self) -> Update:
-        """Return the update of a step with what there is."""
+        """Return the update of a step with the pushes that wait, and begin the next one."""
         step = Update(self._dense, {table: sum_by_id(p) for table, p in self._rows.items()})
         divisor = np.float32(self._wait)
         for grad in step.dense.values():

@@ -28,7 +28,10 @@ ChunkKey = tuple[str, int]  # tensor, number
 
 @dataclass
 class Chunk:
-    """`value` and each of `state` are float32[n]; `steps` int64[1]; `changed` is a version."""
+    """A chunk's values and optimizer state, and when it changed.
+
+    `value` and each of `state` are float32[n]; `steps` int64[1]; `changed` is a version.
+    """
 
     value: Floats
     state: list[Floats]
@@ -37,14 +40,14 @@ class Chunk:
     pinned: bool = field(default=False, repr=False)  # a pin may share the arrays: copy, then write
 
     def own(self) -> None:
-        """Copy what a pin shares, for the first write since the pin."""
+        """Copy the arrays that a pin shares, for the first write since the pin."""
         state = [values.copy() for values in self.state]
         self.value, self.state, self.steps = self.value.copy(), state, self.steps.copy()
         self.pinned = False
 
 
 class Dense:
-    """Chunks by (tensor, number).
+    """The chunks of one shard by (tensor, number).
 
     `apply` may be called by any number of threads at the same time. The store's lock is held around
     all others, and no step is under way when one pins or inserts.

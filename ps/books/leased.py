@@ -30,7 +30,7 @@ class LeasedTasks:
             self._ask, self._state.ledger.tasks_below = ask, 0
 
     def tell(self, below: int | None, asks: int) -> None:
-        """Take note that the master has made the tasks below this.
+        """Take note that the master has made the tasks below this number.
 
         `asks`: what that was when it was asked.
         """
@@ -39,7 +39,7 @@ class LeasedTasks:
             self._state.changed.notify_all()
 
     def must_be_leased(self, span: Span) -> None:
-        """Return, under the lock, once the master has said that there is such a task.
+        """Wait, under the lock, for the master's word that a span's task is leased.
 
         Raises Invalid where it has not leased this, NotYet where it says nothing.
         """

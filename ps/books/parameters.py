@@ -108,7 +108,7 @@ class Parameters:
     def again(self, spec: ModelSpec) -> Parameters:
         """Return the same values under a model of a new job.
 
-        State too where the optimizer keeps its.
+        The optimizer's state is taken over too, where both have the same.
         """
         if (self.spec.dense, self.spec.tables) != (spec.dense, spec.tables):
             raise EdlError(difference(self.spec, spec))
@@ -132,7 +132,7 @@ class Parameters:
     def check_room(self, rows: Iterable[tuple[str, int]]) -> None:
         """Raise MemoryError where a table may not have room for so many more rows.
 
-        All of them together.
+        What several entries of one table ask for is added up.
         """
         more: dict[str, int] = {}
         for table, count in rows:

@@ -185,7 +185,7 @@ class Pins:
         )
 
     def unpin_moment(self, moment: Moment) -> None:
-        """Let go of what was kept of it."""
+        """Let go of what was kept of a moment."""
         with self._state.lock:
             moment.parameters.unpin(moment.name)
 

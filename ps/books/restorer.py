@@ -1,4 +1,4 @@
-"""Fills a shard with what a snapshot or a checkpoint holds."""
+"""The restorer, which fills a shard with what a snapshot or a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ class Restorer:
             )
 
     def insert_chunk(self, key: ChunkKey, chunk: Chunk) -> None:
-        """Make a chunk, with its optimizer state."""
+        """Put a chunk into the shard, with its optimizer state."""
         with self._state.lock:
             self._state.end_view()
             self._state.held().dense.insert(key, chunk)
 
     def insert_rows(self, table: str, block: RowBlock) -> None:
-        """Make rows, with their optimizer state."""
+        """Put rows into the shard, with their optimizer state."""
         with self._state.lock:
             self._state.held().tables[table].insert(block)
 
     def put_rows(self, table: str, block: RowBlock) -> None:
-        """Make rows, in place of those that are there."""
+        """Put rows into the shard, in place of those that are there."""
         with self._state.lock:
             self._state.held().tables[table].put(block)

@@ -46,7 +46,10 @@ def row_slots(table: str, ids: Ints, num_slots: int = NUM_SLOTS) -> Ints:
 
 @dataclass(frozen=True)
 class SlotMap:
-    """Slots [i * num_slots / num_shards, (i + 1) * num_slots / num_shards) are shard i's."""
+    """A map that gives each shard its share of the slots.
+
+    Slots [i * num_slots / num_shards, (i + 1) * num_slots / num_shards) are shard i's.
+    """
 
     num_shards: int
     num_slots: int = NUM_SLOTS

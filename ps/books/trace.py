@@ -76,7 +76,7 @@ def digest(update: Update) -> str:
 
 
 class TakenRows(RowPlan):
-    """Rows that were read when this was made, and stay as they were."""
+    """A plan of rows that were read when it was made, and stay as they were."""
 
     __slots__ = ("_taken",)
 

@@ -25,7 +25,7 @@ class StoreView:
 
 
 class Observer(Protocol):
-    """Is told, under the store's lock, what becomes of the view that it was made of."""
+    """An observer that is told, under the store's lock, what becomes of the view it was made of."""
 
     def step_made(self, changed: Collection[ChunkKey], version: int) -> None:
         """Note that a step to `version` has been made, which has changed these chunks, and rows."""

@@ -78,7 +78,7 @@ AHEAD = 64  # ids whose buckets are being loaded while those before them are loo
 
 
 class Index:
-    """Rows are numbered in the order in which their ids came."""
+    """An index that numbers rows in the order in which their ids came."""
 
     def __init__(self, most: int) -> None:
         """Make room for at most `most` ids."""

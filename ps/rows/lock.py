@@ -22,7 +22,9 @@ _SHARER = 2  # of the word: one for each kernel that shares
 
 
 class SharedLock:
-    """`with lock:` shares it. Not reentrant. Who wants it alone goes before who comes to share.
+    """A lock that many share by `with lock:`, and that one may have alone.
+
+    Not reentrant. Who wants it alone goes before who comes to share.
 
     `word` int64[1]: a kernel shares with `try_share`, does not block, and ends with `unshare`.
     """

@@ -83,8 +83,6 @@ class Table:
         """Return the rows and the lock's word, for kernels that read rows by themselves.
 
         They then share the lock by that word.
-
-        They then share the lock by that.
         """
         return self._rows, self._lock.word
 
@@ -100,7 +98,7 @@ class Table:
         return out
 
     def gather(self, ids: Ints, out: Weights, cut: str = "") -> None:
-        """Write the same into out[n, dim], of `wire_dtype`.
+        """Write the rows that `pull` returns into out[n, dim], of `wire_dtype`.
 
         That is float32, or the bits of a 16-bit table.
         """

@@ -106,7 +106,7 @@ class Work:
 
 
 class _Helper(ThreadPoolExecutor):
-    """One thread."""
+    """An executor of one thread, which helps another one."""
 
     def __init__(self) -> None:
         super().__init__(1, "work")
@@ -136,7 +136,7 @@ def _core_is_idle() -> bool:
 
 @functools.cache
 def _loads() -> int:
-    """Open for good: to open it each time takes longer than all the rest."""
+    """Open the load's file for good: to open it each time takes longer than all the rest."""
     return os.open(_LOAD, os.O_RDONLY | os.O_CLOEXEC)
 
 

@@ -61,7 +61,7 @@ class Backend(Protocol):
 
 
 class Calls(Protocol):
-    """Counts the calls that are served."""
+    """A counter of the calls that are served."""
 
     def observe(self, method: str, code: str, seconds: float, nbytes: int = 0) -> None: ...
 

@@ -56,7 +56,7 @@ _CODES = {"u1": "B", "u2": "H", "u4": "I", "i4": "i", "u8": "Q", "i8": "q"}
 
 
 def _packer(kind: np.dtype[Any]) -> struct.Struct:
-    """Return the same bytes for Python, which packs and unpacks them faster than numpy."""
+    """Return a packer of the same bytes, by which Python packs and unpacks faster than by numpy."""
     assert kind.fields is not None
     return struct.Struct("<" + "".join(_CODES[kind[name].str[1:]] for name in kind.fields))
 

@@ -54,7 +54,7 @@ class Idle(Generic[One]):
             return True
 
     def close(self) -> None:
-        """Wake all."""
+        """End the thread, which takes no connection any more."""
         with self._lock:
             if not self._closed:
                 self._closed = True

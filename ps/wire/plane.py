@@ -61,7 +61,7 @@ class Listening:
 
 
 class Plane:
-    """Listens on TCP and on an abstract unix socket until `close`."""
+    """A listener on TCP and on an abstract unix socket, until `close`."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ Ints = NDArray[np.int64]
 
 
 def prepare(encrypted: bool) -> None:
-    """Compile what connections need, and those that are encrypted.
+    """Compile what connections need, with `encrypted` what encrypted ones need besides.
 
     It takes seconds where it is not kept yet, for which no peer should wait.
     """

@@ -149,7 +149,7 @@ _part = numba.njit(**OPTIONS)
 
 @_part
 def _largest(values, first, last):  # type: ignore[no-untyped-def]
-    """Return the bits of the largest magnitude."""
+    """Return the bits of the largest magnitude of values[first:last]."""
     largest = np.int32(0)
     for i in range(first, last):
         largest = max(largest, np.float32(values[i]).view(np.int32) & np.int32(0x7FFFFFFF))
@@ -158,7 +158,7 @@ def _largest(values, first, last):  # type: ignore[no-untyped-def]
 
 @_part
 def _int8_scale(largest):  # type: ignore[no-untyped-def]
-    """Return a 127th of it, up to 17 bits of mantissa."""
+    """Return a 127th of the largest magnitude, up to 17 bits of mantissa."""
     scale = np.int32(largest).view(np.float32) / np.float32(127)
     return np.int32((np.float32(scale).view(np.int32) + np.int32(0x7F)) & np.int32(~0x7F)).view(
         np.float32

@@ -56,7 +56,7 @@ class ShardPush:
 
 @dataclass(slots=True)
 class ShardPushed:
-    """`outcome` is a PushReply.Outcome of ps.proto.
+    """The answer of one shard to a push: `outcome` is a PushReply.Outcome of ps.proto.
 
     `pulled`: the pull that came with the push was answered; `version` is then that of `dense`.
     """

@@ -203,7 +203,7 @@ class Stream:
                 silent_s = self._silent(silent_s, None)
 
     def abort(self) -> None:
-        """Wake whoever waits on it.
+        """Wake whoever waits on the stream.
 
         Any thread may call.
         """

@@ -20,7 +20,7 @@ _TLS_NBYTES = 1 << 18  # encrypted or received at once: both ends work at the sa
 
 
 class TlsStream(Stream):
-    """Encrypted once `handshake` is through."""
+    """A stream that is encrypted once `handshake` is through."""
 
     def __init__(
         self, sock: socket.socket, identity: Identity, *, server: bool, stall_s: float

@@ -21,7 +21,7 @@ ALL_SEEDS = range(50)
 
 
 def storm(seed):
-    """[(fraction, action, argument)] in order."""
+    """Return [(fraction, action, argument)] in order."""
     rng = random.Random(seed)
     moments = sorted(rng.uniform(0.02, 0.95) for _ in range(rng.randint(4, 8)))
     actions = [rng.choice(["kill", "kill", "stop", "drain", "scale"]) for _ in moments]
@@ -118,7 +118,7 @@ def run_storm(folder, seed, strategy="ps", **more):
 
 
 def check_group(job, code):
-    """Of all-reduce, and of hybrid."""
+    """Check that a job of all-reduce, or hybrid, has applied each record once an epoch."""
     assert code == 0, job.logs()
     counts = np.round(dense(job.checkpoint(), "counts"), 3)
     wrong = {i: float(count) for i, count in enumerate(counts) if count != EPOCHS}

@@ -27,12 +27,12 @@ MINIBATCH = 16
 
 
 def said(status, text):
-    """An event of the status holds the text."""
+    """Tell whether an event of the status holds the text."""
     return any(text in event["text"] for event in status["events"])
 
 
 def staged(folder, stage, records, **settings):
-    """A job of tests/zoo/staged.py: tasks of 32 records in order, two workers, async."""
+    """Make a job of tests/zoo/staged.py: tasks of 32 records in order, two workers, async."""
     return Job(
         folder / "job",
         **{
@@ -115,8 +115,11 @@ def test_a3_a_killed_server_moves_no_task_of_any_worker(tmp_path):
     job = staged(tmp_path, stage, 128, num_ps=2)
 
     def nothing_moves(status):
-        """A worker that leased both held tasks reaches one of the gates only, and then all other
-        records get done; else those of the first task, whose end may be told after a gate."""
+        """Tell whether all stands still but for the two held tasks.
+
+        A worker that leased both held tasks reaches one of the gates only, and then all other
+        records get done; else those of the first task, whose end may be told after a gate.
+        """
         done = 32 if stage.reached(70) else 64
         return stage.reached(40) and status["records_done"] == done
 
@@ -255,7 +258,7 @@ RECORDS = 320
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """tests/zoo/scores.py with Adam on 3 servers: 40 versions, checkpoints on the way, all kept.
+    """Train tests/zoo/scores.py with Adam on 3 servers: 40 versions, all checkpoints kept.
 
     One worker in sync mode: whoever goes on from a checkpoint must end exactly here.
     """
@@ -279,7 +282,7 @@ def trained(tmp_path_factory):
 
 
 def state(checkpoint):
-    """Rows and dense values of scores."""
+    """Return the rows and the dense values of tests/zoo/scores.py."""
     ids, rows = table(checkpoint, "rows")
     return rows[np.argsort(ids)], dense(checkpoint, "out.weight"), dense(checkpoint, "out.bias")
 

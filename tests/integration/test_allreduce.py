@@ -16,7 +16,7 @@ from edl.data.datasets import prepare
 
 @pytest.fixture(scope="module")
 def fixed(tmp_path_factory):
-    """What one worker that nothing happens to ends with."""
+    """Return what one worker that nothing happens to ends with."""
     with job_of(tmp_path_factory.mktemp("fixed") / "fixed", num_workers=1, delay_s=0.0) as job:
         assert job.wait() == 0, job.logs()
     assert job.result()["version"] == 2 * RECORDS // MINIBATCH
@@ -153,7 +153,7 @@ def test_servers_go_on_with_what_a_group_has_begun(tmp_path):
 
 
 def test_workers_that_leave_take_no_step_along(tmp_path):
-    """They are told (SIGTERM) anywhere in a step or before the next is read; no round breaks."""
+    """Workers are told (SIGTERM) anywhere in a step or before the next one; no round breaks."""
     slow = {"FEED_S": "0.02"}
     with job_of(tmp_path / "job", "tally", delay_s=0.01, num_workers=3, envs=slow) as job:
         for number, records in enumerate((100, 400, 700)):
@@ -167,7 +167,7 @@ def test_workers_that_leave_take_no_step_along(tmp_path):
 
 
 def test_the_last_worker_leaves_its_state_to_the_next(tmp_path):
-    """Preempted with a notice (SIGTERM), and no snapshot: no step is computed again."""
+    """The worker is preempted with a notice (SIGTERM), without snapshots: no step is done again."""
     with job_of(tmp_path / "job", "tally", delay_s=0.02, num_workers=1, snapshot_s=0) as job:
         status = job.watch(lambda s: s["records_done"] >= 200)
         send(status["workers"][0]["pid"], signal.SIGTERM)
@@ -245,7 +245,7 @@ FLOWERS, MOST = 9216, 128  # 72 tasks of 8 minibatches of 16
 
 @pytest.fixture(scope="module")
 def flowers(tmp_path_factory):
-    """Iris again and again, as one file of numbered records."""
+    """Write the records of Iris again and again into one file, numbered."""
     folder = tmp_path_factory.mktemp("flowers")
     made = prepare("iris", folder, echo=lambda line: None) / "train.csv"
     table = np.genfromtxt(made, delimiter=",", names=True)
@@ -272,7 +272,7 @@ def following(folder, flowers, **more):
 
 
 def kept_minibatch(job):
-    """What the checkpoint says."""
+    """Return the minibatch that the checkpoint holds."""
     path = job.checkpoint() / "shard-00000-of-00001.json"
     return json.loads(path.read_text())["batch"]["minibatch"]
 

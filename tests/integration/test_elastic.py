@@ -16,7 +16,7 @@ MINIBATCH = 16
 
 
 def staged(folder, stage, records, name="job", **settings):
-    """A job of tests/zoo/staged.py."""
+    """Make a job of tests/zoo/staged.py."""
     return Job(
         folder / name,
         **{

@@ -15,7 +15,7 @@ RECORDS = 256
 
 
 def health(address):
-    """What a stranger is told, who has neither token nor certificate."""
+    """Return the health that a stranger is told, who has neither token nor certificate."""
     with grpc.insecure_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         return rpc.call(stub.Check, health_pb2.HealthCheckRequest(), 5.0).status

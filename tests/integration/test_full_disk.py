@@ -15,7 +15,7 @@ _MOUNT = 'mount -t tmpfs -o size=32k none "$0" && exec "$@"'
 
 @pytest.fixture
 def full(tmp_path):
-    """A folder, and how a command is run that sees a tiny file system there."""
+    """Yield a folder, and how a command is run that sees a tiny file system there."""
     folder = tmp_path / "full"
     folder.mkdir()
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", _MOUNT, str(folder)]

@@ -93,7 +93,7 @@ def test_all_stop_and_servers_go_on(tmp_path):
 
 @pytest.mark.slow
 def test_two_leave_at_once_and_one_goes_on(tmp_path):
-    """What they had, they hand to the one that stays."""
+    """Both hand their parts to the one that stays."""
     with sharded(tmp_path / "job", "tally", delay_s=0.02, snapshot_s=0) as job:
         job.watch(lambda s: s["records_done"] >= 300)
         scale(job, 1)

@@ -1,4 +1,4 @@
-"""What happens at the ends of a job: stopped, broken, gone on with, evaluated. Real processes."""
+"""The ends of a job: it is stopped, broken, gone on with, evaluated. Real processes."""
 
 import signal
 

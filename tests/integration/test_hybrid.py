@@ -28,7 +28,7 @@ def assert_exact(job, epochs=2):
 
 
 def test_an_elastic_run_without_staleness_ends_as_servers_with_one_worker(tmp_path):
-    """1 -> 3 -> 2 members; the oracle is the parameter server, which has torch.optim's."""
+    """Members go 1 -> 3 -> 2; the oracle is the parameter server, which has torch.optim's."""
     values = []
     for strategy, delay_s in (("ps", 0.0), ("hybrid", 0.01)):
         how = {"model_def": "pairs", "model_params": {"delay_s": delay_s}, "num_workers": 1}
@@ -50,7 +50,7 @@ def test_an_elastic_run_without_staleness_ends_as_servers_with_one_worker(tmp_pa
 
 
 def test_members_and_servers_are_killed(tmp_path):
-    """Members before the push and after it, the first one too, and a server: at random moments."""
+    """Members are killed before the push and after it, the first too, and a server, at random."""
     rng = random.Random(0)
     points = ("worker.compute", "worker.commit", "ps.push")
     moments = {8: "worker.compute", 20: "ps.push", 30: "worker.commit", 50: "worker.commit"}

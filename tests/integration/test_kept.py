@@ -55,7 +55,7 @@ COUNTERS = {
 
 
 def counts_of(checkpoints, records):
-    """How often each record was applied, by the newest checkpoint; all that counts it agrees."""
+    """Return how often each record was applied, by all that counts it in the newest checkpoint."""
     manifest = storage.load(checkpoints)
     model_def = manifest.books["settings"]["model_def"]
     found = [read(manifest.directory, name, records) for read, name in COUNTERS[model_def]]
@@ -64,7 +64,7 @@ def counts_of(checkpoints, records):
 
 
 def check(kept, folder):
-    """Each record was applied once an epoch, but for where it was quarantined."""
+    """Check that each record was applied once an epoch, but for where it was quarantined."""
     records, epochs = kept.expected["records"], kept.expected["epochs"]
     left_out = kept.expected["told"]["left out"]
     result = json.loads((folder / "result.json").read_text())

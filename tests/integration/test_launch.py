@@ -73,7 +73,7 @@ class Launched:
             process.wait(300)
 
     def watch(self, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first status of which `until` is true."""
+        """Return the first status of which `until` is true."""
         deadline = time.monotonic() + DEADLINE_S
         while self.job.address() is None:
             assert self.main.poll() is None, self.said()

@@ -78,7 +78,7 @@ def batch(step):
 
 
 def plain_torch(spec):
-    """State dict, rows by table, and the losses."""
+    """Return state dict, rows by table, and the losses of plain torch."""
     model, rows, losses = make_model(), LocalRows(SEED), []
     attach(model, rows)
     optimizer = torch_optimizer(spec, model.parameters())
@@ -106,7 +106,7 @@ def oracle(request):
 
 
 def run(trainer, steps):
-    """Train on the first `steps` batches, end with the servers' values; the losses."""
+    """Train on the first `steps` batches, end with the servers' values; return the losses."""
     losses = []
     for step in range(steps):
         features, labels = batch(step)
@@ -162,7 +162,7 @@ def test_gradients_in_fewer_bytes_learn_nearly_the_same(wire):
 
 
 def test_a_compiled_model_learns_the_same():
-    """Dropout masks included: they are a function of the span's seed alone."""
+    """Dropout masks are the same too: they are a function of the span's seed alone."""
     spec = model_spec(make_model(), Adagrad(lr=0.05), SEED)
     found = []
     for compiled in (False, True):
@@ -176,7 +176,7 @@ def test_a_compiled_model_learns_the_same():
 
 
 def test_values_that_a_push_brings_back_are_those_of_a_pull(oracle, monkeypatch):
-    """Which only the tensor plane does: over gRPC each step would pull them."""
+    """Only the tensor plane brings values with a push: over gRPC each step would pull them."""
     optimizer, (_, _, losses) = oracle
     spec = model_spec(make_model(), optimizer, SEED)
     dense_pulls = 0
@@ -205,7 +205,7 @@ def test_values_that_a_push_brings_back_are_those_of_a_pull(oracle, monkeypatch)
 
 
 def trained(device, steps=50):
-    """State dict and losses of a worker on `device`, without dropout (masks are the device's)."""
+    """Return state dict and losses of a worker on `device`, without dropout: masks are its own."""
 
     def without_dropout():
         model = make_model()

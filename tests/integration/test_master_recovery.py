@@ -195,7 +195,7 @@ def test_a_master_that_sleeps_longer_than_a_lease_loses_nobody(tmp_path):
 
 
 def test_workers_step_on_while_the_master_is_away(tmp_path):
-    """With tasks that they have, nothing in a step waits for it."""
+    """Workers have tasks, and nothing in a step waits for the master."""
     settings = {"num_minibatches_per_task": 62, "log_loss_steps": 1, "num_epochs": 1}
     job = counting(tmp_path / "away", delay_s=0.1, **settings)
 
@@ -218,7 +218,7 @@ def test_workers_step_on_while_the_master_is_away(tmp_path):
 
 
 def stop_between_decisions(job, master):
-    """One stopped as it writes holds the journal's lock, and no other master can begin."""
+    """Stop the master where it does not hold the journal's lock: no other could begin."""
     deadline = time.monotonic() + 300
     while True:
         send(master, signal.SIGSTOP)
@@ -268,7 +268,7 @@ def test_of_two_masters_the_older_one_ends_by_itself_and_harms_nothing(tmp_path)
 def test_a_master_with_ten_thousand_open_tasks_leases_again_in_less_than_5_s(
     tmp_path, controller, monkeypatch
 ):
-    """On a machine that has nothing else to do: most of it is the start of a Python."""
+    """The machine must have nothing else to do: most of the time is the start of a Python."""
     monkeypatch.setenv("EDL_FAULTS", controller.environment("master.lease"))
     leased = []
     controller.on_told = lambda told: leased.append((told["pid"], told["at"]))

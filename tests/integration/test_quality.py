@@ -12,13 +12,16 @@ from edl.data.datasets import list_datasets, prepare
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    """The folder of a data set, made of files that are here; nothing is downloaded."""
+    """Return a function that makes a data set's folder of files that are here.
+
+    Nothing is downloaded.
+    """
     out = tmp_path_factory.mktemp("data")
     return lambda name: prepare(name, out, echo=lambda line: None)
 
 
 def trained(folder, data, definition, **settings):
-    """How the job ended."""
+    """Train a definition, and return how the job ended."""
     train, validation = (
         next(path for path in sorted(data.iterdir()) if path.name.startswith(part))
         for part in ("train", "validation")
@@ -41,7 +44,7 @@ def trained(folder, data, definition, **settings):
 
 
 def reached(*arguments, **settings):
-    """The metrics of the last evaluation."""
+    """Train a definition, and return the metrics of the last evaluation."""
     return trained(*arguments, **settings)["metrics"]
 
 
@@ -67,8 +70,11 @@ def test_definition_reaches_its_gate_on_real_data(
 
 
 def test_resnet20_reaches_its_gate_with_the_statistics_of_its_batch_norms(data, tmp_path):
-    """By its best checkpoint: it ends at a high learning rate, where one evaluation of 359 may
-    find 0.96 (benchmarks/RESULTS.md, stale gradients)."""
+    """The gate is for the best checkpoint.
+
+    The job ends at a high learning rate, where one evaluation of 359 may find 0.96
+    (benchmarks/RESULTS.md, stale gradients).
+    """
     settings = {"num_epochs": 10, "minibatch_size": 32, "seed": 1, "keep_best": "accuracy"}
     found = trained(tmp_path, data("digits"), "resnet20", **settings)
 

@@ -12,7 +12,7 @@ RECORDS = 256
 
 
 def poisoned(folder, fault="", bad=None, **settings):
-    """A job of tests/zoo/staged.py that fails at `fault`: at the record `bad`, or at all."""
+    """Make a job of tests/zoo/staged.py that fails at `fault`: at the record `bad`, or at all."""
     envs = {"FAULT": fault, "BAD": str(-1 if bad is None else bad)}
     return Job(
         folder / "job",
@@ -35,7 +35,7 @@ def failures(job):
 
 
 def line_of(text):
-    """file:line in the definition."""
+    """Return file:line of a text in the definition."""
     path = ZOO / "staged.py"
     (number,) = [n for n, line in enumerate(path.read_text().splitlines(), 1) if text in line]
     return f"{path}:{number}"

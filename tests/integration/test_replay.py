@@ -31,7 +31,7 @@ def job(tmp_path, **more):
 
 @pytest.fixture(autouse=True)
 def _torch():
-    """A replay makes torch deterministic, for good."""
+    """Undo after the tests that a replay makes torch deterministic, for good."""
     threads = torch.get_num_threads()
     yield
     torch.use_deterministic_algorithms(False)
@@ -39,7 +39,7 @@ def _torch():
 
 
 def replayed(job, code=0, until="", output="", losses=""):
-    """What `edl replay` prints."""
+    """Return what `edl replay` prints."""
     out = []
     assert code == replay(str(job.folder), until, str(output), str(losses), out.append), out
     return out

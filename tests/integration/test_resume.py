@@ -30,7 +30,7 @@ def home(tmp_path):
 
 
 def counting(tmp_path, **more):
-    """The flags of a job that takes a few seconds."""
+    """Return the flags of a job that takes a few seconds."""
     flags = {
         "model_zoo": ZOO,
         "model_def": "counting",
@@ -50,7 +50,7 @@ def said(flags):
 
 
 def interrupt(home, name, records, *arguments):
-    """Run `edl train`; Ctrl-C once so many records are done. The last line that it printed."""
+    """Run `edl train`; Ctrl-C once so many records are done. Return the last line it printed."""
     process = subprocess.Popen(
         [sys.executable, "-m", "edl", "train", *arguments],
         env={**os.environ, "EDL_HOME": str(home), "OMP_NUM_THREADS": "1"},
@@ -74,7 +74,7 @@ def interrupt(home, name, records, *arguments):
 
 
 def books_of(command):
-    """The manifest that a printed command names."""
+    """Return the manifest that a printed command names."""
     edl_train_resume = ["edl", "train", "--resume"]
     words = shlex.split(command)
     assert edl_train_resume == words[:3], command
@@ -141,7 +141,7 @@ def test_what_would_make_positions_meaningless_is_refused(tmp_path, home):
 
 
 def test_job_whose_processes_were_all_killed_at_once_goes_on_from_its_folder(tmp_path, home):
-    """As when the machine is booted anew."""
+    """All processes go at once, as when the machine is booted anew."""
     folder = tmp_path / "checkpoints"  # one, at the end
     flags = counting(
         tmp_path, job_name="demo", use_async="true", snapshot_s=0.5, checkpoint_dir=folder

@@ -34,7 +34,7 @@ def job_of(folder, **settings):
 
 
 def at(job, part):
-    """The status once this part of the records is done."""
+    """Return the status once this part of the records is done."""
     return job.watch(
         lambda s: (
             s["records_total"]
@@ -45,7 +45,7 @@ def at(job, part):
 
 
 def lives(job):
-    """How many incarnations of each role ever registered."""
+    """Return how many incarnations of each role ever registered."""
     lines = (job.folder / "logs" / "master.log").read_text().splitlines()
     said = [line for line in lines if " registered (pid " in line]
     return {role: sum(f" {role} " in line for line in said) for role in ("worker", "server")}
@@ -72,7 +72,7 @@ def test_killed_servers_are_replaced_and_no_worker_is(tmp_path, settings, victim
 
 @pytest.mark.parametrize("by", ["SIGTERM", "the provider's notice"])
 def test_server_that_is_told_to_go_leaves_a_snapshot_for_its_replacement(tmp_path, by):
-    """As a cluster tells it before it takes a machine. Broken once: without the last snapshot."""
+    """A cluster tells a server so before it takes a machine. Broken once: no last snapshot."""
     gate = tmp_path / "gate"
     command = f"while ! grep -qs $EDL_INCARNATION {gate}; do sleep 0.1; done"
     with job_of(tmp_path / "job", snapshot_s=1000.0, preemption_notice=command) as job:

@@ -28,7 +28,7 @@ from edl.proto import ps_pb2_grpc
 
 
 def carriers(server, token):
-    """How clients are connected to the tensor plane of this server of a job's status."""
+    """Return how clients are connected to the tensor plane of a server of a job's status."""
     channel = rpc.Channel(server["address"], token)
     plane = rpc.call(ps_pb2_grpc.ParameterServerStub(channel).Plane, pb.PlaneRequest(), 10.0)
     channel.close()

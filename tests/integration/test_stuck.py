@@ -26,7 +26,7 @@ def stuck(folder, how, **settings):
 
 
 def told(job, text):
-    """When the user could read it, in seconds since the job began."""
+    """Return when the user could read a text, in seconds since the job began."""
     at = [event["t"] for event in job.result()["events"] if text in event["text"]]
     assert at, job.result()["events"]
     print(f"{text!r} after {at[0]} s")

@@ -1,4 +1,4 @@
-"""What a person or a probe sees of a running job: status, metrics, health, TensorBoard."""
+"""A person or a probe can watch a running job: status, metrics, health, TensorBoard."""
 
 import urllib.request
 

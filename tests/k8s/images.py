@@ -60,7 +60,7 @@ class Store:
         return told(["buildah", *map(str, arguments)], self.env)
 
     def remove(self) -> None:
-        """Remove all of it.
+        """Remove the whole store.
 
         A build that failed leaves mounts behind, which are not to be emptied.
         """
@@ -70,7 +70,7 @@ class Store:
 
 
 def told(command: list[str], env: Mapping[str, str]) -> str:
-    """Return its standard output. Raises AssertionError with its last words."""
+    """Run a command; return its standard output. Raises AssertionError with its last words."""
     done = subprocess.run(
         command, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True
     )
@@ -96,7 +96,7 @@ def named_paths(settings: Mapping[str, str]) -> list[Path]:
 
 
 def _there(value: str, mounts: Mapping[Path, Path]) -> str:
-    """`value` with the paths that it has in a build, one word a line as pip's files have it."""
+    """Return `value` with the paths it has in a build, one word a line as pip's files have it."""
     words = []
     for word in value.split():
         if (path := _mounted(word)) is not None and path in mounts:

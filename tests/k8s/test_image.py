@@ -180,7 +180,7 @@ def test_a_job_of_a_built_image_on_a_real_kubelet_is_exact(submitted, image, nam
 def test_a_job_that_may_not_write_its_volume_says_so_and_is_not_tried_again(
     submitted, namespace, folder
 ):
-    """What a kubelet makes of a sub path in a host's folder is root's."""
+    """The folder that a kubelet makes of a sub path in a host's folder is root's."""
     (folder / "job").chmod(0o755)
 
     status = submitted("forbidden", epochs=1).wait(ended)

@@ -79,7 +79,7 @@ class Run:
         return done.stdout
 
     def wait(self, until, within_s: float = 120.0) -> dict:
-        """Return the first status that is so."""
+        """Return the first status for which `until` holds."""
 
         def look(maps):
             if self.status_map in maps:
@@ -127,7 +127,7 @@ class Run:
             threading.Event().wait(0.1)  # a folder has no event in the standard library
 
     def ends(self, within_s: float = 180.0) -> tuple[dict, Path]:
-        """Return its last status and its checkpoint."""
+        """Wait for the job's end; return its last status and its checkpoint."""
         status = self.wait(_done, within_s)
         assert status["state"] == "done", status
         found = storage.latest(str(self.folder / "checkpoints"))
@@ -135,7 +135,7 @@ class Run:
         return status, found.directory
 
     def ends_exact(self, within_s: float = 180.0) -> dict:
-        """Check that it is done, and every record was applied exactly once an epoch."""
+        """Check that the job is done, and every record was applied exactly once an epoch."""
         status, checkpoint = self.ends(within_s)
         assert_exact(checkpoint, RECORDS, self.epochs)
         return status
@@ -286,7 +286,7 @@ def test_api_server_master_and_server_are_lost_in_one_job(cluster, ready, folder
 
 
 def test_an_all_reduce_group_loses_its_first_member(cluster, ready, folder):
-    """Find each other as pods do; the state that all members would lose is on the volume."""
+    """Members find each other as pods do; the state that all would lose is on the volume."""
     flags = {
         "strategy": "allreduce",
         "model_def": "tally",

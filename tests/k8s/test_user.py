@@ -1,4 +1,4 @@
-"""What somebody gets who may do no more than the role edl-user: his jobs, and nothing of others."""
+"""The limits of a person with the role edl-user: jobs of one's own, and nothing of others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def feed(records, mode):
 
 @pytest.fixture
 def anna(namespace, controller):
-    """Return her requests."""
+    """Return a function that makes requests as Anna, who has the role edl-user."""
     namespace.kubectl("create", "serviceaccount", "anna")
     namespace.kubectl(
         *("create", "rolebinding", "anna", "--role=edl-user"),

@@ -1,4 +1,6 @@
-"""What this version's code makes of a kept folder, in words: the one place that knows its classes.
+"""The content of a kept folder, in words, as this version's code reads it.
+
+This is the one place that knows the classes.
 
 A version that writes another format, or reads by other functions, changes this file, no kept one.
 `of_job` and its sisters give JSON values, which expected.json has as they were when it was made.
@@ -29,7 +31,7 @@ from edl.master.master import Master
 
 
 def of_job(job_dir: Path) -> dict[str, Any]:
-    """A job that was cut off: its queue as a new master restores it, and its status."""
+    """Describe a job that was cut off: its queue as a new master restores it, and its status."""
     settings = JobSettings.of_job(job_dir)
     begun = opening.resume(settings, job_dir)
     assert begun is not None, "no master would go on with it"
@@ -62,7 +64,7 @@ def of_job(job_dir: Path) -> dict[str, Any]:
 
 
 def of_checkpoint(job_dir: Path) -> dict[str, Any]:
-    """A checkpoint that a new job goes on with: the queue that it begins with."""
+    """Describe a checkpoint that a new job goes on with: the queue that it begins with."""
     manifest = storage.load(job_dir / "checkpoints")
     settings = JobSettings(**{**manifest.books["settings"], "resume": str(manifest.directory)})
     described = {"training": manifest.books["plan"]["sources"]}
@@ -71,7 +73,7 @@ def of_checkpoint(job_dir: Path) -> dict[str, Any]:
 
 
 def of_launch(job_dir: Path) -> dict[str, Any]:
-    """A launched job: what its coordinator, started anew, says."""
+    """Describe a launched job: what its coordinator, started anew, says."""
     journal = Journal(job_dir / ROUNDS, ROUNDS_FORMAT)
     status = Coordinator(LaunchSettings.of_job(job_dir), journal, MonotonicClock()).final_status()
     journal.close()
@@ -80,7 +82,7 @@ def of_launch(job_dir: Path) -> dict[str, Any]:
 
 
 def of_journal(job_dir: Path) -> dict[str, Any]:
-    """A journal alone: the queue as a new master restores it."""
+    """Describe a journal alone: the queue as a new master restores it."""
     begun = opening.resume(JobSettings.of_job(job_dir), job_dir)
     assert begun is not None, "no master would go on with it"
     begun.journal.close()
@@ -109,7 +111,7 @@ def _told(queue: TaskQueue) -> dict[str, Any]:
 
 
 def _words(task: Task) -> str:
-    """All of a task that decides what becomes of it."""
+    """Return in words all of a task that decides what becomes of it."""
     words = [f"{task.kind.name.lower()} {task.state.value}"]
     if task.state is not State.DONE:
         words.append(f"attempt {task.attempt} at {task.position} of {task.size}")
@@ -136,7 +138,7 @@ def _words(task: Task) -> str:
 
 
 def _begins(master: Master, job_dir: Path) -> dict[str, Any]:
-    """The snapshots that are taken for safe."""
+    """Return the snapshots that are taken for safe, by who has them."""
     found: dict[str, Any] = {}
     settings = master.core.settings
     if settings.strategy != "allreduce":

@@ -33,7 +33,10 @@ EVALUATIONS = 10**12  # the first one's first task
 
 
 def ps() -> None:
-    """Servers: tasks retired, done, uneven and leased again, quarantined, fenced; an evaluation."""
+    """Keep servers with tasks in every state, retired ones too, and with an evaluation.
+
+    Tasks are retired, done, uneven and leased again, quarantined, fenced.
+    """
     gates = Gates("worker.compute", "worker.evaluate", "ps.push", "ps.applied", "ps.snapshot.begin")
     poison("counting", record_at(task=10, position=5))
     first: dict[str, int] = {}
@@ -80,24 +83,24 @@ def ps() -> None:
 
 
 def scale(made: jobs.Job, workers: int) -> None:
-    """So many are to go on."""
+    """Ask the job for so many workers."""
     client = made.client()
     client.scale(workers)
     client.close()
 
 
 def allreduce() -> None:
-    """A group: a round's lease in the midst of a task, a member lost, one snapshot."""
+    """Keep a group: a round's lease in the midst of a task, a member lost, one snapshot."""
     group("tally", strategy="allreduce", evaluation_steps=42)
 
 
 def sharded() -> None:
-    """A group of which each member has a part of the model."""
+    """Keep a group of which each member has a part of the model."""
     group("tally", strategy="allreduce", fully_shard=True, evaluation_steps=42)
 
 
 def hybrid() -> None:
-    """A group with servers, of which one does not answer: what the round held waits for its fence.
+    """Keep a group with servers, one of them silent: what the round held waits for its fence.
 
     No evaluation: e5532ee may wait for ever for one that was under way when a round broke.
     """
@@ -114,7 +117,7 @@ def group(model_def: str, **settings: Any) -> None:
     with job(model_def, num_workers=2, **OF_GROUPS, **settings) as made:
 
         def lose_one(task: int, start: int, *, last: bool = False) -> None:
-            """The other one goes on; with `last` no further than to its next round."""
+            """Kill one worker; the other goes on, with `last` no further than to its next round."""
             stays, lost = (
                 gates.wait(point="worker.compute", index=index, task=task, start=start)
                 for index in range(2)
@@ -150,17 +153,17 @@ def group(model_def: str, **settings: Any) -> None:
 
 
 def stopped_ps() -> None:
-    """A checkpoint of servers in the midst of an epoch, of a job that was told to stop."""
+    """Keep a checkpoint of servers amid an epoch, of a job that was told to stop."""
     stop(job("counting", num_workers=3, num_ps=2, use_async=True))
 
 
 def stopped_quarantined() -> None:
-    """The same where something is quarantined."""
+    """Keep a checkpoint of servers amid an epoch where something is quarantined."""
     stop(job("counting", num_workers=3, num_ps=2, use_async=True), record_at(task=10, position=5))
 
 
 def stopped_allreduce() -> None:
-    """The same of a group."""
+    """Keep a checkpoint of a group amid an epoch, of a job that was told to stop."""
     stop(job("tally", num_workers=2, strategy="allreduce", **OF_GROUPS))
 
 
@@ -181,7 +184,7 @@ def stop(starting: jobs.Job, poisoned: int = -1) -> None:
 
 
 def launch() -> None:
-    """`edl launch`: two nodes in their second round, after the failure of a worker."""
+    """Keep `edl launch`: two nodes in their second round, after the failure of a worker."""
     Path("launched").symlink_to(HERE.parent / "launched")
     flags = [
         "--nodes=1:2",
@@ -219,20 +222,20 @@ def wait(holds: Callable[[], bool]) -> None:
 
 
 def record_at(task: int, position: int) -> int:
-    """The record at this position of a task."""
+    """Return the record at this position of a task."""
     plan = Plan(Kind.TRAIN, (("", COUNT),), MINIBATCH, 4, num_epochs=2, shuffle=True)
     epoch, (_, start, end) = plan.task(task)
     return start + int(order(plan.seed, epoch, task, end - start, True)[position])
 
 
 def every_decision() -> None:
-    """No job: a decision of every kind, and tasks in every state."""
+    """Keep a journal without a job: a decision of every kind, and tasks in every state."""
     job("counting")
     decisions.write(Path(JOB), compacts=False)
 
 
 def compacted() -> None:
-    """The same, with the state of the queue in the place of most decisions."""
+    """Keep such a journal with the queue's state in the place of most decisions."""
     job("counting")
     decisions.write(Path(JOB), compacts=True)
 
@@ -255,7 +258,7 @@ def feed(records, mode):
 
 
 def poison(model_def: str, record: int) -> None:
-    """A definition that does not like this record (-1: none); the one that goes on does.
+    """Write a definition that does not like this record (-1: none); the one that goes on does.
 
     It names no file of its own: errors do, and stand in checkpoints, which nobody can change.
     """

@@ -46,7 +46,7 @@ class Kept:
         return json.loads((self.folder / "expected.json").read_text())
 
     def place(self, where: Path) -> Path:
-        """Copy it there, with what its settings name; returns `where`."""
+        """Copy the kept folder to `where`, with what its settings name; return `where`."""
         shutil.copytree(self.folder, where, dirs_exist_ok=True)
         records(self.expected["records"])
         (where / "zoo").symlink_to(ZOO)
@@ -57,7 +57,9 @@ class Kept:
 
 
 def all_kept(*kinds: str) -> list[Any]:
-    """Those of all versions, of these kinds (`kind` of expected.json), as a test's parameters.
+    """Return the kept folders of all versions, of these kinds, as a test's parameters.
+
+    The kind is `kind` of expected.json.
 
     `fails` in expected.json: why the code cannot read it yet; until then the test must fail.
     """
@@ -76,7 +78,7 @@ def all_kept(*kinds: str) -> list[Any]:
 
 
 def records(count: int) -> Path:
-    """The data of so many records, whichever test comes first."""
+    """Return the data of so many records, made by whichever test comes first."""
     path = DATA / f"records-{count}.npz"
     if not path.exists():
         DATA.mkdir(exist_ok=True)
@@ -100,7 +102,7 @@ def moved(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def _move_rows(path: Path, texts: Mapping[str, str]) -> None:
-    """Whatever the tables are. What SQLite's log has is in the file then, which is all there is."""
+    """Replace texts in all of SQLite's tables; what its log has is in the file then."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         for (table,) in tables:

@@ -16,7 +16,7 @@ Told = dict[str, Any]  # point, role, index, pid, and what the point tells
 
 
 class Gates:
-    """Holds whoever reaches one of the points for as long as `holds` says so; any number at once.
+    """Gates that hold whoever reaches a point for as long as `holds` says so; any number at once.
 
     Jobs that are started until `close` have the points armed, by the environment.
     """
@@ -37,7 +37,7 @@ class Gates:
             self._changed.notify_all()
 
     def wait(self, times: int = 1, **about: Any) -> Told:
-        """Until somebody reaches, for the so many-th time, what this is about."""
+        """Wait until somebody reaches, for the so many-th time, what this is about."""
 
         def found() -> list[Told]:
             return [told for told in self.reached if about.items() <= told.items()]

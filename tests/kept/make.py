@@ -53,7 +53,7 @@ def expect(case: Path, kind: str) -> None:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """The case's, which is the current one meanwhile."""
+    """Yield a new folder of the case's, which is the current one meanwhile."""
     with tempfile.TemporaryDirectory(prefix="edl-kept-") as made:
         before = os.getcwd()
         os.chdir(made)

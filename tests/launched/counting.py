@@ -1,4 +1,4 @@
-"""Counts each record once per pass until the file `finish` is there; then to the end of the pass.
+"""A script that counts each record once a pass until `finish` is there; then to the pass's end.
 
 Run by `edl launch`. FOLDER gets a line in `seen` for each start, one in `steps` for each batch, and
 `counts` at the end. With `drain` it saves only when it must.

@@ -30,7 +30,7 @@ _ITEM = re.compile(
 
 @dataclass
 class Fault:
-    """The next `times` requests of this method and path are answered so, or cut off (status 0)."""
+    """A fault: the next `times` requests of a method and path get this status (0: are cut off)."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ class Fault:
 
 
 class _Http(http.server.ThreadingHTTPServer):
-    """Ends with its connections, which clients keep open; closing waits for their threads."""
+    """A server that ends with its connections, which clients keep open, and all its threads."""
 
     daemon_threads = False
 
@@ -65,7 +65,7 @@ class _Http(http.server.ThreadingHTTPServer):
 
 
 class ApiServer:
-    """The server, what it holds, and what a test may do to it."""
+    """An API server, what it holds, and what a test may do to it."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
@@ -142,7 +142,7 @@ class ApiServer:
             self._note("pods", "MODIFIED", found)
 
     def remove(self, name: str, tell: bool = True, plural: str = "pods") -> None:
-        """`tell`: with an event."""
+        """Remove an object; `tell`: with an event."""
         with self.lock:
             gone = self.objects.pop((plural, name))
             if tell:
@@ -273,7 +273,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _do(
         self, plural: str, space: str, name: str | None, sub: str, query: Any, body: Any
     ) -> Any:
-        """Names are of one namespace: no test has the same one in two."""
+        """Answer a request; names are of one namespace: no test has the same one in two."""
         api = self.api
         if self.command == "GET" and name is None:
             items = [
@@ -408,7 +408,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _fits(found: dict[str, Any], space: str, selector: str) -> bool:
-    """a=b and a in (b,c), with commas between; a namespace, "": any."""
+    """Tell whether an object fits a namespace ("": any) and a selector: a=b and a in (b,c)."""
     if space and found["metadata"].get("namespace", space) != space:
         return False
     labels = found["metadata"].get("labels", {})

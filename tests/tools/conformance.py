@@ -42,7 +42,7 @@ class Kit(Protocol):
 
     def env(self, replica: str) -> dict[str, str]: ...
     def take_away(self, replica: Replica) -> None:
-        """End it as a cluster, or somebody with kill -9, does."""
+        """End a replica as a cluster, or somebody with kill -9, does."""
 
     def there(self, replica: Replica) -> bool: ...
 
@@ -89,7 +89,7 @@ def test_end_is_told_once_with_its_code(kit: Kit, program: str, codes: set[int])
 
 
 def test_who_is_taken_away_has_not_failed(kit: Kit) -> None:
-    """The policy reads: a signal that is no crash."""
+    """The policy reads the end as a signal that is no crash."""
     runtime, replica, reports = begun(kit, "polite")
 
     kit.take_away(replica)

@@ -94,12 +94,12 @@ def generation(
 
 
 def _store() -> TCPStore:
-    """Open it as torchrun does: the port is there before anybody is told of it."""
+    """Open a store as torchrun does: the port is there before anybody is told of it."""
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def _listen(replicas: dict[Connection, Replica]) -> None:
-    """Note what they say, until all have closed their ends."""
+    """Note what the replicas say, until all have closed their ends."""
     deadline = time.monotonic() + TIMEOUT_S
     while replicas:
         ready = multiprocessing.connection.wait(list(replicas), deadline - time.monotonic())

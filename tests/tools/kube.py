@@ -65,7 +65,7 @@ GROUPS = {
 
 
 class ApiError(Exception):
-    """Another answer of the API server than expected; `code` is the HTTP status."""
+    """An answer of the API server other than expected; `code` is the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code} {message}")
@@ -118,7 +118,7 @@ class Api:
                     connection.sock.settimeout(left_s)
 
     def watch(self, path: str, version: str, *, within_s: float) -> Iterator[Object]:
-        """Events since `version`. ApiError(410) where it is too old, however that is told."""
+        """Yield events since `version`. ApiError(410) where it is too old, however that is told."""
         mark = "&" if "?" in path else "?"
         seconds = max(1, int(within_s))
         query = f"{mark}watch=1&resourceVersion={version}&timeoutSeconds={seconds}"
@@ -161,7 +161,7 @@ def phase(found: Object) -> str:
 
 
 def condition(found: Object, kind: str) -> str:
-    """Return "True", "False" or "Unknown"; "" where it is not told."""
+    """Return a condition's "True", "False" or "Unknown"; "" where it is not told."""
     conditions = found.get("status", {}).get("conditions") or []
     return next((c["status"] for c in conditions if c["type"] == kind), "")
 
@@ -308,13 +308,13 @@ class Cluster:
             keeper.wait(OTHERS_END_S)
 
     def add_real_node(self) -> None:
-        """`node1`, with the label type=real: containerd and kubelet, which run images."""
+        """Add `node1`, with the label type=real: containerd and kubelet, which run images."""
         self._script("build.sh", timeout_s=None, REAL="1")
         self._script("realnode.sh", "up", timeout_s=None)
         self.wait("nodes", lambda nodes: "node1" in nodes and _is_usable(nodes["node1"]))
 
     def remove_real_node(self) -> None:
-        """Remove it and its containers, so that nobody else's pod is put there."""
+        """Remove the real node and its containers, so that nobody else's pod is put there."""
         self._script("realnode.sh", "down", timeout_s=OTHERS_END_S)
         self.api.call("DELETE", path_of("nodes", name="node1"))
 
@@ -352,7 +352,7 @@ class Cluster:
         return Api(f"https://127.0.0.1:{self.port}", ca=ca, token=token)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
-        """Run the real one; return what it prints. Raises AssertionError with its words."""
+        """Run the real kubectl; return what it prints. Raises AssertionError with its words."""
         cache = self.state / "kubectl-cache"  # its default would outlive this cluster
         done = subprocess.run(
             ["kubectl", f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}", *arguments],
@@ -367,7 +367,7 @@ class Cluster:
         return done.stdout
 
     def apply(self, *manifests: Object | str | Path, namespace: str = "") -> None:
-        """`kubectl apply` of objects, of YAML texts, and of files."""
+        """Run `kubectl apply` of objects, of YAML texts, and of files."""
         parts = [m.read_text() if isinstance(m, Path) else m for m in manifests]
         text = "\n---\n".join(m if isinstance(m, str) else yaml.safe_dump(m) for m in parts)
         where = [f"--namespace={namespace}"] if namespace else []
@@ -420,7 +420,7 @@ class Cluster:
     # -- acting upon it
 
     def annotate(self, node: str, **annotations: str | None) -> None:
-        """Keys are `crashed` and `linger` of prockubelet/; None takes one away."""
+        """Annotate a node: `crashed` and `linger` of prockubelet/; None takes one away."""
         named = {f"prockubelet/{key}": value for key, value in annotations.items()}
         self._patch(node, {"metadata": {"annotations": named}})
 
@@ -438,7 +438,7 @@ class Cluster:
         self.wait("nodes", lambda nodes: _is_usable(nodes[node]), within_s=within_s)
 
     def linger(self, seconds: float | None) -> None:
-        """From now on a deleted pod's object stays so long after its end, as on a real node."""
+        """Let a deleted pod's object stay so long after its end from now on, as on a real node."""
         for node in self.nodes():
             self.annotate(node, linger=None if seconds is None else str(seconds))
 
@@ -447,17 +447,17 @@ class Cluster:
         return {found["metadata"]["name"]: found for found in listing["items"]}
 
     def stop_part(self, name: str, *, kill: bool = False) -> None:
-        """`apiserver`, `scheduler`, `controllers`, `etcd`, ...; `start_parts` brings it back."""
+        """Stop `apiserver`, `scheduler`, `controllers`, `etcd`, ... until `start_parts`."""
         self._script("cluster.sh", "stop", name, "KILL" if kill else "TERM", timeout_s=30)
 
     def start_parts(self) -> None:
-        """Whatever part does not run."""
+        """Start whatever part does not run."""
         self._script("cluster.sh", "up", timeout_s=START_S)
         self._script("cluster.sh", "nodes", *self._capacity, timeout_s=START_S)
 
     @contextlib.contextmanager
     def outage(self, name: str = "apiserver", *, kill: bool = False) -> Iterator[None]:
-        """Keep a part away inside."""
+        """Keep a part of the cluster away while the block runs."""
         self.stop_part(name, kill=kill)
         try:
             yield
@@ -481,7 +481,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def namespace(self) -> Iterator[Namespace]:
-        """Yield a fresh one; at the end its pods are gone, and the rest of it soon after."""
+        """Yield a fresh namespace; at the end its pods are gone, and the rest of it soon after."""
         name = f"t-{secrets.token_hex(3)}"
         self.kubectl("create", "namespace", name)
         here = Namespace(self, name)
@@ -605,7 +605,7 @@ class Namespace:
         return found
 
     def report(self) -> str:
-        """Pods, events and logs, for a test that failed."""
+        """Return pods, events and logs, for a test that failed."""
         parts = []
         for words in (
             ("get", "all,configmaps", "--output=wide"),
@@ -623,7 +623,7 @@ class Namespace:
         return "\n".join(parts)
 
     def delete(self, *, within_s: float = 60.0) -> None:
-        """Return when no pod is left, so that the next test has the room."""
+        """Delete the namespace, and wait until no pod is left: the next test has the room."""
         self.kubectl(
             "delete", "namespace", self.name, "--wait=false"
         )  # none is created from here on
@@ -672,7 +672,7 @@ def images() -> dict[str, Object]:
 
 
 def why_not() -> str:
-    """Why no cluster can be started here; empty where one can."""
+    """Tell why no cluster can be started here; empty where one can."""
     if os.environ.get("K8S_ATTACH"):
         return ""
     if sys.platform != "linux":

@@ -39,7 +39,7 @@ _SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")  # the last is shared memory wit
 
 @dataclass(frozen=True)
 class Held:
-    """All that this process holds at a moment."""
+    """The threads, children, descriptors and mappings that this process has at a moment."""
 
     threads: frozenset[threading.Thread]
     children: frozenset[int]

@@ -1,4 +1,4 @@
-"""This machine, as a test may use it."""
+"""The address of this machine, as a test may use it."""
 
 from __future__ import annotations
 

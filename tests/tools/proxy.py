@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Proxy:
-    """Forwards 127.0.0.1:`port` to a target. `accepted`: connections so far."""
+    """A proxy that forwards 127.0.0.1:`port` to a target. `accepted`: connections so far."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")

@@ -31,7 +31,7 @@ class Stage:
         return {"GATES": str(self._gates), "TRACES": str(self._traces)}
 
     def reached(self, *records: int) -> bool:
-        """Somebody waits, or waited, at each of these."""
+        """Tell whether somebody waits, or waited, at each of these records."""
         return all((self._gates / f"{record}.reached").exists() for record in records)
 
     def open(self, *records: int) -> None:
@@ -39,7 +39,7 @@ class Stage:
             (self._gates / str(record)).unlink()
 
     def computed(self) -> dict[int, list[dict[str, Any]]]:
-        """Minibatches by process, in order: their records, and the `total` that they saw."""
+        """Return minibatches by process, in order: their records, and the `total` that they saw."""
         return {
             int(path.name): [json.loads(line) for line in path.read_text().splitlines()]
             for path in self._traces.iterdir()

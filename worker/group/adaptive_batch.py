@@ -63,7 +63,7 @@ class Measured:
 
 
 class AdaptiveBatch:
-    """All that the group knows of its minibatch, a part of every member's state.
+    """The group's minibatch, and all that is known for its choice: a part of every member's state.
 
     `least`: M0. `most`: the largest minibatch. `local`: most records of a pass, 0: no bound.
     `adam`: noise is measured in the space in which Adam steps.
@@ -113,7 +113,7 @@ class AdaptiveBatch:
     def measures_noise(self, version: int) -> bool:
         """Tell whether the step after so many measures noise.
 
-        The same on all members that have the state.
+        The answer is the same on all members that have the state.
         """
         warm = version >= WARM or not self.adam
         return version % 2 == 0 and warm and self._is_due(version)
@@ -171,7 +171,7 @@ class AdaptiveBatch:
         }
 
     def load(self, saved: Mapping[str, Any] | None, version: int) -> None:
-        """Become what `state_dict` told.
+        """Take over what `state_dict` told.
 
         Nothing is known where that is None, or of another M0.
         """

@@ -308,7 +308,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         self.state.applied[piece.lease.task.id] = piece.end
 
     def keep(self, step: Reduced) -> Reduced:
-        """Return the same, untouched by the steps that follow."""
+        """Return the step with copies, untouched by the steps that follow."""
         step.gradients = [None if g is None else g.clone() for g in step.gradients]
         return step
 

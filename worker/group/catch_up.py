@@ -25,7 +25,7 @@ class CatchUp(Generic[StepT]):
         self._kept: deque[StepT] = deque()
 
     def apply(self, step: StepT) -> None:
-        """Make the step, or keep it."""
+        """Apply the step, or keep it until the state is here."""
         if self._fetch is None:
             self._trainer.commit(step)
             return

@@ -68,7 +68,7 @@ def stored(
 def write_header(
     path: Path, state: Held, batch: dict[str, Any] | None = None, low_water: int = 0
 ) -> FileRecord:
-    """Write what else is in a checkpoint, of each shard.
+    """Write a shard's header in a checkpoint: all of it but the chunks.
 
     Of tasks below `low_water` a shard may know what others have forgotten.
     """
@@ -84,7 +84,7 @@ def write_header(
 
 
 def loaded(blob: bytes) -> tuple[Any, dict[str, Tensor]]:
-    """Return what `safetensors.torch.save(tensors, {"edl": json})` made a blob of."""
+    """Return JSON and tensors of a blob: `safetensors.torch.save(tensors, {"edl": json})`."""
     header_nbytes = int.from_bytes(blob[:8], "little")
     about = json.loads(json.loads(blob[8 : 8 + header_nbytes])["__metadata__"]["edl"])
     return about, safetensors.torch.load(blob)

@@ -91,7 +91,7 @@ class Cuts(Generic[State]):
         return pb.ReportOrderRequest(id=order.id, files=files, model_json=cut.spec.to_json())
 
     def _written(self, order: pb.Order, writing: Future[pb.ReportOrderRequest]) -> None:
-        """Report what became of it: the master waits, and tells the user of any error."""
+        """Report how the writing of a cut ended; the master waits, and tells the user of errors."""
         error = writing.exception(0)
         if error is None:
             report = writing.result(0)
@@ -102,7 +102,7 @@ class Cuts(Generic[State]):
 
 
 def saved(directory: str, state: Held, files: Sequence[FileRecord]) -> pb.ReportOrderRequest:
-    """Return what the master is told of a state that was written without an order."""
+    """Return the report to the master of a state that was written without an order."""
     return pb.ReportOrderRequest(
         directory=directory,
         version=state.version,

@@ -49,11 +49,11 @@ def best(
     present: int,
     local: int,
 ) -> tuple[int, float]:
-    """Return the minibatch of the best goodput, and how many times the present one's that is.
+    """Return the minibatch of the best goodput, and that goodput relative to the present one's.
 
-    Of `among`, not above twice the present one, which stays (with 1.0) unless another promises more
-    than MIN_GAIN. `local`: most records of one forward and backward pass; 0: no bound. Pollux (OSDI
-    '21), section 4.1, eqn 13.
+    It is of `among`, not above twice the present one, which stays (with 1.0) unless another
+    promises more than MIN_GAIN. `local`: most records of one forward and backward pass; 0: no
+    bound. Pollux (OSDI '21), section 4.1, eqn 13.
     """
     totals = np.array([present, *(s for s in among if s <= _MOST_GROWTH * present)])
     shares = np.ceil(totals / members)
@@ -79,7 +79,7 @@ class Chooser:
         self._answer: Future[int] = Future()
 
     def ask(self, batch: AdaptiveBatch, nodes: int, members: int) -> int:
-        """Return what `choose` finds; 0 while that is not known: then ask again."""
+        """Return the minibatch that `choose` finds; 0 while that is not known: then ask again."""
         asked = (batch.minibatch, nodes, members)
         if self._asked is None:
             twin = copy.deepcopy(batch)  # it goes on changing while this thinks

@@ -154,7 +154,7 @@ class HybridTrainer(GroupTrainer[Reduced]):
             self._dense.commit(step)
 
     def keep(self, step: Reduced) -> Reduced:
-        """Return the same, untouched by the steps that follow."""
+        """Return the step with copies, untouched by the steps that follow."""
         return self._dense.keep(step)
 
     def pass_over(self, piece: Slice) -> None:

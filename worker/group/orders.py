@@ -14,7 +14,7 @@ class OrderSink(Protocol):
 
     @property
     def known(self) -> int:
-        """The master need not say those up to this one again."""
+        """The number up to which the master need not say orders again."""
         ...
 
     def put(self, order: pb.Order) -> None: ...
@@ -28,13 +28,13 @@ class Orders:
         self._waiting: deque[pb.Order] = deque()
 
     def put(self, order: pb.Order) -> None:
-        """Remember it, unless it was known."""
+        """Remember an order, unless it was known."""
         if order.id > self.known:
             self.known = order.id
             self._waiting.append(order)
 
     def next(self, settled: bool) -> pb.Order | None:
-        """Return the next one.
+        """Return the next order; None where none can be carried out now.
 
         `settled`: nothing is under way on the servers.
         """
@@ -55,17 +55,17 @@ class AgreedOrders:
 
     @property
     def known(self) -> int:
-        """The last order that the master need not say again, nor any before it."""
+        """The number up to which the master need not say orders again."""
         return self._others.known
 
     def begin(self, round_: int) -> None:
-        """Begin a round: what one before should have taken is asked for again."""
+        """Begin a round: cuts that an earlier one should have taken are asked for again."""
         with self._lock:
             self._round, self._taken = round_, 0
             self._takes = [order for order in self._takes if order.round >= round_]
 
     def put(self, order: pb.Order) -> None:
-        """Remember it, unless it was known or is of a round that is over."""
+        """Remember an order, unless it was known or is of a round that is over."""
         if order.kind != pb.Order.TAKE:
             self._others.put(order)
             return

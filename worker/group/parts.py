@@ -41,7 +41,7 @@ class Stretch:
 
     @torch.no_grad()
     def put(self, other: Stretch) -> None:
-        """Take over what the two have in common."""
+        """Take over the values and the state that both stretches have in common."""
         start, stop = max(self.start, other.start), min(self.stop, other.stop)
         if start >= stop:
             return
@@ -96,7 +96,7 @@ class Part:
         return sum(weight.numel() for weight in self.weights)
 
     def stretches(self) -> list[Stretch]:
-        """Return all that it has, by parameter: views."""
+        """Return all stretches of the part, by parameter: views."""
         found = []
         for (number, start, _), weight in zip(self._ranges, self.weights, strict=True):
             steps, state = optimizer_state.get_state(self.optimizer, weight)
@@ -105,7 +105,7 @@ class Part:
         return found
 
     def read(self, ranges: Sequence[Range]) -> list[Stretch]:
-        """Return stretches of it: copies."""
+        """Return copies of stretches of the part."""
         stretches = self.stretches()
         found = []
         for number, start, stop in ranges:
@@ -116,14 +116,14 @@ class Part:
         return found
 
     def set_states(self, stretches: Sequence[Stretch]) -> None:
-        """Make these, which are all of the part's parameters, the optimizer's state."""
+        """Give the optimizer the state in these stretches, which are of all of the parameters."""
         for weight, has in zip(self.weights, stretches, strict=True):
             state = {name: value.view_as(weight) for name, value in has.state.items()}
             optimizer_state.set_state(self.optimizer, weight, has.steps, state)
 
     @torch.no_grad()
     def adopt(self, tensors: Sequence[Tensor]) -> None:
-        """Live in these tensors from now on, which get the values."""
+        """Move the part's values into these tensors, and live in them from now on."""
         for weight, tensor in zip(self.weights, tensors, strict=True):
             tensor.copy_(weight)
             weight.data = tensor
@@ -137,12 +137,12 @@ class Part:
         self.optimizer.zero_grad(set_to_none=True)
 
     def blank(self) -> list[Stretch]:
-        """Return its parameters' places, to put values in; then `set_states` of the same."""
+        """Return the places of the part's parameters, for values; then `set_states` of the same."""
         places = zip(self._ranges, self.weights, strict=True)
         return [Stretch(n, start, w.detach().reshape(-1)) for (n, start, _), w in places]
 
     def copy(self, device: torch.device) -> Part:
-        """Return a copy, on a device, which the steps that follow do not touch."""
+        """Return a copy of the part, on a device, which the steps that follow do not touch."""
         twin = Part(self._spec, self._like, *self.name, device)
         targets = twin.blank()
         for target, has in zip(targets, self.stretches(), strict=True):
@@ -152,7 +152,7 @@ class Part:
 
 
 def pack(stretches: Iterable[Stretch]) -> bytes:
-    """Make one blob of them, for another member."""
+    """Make one blob of stretches, for another member."""
     tensors: dict[str, Tensor] = {}
     about = []
     for place, each in enumerate(stretches):
@@ -163,7 +163,7 @@ def pack(stretches: Iterable[Stretch]) -> bytes:
 
 
 def unpack(blob: bytes, device: torch.device) -> list[Stretch]:
-    """Return what `pack` made a blob of, on a device."""
+    """Return the stretches that `pack` made a blob of, on a device."""
     about, tensors = loaded(blob)
     found = [
         Stretch(number, start, tensors.pop(f"{place}.value").to(device), steps)

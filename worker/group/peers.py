@@ -32,7 +32,7 @@ class StateServicer(worker_pb2_grpc.WorkerServicer):
         self._blob: bytes | None = None
 
     def offer(self, round_: int, blob: bytes | None) -> None:
-        """Offer this state only, from now on; None: of this round nobody needs it."""
+        """Offer this state only, from now on; None: nobody needs the state of this round."""
         with self._lock:
             self._round, self._blob = round_, blob
 
@@ -105,7 +105,7 @@ class Fetch:
         self._blob: Future[bytes] = background.begin("fetch-state", self._run)
 
     def give_up(self) -> None:
-        """Ask for no more of it."""
+        """Ask for no more of the state."""
         self._over.set()
 
     def is_over(self, wait_s: float) -> bool:
@@ -114,7 +114,7 @@ class Fetch:
 
     @property
     def error(self) -> BaseException | None:
-        """The reason why it will not come, once it is over."""
+        """The reason why the state will not come, once the fetch is over."""
         return self._blob.exception(0)
 
     def unpack(self) -> None:

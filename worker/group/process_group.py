@@ -94,7 +94,7 @@ class ProcessGroup:
     def open(
         self, master: MasterClient, round_: int, rank: int, world: int, device: torch.device
     ) -> None:
-        """Make the group, for models on this kind of device.
+        """Make the round's process group, with all its members, for models on this kind of device.
 
         Raises RoundOver, EdlError or torch's errors if a member is lost meanwhile.
         """
@@ -151,7 +151,7 @@ class ProcessGroup:
                 dist.distributed_c10d._abort_process_group()
 
     def close(self) -> None:
-        """Forget the group.
+        """End the process group.
 
         Whoever still waits for this member gets an error, also while something here refers to the
         group yet: gloo's connections would be open for as long.

@@ -32,7 +32,7 @@ Bytes = NDArray[np.uint8]
 
 
 class RowExchange(StepHooks):
-    """The rows of one model: `begin` before a step, `exchange` after it.
+    """The exchange of the rows of a model's tables: `begin` before a step, `exchange` after it.
 
     `patience_s` bounds a pull.
 
@@ -122,7 +122,7 @@ class RowExchange(StepHooks):
         return 2 * self._world**2 if self._world > 1 else 0
 
     def tell(self) -> Sequence[float]:
-        """Tell how many bytes this member has for each, in two digits that float32 holds."""
+        """Tell how many bytes this member has for each other, in two digits that float32 holds."""
         self._mine = {
             table: sum_by_id([rows[table] for rows in self._sums if table in rows])
             for table in sorted({table for rows in self._sums for table in rows})

@@ -125,7 +125,7 @@ class ShardedState:
         return self.shared[frozen:]
 
     def begin(self) -> None:
-        """Become the first of all states: the model's own first values."""
+        """Take the first of all states: the model's own first values."""
         whole, self.first = self.first or self._make_model(), None
         values = [p.detach().reshape(-1) for p in whole.parameters() if p.requires_grad]
         with self.lock:
@@ -181,7 +181,7 @@ class ShardedState:
             self.pending = None
 
     def gather(self, targets: Sequence[Stretch], world: int, read: Read) -> None:
-        """Fill them from a state in `world` parts."""
+        """Fill the targets from a state in `world` parts."""
         for rank in range(world):
             ranges = [range_of(n, like, world, rank) for n, like in enumerate(self.like)]
             asked: list[tuple[Stretch, Range]] = []
@@ -200,7 +200,7 @@ class ShardedState:
 
     @torch.no_grad()
     def apply(self, step: Step) -> None:
-        """Make a step, of all parts."""
+        """Apply a step to all parts."""
         factor = self.ramp.at(self.version, self.warmup_steps)
         rate = learning_rate(self.spec.optimizer, self.version) * factor
         with self.lock:
@@ -242,7 +242,7 @@ class ShardedState:
 
     @torch.no_grad()
     def unpack_shared(self, blob: bytes, version: int) -> None:
-        """Become what `pack_shared` made a blob of, of a state of that version."""
+        """Take over what `pack_shared` made a blob of, of a state of that version."""
         header, tensors = loaded(blob)
         with self.lock:
             self.version, self.applied = version, dict(header["applied"])
@@ -316,7 +316,7 @@ class ShardedState:
 
     @torch.no_grad()
     def read(self, path: str, *, ledger: bool) -> None:
-        """Become a checkpoint, of any strategy, after `begin`.
+        """Take over the state of a checkpoint, of any strategy, after `begin`.
 
         See GroupState.read.
         """

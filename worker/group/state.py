@@ -91,7 +91,7 @@ class GroupState:
         return scheduled * self.batch.lr_factor(records)
 
     def begin(self) -> None:
-        """Become the first of all states."""
+        """Begin as the first of all states, with nothing applied."""
         self.version, self.applied = 0, {}
         if self.batch is not None:
             self.batch.begin(0)
@@ -103,7 +103,7 @@ class GroupState:
     # -- for a member that lacks it
 
     def pack(self) -> bytes:
-        """Make one blob of all of it."""
+        """Make one blob of the whole state."""
         tensors = {f"model.{n}": t for n, t in portable(self.model.state_dict()).items()}
         steps = []
         for number, weight in enumerate(self.parameters):
@@ -120,7 +120,7 @@ class GroupState:
         return safetensors.torch.save(tensors, {"edl": json.dumps(header)})
 
     def unpack(self, blob: bytes) -> None:
-        """Become what `pack` made a blob of.
+        """Take over the state that `pack` made a blob of.
 
         Raises CheckpointError for another model's.
         """
@@ -150,7 +150,7 @@ class GroupState:
     # -- checkpoints
 
     def write(self, directory: Path) -> list[FileRecord]:
-        """Write it, as one shard, and return the files."""
+        """Write the state, as one shard of a checkpoint, and return the files."""
         names = optimizer_state.state_names(self.spec.optimizer)
         by_weight = dict(self._weights())
         tensors: dict[str, Tensor] = {}
@@ -178,7 +178,7 @@ class GroupState:
         ]
 
     def read(self, path: str, *, ledger: bool) -> None:
-        """Become a checkpoint, of any strategy; with its ledger where the same job goes on.
+        """Take over a checkpoint of any strategy; with its ledger where the same job goes on.
 
         Raises CheckpointError where a file is damaged or it is another model's.
         """

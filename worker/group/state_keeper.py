@@ -58,7 +58,7 @@ class StateKeeper(Protocol):
         """Begin a round; tasks below its low water are asked for no more."""
 
     def begin(self, restore: str) -> None:
-        """Become the first state of a job: that of a checkpoint, unless `restore` is ""."""
+        """Take the first state of a job: that of a checkpoint, unless `restore` is ""."""
 
     def share(self, reply: pb.JoinReply, over: Callable[[], bool]) -> None:
         """See to it that all members get what they lack.
@@ -88,7 +88,7 @@ class StateKeeper(Protocol):
     def fence(self) -> None:
         """Wait for nobody: the master has declared this incarnation lost.
 
-        From any thread.
+        Any thread may call.
         """
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class StateKeeper(Protocol):
 
 
 class WholeKeeper:
-    """Keeps the whole state, as each member does; a latecomer fetches it meanwhile."""
+    """A keeper of the whole state, as each member has it; a latecomer fetches it meanwhile."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ _IDLE_S = 1.0  # without a task, before a worker that is to leave does so withou
 
 
 class Steps(Generic[StepT]):
-    """Takes what the round's stream brings, one item after the other."""
+    """The loop over what the round's stream brings, one item after the other."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Steps(Generic[StepT]):
         self._trainer.finish()
 
     def _step(self) -> bool:
-        """Do one item of the stream.
+        """Handle one item of the round's stream.
 
         False: the round ends here.
         """
@@ -96,7 +96,7 @@ class Steps(Generic[StepT]):
     # -- train
 
     def _train(self, piece: Slice) -> bool:
-        """Make one step, with all.
+        """Make one step, together with all members.
 
         False: the last of this round.
         """
@@ -121,7 +121,7 @@ class Steps(Generic[StepT]):
         return not ends
 
     def _reduce(self, piece: Slice, wish: bool) -> StepT:
-        """Compute the step.
+        """Compute a step, together with all members.
 
         What fails is the content, unless it is the group.
         """

@@ -210,7 +210,7 @@ class PsTrainer:
         return dict(zip(there, self._link.fetch(list(there.values())), strict=True))
 
     def _round(self, gradients: Gradients, stream: tuple[int, ...]) -> None:
-        """Make the gradients what the wire will hold of them."""
+        """Round the gradients to what the wire will hold of them."""
         for name, values in gradients.dense.items():
             flat = values.reshape(-1)
             residual = self._residual.setdefault(name, np.zeros_like(flat))

@@ -107,8 +107,11 @@ def films(say):
 
 
 def test_the_ncf_example_finds_who_likes_what(tmp_path, monkeypatch):
-    """Made up, in the format of u.data: 128 users of 8 kinds, a film is for one kind, a user has
-    rated 12 of the 15 that are. By chance 10 of 100 films are a hit for 0.1 of the users."""
+    """Train on ratings that are made up, in the format of u.data.
+
+    There are 128 users of 8 kinds, a film is for one kind, a user has rated 12 of the 15 that are.
+    By chance 10 of 100 films are a hit for 0.1 of the users.
+    """
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     rows = [

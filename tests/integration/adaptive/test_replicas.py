@@ -36,12 +36,12 @@ class Plane(nn.Module):
 
 
 def gradients(step, micros):
-    """What the replicas compute in a step: [2 * micros, SIZE], replica by replica."""
+    """Return the gradients of a step: [2 * micros, SIZE], replica by replica."""
     return np.random.default_rng(step).normal(1.0, 2.0, (2 * micros, SIZE))
 
 
 def measure(say, patch, micros):
-    """A few optimizer steps of two replicas: weights, estimates, and the times of synchronising."""
+    """Make a few steps of two replicas: weights, estimates, and the times of synchronising."""
     loop = Loop(current_local_bsz=8, accumulation_steps=micros - 1, replicas=2, batch_size=16)
     patch.setattr(data, "current_dataloader", lambda: loop)
     times = []
@@ -64,8 +64,9 @@ def measure(say, patch, micros):
 
 
 def compare_with_plain(say, patch):
-    """Batch normalisation, unused and frozen parameters, another bucket layout: same weights as
-    DDP.
+    """Check that the weights are those of DDP.
+
+    The model has batch normalisation, unused and frozen parameters, and another bucket layout.
     """
 
     def make():
@@ -96,7 +97,7 @@ def compare_with_plain(say, patch):
 
 
 def time_some(say, patch):
-    """Which passes of many that are hardly measured tell what their synchronising cost."""
+    """Say which passes of many that are hardly measured tell what their synchronising cost."""
     loop = Loop(current_local_bsz=8, replicas=2, batch_size=16)
     patch.setattr(data, "current_dataloader", lambda: loop)
     at, timed = [0], []
@@ -112,7 +113,7 @@ def time_some(say, patch):
 
 
 def learn(say):
-    """An epoch in each generation, of a regression without noise."""
+    """Train an epoch in each generation, of a regression without noise."""
     random = np.random.default_rng(0)
     inputs = random.normal(size=(203, 4)).astype(np.float32)
     targets = inputs @ np.array([1.0, -2.0, 3.0, 0.5], np.float32)
@@ -141,7 +142,7 @@ def summary(net):
 
 
 def work(say):
-    """Two replicas, then one."""
+    """Work as two replicas, then as one."""
     init_process_group("gloo")
     if num_restarts() == 0:
         with pytest.MonkeyPatch.context() as patch:
@@ -157,14 +158,14 @@ def work(say):
 
 @pytest.fixture(scope="module")
 def generations(tmp_path_factory):
-    """What all replicas had to say."""
+    """Return what all replicas had to say, by generation."""
     generations = elastic(work, tmp_path_factory.mktemp("checkpoints"), replicas=2)
     return [[replica.said for replica in replicas] for replicas in generations]
 
 
 @pytest.fixture
 def said(generations):
-    """What the first two had."""
+    """Return what the two replicas of the first generation had to say."""
     return generations[0]
 
 
@@ -190,7 +191,7 @@ def test_replicas_step_along_the_mean_of_all_micro_gradients(said, micros, at):
 
 
 def test_what_synchronising_costs_is_told_at_every_measured_step(said):
-    """But not of the first pass of all, of which nobody knows which gradient is the last."""
+    """The first pass of all is left out, of which nobody knows which gradient is the last."""
     told = [replica[at][3] for replica in said for at in (0, 1)]
 
     assert [[STEPS - 1, True], [STEPS, True]] * 2 == told

@@ -20,7 +20,7 @@ RECORDS = 101
 
 
 def read(say, *, signal_after=None):
-    """Two epochs of a loop; the last replica gets a signal after so many batches."""
+    """Read two epochs of a loop; the last replica gets a signal after so many batches."""
     pace.PACE_S = 0.0  # all hear of it in the next step
     init_process_group("gloo")
     loader = AdaptiveDataLoader(range(RECORDS), batch_size=8, shuffle=True)
@@ -56,7 +56,7 @@ def test_a_signal_to_one_replica_stops_all_and_no_record_is_lost_or_repeated(tmp
 
 
 def grow(say):
-    """An epoch in each generation: of 1, 2 and 3 replicas."""
+    """Train an epoch in each generation: of 1, 2 and 3 replicas."""
     init_process_group("gloo")
     for epoch in remaining_epochs_until(3):
         sums = Accumulator()
@@ -78,7 +78,7 @@ def test_generations_go_on_with_the_next_epoch(tmp_path):
 
 
 class Deadly(checkpoint.State):
-    """Kills its process when it is saved the second time, the checkpoint half written."""
+    """A state whose second save kills the process, the checkpoint half written."""
 
     value = 0
 
@@ -121,7 +121,7 @@ class Number(checkpoint.State):
 
 
 def save_on_a_machine(say):
-    """Each replica has a disk of its own; in the second generation their ranks are swapped."""
+    """Save on a disk of each replica's own; in the second generation their ranks are swapped."""
     disk = replica_rank() if num_restarts() == 0 else 1 - replica_rank()
     os.environ["EDL_CHECKPOINT_PATH"] += f"/{disk}"
     init_process_group("gloo")
@@ -157,7 +157,7 @@ def test_the_second_ctrl_c_kills_at_once(tmp_path):
 
 
 def meet_by_arguments(say):
-    """Nobody told these where they meet, nor who they are."""
+    """Meet by arguments: no variable says where these replicas meet, nor who they are."""
     place = Path(os.environ["EDL_CHECKPOINT_PATH"]) / "port"
     rank = int(os.environ.pop("EDL_REPLICA_RANK"))
     for name in ("MASTER_ADDR", "MASTER_PORT", "EDL_NUM_REPLICAS", "TORCHELASTIC_USE_AGENT_STORE"):
@@ -173,7 +173,7 @@ def test_replicas_meet_where_the_arguments_say(tmp_path):
 
 
 def talk(say):
-    """Without torch.distributed; then with it, where what was loaded before is loaded again."""
+    """Talk without torch.distributed, then with it: what was loaded before is loaded again."""
     collective.initialize()
     later = collective.allreduce_async(num_replicas())
     say(

@@ -1,5 +1,6 @@
-"""AdaptDL's tutorial, transformer and linear regression, written with the same calls: two replicas
-that are told to stop, then one that goes on.
+"""AdaptDL's tutorial, transformer and linear regression, written with the same calls.
+
+Two replicas are told to stop, then one goes on.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ SCRIPTS = {
 
 
 def stop_after(steps):
-    """The last replica is told to stop after so many steps; outside of adaptive loops all are."""
+    """Tell the last replica to stop after so many steps; outside of adaptive loops tell all."""
     made = [0]
 
     def step(original, everybody):

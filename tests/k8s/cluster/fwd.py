@@ -1,4 +1,4 @@
-"""fwd.py NETNS LISTEN_IP:PORT DEST_IP:PORT
+"""A forwarder of TCP connections: fwd.py NETNS LISTEN_IP:PORT DEST_IP:PORT.
 
 Listens in the caller's network namespace, connects inside NETNS.
 """

@@ -1,4 +1,4 @@
-"""minidns.py IP SERVER TOKEN CA
+"""A name server for a cluster: minidns.py IP SERVER TOKEN CA.
 
 Answers for cluster.local from the Kubernetes API: services (ClusterIP), headless services (ready
 endpoints, and HOSTNAME.SERVICE). All else does not exist; nothing is forwarded. UDP only.

@@ -192,7 +192,7 @@ def test_it_is_not_made_within_a_loop(process):
 
 
 def epoch(stop_in, stop_after):
-    """Two loops and three blocks of one epoch. Gives what the blocks saw."""
+    """Run two loops and three blocks of one epoch. Gives what the blocks saw."""
     seen = []
     for _ in remaining_epochs_until(1):
         loaders = {"train": AdaptiveDataLoader(range(6)), "test": AdaptiveDataLoader(range(4))}

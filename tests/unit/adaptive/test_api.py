@@ -69,7 +69,7 @@ NAMES = [f"{module}.{name}" for module, names in ADAPTDL.items() for name in nam
 
 
 def here(name):
-    """What a ported name leads to. Raises ImportError or AttributeError if to nothing."""
+    """Return what a ported name leads to. Raises ImportError or AttributeError if to nothing."""
     words = re.sub(r"^adaptdl(\.torch)?", "edl.adaptive", name).split(".")[2:]
     found = edl.adaptive
     if words[0].lower() == words[0] and f"adaptdl.{words[0]}" in MODULES:

@@ -29,7 +29,7 @@ class Text(checkpoint.State):
 
 @pytest.fixture
 def saved(restart, checkpoints):
-    """Three checkpoints were taken, of a state "a" that was "0", "1" and "2"; then a restart."""
+    """Take three checkpoints, of a state "a" that was "0", "1" and "2"; then restart."""
     restart()
     state = Text("a")
     paths = []
@@ -171,7 +171,7 @@ def test_what_was_not_saved_yet_is_loaded_from_what_the_process_began_with(saved
 
 
 def test_what_was_loaded_before_replicas_met_is_loaded_again_then(saved, monkeypatch):
-    """This one sees the folder; the replica that it meets has seen a newer checkpoint."""
+    """This replica sees the folder; the one that it meets has seen a newer checkpoint."""
     monkeypatch.setenv("EDL_NUM_REPLICAS", "2")
     session.forget(collective.Control)
     state, sums = Text("a"), Text("b")

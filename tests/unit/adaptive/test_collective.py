@@ -1,4 +1,4 @@
-"""What replicas say to each other, over real gloo groups of threads."""
+"""The exchanges of replicas, over real gloo groups of threads."""
 
 import datetime
 import operator
@@ -20,7 +20,7 @@ TIMEOUT = datetime.timedelta(seconds=30)
 
 
 def together(replicas, body):
-    """What `body(control)` gives in each of these replicas, by rank."""
+    """Return what `body(control)` gives in each of these replicas, by rank."""
     store = HashStore()
 
     def one(rank):
@@ -111,7 +111,7 @@ def test_what_one_replica_cannot_send_is_an_error_on_all(process):
 
 
 def groups(replicas):
-    """What makes more groups, by rank."""
+    """Return what makes more groups, by rank."""
     stores = [HashStore() for _ in range(2)]
 
     def another(rank):
@@ -185,7 +185,7 @@ def test_several_replicas_that_do_not_know_each_other_are_an_error(process, monk
 
 @pytest.fixture
 def signals():
-    """The process's handlers, put back afterwards."""
+    """Put the process's signal handlers back afterwards."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():

@@ -22,7 +22,7 @@ from edl.common.clock import FakeClock
 
 
 def records_of(restart, size, batch_size, generations, **options):
-    """Each record that was read, once for each reading, of one loop over generations of replicas.
+    """Return each record that was read, once for each reading, over generations of replicas.
 
     A generation is (replicas, steps after which one of them is preempted, or None).
     """
@@ -176,7 +176,7 @@ def test_what_would_contradict_it_is_refused(process, name):
 
 @pytest.mark.parametrize(("size", "shuffle"), [(7, False), (9, True), (3, True)])
 def test_drop_last_is_taken_and_every_record_is_read_all_the_same(process, size, shuffle):
-    """Without it torch would end with a batch of 1 or 3; the last two of 4 share what is left."""
+    """Without drop_last torch would end with a batch of 1 or 3; here two of 4 share the rest."""
     loader = AdaptiveDataLoader(range(size), 4, shuffle, drop_last=True, sampler=None)
     batches = [batch.tolist() for batch in loader]
 
@@ -344,7 +344,7 @@ class Model:
 
 @pytest.fixture
 def model(monkeypatch):
-    """What newest.current_model() gives; its goodput is not known."""
+    """Return what newest.current_model() gives; its goodput is not known."""
     model = Model()
     monkeypatch.setattr(profile.Profile, "goodput", lambda self: None)
     monkeypatch.setattr(newest, "current_model", lambda: model)
@@ -407,7 +407,7 @@ def test_an_epoch_ends_as_soon_where_exchanges_are_rare(restart, model, monkeypa
 
 
 def exchanges(steps, step_s, end=10_000):
-    """The steps of a lone replica at which it exchanges; at `end` it says done."""
+    """Return the steps of a lone replica at which it exchanges; at `end` it says done."""
     clock, found = FakeClock(), []
     at_hand = pace.Pace(clock)
     agreed = 1  # what an exchange gives is what was proposed at the one before

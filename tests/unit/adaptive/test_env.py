@@ -1,4 +1,4 @@
-"""Who is asked first for what a replica is to know."""
+"""The order in which variables are asked for what a replica is to know."""
 
 import os
 import tempfile

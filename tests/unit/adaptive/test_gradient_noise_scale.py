@@ -14,7 +14,7 @@ GOLDEN = [[[1.0, 2.0, 0.0]], [[3.0, 0.0, -1.0]]]
 
 
 def observed(gradients, scale, **more):
-    """An estimator that has seen these gradients."""
+    """Return an estimator that has seen these gradients."""
     estimator = NoiseEstimator()
     local, total = np.mean([squared(g) for g in gradients]), squared(mean(gradients))
     estimator.observe([local], [total], count=len(gradients), scale=scale, **more)
@@ -124,7 +124,7 @@ def test_estimates_converge_to_the_planted_noise(replicas):
 
 
 def weights_of(theta, samples):
-    """What each of so many figures counts in their exponential average, the last one the most."""
+    """Return the weights of so many figures in their exponential average, the last the largest."""
     weights = theta ** np.arange(samples)[::-1]
     return weights / weights.sum()
 
@@ -223,7 +223,7 @@ def test_inner_products_are_those_of_float64(tensor):
 
 
 def parts_and_oracle(size, dtype):
-    """Inner products of two quotients and of one with itself, and what they are in float64."""
+    """Return inner products of two quotients and of one with itself, and those of float64."""
     one, two, moments = (torch.rand(3, size, dtype=dtype) + 0.01).unbind()
     by = Precondition(moments**2, 1e-2)
     divisor = moments.double() + 1e-2

@@ -16,7 +16,7 @@ from edl.common.errors import UsageError
 
 
 def pairs_of(batch):
-    """Of a text whose tokens are their positions."""
+    """Return the pairs of a batch, of a text whose tokens are their positions."""
     assert torch.equal(batch.text + 1, batch.target)
     return batch.text.flatten().tolist()
 
@@ -69,8 +69,9 @@ def test_a_pass_whose_batch_changes_reads_each_pair_once(size, batches, rows, mi
 
 
 def play(restart, replicas, rank, size, stop, batch_size=4, bptt=3):
-    """What this replica reads of two epochs, [(epoch, pairs, weight)]; it stops after so many
-    batches.
+    """Return the parts of two epochs that this replica reads, [(epoch, pairs, weight)].
+
+    It stops after so many batches.
     """
     restart(rank, replicas)
     taken = []

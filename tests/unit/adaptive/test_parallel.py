@@ -43,7 +43,7 @@ def fresh():
 
 @pytest.fixture
 def enter(monkeypatch):
-    """Makes a loop the one that runs; without an argument none does."""
+    """Return a function that makes a loop the one that runs; without an argument none does."""
 
     def enter(loop=None):
         monkeypatch.setattr(data, "current_dataloader", lambda: loop)
@@ -77,7 +77,7 @@ def wrap(optimizer=torch.optim.SGD, sizes=(3,), name="model", **more):
 
 
 def train(net, loop, micro_gradients):
-    """One optimizer step for so many micro-gradients at a time, as a user would write it."""
+    """Make one optimizer step for so many micro-gradients at a time, as a user would write it."""
     supply = iter(micro_gradients)
     while True:
         for _ in loop.micro_batches():
@@ -361,7 +361,7 @@ def plain_step(net):
 
 
 def test_outside_of_a_loop_it_trains_as_plain_data_parallelism_and_says_so_once(enter, caplog):
-    """As the first step of AdaptDL's tutorial has it, before there is an adaptive loader."""
+    """The first step of AdaptDL's tutorial trains so, before there is an adaptive loader."""
     net, _ = wrap(scaling_rule=LinearScale())
     plain_step(net)
     plain_step(net)
@@ -417,7 +417,7 @@ def test_the_name_may_stand_where_older_adaptdl_had_it(enter):
 
 
 def heard(net, loop, passes=1):
-    """Whether there are hooks in the backward passes of such steps, by pass."""
+    """Tell whether there are hooks in the backward passes of such steps, by pass."""
     found = []
     for given in gradients(17, passes, 3):
         train(net, loop, [given])

@@ -1,4 +1,4 @@
-"""Who reads what: every position once, the same steps for all, no share above its size."""
+"""The shares of a pass: every position once, the same steps for all, no share above its size."""
 
 import math
 
@@ -11,7 +11,7 @@ from edl.adaptive.positions import Share, Step, steps
 
 @st.composite
 def passes(draw):
-    """(start, end, replicas, batch size, micro-batches)"""
+    """Draw (start, end, replicas, batch size, micro-batches)."""
     replicas, micros = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     size = draw(st.integers(replicas * micros, 60))
     end = draw(st.integers(0, 200))

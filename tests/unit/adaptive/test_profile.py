@@ -15,7 +15,7 @@ Perf = namedtuple("Perf", "alpha_c beta_c")
 
 @pytest.fixture
 def fits(monkeypatch):
-    """The rows of each call of a fit, which finds alpha_c 1 and beta_c 2."""
+    """Return the rows of each call of a fit, which finds alpha_c 1 and beta_c 2."""
     calls = []
 
     def fit_perf_params(*columns):

@@ -10,7 +10,7 @@ from edl.adaptive.noise_estimator import NoiseEstimator
 
 
 def model(sqr=(0.5,), var=(1.0,), progress=0.0, init_batch_size=32):
-    """What a rule sees of a model."""
+    """Return a model as far as a rule sees it."""
     estimator = NoiseEstimator(len(sqr))
     # Of two gradients at S = 1: sqr = 2 T - L, var = L - T.
     total = [s + v for s, v in zip(sqr, var, strict=True)]

@@ -1,4 +1,4 @@
-"""What comes out of the bytes is what went in, of its type; what cannot is refused by name."""
+"""Values come out of the bytes as they went in, of their type; others are refused by name."""
 
 from collections import Counter, OrderedDict, deque, namedtuple
 
@@ -35,7 +35,7 @@ VALUES = st.recursive(
 
 
 def typed(value):
-    """Equal for values that are the same, of the same types; NaN is NaN and -0.0 is not 0.0."""
+    """Return what is equal for the same values of the same types; NaN is NaN, -0.0 is not 0.0."""
     if isinstance(value, dict):
         return type(value), [(typed(k), typed(v)) for k, v in value.items()]
     if isinstance(value, list | tuple | deque):

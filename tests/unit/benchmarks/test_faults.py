@@ -1,4 +1,4 @@
-"""What became of the records, how long survivors stood still, and the table of both."""
+"""The fate of the records, how long survivors stood still, and the table of both."""
 
 from benchmarks.faults.books import Books, Row, Stall, balance, stall, table, worst
 

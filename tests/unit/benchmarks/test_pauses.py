@@ -1,4 +1,4 @@
-"""What the journals of a group's members say of a kill."""
+"""The pauses around a kill, by the journals of a group's members."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def every(period, start, end):
 
 
 def going_on(pause):
-    """Steps of 0.1 s up to the kill, and from then on after a pause."""
+    """Return steps of 0.1 s up to the kill, and from then on after a pause."""
     return every(0.1, 5.0, 10.0), every(0.1, 10.0 + pause, 20.0)
 
 

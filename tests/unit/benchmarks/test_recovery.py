@@ -1,4 +1,4 @@
-"""What the logs of a master and a worker say of a kill."""
+"""The times of a kill, by the logs of a master and a worker."""
 
 from dataclasses import astuple
 from datetime import UTC, datetime

@@ -94,7 +94,7 @@ STATUS: dict[str, Any] = {
 
 
 class FakeMaster(master_pb2_grpc.MasterServicer):  # type: ignore[misc]
-    """Answers one status; remembers what it was asked to do."""
+    """A master that answers one status, and remembers what it was asked to do."""
 
     def __init__(self, status: dict[str, Any]) -> None:
         self.status = status
@@ -121,7 +121,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `edl` in this process; its code, stdout and stderr."""
+    """Return a function that runs `edl` in this process; its code, stdout and stderr."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = cli.run(list(arguments))
@@ -133,7 +133,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """A cluster without EdlJobs and without metrics, which a kubeconfig names."""
+    """Yield a cluster without EdlJobs and without metrics, which a kubeconfig names."""
     found = ApiServer()
     found.unknown = {"edljobs", "podmetrics"}
     named = [("clusters", "cluster", {"server": found.address}), ("users", "user", {"token": "t"})]
@@ -151,7 +151,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
 
 @pytest.fixture
 def running() -> Iterator[Callable[[str], FakeMaster]]:
-    """Makes a job of that name that runs, with a fake master in this process."""
+    """Yield a function that makes a job of that name that runs, by a fake master in here."""
     ends: list[Callable[[], None]] = []
 
     def start(name: str) -> FakeMaster:
@@ -176,7 +176,7 @@ def running() -> Iterator[Callable[[str], FakeMaster]]:
 
 @pytest.fixture
 def ended() -> Callable[..., LocalJob]:
-    """Makes a job that is over: with a result, or (None) dead."""
+    """Return a function that makes a job that is over: with a result, or (None) dead."""
 
     def make(name: str, result: dict[str, Any] | None) -> LocalJob:
         folder, lock = paths.claim(name)
@@ -190,7 +190,7 @@ def ended() -> Callable[..., LocalJob]:
 
 @pytest.fixture
 def dead_pid() -> int:
-    """The number of a process that is gone."""
+    """Return the number of a process that is gone."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(300)
     return process.pid
@@ -198,7 +198,7 @@ def dead_pid() -> int:
 
 @pytest.fixture
 def status() -> dict[str, Any]:
-    """A status as the master answers it."""
+    """Return a status as the master answers it."""
     return STATUS
 
 
@@ -207,7 +207,7 @@ def status() -> dict[str, Any]:
 
 @pytest.fixture
 def submitted(run: Run, server: ApiServer) -> Run:
-    """Submits the job demo, with further flags."""
+    """Return a function that submits the job demo, with further flags."""
 
     def call(*flags: str) -> tuple[int, str, str]:
         return run("submit", *FLAGS, *flags)
@@ -217,7 +217,7 @@ def submitted(run: Run, server: ApiServer) -> Run:
 
 @pytest.fixture
 def demo(submitted: Run, server: ApiServer, status: dict[str, Any]) -> Run:
-    """The job demo, whose master runs and has said its status."""
+    """Submit the job demo, whose master runs and has said its status."""
     submitted("--job_volume=claim_name=c")
     add_pod(server, "master")
     say(server, {**status, "job_name": "demo", "quarantined": []})
@@ -226,7 +226,7 @@ def demo(submitted: Run, server: ApiServer, status: dict[str, Any]) -> Run:
 
 @pytest.fixture
 def edljobs(server: ApiServer) -> None:
-    """EdlJobs are known, and a controller runs."""
+    """Have the cluster know EdlJobs, and run a controller."""
     server.unknown.discard("edljobs")
     renewed = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
     server.add("leases", "edl-controller", spec={"holderIdentity": "c-1", "renewTime": renewed})
@@ -234,7 +234,7 @@ def edljobs(server: ApiServer) -> None:
 
 @pytest.fixture
 def meanwhile() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Does something in a thread, while the main one runs a command."""
+    """Yield a function that does something in a thread, while the main one runs a command."""
     futures: list[Future[None]] = []
     with ThreadPoolExecutor() as pool:
         yield lambda act: futures.append(pool.submit(act))

@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def train(run: Run, tmp_path: Path) -> Run:
-    """Runs `edl train` of something that is there."""
+    """Return a function that runs `edl train` of something that is there."""
     path = tmp_path / "train.csv"
     path.write_text("a\n1\n")
 
@@ -33,7 +33,7 @@ def train(run: Run, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def resolved(train: Run) -> Callable[..., dict[str, Any]]:
-    """What --dry-run says of the arguments."""
+    """Return a function of arguments, of which it returns what --dry-run says."""
 
     def call(*arguments: str) -> dict[str, Any]:
         code, out, err = train("--job_name", "j", "--dry-run", *arguments)
@@ -501,7 +501,7 @@ def test_stop_of_a_job_that_is_over_says_so(run: Run, ended: Any, command: str) 
 
 @pytest.fixture
 def beginning() -> Any:
-    """Makes a job whose master does not serve yet, and takes `signals` as an excuse to go."""
+    """Yield a function that makes a job whose master does not serve yet, and runs `signals`."""
     began: list[subprocess.Popen[str]] = []
 
     def start(name: str, signals: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""What is submitted to a cluster, and the errors of every command, through the real entry."""
+"""The submission to a cluster, and the errors of every command, through the real entry."""
 
 from __future__ import annotations
 

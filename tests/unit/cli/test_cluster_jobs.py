@@ -295,7 +295,7 @@ def test_logs_are_followed_to_the_end_of_the_job_with_pods_that_come_later(
 
 
 def ends_with(server: ApiServer, status: dict[str, Any], **more: Any) -> Callable[[], None]:
-    """Says so once the command has asked for a status."""
+    """Return a function that tells the job's status once the command has asked for one."""
 
     def act() -> None:
         path = "/configmaps/edl-demo-status"
@@ -544,7 +544,7 @@ def test_delete_deletes_the_owner_of_all(run: Run, demo: Run, server: ApiServer)
 
 @pytest.fixture
 def edljob(edljobs: None, submitted: Run, server: ApiServer) -> dict[str, Any]:
-    """Its spec."""
+    """Submit an EdlJob, and return its spec."""
     submitted("--job_volume=claim_name=c")
     spec: dict[str, Any] = server.objects["edljobs", "demo"]["spec"]
     return spec
@@ -567,7 +567,7 @@ def test_suspend_and_resume_of_an_edljob_change_its_spec(run: Run, edljob: dict[
 def test_cancel_of_an_edljob_ends_it_and_keeps_the_record(
     run: Run, edljob: dict[str, Any], server: ApiServer, status: dict[str, Any], meanwhile: Any
 ) -> None:
-    """Its controller makes no master while it is suspended; when it no longer is, it is over."""
+    """The controller makes no master while a job is suspended; when it no longer is, it is over."""
     say(server, status)
     add_pod(server, "master", 0)
     suspended = []

@@ -10,7 +10,7 @@ MARK = "<!-- made from common/settings.py by `python tests/unit/cli/test_docs.py
 
 
 def table() -> str:
-    """The flags by section."""
+    """Return the flags by section, as docs/cli.md has them."""
     lines: list[str] = []
     section = ""
     for knob in knobs():

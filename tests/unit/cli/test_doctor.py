@@ -35,7 +35,7 @@ def claim(server: ApiServer, name: str, phase: str = "Bound", mode: str = "ReadW
 
 @pytest.fixture
 def doctor(run: Run) -> Callable[..., tuple[int, dict[str, list[tuple[str, str]]]]]:
-    """Its exit code, and (level, detail) by what they are about."""
+    """Return a function that runs the doctor: its exit code, and (level, detail) by subject."""
 
     def call(*flags: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:
         code, out, err = run("doctor", "-o", "json", *flags)

@@ -47,7 +47,7 @@ def launch(
 
 
 def read_until(process: subprocess.Popen[str], part: str) -> None:
-    """Lines of stdout up to one with `part`; the test's timeout is the deadline."""
+    """Return lines of stdout up to one with `part`; the test's timeout is the deadline."""
     assert process.stdout is not None
     for line in process.stdout:
         if part in line:

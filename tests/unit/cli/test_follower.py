@@ -16,7 +16,7 @@ from edl.jobs.job import Status
 
 
 class Screen:
-    """Remembers what it was shown, and by how many threads."""
+    """A screen that remembers what it was shown, and by how many threads."""
 
     def __init__(self) -> None:
         self.shown: list[Any] = []
@@ -44,7 +44,7 @@ class Screen:
 
 
 class Source:
-    """Tells of `events` from a thread; `answers` says what each is shown as."""
+    """A source that tells of `events` from a thread; `answers` says what each is shown as."""
 
     def __init__(self, events: list[object], answers: Callable[[object], list[Any]]) -> None:
         self.events, self.answers, self.closed = events, answers, False

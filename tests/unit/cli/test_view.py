@@ -1,4 +1,4 @@
-"""What is drawn of a status."""
+"""The drawing of a status."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Whether kernels will be compiled is told by what numba keeps."""
+"""A kernel that will be compiled is told by what numba keeps."""
 
 import os
 from pathlib import Path

@@ -15,7 +15,7 @@ from edl.common.settings import JobSettings
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """make(change) -> a checkpoint with the manifest that `change` makes of its own."""
+    """Return make(change) -> a checkpoint with the manifest that `change` makes of its own."""
     folder = storage.version_directory(tmp_path, 7)
     folder.mkdir()
     record = storage.write_file(folder / "shard-0.bin", bytes(200))

@@ -1,4 +1,4 @@
-"""How a job's identity travels: in the environment and in the job's folder."""
+"""A job's identity travels in the environment and in the job's folder."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where a process listens: what EDL_HOST and the fixed ports may be, and what is said of others."""
+"""The addresses where a process listens, by EDL_HOST and fixed ports, and what others are told."""
 
 import socket
 import threading

@@ -16,7 +16,7 @@ INSIDE = ["unshare", "--pid", "--fork", "--kill-child"]
 )
 @pytest.mark.parametrize("role", ["worker", "ps"])
 def test_a_replica_that_is_process_1_ends_at_sigterm_while_it_imports(role):
-    """Nobody is at that address; it would try for two minutes."""
+    """Nobody is at the master's address; the replica would try for two minutes."""
     command = ["-X", "importtime", "-m", f"edl.{role}", "--index=0", "--incarnation=a"]
     outer = subprocess.Popen(
         [*INSIDE, sys.executable, *command, "--master=127.0.0.1:1"],

@@ -259,7 +259,7 @@ def test_error_says_where_the_value_stands(data: str) -> None:
 
 @pytest.fixture
 def resumable(data: str, checkpoints: str) -> Path:
-    """A checkpoint of a run with settings of its own."""
+    """Leave a checkpoint of a run with settings of its own."""
     directory = storage.version_directory(checkpoints, 8)
     before = train(data, job_name="demo", num_workers=5, minibatch_size=32, use_async=True)
     books = {"settings": {**dataclasses.asdict(before), "checkpoint_dir": checkpoints}}
@@ -355,7 +355,7 @@ def test_only_training_is_gone_on_with(resumable: Path, data: str) -> None:
 
 
 def a_job(name: str, version: int, **settings: Any) -> Path:
-    """A job that is over, with a checkpoint in its own folder."""
+    """Leave a job that is over, with a checkpoint in its own folder."""
     folder, lock = paths.claim(name)
     os.close(lock)
     (folder / "settings.json").write_text(JobSettings(job_name=name, **settings).to_json())

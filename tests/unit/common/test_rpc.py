@@ -53,7 +53,7 @@ def certified():
 
 @pytest.fixture
 def encrypted(certified, serve):
-    """The address of a server with the job's certificate."""
+    """Yield the address of a server with the job's certificate."""
     server = serve(identity=certified, host="127.0.0.2")
     yield server.address
     server.stop()
@@ -243,7 +243,7 @@ def test_a_health_port_that_is_taken_is_one_clear_error(monkeypatch):
 
 @pytest.mark.slow
 def test_a_half_open_channel_is_made_anew(address):
-    """Takes the quarter of a minute that gRPC's ping does."""
+    """The test takes the quarter of a minute that gRPC's ping does."""
     with proxy.Proxy(address) as between:
         channel = rpc.Channel(between.address, "right")
         describe(channel)

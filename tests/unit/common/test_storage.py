@@ -1,4 +1,4 @@
-"""What a checkpoint's manifest cannot hide."""
+"""The faults of a checkpoint that its manifest cannot hide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edl.common.errors import CheckpointError
 
 @pytest.fixture
 def two(tmp_path):
-    """Two checkpoints, the newer one of two files."""
+    """Write two checkpoints, the newer one of two files."""
     for version in (1, 2):
         path = storage.version_directory(tmp_path, version)
         path.mkdir()
@@ -42,7 +42,7 @@ def test_a_manifest_torn_at_any_byte_is_refused_by_name_and_the_previous_used(tw
 
 
 def test_any_bit_of_a_manifest_that_is_turned_over_is_found(two):
-    """Also in the books, which no file's checksum covers. Nothing is read that was not written."""
+    """The books count too, which no file's checksum covers; only what was written is read."""
     _, path = two
     data = path.read_bytes()
     expected = storage.read_manifest(path.parent)

@@ -11,7 +11,7 @@ from edl.common.unreliable import Lost, Network
 
 
 class Peer:
-    """Counts what arrives; time passes where somebody sleeps."""
+    """A peer that counts what arrives; time passes where somebody sleeps."""
 
     def __init__(self) -> None:
         self.arrived = 0
@@ -80,7 +80,7 @@ def test_a_request_is_overtaken_by_the_next():
     order = []
 
     class Overtaker:
-        """Stands where the first request waits, and sends the second."""
+        """An event that stands where the first request waits, and sends the second."""
 
         def set(self):
             pass

@@ -1,4 +1,4 @@
-"""What is CSV's own: quotes, types, the index."""
+"""The particulars of CSV: quotes, types, the index."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def _pipe() -> None:
 
 
 def whole(r: random.Random) -> str:
-    """An int64, near what float64 and int64 can hold."""
+    """Return an int64 as text, near what float64 and int64 can hold."""
     power = r.choice((0, 3, 31, 52, 53, 54, 62, 63))
     number = r.choice((1, -1)) * (1 << power) + r.randint(-3, 3)
     number = max(-(2**63), min(2**63 - 1, number))
@@ -93,7 +93,7 @@ class Table:
 
 
 def is_text(values: list[str]) -> bool:
-    """Whether enough of them are words that no rule about numbers could take them for some."""
+    """Tell whether enough values are words that no rule about numbers could take for some."""
     return sum(value.strip("+-.0123456789 eE") != "" for value in values) * 5 > len(values)
 
 
@@ -166,7 +166,7 @@ def test_table_is_what_csv_and_int_and_decimal_make_of_it(
 
 
 def written(table: Table, sep: str, end: str, escape: bool, extra: str, r: random.Random) -> str:
-    """The table as a file of this dialect; Python's csv reads the same from it."""
+    """Return the table as a file of this dialect, from which Python's csv reads the same."""
     stream = io.StringIO(newline="")
     # Where "\r" ends a line the module leaves a lone "\n" unquoted, and could not read that itself.
     some = csv.QUOTE_ALL if end == "\r" else r.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
@@ -206,7 +206,7 @@ def written(table: Table, sep: str, end: str, escape: bool, extra: str, r: rando
 
 
 def blanks_after(line: str, sep: str) -> str:
-    """The line with blanks before its fields, which `skip_blanks` takes away, not within quotes."""
+    """Return the line with blanks before its fields, not within quotes: for `skip_blanks`."""
     quoted, out = False, []
     for before, letter in itertools.pairwise(f" {line}"):
         out.append(letter)
@@ -226,8 +226,9 @@ def saved(factory: pytest.TempPathFactory, text: str, encoding: str) -> Path:
 def read(
     path: Path, params: dict[str, object], broken: set[int] | None = None
 ) -> dict[str, np.ndarray]:
-    """All columns less the broken records, whose numbers are added to `broken`; the file is
-    removed.
+    """Read all columns without the broken records, and remove the file.
+
+    The broken records' numbers are added to `broken`.
     """
     try:
         reader = open_reader(str(path), **params)

@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The row groups that were decoded."""
+    """Return the list of the row groups that were decoded."""
     seen: list[int] = []
     real = pyarrow.parquet.ParquetFile.read_row_group
 

@@ -140,7 +140,7 @@ def test_glob_takes_the_files_below_folders_that_match_and_no_hidden_ones(tmp_pa
 
 
 def rewritten(path: Path, write: Callable[[Path], Any]) -> None:
-    """Written anew in place, as later as file systems can tell."""
+    """Write a file anew in place, as later as file systems can tell."""
     write(path)
     os.utime(path, ns=(1, 10**18))
 

@@ -1,4 +1,4 @@
-"""What is each format's own, beyond the suite of test_readers.py."""
+"""The peculiarities of each format, beyond the suite of test_readers.py."""
 
 from __future__ import annotations
 

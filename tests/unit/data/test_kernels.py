@@ -1,4 +1,4 @@
-"""What the kernels of the readers make of bytes, beside Python's own reading of the same."""
+"""The readers' kernels on bytes, beside Python's own reading of the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIALECT = Dialect(",", '"', "", "", False, "utf-8")
 
 
 def parsed(texts: list[str], kind: str) -> Any:
-    """A column of these fields by the kernel alone: a doubt is an error."""
+    """Return a column of these fields by the kernel alone: a doubt is an error."""
     fill = Missing({}).fill("x", np.dtype(kind))
     data = "".join(f"{text},\n" for text in texts).encode()
     starts = np.append(DIALECT.records(data), len(data))
@@ -54,7 +54,7 @@ def floats(r: random.Random) -> str:
 
 
 def halfway(r: random.Random) -> str:
-    """A number between two neighbours, or nearly so: the hardest to round."""
+    """Return a number between two neighbours, or nearly so: the hardest to round."""
     below = r.randint(1 << 52, (1 << 53) - 1)
     return f"{(2 * below + 1) * 5 + r.choice((-1, 0, 0, 1))}e{-(1 + r.randint(0, 3))}"
 
@@ -149,7 +149,7 @@ def field(tag: int, body: bytes) -> bytes:
 
 
 def example(r: random.Random) -> bytes:
-    """As protobuf writes it, packed or not, the features in any order and some lacking."""
+    """Return an example as protobuf writes it, packed or not, features in any order or lacking."""
     entries = []
     for name in r.sample([b"a", b"b", b"label", "größe".encode()], r.randint(1, 4)):
         n = r.randint(0, 3)

@@ -1,4 +1,4 @@
-"""What stands for a missing value, and what float64 can hold."""
+"""The values that stand for missing ones, and those that float64 can hold."""
 
 from __future__ import annotations
 

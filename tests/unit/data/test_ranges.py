@@ -18,7 +18,7 @@ TEXT = "n,t\n" + "".join(f"{n},t{n}\n" for n in range(5000))
 
 
 class Store(AsyncFileSystem):
-    """One object; notes what is asked for, and how many requests are under way at once."""
+    """A store of one object; it notes what is asked for, and the most requests at once."""
 
     cachable = False
 

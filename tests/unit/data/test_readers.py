@@ -220,7 +220,7 @@ breakable = pytest.mark.parametrize(
 
 
 def plain(records: Any) -> Any:
-    """Records as lists, so that they can be compared."""
+    """Return records as lists, so that they can be compared."""
     if isinstance(records, Columns):
         return {name: records[name].tolist() for name in records.names}
     return [
@@ -238,7 +238,7 @@ def choose(records: Any, numbers: list[int]) -> Any:
 
 
 def read_all(path: str | Path, **params: Any) -> tuple[Any, str, Any]:
-    """(reader, source, all records)."""
+    """Return (reader, source, all records)."""
     reader = open_reader(str(path), **params)
     (source,) = reader.sources()
     return reader, source.name, plain(reader.read(source.name, 0, source.records))

@@ -21,7 +21,7 @@ CHUNKS = [RECORDS[:1], RECORDS[1:12], RECORDS[12:]]
 
 
 def crc32c(data: bytes) -> int:
-    """RFC 3720's, bit by bit."""
+    """Return the CRC-32C of RFC 3720, bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -31,7 +31,7 @@ def crc32c(data: bytes) -> int:
 
 
 def framed(data: bytes) -> bytes:
-    """Snappy's framing format: the stream's name, then half packed, half plain."""
+    """Return Snappy's framing format: the stream's name, then half packed, half plain."""
     out = b"\xff\x06\x00\x00sNaPpY\xfe\x02\x00\x00pp"  # with padding, which is passed over
     half = len(data) // 2
     for kind, part in ((0, data[:half]), (1, data[half:])):

@@ -121,7 +121,7 @@ def tables(draw: Any) -> Table:
 
 
 def same(expected: list[Any], array: np.ndarray[Any, Any]) -> bool:
-    """Equal, NaN to NaN, and -0.0 not 0.0."""
+    """Tell whether the values are equal, NaN to NaN, and -0.0 not to 0.0."""
     found = (array.view(np.int64) if array.dtype.kind == "M" else array).tolist()
     found = [each.tolist() if isinstance(each, np.ndarray) else each for each in found]
     return repr(expected) == repr(found)

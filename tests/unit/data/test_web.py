@@ -9,7 +9,7 @@ from edl.data.paths import _file_system
 
 
 class Web(MemoryFileSystem):
-    """Notes what it was made with; the real one gives that to aiohttp."""
+    """A file system that notes what it was made with; the real one gives that to aiohttp."""
 
     cachable = False
     protocol = ("http", "https")

@@ -45,7 +45,7 @@ _FILE = re.compile(r"[\w./-]+(?:\.(?:py|md|proto|toml|yaml|svg)|/)")
 
 
 def section(text: str, title: str) -> str:
-    """The part of a page below a heading, up to the next heading of its level."""
+    """Return the part of a page below a heading, up to the next heading of its level."""
     _, _, rest = text.partition(f"\n## {title}\n")
     assert rest, f"no section {title!r}"
     return rest.partition("\n## ")[0]
@@ -57,7 +57,7 @@ def inline_code(text: str) -> list[str]:
 
 @cache
 def names_of(module: Path) -> frozenset[str]:
-    """Dotted names that a module defines: functions, classes, their methods and attributes."""
+    """Return the dotted names that a module defines: functions, classes, their members."""
     return frozenset(_names(ast.parse(module.read_text()).body, ""))
 
 
@@ -74,7 +74,7 @@ def _names(body: list[ast.stmt], prefix: str) -> list[str]:
 
 
 def named(text: str) -> list[tuple[str, str]]:
-    """(module, name) of every `folder/module.name`."""
+    """Return (module, name) of every `folder/module.name`."""
     found = [_NAME.fullmatch(code.removesuffix("()")) for code in inline_code(text)]
     return [(m[1], m[2]) for m in found if m]
 
@@ -216,7 +216,7 @@ def test_relative_links_resolve(page):
 
 
 def anchors(page: Path) -> set[str]:
-    """GitHub's anchors of a page's headings."""
+    """Return GitHub's anchors of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
@@ -287,7 +287,7 @@ def flights(tmp_path_factory):
 
 @pytest.fixture
 def example(flights, monkeypatch):
-    """A folder with the full example and the plain loop of docs/model-zoo.md, and their data."""
+    """Make a folder with the example and the plain loop of docs/model-zoo.md, and their data."""
     definition, loop = [block for kind, block in _FENCE.findall(MODEL_ZOO) if kind == "python"]
     (flights / "late_flights.py").write_text(definition)
     (flights / "loop.py").write_text(loop)

@@ -32,7 +32,7 @@ _ENVIRONMENT = {**os.environ, **_IDENTITY, "GIT_CONFIG_GLOBAL": "/dev/null"}
 
 @pytest.fixture
 def repository(tmp_path):
-    """A repository that is ready to be released as 1.2.3; checks leave their names in ../checks."""
+    """Make a repository ready to be released as 1.2.3; checks leave their names in ../checks."""
     root = tmp_path / "repository"
     (root / "k8s/manifests").mkdir(parents=True)
     (root / "k8s/manifests/pod.yaml").write_text("image: edl:1.2.3\n")
@@ -57,7 +57,7 @@ def commit(root):
 
 
 def release(root, version="1.2.3"):
-    """Run the script. Its exit code and what it says of errors."""
+    """Run the script. Return its exit code and what it says of errors."""
     command = [sys.executable, str(SCRIPT), version]
     run = {"cwd": root, "env": _ENVIRONMENT, "capture_output": True, "text": True}
     done = subprocess.run(command, check=False, **run)

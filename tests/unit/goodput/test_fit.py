@@ -18,7 +18,7 @@ PLANTED = PerfParams(0.05, 0.001, 0.06, 0.004, 0.02, 0.002, 1.5)
 
 
 def measured(oracle, perf, places=PLACES, sizes=(16, 32, 64), noise=0.0):
-    """Columns of rows as a job under these parameters would measure them."""
+    """Return columns of rows as a job under these parameters would measure them."""
     random = np.random.default_rng(0)
     rows = [
         (*place, size, *(s * math.exp(random.normal(0, noise)) for s in made))
@@ -122,7 +122,7 @@ def test_the_predecessor_s_rows_are_explained_no_worse_than_by_its_own_fit(oracl
 
 
 def _minimised(perf, columns):
-    """Without what is said of several nodes afterwards where only one was measured."""
+    """Return the parameters without what is said of several nodes where one was measured."""
     perf = PerfParams(*perf)
     return perf if max(columns[0]) > 1 else perf._replace(alpha_n=LEAST, beta_n=LEAST)
 

@@ -30,5 +30,5 @@ def api(server: ApiServer) -> Iterator[Api]:
 
 @pytest.fixture
 def told() -> Queue:
-    """What a runtime reports."""
+    """Return a queue of what a runtime reports."""
     return Queue()

@@ -23,7 +23,7 @@ SPEC: Object = {
 
 
 def edljob(name: str = "demo", uid: str = "uid-1", **spec: Any) -> Object:
-    """An EdlJob; what is None is left out of the spec."""
+    """Return an EdlJob; what is None is left out of the spec."""
     merged = {k: v for k, v in {**copy.deepcopy(SPEC), **spec}.items() if v is not None}
     return {
         "apiVersion": f"{names.GROUP}/{names.VERSION}",
@@ -40,7 +40,7 @@ def edljob(name: str = "demo", uid: str = "uid-1", **spec: Any) -> Object:
 
 
 def pod(job: Object, role: str, index: int = 0, phase: str = "Running", **about: Any) -> Object:
-    """A pod of the job, as its master (or the controller) would have made it."""
+    """Return a pod of the job, as its master (or the controller) would have made it."""
     name = job["metadata"]["name"]
     owner = {"kind": names.KIND, "name": name, "uid": job["metadata"]["uid"]}
     return {
@@ -56,12 +56,12 @@ def pod(job: Object, role: str, index: int = 0, phase: str = "Running", **about:
 
 
 def ended(code: int, reason: str = "Error") -> list[Object]:
-    """The containerStatuses of a pod that ended so."""
+    """Return the containerStatuses of a pod that ended so."""
     return [{"name": "edl", "state": {"terminated": {"exitCode": code, "reason": reason}}}]
 
 
 def told(state: str = "running", **more: Any) -> Object:
-    """What a master says."""
+    """Return the status that a master tells."""
     row = {"incarnation": "a", "heartbeat_age_s": 0.1}
     return {
         "job_name": "demo",

@@ -1,4 +1,4 @@
-"""What an EdlJob may ask for: each way to more than that is refused by name, and can be allowed."""
+"""The limits of an EdlJob: each way to more than that is refused by name, and can be allowed."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ ANY = st.recursive(
 
 @given(st.sampled_from(["master", "ps", "worker"]), st.dictionaries(NAMES, ANY, max_size=3))
 def test_whatever_is_written_no_pod_gets_more(role, written):
-    """It is refused in words, or the pods are as without it in all that matters."""
+    """Whatever is written is refused in words, or the pods are as without it in what matters."""
     try:
         made = wanted(edljob(**{role: {"podTemplate": {"spec": written}}})).templates
     except UsageError:

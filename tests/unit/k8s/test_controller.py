@@ -31,7 +31,7 @@ CONFIG, STATUS = ("configmaps", "edl-demo"), ("configmaps", "edl-demo-status")
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """Pauses that a test need not wait for."""
+    """Shorten the pauses, so that a test need not wait for them."""
     monkeypatch.setattr(keys_module, "_BACKOFF", Backoff(0.02, 60.0))
     monkeypatch.setattr(reflector_module, "_BACKOFF", Backoff(0.05, 0.05))
     monkeypatch.setattr(decide, "_LEFT_S", 0.05)
@@ -72,14 +72,14 @@ def condition(server: ApiServer, kind: str, key=JOB) -> dict:
 
 
 def master_is(server: ApiServer, number: int) -> str:
-    """Wait for that master's pod; its name."""
+    """Wait for the master's pod of this number; return its name."""
     name = f"edl-demo-master-{number}"
     server.wait_until(lambda: ("pods", name) in server.objects)
     return name
 
 
 def says(api: Api, job: dict, state: str = "running", **more) -> None:
-    """As its master would."""
+    """Tell a status as the job's master would."""
     body = objects.status(job["metadata"]["name"], json.dumps(told(state, **more)))
     body["metadata"]["ownerReferences"] = [objects.owner_reference(job)]
     if api.get("ConfigMap", body["metadata"]["name"]) is None:
@@ -89,7 +89,7 @@ def says(api: Api, job: dict, state: str = "running", **more) -> None:
 
 
 def replicas(api: Api, server: ApiServer, job: dict, workers=4, servers=2) -> list[str]:
-    """Their pods, running; their names."""
+    """Make the job's pods of servers and workers, running; return their names."""
     made = [pod(job, "ps", i) for i in range(servers)]
     made += [pod(job, "worker", i) for i in range(workers)]
     for each in made:
@@ -99,7 +99,7 @@ def replicas(api: Api, server: ApiServer, job: dict, workers=4, servers=2) -> li
 
 
 def run(api: Api, server: ApiServer, job: dict, master: int = 0) -> list[str]:
-    """The job, running; all its pods."""
+    """Run the job; return the names of all its pods."""
     name = master_is(server, master)
     server.set_status(name, phase="Running")
     there = replicas(api, server, job)
@@ -225,7 +225,7 @@ def test_a_master_that_is_gone_is_made_again_under_another_name(controller, api,
 
 
 def test_a_master_that_is_being_deleted_is_replaced_at_once(controller, api, server):
-    """Its node may be lost: it would be there for ever. The Lease lets the new one wait.
+    """The node may be lost, and the old pod there for ever. The Lease lets the new one wait.
 
     Broken once: the new one is made when the old one is gone."""
     job = submit(api)
@@ -265,7 +265,7 @@ def test_a_decided_job_gets_no_other_master(controller, api, server, state, code
 
 
 def ended_ones(server: ApiServer) -> list[str]:
-    """Pods that have ended, or are told to."""
+    """Return the pods that have ended, or are told to."""
     return sorted(
         name
         for (plural, name), each in server.objects.items()
@@ -330,7 +330,7 @@ def test_a_master_that_no_event_has_told_of_yet_did_not_die(controller, api, ser
     key = ("default", "demo")
 
     def look():
-        """Of the EdlJob, events have come; of its pods, none."""
+        """Look at the job where events have come of the EdlJob, and none of its pods."""
         before = requested(server, "GET", "/secrets/edl-demo")
         controller._copies.take("EdlJob", Change(None, api.get("EdlJob", "demo")))
         controller._put(key, 0.0)
@@ -371,7 +371,7 @@ def test_a_suspended_job_loses_its_master_first_and_then_all_pods(controller, ap
 
 
 def test_a_master_that_does_not_end_does_not_keep_the_room(controller, api, server, monkeypatch):
-    """Its node is lost, or it still makes pods."""
+    """The master's node is lost, or the master still makes pods."""
     monkeypatch.setattr(decide, "GOES_S", 0.2)
     job = submit(api)
     there = run(api, server, job)
@@ -410,7 +410,7 @@ def test_a_resumed_job_gets_a_master_and_a_new_certificate_of_the_same_token(
 
 
 def test_a_job_that_is_made_suspended_has_no_objects_yet(controller, api, server):
-    """As Kueue makes it."""
+    """Kueue makes a job that way."""
     submit(api, suspend=True)
 
     phase_is(server, "Suspended")
@@ -532,7 +532,7 @@ def test_a_name_that_somebody_else_has_is_left_alone(controller, api, server):
 
 
 def test_what_an_earlier_job_of_the_name_has_left_is_not_believed(controller, api, server):
-    """Its status says that it is done. Broken once: owners are not compared."""
+    """The earlier job's status says that it is done. Broken once: owners are not compared."""
     earlier = {
         "apiVersion": "edl.dev/v1alpha1",
         "kind": "EdlJob",

@@ -22,7 +22,7 @@ TIME = "2026-01-01T00:00:00Z"
 
 
 class Conflict(Exception):
-    """409."""
+    """A refusal by the API server: the object has changed since (409)."""
 
 
 class World:
@@ -79,7 +79,7 @@ class World:
         self.objects[kind, body["metadata"]["name"]] = body
 
     def delete(self, name: str) -> None:
-        """Told to end."""
+        """Tell a pod to end."""
         if ("Pod", name) in self.objects:
             self.objects["Pod", name]["metadata"]["deletionTimestamp"] = TIME
 
@@ -119,7 +119,7 @@ class Looker:
         self.memory = Memory()
 
     def look(self, seen: Seen | None = None, killed_after: int | None = None) -> int:
-        """How many actions it took."""
+        """Look, do what is decided, and return how many actions that took."""
         seen = seen or self.world.see()
         plan = decide(seen, self.memory, self.world.now, TIME, lambda token: Identity(token or "t"))
         try:
@@ -190,7 +190,7 @@ def test_no_name_of_a_master_comes_twice_not_even_after_a_long_sleep():
 
 
 def test_of_two_masters_that_two_controllers_made_the_older_one_ends():
-    """The other one looks between the number and the pod."""
+    """The other controller looks between the number and the pod."""
     world, first = settled()
     world.objects.pop(("Pod", "edl-demo-master-0"))
     plan = decide(world.see(), first.memory, world.now, TIME, lambda token: Identity(token))
@@ -348,7 +348,7 @@ def condition(world: World, kind: str) -> Any:
 
 
 def test_a_master_whose_image_cannot_be_pulled_is_told_of_and_fails_after_the_documented_time():
-    """And is tried again at once when the spec is mended. Broken once: it waits for ever."""
+    """The job is tried again at once when the spec is mended. Broken once: it waits for ever."""
     world, looker = settled()
     name = "edl-demo-master-0"
     no_image(world, name)
@@ -413,7 +413,7 @@ def limit(world: World, number: int) -> list[str]:
 
 
 def test_a_master_out_of_memory_is_replaced_with_twice_as_much_up_to_the_cap():
-    """Also when it is the check of the definition that ran out. Broken once: as much as before."""
+    """The check of the definition may be what ran out, too. Broken once: as much as before."""
     world = World()
     world.job["spec"]["master"] = {"resources": {"limits": {"memory": "256Mi"}}}
     looker = Looker(world)

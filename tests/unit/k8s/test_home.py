@@ -1,4 +1,4 @@
-"""The master's pod: whose it is, and whether it is still wanted."""
+"""The pod of a master: whose it is, and whether it is still wanted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWNER = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "name": "demo", "ui
 
 @pytest.fixture
 def home(api, server, tmp_path, monkeypatch):
-    """Makes one, in a pod of this owner."""
+    """Return a function that makes a home, in a pod of this owner."""
     made = []
     monkeypatch.setenv("EDL_POD", "edl-demo-master-0")
     monkeypatch.setattr(Api, "connect", lambda: api)

@@ -128,7 +128,7 @@ def test_of_many_that_try_at_once_one_has_it(api, server, monkeypatch):
 
 
 def test_the_api_server_is_away_and_the_lease_is_kept(api, server):
-    """Nobody can take it meanwhile either."""
+    """No other pod can take the Lease meanwhile either."""
     lost: Queue[str] = Queue()
     first = leadership(api, "a")
     first.acquire()

@@ -32,7 +32,7 @@ def objects(name: str) -> list[dict[str, Any]]:
 
 
 def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """(path, schema) of everything below."""
+    """Yield (path, schema) of everything below a schema."""
     yield path, schema
     for name, each in schema.get("properties", {}).items():
         yield from schemas(each, f"{path}.{name}")
@@ -41,7 +41,7 @@ def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[
 
 
 def field(path: str) -> dict[str, Any] | None:
-    """The schema of a field such as .status.workers; None where it is not described."""
+    """Return the schema of a field such as .status.workers; None where it is not described."""
     found: Any = SCHEMA
     for name in path.strip(".").split("."):
         found = found.get("properties", {}).get(name)
@@ -106,7 +106,7 @@ def test_an_example_names_only_fields_and_settings_that_there_are(path):
 
 
 def undescribed(value: Any, schema: dict[str, Any], path: str = "") -> Iterator[str]:
-    """Fields of a value that a schema does not know, and would drop."""
+    """Yield the fields of a value that a schema does not know, and would drop."""
     if not isinstance(value, dict) or schema.get("x-kubernetes-preserve-unknown-fields"):
         return
     for name, each in value.items():
@@ -118,7 +118,7 @@ def undescribed(value: Any, schema: dict[str, Any], path: str = "") -> Iterator[
 
 
 def rules(file: str, role: str) -> dict[str, set[str]]:
-    """resource -> verbs of a role."""
+    """Return resource -> verbs of a role."""
     (found,) = [o for o in objects(file) if o["kind"] == "Role" and o["metadata"]["name"] == role]
     return {
         resource: set(rule["verbs"]) for rule in found["rules"] for resource in rule["resources"]

@@ -1,4 +1,4 @@
-"""What a pod says, in the words that schedulers, controllers and kubelets really use."""
+"""The words of a pod's state, as schedulers, controllers and kubelets really use them."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_limit_below_the_request_is_refused():
 
 @given(st.integers(1, 200), st.integers(0, 100))
 def test_a_fraction_of_the_workers_is_high(workers, percent):
-    """At least that fraction, and the first ones: scaling down takes the last."""
+    """The first workers are, at least that fraction: scaling down takes the last."""
     pools = [pods.worker_pool(str(percent / 100), workers, index) for index in range(workers)]
 
     high = pools.count("worker_high")

@@ -55,7 +55,7 @@ def next_exit(told: Queue) -> Exit:
 
 
 def none_more(told: Queue) -> bool:
-    """Nothing was reported since (what could be has been: the threads are joined)."""
+    """Tell whether no further end was reported (what could be has been: the threads are joined)."""
     try:
         found = told.get_nowait()
     except Empty:

@@ -31,7 +31,7 @@ def ranks(made: Rendezvous) -> list[str]:
 
 
 def running(*names: str, most: int = 4, least: int = 1, **policy: float) -> Rendezvous:
-    """A machine whose first round runs, formed at time 0 of `names`."""
+    """Return a machine whose first round runs, formed at time 0 of `names`."""
     made = machine(least, most, **{"last_call_s": 0.0, **policy})
     for name in names:
         made.heard(name, 0.0)
@@ -457,7 +457,7 @@ class Storm(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_who_could_run(self) -> None:
-        """Where all that live are heard and join when they must, a round runs soon.
+        """A round runs soon when all living nodes are heard and join when they must.
 
         It is of all of them or of as many as it may have; else a reason is told.
         """

@@ -38,7 +38,7 @@ WAIT_S = 300.0  # far beyond what anything here takes, on a busy machine
 
 
 class FakeServers:
-    """Shards that are ledgers. `down`: calls find nobody until it is cleared."""
+    """Servers whose shards are ledgers. `down`: calls find nobody until it is cleared."""
 
     def __init__(self, shards: int) -> None:
         self.ledgers = [Ledger() for _ in range(shards)]
@@ -79,7 +79,7 @@ class FakeServers:
         self.calls.append(f"replace {version}")
 
     def lose(self, shard: int, entries: Sequence[Entry] = ()) -> None:
-        """What this shard holds is gone, but for what a snapshot has."""
+        """Lose what a shard holds, but for what a snapshot has."""
         with self.lock:
             self.ledgers[shard] = Ledger(entries)
             self.pinned.clear()
@@ -114,11 +114,11 @@ class FakeServers:
         return self.pushes
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to let go of."""
 
 
 class FakeRuntime:
-    """Processes that live until a test ends them. Those that are told to stop end at once."""
+    """A runtime of processes that live until a test ends them, or at once when told to stop."""
 
     def __init__(self, report: Callable[[Exit], None]) -> None:
         self._report = report
@@ -138,7 +138,7 @@ class FakeRuntime:
         return replica
 
     def adopt(self, replica: Replica) -> None:
-        """It runs already, or has ended meanwhile; one of no known pid never has run."""
+        """Adopt a replica that runs already; report the end of one that does not."""
         if self.running.get((replica.role, replica.index)) != replica:
             self._report(Exit(replica, -9, unknown=True))
 
@@ -160,7 +160,7 @@ class FakeRuntime:
         self.running.clear()
 
     def wait_for(self, role: str, index: int, after: str = "") -> Replica:
-        """The process of this place, once it is another than incarnation `after`."""
+        """Return the process of this place, once it is another than incarnation `after`."""
 
         def there() -> Replica | None:
             found = self.running.get((role, index))
@@ -217,7 +217,7 @@ class FakeWorker:
         return self.client.report_failed(task.id, task.attempt, failure, records=0)
 
     def work(self, result: bytes = b"{}") -> int:
-        """Everything there is, to the end; the number of tasks done."""
+        """Work on everything there is, to the end; return the number of tasks done."""
         tasks = 0
         while True:
             reply = self.client.get_task(WAIT_S)
@@ -298,7 +298,7 @@ class FakeJob:
         )
 
     def restart(self, failed: str | None = None) -> None:
-        """Another master takes over from the journal, at the same address; the one before ends.
+        """Let another master take over from the journal, at the same address; the one before ends.
 
         failed: it has ended already, and the job with it.
         """
@@ -344,7 +344,7 @@ class FakeJob:
             self.error = error
 
     def register_server(self, index: int, after: str = "", port: int = 7000) -> MasterClient:
-        """The server that comes after incarnation `after` says hello, and may say more."""
+        """Register the server that comes after incarnation `after`; return its line."""
         replica = self.runtime.wait_for("server", index, after)
         about = pb.Replica(role=pb.SERVER, index=index, incarnation=replica.incarnation)
         client = self.client(about)
@@ -352,7 +352,7 @@ class FakeJob:
         return client
 
     def kill_server(self, index: int, entries: Sequence[Entry] = ()) -> MasterClient:
-        """Server `index` dies; its replacement has `entries` in its ledger, and registers."""
+        """Kill server `index`; its replacement has `entries` in its ledger, and registers."""
         server = self.runtime.wait_for("server", index)
         self.runtime.end(server, -9)
         self.servers.lose(index, entries)
@@ -367,7 +367,7 @@ class FakeJob:
         return FakeWorker(self, index, incarnation)
 
     def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first status for which this holds."""
+        """Return the first status for which this holds."""
         revision = 0
         for _ in range(400):
             revision, status = self.cli.status(revision, WAIT_S)
@@ -376,7 +376,7 @@ class FakeJob:
         raise AssertionError(status)
 
     def end(self) -> dict[str, Any]:
-        """The last status, once the master has ended."""
+        """Return the last status, once the master has ended."""
         self.thread.join(WAIT_S)
         assert not self.thread.is_alive(), self.master.status_json()
         return self.master._lookers.status()
@@ -393,7 +393,7 @@ class FakeJob:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
-    """`start(training=[("a", 8)], num_workers=2, ...)` -> a job that runs."""
+    """Yield `start(training=[("a", 8)], num_workers=2, ...)` -> a job that runs."""
     jobs: list[FakeJob] = []
 
     def make(
@@ -418,7 +418,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
 
 @pytest.fixture
 def replayed() -> Callable[[FakeJob], TaskQueue]:
-    """A queue made from a job's journal alone."""
+    """Return a function that makes a queue from a job's journal alone."""
 
     def replay(job: FakeJob) -> TaskQueue:
         queue = TaskQueue(job.queue.plan, tolerance=job.settings.task_fault_tolerance)

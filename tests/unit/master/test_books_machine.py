@@ -143,7 +143,7 @@ class Storm(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0), spans=st.integers(1, 4))
     def work(self, which: int, spans: int) -> None:
-        """Some spans go through at once."""
+        """Push some spans at once, each to all shards."""
         held = self.held[which % len(self.held)]
         for _ in range(spans):
             for shard in range(len(self.ledgers)):
@@ -255,7 +255,7 @@ class Storm(RuleBasedStateMachine):
         self.open()
 
     def answered(self, task: int, attempt: int, servers: int) -> None:
-        """Answers that a server has given that was replaced since say nothing."""
+        """Take a fence's answers; those of a server that was replaced since say nothing."""
         answers = self.answers[task, attempt, servers]
         if len(answers) == len(self.ledgers) and servers == self.servers:
             self.queue.fenced(task, attempt, [answers[s] for s in sorted(answers)])
@@ -272,7 +272,7 @@ class Storm(RuleBasedStateMachine):
 
     @rule(shard=st.integers(0))
     def replace(self, shard: int) -> None:
-        """The master's part: fence first, then the queue, then tell all where the server is."""
+        """Replace a shard as the master does: fence first, then the queue, then tell all."""
         shard %= len(self.ledgers)
         ledger, applied = self.saved[shard]
         self.ledgers[shard], self.applied[shard] = ledger, applied

@@ -77,7 +77,7 @@ def test_nothing_but_a_plain_file_is_read_and_nothing_of_it_is_told(tmp_path, ki
 
 @pytest.fixture
 def told(tmp_path, monkeypatch) -> Path:
-    """A folder with settings; what `edl.worker --describe` does is in `worker`."""
+    """Make a folder with settings; what `edl.worker --describe` does is in `worker`."""
     (tmp_path / "settings.json").write_text(JobSettings().to_json())
     monkeypatch.setattr(sys, "executable", str(tmp_path / "worker"))
     (tmp_path / "into").mkdir()
@@ -122,7 +122,7 @@ def test_a_job_that_has_begun_is_not_checked_again_and_another_ones_folder_is_no
 
 
 def test_what_the_check_derives_of_the_data_stays_out_of_the_jobs_folder(told, monkeypatch):
-    """That is the master's to write. Broken once: the check keeps EDL_JOB_DIR."""
+    """The job's folder is the master's to write. Broken once: the check keeps EDL_JOB_DIR."""
     monkeypatch.setenv("EDL_JOB_DIR", str(told / "job"))
     script = '[ "$EDL_JOB_DIR" = "$5" ] || exit 9'
 

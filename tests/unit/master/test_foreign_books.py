@@ -20,7 +20,7 @@ DESCRIBED = {"training": [["a", 8]], "validation": [], "prediction": []}
 
 @pytest.fixture
 def opened(tmp_path):
-    """opened(change) -> the queue that goes on with books that `change` has changed."""
+    """Return opened(change) -> the queue that goes on with books that `change` has changed."""
 
     def open_(change):
         settings = JobSettings(

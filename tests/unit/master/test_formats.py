@@ -1,4 +1,4 @@
-"""What a journal says is read by its schema: what is not of it is one sentence that names it."""
+"""A journal is read by its schema: what is not of that is one sentence that names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOST = {"worker": "w"}
 
 @pytest.fixture
 def resumed(tmp_path):
-    """resumed(change, *decisions) -> the queue of a journal whose state `change` has changed."""
+    """Return resumed(change, *decisions) -> the queue of a journal with a state so changed."""
 
     def resume(change=lambda state: None, *made):
         (tmp_path / "describe.json").write_text(json.dumps(DESCRIBED))

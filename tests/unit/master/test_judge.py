@@ -1,4 +1,4 @@
-"""Which evaluation is kept, and where a job ends: pure, against plain Python."""
+"""The judges: which evaluation is kept, and where a job ends; pure, against plain Python."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a job leaves: its last state, the best by a metric, and nothing that another has left."""
+"""The leavings of a job: its last state, the best by a metric, nothing that another has left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edl.proto import master_pb2 as pb
 
 
 def work(job, worker, values, then=lambda seen: None) -> int:
-    """Train and evaluate to the end; each epoch's evaluation has its value. Tasks trained."""
+    """Train and evaluate to the end, with these values; return how many tasks were trained."""
     trained, seen = 0, 0
     while True:
         reply = worker.client.get_task(20.0)
@@ -38,7 +38,7 @@ def work(job, worker, values, then=lambda seen: None) -> int:
 
 
 def work_until_it_fails(job, worker, values) -> dict:
-    """As `work`, of a job that ends before it; its last status. No one answers the worker then."""
+    """Do as `work` in a job that ends before it: no one answers then. Return the last status."""
 
     def run() -> None:
         with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""What versions before have written is read as it was meant: tests/kept/README.md."""
+"""The writings of versions before are read as they were meant: tests/kept/README.md."""
 
 from __future__ import annotations
 

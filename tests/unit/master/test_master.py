@@ -26,7 +26,7 @@ from edl.worker.tasks import unpack_results
 
 
 def whole(job) -> bool:
-    """Every task of the plan is applied to its end on every shard."""
+    """Tell whether every task of the plan is applied to its end on every shard."""
     plan = job.queue.plan
     sizes = {}
     for epoch in range(plan.epochs):
@@ -157,7 +157,7 @@ def test_a2_a_task_whose_owner_is_preempted_twelve_times_is_trained_and_none_of_
     ("says_so", "failures"), [(True, 0), (False, 1)], ids=["in order", "by exit(0) of its own"]
 )
 def test_who_leaves_in_order_while_a_lease_is_on_its_way_has_not_failed(start, says_so, failures):
-    """Preempted, it ends with 0 before it reads. Broken once: its minibatch was blamed."""
+    """A preempted worker ends with 0 before it reads. Broken once: its minibatch was blamed."""
     job = start([("a", 8)])
     worker = job.worker(0)
     worker.lease()
@@ -702,7 +702,7 @@ def test_workers_that_all_crash_for_good_fail_the_job_with_their_last_words(star
 
 
 def train_and_evaluate(job, worker) -> list[pb.Task]:
-    """Do everything; the tasks in their order."""
+    """Do everything; return the tasks in their order."""
     seen = []
     while (reply := worker.client.get_task(20.0)).outcome == pb.GetTaskReply.TASK:
         task = reply.task
@@ -1067,7 +1067,7 @@ def test_a_full_disk_ends_the_job_with_one_clear_error(start, monkeypatch):
             whole_connection.__exit__(*exception)
 
         def close(self) -> None:
-            """Nothing."""
+            """Do nothing."""
 
     whole_connection, job.journal._connection = job.journal._connection, Full()
 

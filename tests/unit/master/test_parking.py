@@ -1,4 +1,4 @@
-"""Who waits for an answer: each is asked when something may have come, told when time is up."""
+"""Parked callers are asked when an answer may have come, and told when time is up."""
 
 from __future__ import annotations
 

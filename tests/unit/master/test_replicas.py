@@ -16,7 +16,7 @@ def make(workers: int = 1, servers: int = 0, relaunches: int = 2) -> Replicas:
 
 
 def end(replicas: Replicas, clock: FakeClock, code: int, index: int = 0, role: str = WORKER) -> str:
-    """The process of a place ends, long after it began."""
+    """End the process of a place, long after it began."""
     clock.advance(60)
     return replicas.exited(role, index, replicas.slots[role, index].incarnation, code, clock.now())
 

@@ -19,7 +19,7 @@ def peer(name, version=-1, parts=(), pending=False):
 
 
 def parts_of(world, rank):
-    """A member's own and its mirror."""
+    """Return a member's own part and its mirror."""
     return {(world, rank), (world, (rank - 1) % world)}
 
 
@@ -103,7 +103,10 @@ def test_where_all_leave_one_saves_the_state():
 
 @dataclass
 class Member:
-    """`stage`: waiting, told (of a round), assembled, in (past the barrier), leaving."""
+    """A member of the group.
+
+    `stage`: waiting, told (of a round), assembled, in (past the barrier), leaving.
+    """
 
     version: int = -1
     parts: set = field(default_factory=set)
@@ -227,7 +230,7 @@ class Storm(RuleBasedStateMachine):
     @precondition(lambda self: self.named("in") and self.rounds.running)
     @rule(data=st.data(), all_have_it=st.booleans())
     def step(self, data, all_have_it):
-        """Some have the gradients of a step, or all; then some pass the vote."""
+        """Give some, or all, the gradients of a step; then some pass the vote."""
         members = self.of_round()
         if any(m is None or m.stage != "in" or m.pending for m in members):
             return
@@ -249,7 +252,7 @@ class Storm(RuleBasedStateMachine):
     @precondition(lambda self: any(m.pending for m in self.members.values()))
     @rule(data=st.data())
     def pass_vote(self, data):
-        """The sum may still come where somebody has died since it told its part."""
+        """Pass a vote: its sum may still come where somebody has died since it told its part."""
         name = self.pick(data, sorted(n for n, m in self.members.items() if m.pending))
         if self.members[name].stage == "in":
             self.vote(self.members[name])
@@ -257,7 +260,7 @@ class Storm(RuleBasedStateMachine):
     @precondition(lambda self: self.named("told", "assembled", "in"))
     @rule(data=st.data(), leaves=st.booleans())
     def come_back(self, data, leaves):
-        """The round is over, or a member ends it after a step."""
+        """Come back since the round is over, or end it after a step."""
         name = self.pick(data, self.named("told", "assembled", "in"))
         m = self.members[name]
         over = not self.rounds.running or self.rounds.number != m.round
@@ -274,7 +277,7 @@ class Storm(RuleBasedStateMachine):
     @precondition(lambda self: not self.rounds.running and self.rounds.number)
     @rule()
     def all_come_back(self):
-        """And go on: what most often follows a death."""
+        """Have all members come back and go on: what most often follows a death."""
         for name in self.named("told", "assembled", "in"):
             m = self.members[name]
             m.stage = "waiting"

@@ -1,4 +1,4 @@
-"""What a restarted master knows is what the one before it knew."""
+"""A restarted master knows what the one before it knew."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DECISIONS |= {"lease_some", "durable", "recovered", "cancel", "prove"}
 
 
 def name_of(kind):
-    """The method that a decision calls: OpenEpoch, open_epoch."""
+    """Return the method that a decision calls: OpenEpoch, open_epoch."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind).removeprefix("_")
 
 
@@ -34,7 +34,7 @@ KINDS = {name_of(name): kind for name, kind in decisions.DECISIONS.items()}
 
 
 def fields(queue):
-    """All that decides what the queue does from now on."""
+    """Return all that decides what the queue does from now on."""
     kept = {**vars(queue), "low": queue.low_water}  # which both have found out by now
     parts = ("_table", "leases", "_epochs", "_failures")
     for part in parts:

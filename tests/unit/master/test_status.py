@@ -1,4 +1,4 @@
-"""How often the status is made."""
+"""The pace at which the status is made."""
 
 from edl.master.status import Status
 

@@ -1,4 +1,4 @@
-"""What keeps a cut from being taken is named, levelled or ends the job: nobody waits for ever."""
+"""A cut that cannot be taken has its reason named, levelled, or ends the job: no endless wait."""
 
 from __future__ import annotations
 

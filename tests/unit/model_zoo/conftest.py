@@ -22,7 +22,7 @@ def read_all(path) -> Columns:
 
 
 def fit(definition: Definition, train: Columns, test: Columns, epochs: int, batch: int) -> dict:
-    """The metrics on `test` after `epochs` over `train`."""
+    """Train for `epochs` over `train`, and return the metrics on `test`."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model, rows, spec = definition.model(), LocalRows(), definition.optimizer()
@@ -58,7 +58,7 @@ def train() -> Callable[..., dict]:
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory) -> Callable[[str], tuple[Columns, Columns]]:
-    """The training and validation records of a data set that needs no download."""
+    """Return the training and validation records of a data set that needs no download."""
     out = tmp_path_factory.mktemp("data")
 
     def load(name: str) -> tuple[Columns, Columns]:
@@ -71,7 +71,7 @@ def dataset(tmp_path_factory) -> Callable[[str], tuple[Columns, Columns]]:
 
 @pytest.fixture
 def write(tmp_path) -> Callable[..., str]:
-    """Writes a definition file; answers its path."""
+    """Return a function that writes a definition file and answers its path."""
 
     def write_file(text: str, name: str = "mine.py") -> str:
         path = tmp_path / name

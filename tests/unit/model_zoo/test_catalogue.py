@@ -1,4 +1,4 @@
-"""Where definitions are found."""
+"""The places where definitions are found."""
 
 import importlib.metadata
 

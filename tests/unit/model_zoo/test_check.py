@@ -1,4 +1,4 @@
-"""What `edl zoo check` finds on one batch."""
+"""The findings of `edl zoo check` on one batch."""
 
 import numpy as np
 import pytest

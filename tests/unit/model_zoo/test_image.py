@@ -32,7 +32,7 @@ class Engines:
         self.folder = folder
 
     def install(self, name: str, stderr: str = "", **codes: int) -> None:
-        """A program that ends with `codes[first argument]`."""
+        """Install a program that ends with `codes[first argument]`."""
         path = self.folder / name
         record = str(self.folder / f"{name}.jsonl")
         path.write_text(
@@ -41,7 +41,7 @@ class Engines:
         path.chmod(0o755)
 
     def calls(self, name: str) -> list[dict[str, object]]:
-        """What it was asked for, the probe left out."""
+        """Return what a program was asked for, the probe left out."""
         record = self.folder / f"{name}.jsonl"
         lines = [json.loads(line) for line in record.read_text().splitlines()]
         return [line for line in lines if line["arguments"][0] != "version"]

@@ -17,7 +17,7 @@ WHOLE = {
 
 
 def source(**changes):
-    """A whole definition with parts changed, added, or (None) left out."""
+    """Return a whole definition with parts changed, added, or (None) left out."""
     return "\n".join(text for text in {**WHOLE, **changes}.values() if text)
 
 

@@ -1,4 +1,4 @@
-"""What a forward changes of buffers is what has other bits, and can be taken back."""
+"""A forward's changes of buffers are what has other bits, and can be taken back."""
 
 import math
 

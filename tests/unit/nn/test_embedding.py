@@ -12,7 +12,7 @@ from edl.nn import PADDING, Embedding, attach, tables
 
 
 class OneRow:
-    """Every row is [id, id, ...]; remembers what it was asked for."""
+    """A source whose every row is [id, id, ...]; it remembers what it was asked for."""
 
     def __init__(self):
         self.asked = []

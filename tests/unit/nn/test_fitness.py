@@ -1,4 +1,4 @@
-"""What of a model is refused, or told, before a job starts."""
+"""The faults of a model that are refused, or told, before a job starts."""
 
 import pytest
 import torch

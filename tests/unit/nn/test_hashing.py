@@ -11,7 +11,7 @@ texts = st.text(alphabet=st.characters(blacklist_characters="\0", codec="utf-8")
 
 
 def reference(field: str, value: str) -> int:
-    """The same by Python's integers, one value at a time."""
+    """Hash one value by Python's integers."""
 
     def fnv(text):
         state = 0xCBF29CE484222325
@@ -27,7 +27,7 @@ def reference(field: str, value: str) -> int:
 
 @given(texts, texts)
 def test_ids_never_change(field, value):
-    """They are in checkpoints: another value would orphan every row."""
+    """Ids are in checkpoints: another value would orphan every row."""
     assert hash64(field, [value]).tolist() == [reference(field, value)]
 
 

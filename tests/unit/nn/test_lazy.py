@@ -1,4 +1,4 @@
-"""What starts without torch."""
+"""The modules that start without torch."""
 
 import subprocess
 import sys

@@ -39,7 +39,7 @@ class Shards:
         self.control = PsControl(self.addresses, token=TOKEN)
 
     def call(self, method: str, request: Any) -> Any:
-        """An RPC of the first shard, as any other client makes it."""
+        """Make an RPC of the first shard, as any other client does."""
         shard = open_shard(0, self.addresses[0], TOKEN, Identity(TOKEN))
         try:
             return rpc.call(getattr(shard.stub, method), request, 300.0)
@@ -58,19 +58,19 @@ StartShards = Callable[..., Shards]
 
 @pytest.fixture(scope="session")
 def certified() -> Identity:
-    """An identity with a certificate."""
+    """Return an identity with a certificate."""
     return Identity.create(TOKEN)
 
 
 @pytest.fixture
 def transport() -> str:
-    """How the client's pulls and pushes travel; a module may say otherwise."""
+    """Return how the client's pulls and pushes travel; a module may say otherwise."""
     return "auto"
 
 
 @pytest.fixture
 def start_shards(transport: str) -> Iterator[StartShards]:
-    """start_shards(count, spec=None, policy=None) -> Shards; async unless told otherwise"""
+    """Yield start_shards(count, spec=None, policy=None) -> Shards; async unless told otherwise."""
     started = []
 
     def start(

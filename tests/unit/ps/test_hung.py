@@ -32,7 +32,7 @@ def short(monkeypatch):
 
 @pytest.fixture
 def hung(monkeypatch):
-    """A store with a step under way that ends only with the test."""
+    """Yield a store with a step under way that ends only with the test."""
     store = Store(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
     store.init(SPEC, {("w", 0): np.zeros(3, np.float32)}, True)
     begun, end = threading.Event(), threading.Event()

@@ -37,7 +37,7 @@ WAIT = {"timeout_s": 120.0}  # a fresh checkout compiles its kernels meanwhile
 
 
 class PlayedMaster(master_pb2_grpc.MasterServicer):
-    """Notes what it hears; answers what the test set."""
+    """A master that notes what it hears, and answers what the test set."""
 
     def __init__(self, settings):
         self.settings = settings
@@ -60,8 +60,11 @@ class PlayedMaster(master_pb2_grpc.MasterServicer):
 
 @pytest.fixture
 def launch():
-    """launch(*arguments, incarnation=, job_dir=, **settings) -> (played master, its server,
-    process, registration)"""
+    """Yield a function that starts a server process.
+
+    launch(*arguments, incarnation=, job_dir=, **settings) -> (played master, its server, process,
+    registration)
+    """
     stops = []
 
     def start(*arguments, incarnation="ps-0-1", job_dir="", **settings):
@@ -186,7 +189,7 @@ def test_a_checkpoint_that_cannot_be_read_ends_a_server_with_1(launch, tmp_path)
 
 
 def test_a_killed_server_is_replaced_by_one_that_has_what_was_safe(launch, tmp_path):
-    """At least what was told as coverage, with its ledger; and the user is told."""
+    """The replacement has at least what was told as coverage, its ledger too; the user is told."""
     job = {"job_dir": tmp_path, "use_async": True, "snapshot_s": 0.05}
     master, _, process, hello = launch(**job)
     client = PsClient([hello.address], token="secret", spec=SPEC)
@@ -268,7 +271,7 @@ def test_a_server_finds_a_master_that_came_back_at_another_address(tmp_path):
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """(played master, server): in this process."""
+    """Yield (played master, server), in this process."""
     monkeypatch.setattr(server_module, "_BEAT_S", 0.02)
     master = PlayedMaster(JobSettings(use_async=True))
     played = rpc.Server(

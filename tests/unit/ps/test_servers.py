@@ -37,7 +37,7 @@ def ones(ids):
 
 @pytest.fixture(params=["grpc", "tcp", "unix", "shm"])
 def transport(request):
-    """One contract, four carriers: every test of this file holds for each."""
+    """Return each carrier in turn: one contract, every test of this file holds for each."""
     return request.param
 
 

@@ -161,7 +161,7 @@ def test_what_a_replica_started_goes_with_it(processes):
 
 
 def test_a_replica_is_a_session_of_its_own(processes):
-    """So that Ctrl-C in the terminal reaches the master alone."""
+    """Ctrl-C in the terminal is to reach the master alone."""
     processes.start("print(os.getsid(0) == os.getpid())")
 
     processes.exit()

@@ -1,4 +1,4 @@
-"""What a SIGKILL was, as far as the kernel tells."""
+"""The meaning of a SIGKILL, as far as the kernel tells."""
 
 import signal
 

@@ -60,7 +60,7 @@ def test_shared_memory():
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the check said of each test of a suite that leaks, by the test's kind."""
+    """Return what the check said of each test of a suite that leaks, by the test's kind."""
     folder = tmp_path_factory.mktemp("suite")
     (folder / "test_leaking.py").write_text(SUITE)
     checked = (TESTS / "conftest.py").read_text() + "\nleaks.GRACE_S = 0.2\n"

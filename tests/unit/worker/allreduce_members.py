@@ -21,7 +21,7 @@ from edl.worker.task_reader import Lease
 
 
 def member(rank):
-    """What it has come to."""
+    """Train as one member, and return what it has come to."""
     trainer = AllReduceTrainer(
         Branches,
         functional.mse_loss,

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def piece(number, rank, world, most):
-    """A member's slice of a minibatch."""
+    """Return a member's slice of a minibatch."""
     inputs, labels = minibatch(number)
     mine = part_of(0, RECORDS, rank, world)
     parts = [
@@ -47,7 +47,7 @@ def same(one, other):
 
 
 def member(rank, world, optimizer, most):
-    """What one has come to."""
+    """Train as one member, and return what it has come to."""
     trainer = ShardedTrainer(
         make_model,
         functional.mse_loss,

@@ -135,7 +135,7 @@ def test_minibatches_cut_a_task_evenly(least, tasks, data):
 
 
 def known(sqr=0.5, var=1.0, **more):
-    """With the noise that is given, at M0 = 16."""
+    """Return a minibatch that knows the noise that is given, at M0 = 16."""
     batch = AdaptiveBatch(**{"least": 16, "most": 128, "task_records": 128, **more})
     # Of two gradients at S = 1: sqr = 2 T - L, var = L - T.
     batch.advance(0, 16, measured(local=sqr + 2 * var, total=sqr + var))
@@ -330,7 +330,7 @@ def drawn(count, number=0):
 
 
 def gradient(weight, inputs, labels):
-    """Of the mean squared error, in float64."""
+    """Return the gradient of the mean squared error, in float64."""
     w, x, y = (np.asarray(t, np.float64) for t in (weight, inputs, labels))
     return 2 * ((x @ w - y)[:, None] * x).mean(0)
 
@@ -350,7 +350,7 @@ def test_lengths_are_those_of_uneven_gradients_and_of_their_mean():
 
 
 def test_each_of_two_members_tells_its_share_of_the_lengths():
-    """Of a minibatch of 16; the other member has the rest."""
+    """The member has 12 records of a minibatch of 16; the other member has the rest."""
     ours, clock = member(SGD(lr=0.1))
     ours.enter(2)
     inputs, labels = drawn(12)
@@ -474,7 +474,7 @@ def test_a_choice_ends_the_round():
 
 
 class Thinker(Chooser):
-    """Takes its time."""
+    """A chooser that takes its time."""
 
     def __init__(self):
         super().__init__(FakeClock())

@@ -43,7 +43,7 @@ ODD = [0.0, -0.0, 1.5, math.inf, -math.inf, math.nan, 1e-41, 3.1e38, 0.1, -7.0]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a module is made of."""
+    """The parts that a module is made of."""
 
     optimizer: object
     bag: bool
@@ -214,7 +214,7 @@ def loss_of(recipe):
 
 
 def batches(recipe):
-    """Features and labels of each span."""
+    """Yield features and labels of each span."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(ROWS, (recipe.records, IDS), generator=generator)
     x = torch.randn(recipe.records, WIDTH, generator=generator)
@@ -224,7 +224,7 @@ def batches(recipe):
 
 
 def by_torch(recipe):
-    """What torch's own loop comes to: its model."""
+    """Return the model that torch's own loop comes to."""
     model = maker(recipe, for_job=False)()
     spec = recipe.optimizer
     steps = torch_optimizer(spec, [p for p in model.parameters() if p.requires_grad])
@@ -309,7 +309,7 @@ def test_a_group_comes_to_what_torch_comes_to(recipe):
 @settings(max_examples=40, phases=NO_SHRINK)
 @given(recipes)
 def test_a_group_that_shards_the_model_comes_to_what_torch_comes_to(recipe):
-    """Which needs a dimension to shard by, and weights that their own module uses."""
+    """The model has a dimension to shard by, and weights that their own module uses."""
     recipe = dataclasses.replace(recipe, odd=False, functional=False)
     assert_same(recipe, in_a_group(recipe, ShardedTrainer))
 

@@ -109,7 +109,7 @@ def test_a_task_of_which_all_is_skipped_is_not_read():
 
 @given(st.integers(1, 200), st.integers(1, 9), st.data())
 def test_no_span_has_one_record_where_it_can_have_more(size, minibatch, data):
-    """From any span's end, with those ends as boundaries, as after a fence or a rewind."""
+    """A split may begin at any span's end, with those ends as boundaries, as after a fence."""
     whole = list(split(0, size, minibatch, ()))
     ends = [start for start, _ in whole]
     position = data.draw(st.sampled_from(ends))

@@ -34,7 +34,7 @@ class Branches(nn.Module):
 
 
 def slices(number):
-    """By member, the inputs and labels of its passes."""
+    """Return, by member, the inputs and labels of its passes."""
     generator = torch.Generator().manual_seed(number)
     passes = []
     for taken, count in zip(TAKEN[number], (6, 3, 3), strict=True):

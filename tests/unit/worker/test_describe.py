@@ -1,4 +1,4 @@
-"""What is refused before a job starts, in one sentence."""
+"""The faults that are refused before a job starts, in one sentence."""
 
 import json
 
@@ -36,7 +36,7 @@ BIG = "super().__init__(); self.big = nn.Embedding(200_000, 4)"
 
 @pytest.fixture
 def settings(tmp_path):
-    """Settings of a definition with these replacements."""
+    """Return a function that makes settings of a definition with these replacements."""
 
     def make(*changes, **more):
         text = DEFINITION
@@ -56,7 +56,7 @@ def settings(tmp_path):
 
 
 def checkpoint(folder, settings):
-    """As a job of these settings leaves one, as far as it is looked at before the next begins."""
+    """Write a checkpoint as a job of these settings does, as far as it is looked at by the next."""
     definition = load(settings)
     spec = model_spec(model_maker(definition, settings)(), definition.optimizer(), 0)
     folder = folder / "version-000000000001"

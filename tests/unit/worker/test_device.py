@@ -1,4 +1,4 @@
-"""What is moved to a device keeps its type, and what is drawn there is torch.manual_seed's."""
+"""Data moved to a device keeps its type, and what is drawn there is torch.manual_seed's."""
 
 from collections import OrderedDict, namedtuple
 

@@ -23,7 +23,7 @@ from edl.worker.trainer import GroupTrainer
 
 @dataclass
 class Sum:
-    """A step."""
+    """A step, which adds up records."""
 
     records: int
     loss: float

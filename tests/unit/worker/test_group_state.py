@@ -52,7 +52,7 @@ def member(optimizer, seed=0, width=5):
 
 
 def step(state, number):
-    """One step on inputs that are a function of its number."""
+    """Make one step on inputs that are a function of its number."""
     inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(number))
     state.optimizer.zero_grad(set_to_none=True)
     state.model(inputs).backward()

@@ -1,4 +1,4 @@
-"""What the rows of a hybrid step may lack, in a group of one, before servers as slow as may be."""
+"""The rows that a hybrid step may lack, in a group of one, before servers as slow as may be."""
 
 import threading
 

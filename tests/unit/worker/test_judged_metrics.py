@@ -1,4 +1,4 @@
-"""What the check of a definition says of the metrics that a job is judged by."""
+"""The words of the check of a definition on the metrics that a job is judged by."""
 
 import json
 

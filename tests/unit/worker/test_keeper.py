@@ -11,7 +11,7 @@ LEASE_S, HANG_S = 4.0, 100.0
 
 
 class Line:
-    """To a master that writes down what it hears."""
+    """A line to a master that writes down what it hears."""
 
     def __init__(self):
         self.heard = []
@@ -21,7 +21,7 @@ class Line:
         return pb.HeartbeatReply()
 
     def close(self):
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to let go of."""
 
 
 class Keeper(keeper._Keeper):

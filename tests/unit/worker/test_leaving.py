@@ -9,7 +9,7 @@ from edl.worker.leaving import leave_in_time
 
 
 class Master:
-    """Answers until `gone`; time passes while one waits."""
+    """A master that answers until `gone`; time passes while one waits."""
 
     def __init__(self, gone: float) -> None:
         self.now, self.gone = 0.0, gone

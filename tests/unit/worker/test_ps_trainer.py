@@ -27,7 +27,7 @@ class Servers:
         self.dense = []
 
     def agree(self, spec, *, timeout_s):
-        """Any model will do."""
+        """Agree on any model."""
 
     def pull(self, tables, *, dense=None, cut="", full=False, timeout_s):
         self.dense.append(dense is not None)
@@ -77,7 +77,7 @@ def test_parameters_that_the_servers_call_stale_are_pulled_again():
 
 
 def test_a_pull_of_the_present_that_comes_late_does_not_change_an_evaluation(monkeypatch):
-    """One that was started ahead for a batch whose lease was lost meanwhile."""
+    """The pull was started ahead for a batch whose lease was lost meanwhile."""
     made = trainer(Servers(), ahead=True)
     made.begin({}, None)
     install = made._install
@@ -171,7 +171,7 @@ FEATURES = {
 
 
 def oracle(servers, use_friends):
-    """Gradient by table and id, by torch's own embedding of the whole table."""
+    """Return gradients by table and id, by torch's own embedding of the whole table."""
     model = TwoTowers()
     torch.manual_seed(3)
     model = TwoTowers()

@@ -54,7 +54,7 @@ def group(optimizer, world, make=make_model):
 
 
 def reader(*members):
-    """Reads from whoever of these has a part; over the wire."""
+    """Return a function that reads from whoever of these has a part; over the wire."""
 
     def read(world, rank, ranges):
         parts = [p for m in members for p in m.parts if p.name == (world, rank)]
@@ -70,7 +70,7 @@ def gradients(number):
 
 
 def step_of(state, number):
-    """A step's own and mirrored gradients: slices of those of the whole model."""
+    """Return a step's own and mirrored gradients: slices of those of the whole model."""
     found = []
     for part in state.current:
         ranges = [range_of(n, like, part.world, part.rank) for n, like in enumerate(state.like)]

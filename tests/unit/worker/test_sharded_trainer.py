@@ -63,7 +63,7 @@ def minibatch(number):
 
 
 def plain(optimizer):
-    """What torch's loop comes to."""
+    """Return the values that torch's loop comes to."""
     model = make_model()
     steps = torch_optimizer(optimizer, [p for p in model.parameters() if p.requires_grad])
     for number in range(STEPS):
@@ -76,7 +76,7 @@ def plain(optimizer):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the members of each case tell, by rank."""
+    """Return what the members of each case tell, by rank."""
     folder = tmp_path_factory.mktemp("members")
     script = Path(__file__).with_name("sharded_members.py")
     env = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""What a definition's functions see of a task that the same worker is given again."""
+"""The view of a task by a definition's functions when the same worker is given it again."""
 
 from types import SimpleNamespace
 

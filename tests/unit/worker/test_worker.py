@@ -21,7 +21,7 @@ MINIBATCH = 4
 
 
 class Master:
-    """Leases the given tasks, then says `ending`; remembers what is reported."""
+    """A master that leases the given tasks, then says `ending`; remembers what is reported."""
 
     def __init__(self, tasks, ending=pb.GetTaskReply.FINISHED):
         self.tasks = list(tasks)
@@ -56,7 +56,7 @@ class Master:
         told(True)
 
     def send_reports(self, state):
-        """They were taken when they were told."""
+        """Do nothing: reports were taken when they were told."""
 
     def report_failed(self, task, attempt, failure, *, records):
         self.reports.append(("failed", task, failure.start, failure.end, failure.error))
@@ -148,7 +148,7 @@ def task(number, kind=pb.TRAIN, size=10, **fields):
 
 
 class ReadyStream(TaskStream):
-    """One that is never behind the worker, so that what is under way at once is certain."""
+    """A stream that is never behind the worker: what is under way at once is certain."""
 
     def next(self, timeout_s=None):
         return super().next()
@@ -362,7 +362,7 @@ def test_forgetting_a_lease_keeps_a_newer_one_of_the_same_task():
 
 @pytest.mark.parametrize(("lost", "expected"), [(True, Fenced), (False, EdlError)])
 def test_an_error_of_a_worker_that_was_declared_lost_is_no_failure(lost, expected):
-    """It slept: the evaluation has ended without it, and the servers have let go of its cut."""
+    """The worker slept: the evaluation has ended, and the servers have let go of its cut."""
     master, servers = Master([task(1, pb.EVALUATE)]), Servers()
     master.fenced = lost
 
@@ -457,7 +457,7 @@ ALL_SPANS = [(n, a, b) for n in (1, 2) for _, a, b in SPANS]
     ],
 )
 def test_a_window_of_pushes_applies_every_span_once_in_order(refuse, backwards):
-    """Whatever a shard refuses, and though pushes under way together arrive the wrong way round."""
+    """A shard may refuse anything, and pushes under way together arrive the wrong way round."""
     shards = Shards(
         2, arrive=lambda p: list(reversed(p)) if backwards else list(p), refuse=dict(refuse)
     )

@@ -1,4 +1,4 @@
-"""python3 -m prockubelet --server URL --token TOKEN --ca FILE ...: until SIGTERM."""
+"""The process kubelet, until SIGTERM: python3 -m prockubelet --server URL --token TOKEN ..."""
 
 import argparse
 import threading

@@ -1,4 +1,4 @@
-"""What the API server asks a kubelet for when somebody reads a pod's log."""
+"""The server of a kubelet that the API server asks when somebody reads a pod's log."""
 
 import http.server
 import re
@@ -20,7 +20,10 @@ def serve(nodes, *, cert, key):
 
 
 class LogHandler(http.server.BaseHTTPRequestHandler):
-    """GET /containerLogs/NAMESPACE/POD/CONTAINER?follow=true&previous=true&tailLines=N"""
+    """A handler of requests for a container's log.
+
+    GET /containerLogs/NAMESPACE/POD/CONTAINER?follow=true&previous=true&tailLines=N
+    """
 
     kubelet = None
 

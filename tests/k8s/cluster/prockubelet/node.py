@@ -57,7 +57,7 @@ class Nodes:
         subprocess.run(["umount", "-l", str(self.pods_folder)], check=False)
 
     def image(self, name):
-        """What is known of an image: env, entrypoint, cmd, cwd, binds. None: there is none."""
+        """Return env, entrypoint, cmd, cwd and binds of an image. None: there is none."""
         images = json.loads(self.images.read_text())
         return images.get(name, images.get("*"))
 
@@ -221,7 +221,7 @@ class Nodes:
 
 
 def on_signal(nodes):
-    """SIGTERM and SIGINT end the daemon and all its pods."""
+    """Have SIGTERM and SIGINT end the daemon and all its pods."""
 
     def end(*_):
         nodes.close()

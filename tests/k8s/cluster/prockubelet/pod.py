@@ -92,7 +92,7 @@ class Pod(threading.Thread):
         self.netns = self.node.network.join(self.uid, self.ip)
 
     def push(self):
-        """Tell the API server how it stands."""
+        """Tell the API server how the pod stands."""
         with self.lock:
             if self.gone or self.lost:
                 return
@@ -249,7 +249,7 @@ class Pod(threading.Thread):
         }[path]
 
     def service_env(self):
-        """NAME_SERVICE_HOST and NAME_SERVICE_PORT, of the API itself at least."""
+        """Return NAME_SERVICE_HOST and NAME_SERVICE_PORT, of the API itself at least."""
         services = []
         linked = self.spec.get("enableServiceLinks", True)
         if linked:

@@ -1,4 +1,4 @@
-"""What endings of workers count for: a storm blames no record, a record that kills is found."""
+"""Endings of workers are counted: a storm blames no record, a record that kills is found."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Job:
         self.again()
 
     def again(self) -> None:
-        """The master is killed, too, now and then: the next one reads what this one wrote."""
+        """Kill the master, too, now and then: the next one reads what this one wrote."""
         if self.ends % 16 != 3:
             return
         there = json.loads(json.dumps(dump_queue(self.queue)))
@@ -54,7 +54,7 @@ class Job:
         load_queue(self.queue, there)
 
     def live(self) -> None:
-        """One life of a worker, to its end or that of the work."""
+        """Live one life of a worker, to its end or that of the work."""
         self.lives += 1
         worker, turn = f"w{self.lives}", 0
         while True:

@@ -17,7 +17,7 @@ PLAN = Plan(Kind.TRAIN, (("a", 10), ("b", 3)), 2, 2, num_epochs=3, seed=7, shuff
 
 
 def tasks(plan: Plan, epoch: int) -> list[Piece]:
-    """All of an epoch, in the order of leasing."""
+    """Return all tasks of an epoch, in the order of leasing."""
     first = plan.first_id_of(epoch)
     made = [plan.task(number) for number in range(first, first + plan.tasks_of(epoch))]
     assert {epoch} >= {each for each, _ in made}
@@ -36,7 +36,7 @@ def minibatches(plan: Plan, epoch: int) -> int:
 
 
 def walked(plan: Plan, epoch: int, most: int) -> list[Piece]:
-    """An epoch of at most so many minibatches, task by task, as `Plan` computes it at once."""
+    """Return an epoch of at most so many minibatches, task by task; `Plan` computes it at once."""
     ranks = TaskOrder(plan.seed, epoch, len(pieces(plan)), plan.shuffle)
     planned = []
     for source, start, end in (pieces(plan)[ranks.at(p)] for p in range(len(pieces(plan)))):
@@ -49,7 +49,7 @@ def walked(plan: Plan, epoch: int, most: int) -> list[Piece]:
 
 @pytest.fixture(params=["listed", "by position"], autouse=True)
 def order_of_many(request, monkeypatch):
-    """Plans of many tasks have their order in another way: all holds for both."""
+    """Have plans order their tasks in each of two ways: all holds for both."""
     if request.param == "by position":
         monkeypatch.setattr(TaskOrder, "LISTED", 0)
 
@@ -121,7 +121,7 @@ def test_an_order_by_position_is_a_permutation_with_an_inverse(size):
 
 
 def test_an_order_by_position_is_as_even_as_chance():
-    """Chi-squared of where tasks land and of what follows what, in 16 bins: 255 +- 6 * 22.6."""
+    """Chi-squared of places, and of what follows what, in 16 bins is 255 +- 6 * 22.6."""
     size, bins = 40_000, 16
     order = TaskOrder(1, 0, size, True)
     at = np.array([order.at(position) for position in range(size)])
@@ -143,7 +143,7 @@ def test_ten_million_tasks_cost_what_is_asked_of_them():
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_orders_of_up_to_131072_tasks_stay_what_they_were(seed, monkeypatch):
-    """Checkpoints and journals count on it."""
+    """Checkpoints and journals count on these orders."""
     monkeypatch.setattr(TaskOrder, "LISTED", 1 << 17)
     expected = np.random.Generator(
         np.random.Philox(np.random.SeedSequence([seed, 2, 0]))
@@ -259,7 +259,7 @@ def test_a_plan_of_more_epochs_goes_on_with_the_books_of_one_with_less():
 
 @pytest.mark.parametrize("other", [{"max_steps": 0}, {"max_steps": 9}, {"pushes_per_step": 3}])
 def test_a_plan_whose_epochs_are_cut_elsewhere_does_not(other):
-    """It would take the records behind the cut of the first for done, and never train on them."""
+    """Such a plan would take the records behind the first cut for done, and never train on them."""
     plan = dataclasses.replace(PLAN, num_epochs=0, max_steps=5)
 
     assert plan.fingerprint() != dataclasses.replace(plan, **other).fingerprint()

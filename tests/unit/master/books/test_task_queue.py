@@ -292,7 +292,7 @@ def test_a_task_that_failed_goes_first_where_its_shards_are_uneven():
 
 
 def fail_again(queue, times):
-    """The definition fails at the start of whatever is leased."""
+    """Fail at the start of whatever is leased, as a broken definition does."""
     for _ in range(times):
         task = queue.lease("w", f"r{len(queue.leases.requests.get('w', ()))}")
         fail(queue, "w", task.id, task.attempt)

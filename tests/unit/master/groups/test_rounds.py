@@ -18,7 +18,7 @@ def peer(name, version=-1):
 
 
 def formed_of(*names):
-    """A round of these, and what it was formed as."""
+    """Return a round of these names, and what it was formed as."""
     group = rounds()
     for name in names:
         group.join(peer(name), 0, False, 0.0)
@@ -200,7 +200,7 @@ class Storm(RuleBasedStateMachine):
     @precondition(lambda self: self.inside and self.rounds.running)
     @rule(data=st.data())
     def step(self, data):
-        """All have computed; some apply it before something happens to the others."""
+        """Step: all have computed; some apply it before something happens to the others."""
         quick = data.draw(st.sets(st.sampled_from(sorted(self.inside)), min_size=1))
         base = max(self.steps[name] for name in self.inside)
         behind = {n for n in self.inside if self.steps[n] == base - 1}

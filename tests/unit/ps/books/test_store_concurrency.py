@@ -61,7 +61,7 @@ def shared_ids():
 
 
 def gradients(store, span):
-    """1 for every chunk, the shared rows, and the row of each position of the span."""
+    """Return 1 for every chunk, the shared rows, and the row of each position of the span."""
     own = span.task * POSITIONS + np.arange(span.start, span.end, dtype=np.int64)
     ids = np.concatenate([shared_ids(), own])
     count = span.end - span.start
@@ -79,7 +79,7 @@ def push(store, span, version=0, **options):
 
 
 def assert_holds(store, ledger, cut=""):
-    """The values are exactly what the ledger says has been applied, record by record."""
+    """Check that the values are what the ledger says has been applied, record by record."""
     ids = np.concatenate([shared_ids(), np.arange(TASKS * POSITIONS, dtype=np.int64)])
     _, chunks, (rows,) = store.pull(dense=True, known_version=None, tables=[("t", ids)], cut=cut)
     applied = {entry.task: entry.applied for entry in ledger}
@@ -98,7 +98,7 @@ def assert_holds(store, ledger, cut=""):
 
 @pytest.fixture
 def often():
-    """Threads take turns a thousand times as often as usual."""
+    """Let threads take turns a thousand times as often as usual."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-6)
     yield
@@ -264,7 +264,7 @@ class Stage:
         return call
 
     def open(self, call: Call) -> None:
-        """The step that is held ends."""
+        """End the step that is held."""
         with self._still:
             call.at_gate = False
             self._running.add(call)
@@ -272,7 +272,7 @@ class Stage:
         self.settle()
 
     def settle(self) -> None:
-        """Until no thread runs."""
+        """Wait until no thread runs."""
         with self._still:
             assert self._still.wait_for(lambda: not self._running, 30)
 
@@ -307,7 +307,7 @@ class Stage:
 
 @pytest.fixture
 def stage_of():
-    """stage_of(store) -> Stage, ended when the test ends"""
+    """Yield stage_of(store) -> Stage, ended when the test ends."""
     stages = []
 
     def begin(store: Store) -> Stage:
@@ -840,7 +840,7 @@ def test_gradients_that_a_kernel_cannot_take_are_refused_before_the_step():
 
 
 def no_more_than(store, rows):
-    """The table has room for so many."""
+    """Leave the table room for so many rows."""
     store._state.parameters.tables["t"]._rows.most = rows
 
 

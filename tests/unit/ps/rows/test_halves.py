@@ -88,7 +88,7 @@ def test_a_stochastic_table_is_a_function_of_its_pushes(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("optimizer", [specs.SGD(), specs.Adagrad(), specs.Adam(), specs.FTRL()])
 def test_the_arithmetic_is_float32s(dtype, optimizer):
-    """One step from the rounded weight, rounded once."""
+    """A step is made from the rounded weight, and rounded once."""
     halves, whole = table(dtype, optimizer=optimizer), table("float32", optimizer=optimizer)
     ids = np.arange(50, dtype=np.int64)
     zero, grads = np.zeros((50, 16), np.float32), np.random.default_rng(0)

@@ -78,7 +78,7 @@ def test_ids_that_share_one_home_and_run_over_the_end_are_found():
 
 
 def unhashed(hashes):
-    """The ids of these hashes (index.home_of)."""
+    """Return the ids of these hashes (index.home_of)."""
     hashes = hashes ^ (hashes >> np.uint64(32))
     hashes = hashes * np.uint64(pow(0xD6E8FEB86659FD93, -1, 2**64))
     hashes = hashes ^ (hashes >> np.uint64(32))
@@ -134,24 +134,24 @@ def test_marked_rows_are_collected_once_whatever_grows_between(monkeypatch):
 
 
 def of_homes(homes):
-    """Different ids, each with its home among 256 buckets."""
+    """Return different ids, each with its home among 256 buckets."""
     within = np.arange(len(homes), dtype=np.uint64)
     middle = (np.array(homes, np.uint64) << np.uint64(56)) + np.uint64(1 << 55)
     return unhashed(middle + within)
 
 
 def buckets_of(index):
-    """int64: the memory of all buckets."""
+    """Return the memory of all buckets, int64."""
     return index._memory.bytes.view(np.int64)
 
 
 def place_of(index, id):
-    """Bucket and number of an id's entry."""
+    """Return bucket and number of an id's entry."""
     lines = buckets_of(index)[: 8 * (int(index.record["new"][0]) + 300)].reshape(-1, 8)
     return next((b, k) for b, k in np.argwhere(lines[:, :4] == id) if lines[b, 4 + k])
 
 
 def set_mark(index, id):
-    """As an update would."""
+    """Set an id's mark as an update would."""
     bucket, number = place_of(index, id)
     buckets_of(index).view(np.uint32)[16 * bucket + 9 + 2 * number] |= 2

@@ -12,7 +12,7 @@ HUGE = 2 << 20
 
 
 def resident_pages(piece):
-    """Of the process, before and after reading nothing: pages of `piece` that are in memory."""
+    """Return how many pages of `piece` are in memory."""
     libc = memory.ctypes.CDLL(None)
     pages = -(-piece.nbytes // mmap.PAGESIZE)
     present = (memory.ctypes.c_ubyte * pages)()
@@ -58,7 +58,7 @@ def test_without_address_space_the_room_is_less(monkeypatch):
 
 
 def test_huge_pages_near_to_the_writer_are_left_to_small_ones(monkeypatch):
-    """He would come upon one half way, and have to clear it himself."""
+    """A writer would come upon one half way, and have to clear it himself."""
     prepared, asked = [], queue.SimpleQueue()
 
     def madvise(address, nbytes, advice):

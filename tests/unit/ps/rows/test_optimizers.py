@@ -54,7 +54,7 @@ CASES = {
 
 
 def gradients(seed=0):
-    """Per step a random subset of rows, and their gradients; some are exactly zero."""
+    """Yield per step a random subset of rows, and their gradients; some are exactly zero."""
     rng = np.random.default_rng(seed)
     for step in range(STEPS):
         rows = rng.permutation(ROWS)[: rng.integers(1, ROWS)].astype(np.int64)

@@ -29,7 +29,7 @@ def ones(ids, dim=3):
 
 @pytest.fixture(params=["alone", "helped"])
 def helped(request, monkeypatch):
-    """Pushes are applied by their own thread; or in pieces, by one that helps as well."""
+    """Have pushes applied by their own thread; or in pieces, by one that helps as well."""
     if request.param == "helped":
         monkeypatch.setattr(rows, "_PIECE", 100)
         monkeypatch.setattr(work, "_core_is_idle", lambda: True)
@@ -214,7 +214,7 @@ def test_a_table_counts_the_memory_that_it_uses():
 
 
 def test_rows_written_between_two_marked_pins_are_touched_and_no_others():
-    """Also those that were written again before they could be asked for."""
+    """Rows that were written again before they could be asked for count as well."""
     table = Table(TableSpec("t", 2), 0, make_rule(specs.SGD(1.0)))
     ids = np.arange(50, dtype=np.int64)
 

@@ -156,7 +156,7 @@ def test_help_is_asked_for_again_when_a_core_gets_free(monkeypatch):
     pieces.go.set()
 
     def second():
-        """Whoever is at it, the other thread does the third."""
+        """Do the second piece; whoever is at it, the other thread does the third."""
         pieces(1)
         assert pieces.helping.wait(FAR_S)
 

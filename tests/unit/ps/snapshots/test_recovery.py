@@ -78,7 +78,7 @@ def push(store, spec, number):
 
 
 def everything(store):
-    """All that the next step depends on, by name."""
+    """Return all that the next step depends on, by name."""
     store.pins.freeze("look", 9.0)
     assert store.pins.pin("look", {}, 9.0)[0]
     spec, books = store.pins.books("look")
@@ -107,7 +107,7 @@ def folder(tmp_path):
 
 
 def again(folder, of="a", incarnation="b", policy=ASYNC, at_least=0):
-    """A store restored from the snapshots of incarnation `of`, and what was found."""
+    """Return a store restored from the snapshots of incarnation `of`, and what was found."""
     store = empty(policy)
     return store, restore(store, folder, incarnation, of=of, at_least=at_least)
 
@@ -131,7 +131,7 @@ def again(folder, of="a", incarnation="b", policy=ASYNC, at_least=0):
     ids=lambda spec: f"{type(spec.optimizer).__name__}-{spec.tables[0].dtype}",
 )
 def test_the_next_steps_equal_the_uninterrupted_run(folder, spec, policy):
-    """Also in the midst of a sync version, and with rows that came between two snapshots."""
+    """The state may be amid a sync version, and have rows that came between two snapshots."""
     going_on = begun(spec, policy)
     recorder = Recorder(going_on, folder, "a")
     for number in range(18):
@@ -246,7 +246,7 @@ def test_a_torn_store_is_not_written(folder, monkeypatch):
 
 
 class FailingFolder(Folder):
-    """Its write number `fails_at` from now fails, once the bytes are there or before."""
+    """A folder whose write number `fails_at` from now fails, once the bytes are there or before."""
 
     fails_at = None
     too_late = False
@@ -264,7 +264,7 @@ class FailingFolder(Folder):
 
 
 class Lives(RuleBasedStateMachine):
-    """Counting rows; what a restore must say is kept in a plain dict."""
+    """A machine of counting rows; what a restore must say is kept in a plain dict."""
 
     @initialize(most_deltas=st.integers(0, 6))
     def begin(self, most_deltas):
@@ -400,7 +400,7 @@ def test_snapshots_beside_pushes_hold_what_their_ledgers_say():
 
 @pytest.fixture
 def two_chains(folder, monkeypatch):
-    """Chains 1-3 and 4-6 of incarnation a; the state at each snapshot."""
+    """Write chains 1-3 and 4-6 of incarnation a; return the state at each snapshot."""
     monkeypatch.setattr(recorder_module, "_MOST_DELTAS", 2)
     monkeypatch.setattr(recorder_module, "_MOST_DELTA_PART", 1e9)
     store = begun(COUNTS)
@@ -484,7 +484,7 @@ def flipped(data, at, bit):
 @pytest.mark.parametrize(("victim", "left"), [(6, 5), (5, 4), (4, 3), (3, 6), (1, 6)])
 @pytest.mark.parametrize("how", ["flip", "tear", "lose"])
 def test_what_is_before_a_damaged_file_is_used_and_the_file_is_named(two_chains, victim, left, how):
-    """Also: any one file of the newest chain may be damaged, and the coverage is still reached."""
+    """Any one file of the newest chain may be damaged, and the coverage is still reached."""
     folder, states = two_chains
     rng = np.random.default_rng(victim)
     for name in files_of(folder, victim):
@@ -576,7 +576,7 @@ def test_a_damaged_parent_file_loses_nothing(two_chains, copies):
 
 
 def test_what_a_zombie_writes_later_is_of_another_line(two_chains):
-    """It was declared lost and lives on: it neither is taken for the truth nor removes anything."""
+    """A server was declared lost and lives on: nobody reads its writes, and it removes nothing."""
     folder, states = two_chains
     zombie, _ = again(folder, incarnation="unused")
     late = Recorder(zombie, folder, "a", dataclasses.replace(again(folder)[1], parent=None))
@@ -645,7 +645,7 @@ def test_a_failure_is_told_once_and_the_next_snapshot_has_everything(tmp_path, e
 
 
 def test_a_full_device_is_such_a_failure(tmp_path, monkeypatch):
-    """A real one: the file's bytes go to /dev/full."""
+    """The device is a real one: the file's bytes go to /dev/full."""
     folder, store = Folder(str(tmp_path), "job", 0), begun(COUNTS)
     told = []
     snapshots = Snapshots(Recorder(store, folder, "a"), 10.0, lambda *what: told.append(what))

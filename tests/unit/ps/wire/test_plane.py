@@ -85,7 +85,7 @@ class Shard:
         return connection
 
     def peer(self, tls=False):
-        """An admitted socket, to say what no client would."""
+        """Return an admitted socket, to say what no client would."""
         sock = socket.create_connection(("127.0.0.1", self.plane.listening.tcp_port))
         self._sockets.append(sock)
         return sock, handshake.greet(sock, self.identity, tls, time.monotonic() + FAR_S)
@@ -104,7 +104,7 @@ class Shard:
 
 @pytest.fixture
 def start():
-    """start(**options of Plane) -> Shard with a model"""
+    """Yield start(**options of Plane) -> Shard with a model."""
     with contextlib.ExitStack() as shards:
 
         def started(**options):
@@ -506,7 +506,7 @@ def test_silent_peer_of_a_tls_handshake_is_given_up(start, certified, monkeypatc
 
 @pytest.fixture
 def restless(monkeypatch):
-    """Connections are idle at once."""
+    """Have connections be idle at once."""
     monkeypatch.setattr("edl.ps.wire.plane.REST_S", 0.01)
 
 
@@ -630,7 +630,7 @@ def test_push_whose_reply_was_lost_is_applied_once(start):
 
 @contextlib.contextmanager
 def mute():
-    """A server that admits and then says nothing: its endpoint."""
+    """Yield the endpoint of a server that admits and then says nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
     kept = []
 
@@ -874,7 +874,7 @@ def test_descriptor_that_is_no_memory_is_refused(start):
 
 
 def shared(shard, fd, nbytes):
-    """What the server says of a region."""
+    """Return the error that the server tells of a region."""
     sock, peer = shard.unix_peer()
     told = bytearray(1000)
     sock.sendall(frames.pack_head(Head(frames.MAP, body_nbytes=nbytes, body_region=1)))
@@ -920,7 +920,7 @@ class Later:
         self._sock.sendall(b"V")
 
     def reply(self):
-        """The head of the reply; None: the server hung up."""
+        """Return the head of the reply; None: the server hung up."""
         told = self._sock.recv(1000)
         return frames.parse_head(told, frames.REPLIES) if told else None
 

@@ -103,7 +103,7 @@ class Client:
             self.call(shard, "Init", request)
 
     def pull(self, rows):
-        """The dense tensor, the rows by id, and the versions by shard."""
+        """Pull the dense tensor, the rows by id, and the versions by shard."""
         dense, found, versions = None, {}, []
         for shard in range(len(self.shards)):
             mine = [row for row in rows if shard_of_row("t", row, len(self.shards)) == shard]
@@ -118,7 +118,7 @@ class Client:
         return dense, found, versions
 
     def push(self, task, start, end, rows, shards=None):
-        """-1 to each element for each record, on these shards; the outcomes."""
+        """Push -1 to each element for each record, on these shards; return the outcomes."""
         _, _, versions = self.pull(rows)
         num, outcomes = len(self.shards), []
         for shard in range(num) if shards is None else shards:
@@ -149,7 +149,7 @@ class Client:
         return self.ask("ReportTask", **fields, slot_map_version=self.servers_version).accepted
 
     def lease(self):
-        """A task; None at the end, also where the master has left before it was asked."""
+        """Lease a task; None at the end, also where the master has left before it was asked."""
         request = uuid.uuid4().hex
         while True:
             over = ""
@@ -191,7 +191,7 @@ class NoProcesses:
         self._report(Exit(replica, 0))
 
     def adopt(self, replica):
-        """Nothing was there before."""
+        """Do nothing: no replica was there before."""
 
     detach = close = lambda self: None
 
@@ -232,7 +232,7 @@ class Job:
             store.leased.expect(lambda store=store: self._tell(store))
 
     def _tell(self, store):
-        """What a server's heartbeat does."""
+        """Tell a store what a server's heartbeat does."""
         below, asks = self.queue.plan.first_id_of(self.queue.opened), store.leased.asks
         threading.Thread(target=store.leased.tell, args=(below, asks)).start()
 

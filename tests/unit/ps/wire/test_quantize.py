@@ -18,13 +18,13 @@ FLAT = st.integers(0, 2 * quantize.GROUP + 5).map(
 
 
 def groups(values):
-    """(slice of the flat values) by group."""
+    """Return the slices of the flat values, by group."""
     width = values.shape[1] if values.ndim == 2 else quantize.GROUP
     return [slice(i, i + width) for i in range(0, values.size, width)]
 
 
 def step(values, wire):
-    """Elementwise bound of the error of rounding to nearest, of the shape of `values`."""
+    """Return the bound of each element's error of rounding to nearest, of the shape of `values`."""
     bound = np.empty(values.size)
     flat = np.abs(values.reshape(-1)).astype(np.float64)
     for group in groups(values):
@@ -112,7 +112,7 @@ def test_draws_are_a_function_of_seed_id_and_column(wire):
 @pytest.mark.parametrize("wire", CODED)
 @pytest.mark.parametrize("size", [10, quantize.GROUP * 3 + 11, (1 << 16) + 5])
 def test_what_was_sent_stays_within_one_step_of_the_gradients(wire, size):
-    """Over many steps, whose errors would add up without the residual."""
+    """The sums are over many steps, whose errors would add up without the residual."""
     rng = np.random.default_rng(size)
     given_sum, sent_sum = np.zeros(size), np.zeros(size)
     residual, lost = np.zeros(size, np.float32), np.empty(size, np.float32)
@@ -166,6 +166,6 @@ def test_float32_is_not_coded():
 
 
 def test_chunks_are_whole_groups():
-    """So the groups of a tensor are those of its chunks, and `carry` may take it whole."""
+    """The groups of a tensor are those of its chunks, and `carry` may take it whole."""
     assert 0 == CHUNK_ELEMENTS % quantize.GROUP
     assert 0 == quantize._SLICE % quantize.GROUP

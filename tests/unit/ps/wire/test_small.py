@@ -46,14 +46,14 @@ KNOWN = np.arange(100, dtype=np.int64) * 7919
 
 
 class Slow(Store):
-    """Answers everything in Python."""
+    """A store that answers everything in Python."""
 
     def watch(self, make):
         return None
 
 
 class Counted(Store):
-    """Counts the pulls that Python answers."""
+    """A store that counts the pulls that Python answers."""
 
     asked = 0
 
@@ -70,7 +70,7 @@ def filled(kind=Store, policy=None):
 
 
 def of_dense(dense, kind=Store, policy=None):
-    """A store of these tensors, of one chunk each, and of SPEC's tables."""
+    """Return a store of these tensors, of one chunk each, and of SPEC's tables."""
     store = kind(index=0, slot_map=SlotMap(1), policy=policy or Policy(use_async=True))
     store.init(ModelSpec(dense, SPEC.tables, SPEC.optimizer), first_values(dense), True)
     return store
@@ -105,7 +105,7 @@ def pull(connection, **tables):
 
 
 def answer(store, data):
-    """The bytes that a connection answers to these, after which nothing comes."""
+    """Return the bytes that a connection answers to these, after which nothing comes."""
     plane = Plane(lambda: store, Metrics(0).calls, index=0, identity=IDENTITY)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -169,7 +169,7 @@ FIRST = [
 @pytest.mark.parametrize("transport", ["unix", "tls"])
 @pytest.mark.parametrize("table", FIRST, ids=[t.name for t in FIRST])
 def test_unknown_rows_are_answered_without_python(transport, table):
-    """Ids of any sign, some of them known."""
+    """The ids are of any sign, and some are known."""
     store = Counted(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
     store.init(ModelSpec((), (table,), optimizers.SGD(1.0), seed=3), {}, True)
     ids = np.array([-1, 0, 7, 2**62, -(2**63), 8])
@@ -263,7 +263,7 @@ LARGE = (DenseSpec("w0", (100_000,)), DenseSpec("w1", (3,)), DenseSpec("w2", (70
     ],
 )
 def test_chunks_that_changed_are_answered_without_python(monkeypatch, transport, dense):
-    """As many as compiled code knows, or some that are larger than what any buffer holds."""
+    """The chunks are as many as compiled code knows, or some are larger than any buffer."""
     store = of_dense(dense)
     with served(store, transport) as (connection, _):
         connection.start_pull(ShardPull(False), FAR_S)()  # now there is a board
@@ -282,7 +282,7 @@ def test_chunks_that_changed_are_answered_without_python(monkeypatch, transport,
 
 
 def test_what_compiled_code_has_no_room_for_is_answered_by_python(monkeypatch):
-    """One chunk more than it knows, or more of them; rows that leave chunks no room."""
+    """The chunks are one more than it knows, or too large, or rows leave them no room."""
     thousands = [("t", np.resize(KNOWN, 8_000))]
     monkeypatch.setattr(board, "_MOST_NBYTES", 1 << 20)
     more = (*MANY, DenseSpec("one more", (1,)))
@@ -309,7 +309,7 @@ def test_encrypted_chunk_that_no_buffer_holds_is_answered_by_python():
 
 
 def test_waiting_goes_on_after_signals_without_python(monkeypatch):
-    """As after SIGSTOP and SIGCONT, which end each wait that has a timeout."""
+    """SIGSTOP and SIGCONT, say, end each wait that has a timeout."""
     stores, got, asked = (of_dense(LARGE), of_dense(LARGE, Slow)), b"", []
     expected = answer(stores[1], request([], 1))
     receive_some = Stream.receive_some
@@ -428,7 +428,7 @@ def test_no_chunk_is_missed_beside_pushes_and_pins():
 @pytest.mark.parametrize("transport", ["unix", "tcp", "tls"])
 @pytest.mark.parametrize("behind_a_push", [False, True])
 def test_thousands_of_rows_are_answered_without_python(monkeypatch, transport, behind_a_push):
-    """Their ids come in several encrypted records."""
+    """The rows' ids come in several encrypted records."""
     store = filled()
     with served(store, transport) as (connection, _):
         ids = np.resize(KNOWN, 8_000)

@@ -233,7 +233,7 @@ class Shard:
         return connection
 
     def peer(self, tls):
-        """An admitted stream, to say what no client would."""
+        """Return an admitted stream, to say what no client would."""
         sock = socket.socket()
         self._ends.callback(sock.close)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
@@ -243,7 +243,7 @@ class Shard:
         return peer
 
     def came(self, peer):
-        """Bytes that wait to be received."""
+        """Return how many bytes wait to be received."""
         told = fcntl.ioctl(self._socks[peer].fileno(), termios.FIONREAD, bytes(4))
         return struct.unpack("i", told)[0]
 
@@ -253,7 +253,7 @@ class Shard:
 
 @pytest.fixture
 def start():
-    """start(**options of Shard) -> Shard"""
+    """Yield start(**options of Shard) -> Shard."""
     with contextlib.ExitStack() as shards:
 
         def begun(**options):
@@ -275,7 +275,7 @@ def push(task=0, start=0, rows=SHORT, **options):
 
 
 def is_served(connection, task=9, **options):
-    """By Python, in its turn."""
+    """Tell whether a push is served by Python, in its turn."""
     waiter = connection.start_push(push(task=task, **options), SOON_S)
     return waiter().outcome == pb.PushReply.APPLIED
 
