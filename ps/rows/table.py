@@ -83,8 +83,6 @@ class Table:
         """Return the rows and the lock's word, for kernels that read rows by themselves.
 
         They then share the lock by that word.
-
-        They then share the lock by that.
         """
         return self._rows, self._lock.word
 
