@@ -336,8 +336,7 @@ class Store:
     def _push_alone(self, span: Span, version: int, update: Update, scale: float) -> None:
         state = self._state
         if update.rows:
-            rows = [*state.aggregation.row_counts(), *update.row_counts()]
-            state.held().check_room(rows)
+            state.held().check_room([*state.aggregation.row_counts(), *update.row_counts()])
         if self._trace is not None:
             self._trace(span, version, update, state.version)
         state.tear(True)  # until the ledger has it, should anything fail on the way
