@@ -24,6 +24,7 @@ from .kernels import kernels
 from .launch import launch
 from .options import NAMES
 from .replay import replay
+from .schedule import schedule
 from .zoo import zoo
 
 _OF_STDOUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
@@ -137,6 +138,7 @@ for _command in (
     *(train.train, train.evaluate, train.predict, train.submit),
     launch,
     *jobs.COMMANDS,
+    schedule,
     doctor,
     *(chaos, replay, zoo, data, kernels),
     *(completion, version),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,12 @@ def _job_command(name: str, help: str) -> click.Command:
 
     @click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
     @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
+    @click.option(
+        "--queue", is_flag=True, help="Leave the start, and the workers, to `edl schedule serve`."
+    )
     @_job_flags
-    def command(detach: bool, **given: Any) -> int:
-        return _run_job(name, detach, **given)
+    def command(detach: bool, queue: bool, **given: Any) -> int:
+        return _run_job(name, detach, queue=queue, **given)
 
     return command
 
@@ -74,6 +78,7 @@ def _run_job(
     as_objects: str | None,
     kind: str,
     submits: bool = False,
+    queue: bool = False,
     **flags: Any,
 ) -> int:
     values, origins = given_values(config, flags)
@@ -98,6 +103,8 @@ def _run_job(
         return 0
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
+    if queue:
+        return _queue(settings, stands)
     if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind)
     from ..jobs.follow import follow
@@ -111,6 +118,17 @@ def _run_job(
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")
         return 0
     return follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
+
+
+def _queue(settings: JobSettings, stands: bool) -> int:
+    if stands or settings.runtime == "kubernetes":
+        what = "a job that stands" if stands else "a job in a cluster"
+        raise UsageError(f"--queue is of a new job of this machine, not of {what}: leave it out.")
+    from ..jobs import queue
+
+    job = queue.put(settings, int(time.time()))
+    click.echo(f"{job.name} is queued: `edl schedule serve` begins it, `edl status {job.where}`")
+    return 0
 
 
 def _in_cluster(

@@ -27,6 +27,7 @@ JOURNAL = "journal.sqlite"  # the master's books, in the job's folder
 DESCRIBING = "describing"  # what the check of the definition does now, in words
 COUNTING = "opening the data and counting its records"  # such words
 STARTING = "starting"  # what a job that does not serve yet waits for, and how long by now
+QUEUED = "queue.json"  # what a job asks of the scheduler that is to begin it
 FAILED = "failed.json"  # the result of a job that goes on all the same, for a moment
 
 
@@ -143,6 +144,12 @@ def stands(folder: Path) -> bool:
     It failed, or master and supervisor were killed together, or the machine was booted anew.
     """
     return can_go_on(folder) and not is_locked(folder)
+
+
+def is_queued(folder: Path) -> bool:
+    """Tell whether the job here waits for a scheduler: it has not begun, and was not taken back."""
+    begun = any((folder / name).exists() for name in (JOURNAL, "master.json", "result.json"))
+    return (folder / QUEUED).exists() and not begun and not is_locked(folder)
 
 
 def put_aside_failure(folder: Path) -> None:

@@ -85,6 +85,9 @@ class LocalJob:
                 return result
         except EdlError as error:  # of one job: the others are listed all the same
             return {"job_name": self.name, "state": "dead", "message": str(error)}
+        if paths.is_queued(self.folder):
+            waits = "it waits for the scheduler: `edl schedule status`"
+            return {"job_name": self.name, "state": "queued", "message": waits}
         locked = paths.is_locked(self.folder)
         state, message = "starting" if locked else "dead", f"see {self.log}"
         if locked and (waits := paths.waited_for(self.folder)):
@@ -150,6 +153,9 @@ class LocalJob:
 
     def stop(self, reason: str) -> str:
         """End the job in order, or at once where its master does not serve yet."""
+        if paths.is_queued(self.folder):
+            self.give_up(INTERRUPTED, reason)
+            return "is taken out of the queue: it had not begun."
         self.check_running()
         if self.address() is None and end_start(self):
             return "is stopped: it had not begun yet."
@@ -167,6 +173,9 @@ class LocalJob:
             return client.scale(num_workers)
 
     def cancel(self, reason: str) -> None:
+        if paths.is_queued(self.folder):
+            self.give_up(INTERRUPTED, reason)
+            return
         self.check_running()
         last = self.status()
         kill(self)

@@ -37,17 +37,23 @@ def start(
     `master`: what runs it. `identity`: by default the one in the environment, or a new one for this
     host.
     """
+    job, lock = make(settings, identity)
+    return _launch(job, lock, master)
+
+
+def make(settings: Settings, identity: Identity | None = None) -> tuple[LocalJob, int]:
+    """Make a new job's folder; return the job, and its lock for the caller to leave or close."""
     folder, lock = paths.claim(settings.job_name)
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, lock)
         (identity or given_identity() or Identity(secrets.token_hex(16))).save(folder)
         storage.write_file(folder / "settings.json", settings.to_json().encode())
-        undo.pop_all()  # the lock goes to the master
-    return _launch(LocalJob(folder), lock, master)
+        undo.pop_all()
+    return LocalJob(folder), lock
 
 
 def go_on(job: LocalJob) -> tuple[LocalJob, subprocess.Popen[bytes]]:
-    """Start the master of a job that stands: from its journal, with the servers' snapshots.
+    """Start the master of a job that is queued, or that stands: from its journal, with snapshots.
 
     What still runs is adopted. Raises UsageError where it was started meanwhile.
     """

@@ -25,6 +25,7 @@ _STYLES = {
     "stopping": "yellow",
     "draining": "yellow",
     "starting": "yellow",
+    "queued": "yellow",
     "waiting": "yellow",
 }
 _MOST_REPLICAS = 12  # rows of a panel that still fits a screen with the rest

@@ -42,6 +42,9 @@ class Turns:
         self.allowed = [np.ones(len(rows), bool) for rows in room.takes]
         self.lost: set[int] = set()
 
+        for j, job in enumerate(self._jobs):
+            if job.held.workers and not job.may_be_suspended:
+                self._serve(Claim(j, self._runs(j)))
         late = self._late(outlook.now - patience_s)
         self.longest: int | None = next((j for j in late if self._serve_first(j, placement)), None)
         for claim in self._minimums(late):

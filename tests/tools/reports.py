@@ -1,5 +1,7 @@
 """Reports of jobs, made up."""
 
+import dataclasses
+
 from hypothesis import strategies as st
 
 from edl.common.report import VERSION, Bounds, Model, Report, Resize, Sample, StepTimes
@@ -24,3 +26,23 @@ REPORTS = st.builds(
     nearly_done=st.booleans(),
     suspended=st.booleans(),
 )
+
+_ONE = Report(
+    version=VERSION,
+    records_left=900,
+    records_total=1000,
+    epochs=1,
+    samples=(Sample(1, 2, 1, 64, 100.0, 10.0, 3),),
+    model=None,
+    resize=Resize(),
+    workers=Bounds(),
+    nodes=Bounds(),
+    priority=None,
+    nearly_done=False,
+    suspended=False,
+)
+
+
+def make_report(**values: object) -> Report:
+    """Return the report of a job that has begun, with these values instead."""
+    return dataclasses.replace(_ONE, **values)  # type: ignore[arg-type]

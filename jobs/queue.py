@@ -1,0 +1,79 @@
+"""Jobs of this machine that wait for the scheduler to begin them (`edl train --queue`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+
+from ..common import paths, storage
+from ..common.errors import EdlError, UsageError
+from ..common.foreign import must_be, parse, read_plain
+from ..common.settings import JobSettings
+from .local import LocalJob, all_jobs
+from .start import go_on, make
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a queued job asks of the scheduler."""
+
+    submitted: int  # seconds since the epoch
+    minimum: int  # workers without which it does not begin
+    maximum: int
+
+
+def put(settings: JobSettings, submitted: int) -> LocalJob:
+    """Put a job into the queue. Its `num_workers` are the most that it is given.
+
+    Raises UsageError where a job of its name runs, or wants more workers at least than at most.
+    """
+    minimum = max(1, settings.min_workers)
+    if minimum > settings.num_workers:
+        raise UsageError(
+            f"--min_workers {minimum} is above --num_workers {settings.num_workers}, the most that "
+            "a queued job is given: raise one or lower the other."
+        )
+    job, lock = make(settings)
+    try:
+        ask = Ask(submitted, minimum, settings.num_workers)
+        storage.write_file(job.folder / paths.QUEUED, json.dumps(dataclasses.asdict(ask)).encode())
+    finally:
+        os.close(lock)
+    return job
+
+
+def ask_of(job: LocalJob) -> Ask | None:
+    """Return what the job asked when it was queued; None for one that never was.
+
+    Raises UsageError, which names the file, where that cannot be read.
+    """
+    path = job.folder / paths.QUEUED
+    try:
+        values = parse(read_plain(path))
+        must_be(values, {"submitted": int, "minimum": int, "maximum": int})
+    except FileNotFoundError:
+        return None
+    except (ValueError, EdlError) as error:
+        raise UsageError(f"{path} is no ask of a queued job: {error}") from error
+    return Ask(values["submitted"], values["minimum"], values["maximum"])
+
+
+def queued_jobs() -> list[tuple[LocalJob, Ask]]:
+    """Return the jobs that were queued and have not ended, whether they have begun or not."""
+    found = ((job, ask_of(job)) for job in all_jobs() if job.result() is None)
+    return [(job, ask) for job, ask in found if ask is not None]
+
+
+def begin(job: LocalJob, num_workers: int) -> subprocess.Popen[bytes]:
+    """Begin a queued job with so many workers.
+
+    Raises UsageError where it was begun, or taken back, meanwhile.
+    """
+    if not paths.is_queued(job.folder):
+        raise UsageError(f"The job {job.name!r} is not in the queue any more.")
+    settings = dataclasses.replace(JobSettings.of_job(job.folder), num_workers=num_workers)
+    storage.write_file(job.folder / "settings.json", settings.to_json().encode())
+    return go_on(job)[1]

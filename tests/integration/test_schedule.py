@@ -1,0 +1,70 @@
+"""Queued jobs share the workers of a machine, and each counts its records once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from tools.jobs import ZOO, Job, write_records
+from tools.stage import counts, each, edl, kill_jobs
+from tools.waiting import until
+
+from edl.jobs.local import LocalJob
+
+
+def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(tmp_path):
+    """Broken once: LocalPlace.act begins the second job before the first one shrinks."""
+    home = tmp_path / "home"
+    data = write_records(tmp_path / "records.npz", 1200)
+    jobs = [LocalJob(home / "jobs" / name) for name in ("first", "second")]
+
+    def queue(job):
+        edl(
+            *(home, "train", "--queue", "--job_name", job.name, "--training_data", data),
+            *("--model_zoo", ZOO, "--model_def", "counting", "--model_params", "delay_s=0.1"),
+            *("--minibatch_size", 8, "--num_minibatches_per_task", 2, "--num_workers", 3),
+            *("--use_async", "--checkpoint_dir", tmp_path / job.name),
+        )
+
+    def serve():
+        flags = ("schedule", "serve", "--workers", "3", "--every", "0.5")
+        return subprocess.Popen(
+            (sys.executable, "-m", "edl", *flags),
+            env={**os.environ, "EDL_HOME": str(home), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    serves = serve()
+    try:
+        queue(jobs[0])
+        until(lambda: time.sleep(0.1) or jobs[0].status().get("records_done", 0) > 100)
+        queue(jobs[1])
+        until(lambda: time.sleep(0.1) or jobs[1].status().get("records_done", 0) > 0)
+        serves.kill()  # jobs go on without it, and its successor finds them
+        told = serves.communicate(timeout=300)[0]
+        serves = serve()
+        for job in jobs:
+            edl(home, "wait", job.name)
+        serves.send_signal(signal.SIGINT)
+        serves.communicate(timeout=300)
+    finally:
+        serves.kill()
+        serves.wait()
+        kill_jobs(home)
+
+    assert 0 == serves.returncode
+    lines = [line.split(": ")[:2] for line in told.splitlines()]
+    assert ["first", "0 -> 3 workers"] == lines[0]
+    shrinks = next(i for i, (_, what) in enumerate(lines) if what.startswith("3 -> "))
+    begins = next(i for i, (name, _) in enumerate(lines) if name == "second")
+    assert "first" == lines[shrinks][0]
+    assert shrinks < begins
+    for job in jobs:
+        result = job.result()
+        assert (0, 1200) == (result["exit_code"], result["records_done"])
+        assert (0, 0) == (result["restarts"]["worker"], result["restarts"]["master"])
+        assert each(1200) == counts(
+            Job(tmp_path / "unused", checkpoint_dir=str(tmp_path / job.name))
+        )

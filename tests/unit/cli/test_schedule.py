@@ -1,0 +1,77 @@
+"""`edl schedule` shows what the scheduler thought, and says what is wrong in one line."""
+
+import json
+
+import pytest
+
+from edl.cli.main import run
+from edl.common import paths
+
+PLAN = {
+    "at": 1,
+    "jobs": [
+        {
+            "name": "a",
+            "held": 1,
+            "workers": 2,
+            "minimum": 1,
+            "maximum": 4,
+            "records_left": 1200,
+            "why": "1 -> 2 workers: twice as fast",
+        }
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv(paths.HOME_VARIABLE, str(tmp_path))
+
+
+@pytest.fixture
+def planned(tmp_path):
+    (tmp_path / "schedule").mkdir()
+    (tmp_path / "schedule" / "plan.json").write_text(json.dumps(PLAN))
+
+
+@pytest.mark.usefixtures("planned")
+def test_the_last_plan_is_shown_with_its_reasons(capsys):
+    assert 0 == run(["schedule", "status"])
+    shown = capsys.readouterr().out
+    assert "1,200" in shown
+    assert "1 -> 2 workers: twice as fast" in shown
+    assert "does not run: `edl schedule serve`" in shown
+
+    assert 0 == run(["schedule", "status", "-o", "json"])
+    assert PLAN == json.loads(capsys.readouterr().out)
+
+    assert 0 == run(["schedule", "why", "a"])
+    assert "a: 1 -> 2 workers: twice as fast\n" == capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_job_that_the_plan_does_not_have_is_told_with_those_that_it_has(capsys):
+    assert 2 == run(["schedule", "why", "b"])
+    assert "has no job 'b'; it has a." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["serve", "--every", "0"], "--every 0.0: give a time above 0 s"),
+        (["serve", "--objective", "best"], "'best' is no objective: choose one of finish"),
+        (["plan", "--patience", "-1"], "the patience is -1.0 s"),
+        (["plan", "--workers", "0"], "--workers"),
+        (["status"], "No plan was made yet"),
+    ],
+)
+def test_wrong_usage_is_one_line(flags, told, capsys):
+    assert 2 == run(["schedule", *flags])
+    error = capsys.readouterr().err
+    assert told in error
+    assert "Traceback" not in error
+
+
+def test_without_queued_jobs_it_says_how_to_queue_one(capsys):
+    assert 0 == run(["schedule", "plan"])
+    assert "`edl train --queue` puts one there" in capsys.readouterr().out

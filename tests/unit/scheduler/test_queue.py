@@ -1,0 +1,87 @@
+"""A job may be queued: it waits in its folder until it is begun, or taken back."""
+
+import json
+
+import pytest
+
+from edl.common import paths
+from edl.common.errors import UsageError
+from edl.common.settings import JobSettings
+from edl.jobs import queue
+from edl.jobs.local import LocalJob
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv(paths.HOME_VARIABLE, str(tmp_path))
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """Begin jobs without a master, and return what each was begun with."""
+    workers = []
+
+    def go_on(job):
+        workers.append(JobSettings.of_job(job.folder).num_workers)
+        (job.folder / "master.json").write_text('{"address": "127.0.0.1:1", "pid": 1}')
+        return job, None
+
+    monkeypatch.setattr(queue, "go_on", go_on)
+    return workers
+
+
+def put(name="j", submitted=5, **settings):
+    return queue.put(JobSettings(job_name=name, **settings), submitted)
+
+
+def test_a_queued_job_waits_with_what_it_asks():
+    job = put(num_workers=4, min_workers=2)
+
+    assert queue.queued_jobs() == [(job, queue.Ask(5, 2, 4))]
+    assert job.status()["state"] == "queued"
+    assert not paths.is_locked(job.folder)
+
+
+def test_it_begins_once_with_the_workers_that_it_is_given(begun):
+    job = put(num_workers=4)
+    queue.begin(job, 3)
+
+    assert begun == [3]
+    with pytest.raises(UsageError, match="not in the queue"):
+        queue.begin(job, 3)
+
+
+@pytest.mark.parametrize("end", [LocalJob.stop, LocalJob.cancel])
+def test_it_is_taken_back_by_whoever_ends_it(end, begun):
+    job = put()
+    end(job, "by a test")
+
+    assert job.status()["state"] == "failed"
+    assert queue.queued_jobs() == []
+    with pytest.raises(UsageError, match="not in the queue"):
+        queue.begin(job, 1)
+    assert begun == []
+
+
+def test_a_minimum_above_the_maximum_is_told():
+    with pytest.raises(UsageError, match="--min_workers 3 is above --num_workers 2"):
+        put(num_workers=2, min_workers=3)
+    assert queue.queued_jobs() == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"submitted": 1, "minimum": 1}', '{"maximum": "4"}'])
+def test_an_ask_that_cannot_be_read_names_its_file(text):
+    job = put()
+    (job.folder / paths.QUEUED).write_text(text)
+
+    with pytest.raises(UsageError, match=r"queue\.json is no ask"):
+        queue.ask_of(job)
+
+
+def test_jobs_that_were_not_queued_are_none_of_its(tmp_path):
+    folder = tmp_path / "jobs" / "other"
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text(json.dumps({}))
+
+    assert queue.ask_of(LocalJob(folder)) is None
+    assert queue.queued_jobs() == []
