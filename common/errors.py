@@ -8,6 +8,7 @@
     ├── CheckpointError     a checkpoint that is torn, corrupt, missing or unfit       exit 1
     ├── JobError            the job failed; the message says why                       exit 1
     ├── ImageError          a container image was not built or pushed                  exit 1
+    ├── ReportError         a job's report that is not of this version or not made so  exit 1
     ├── NotPinned           a server does not hold the cut that was asked for       exit 1
     └── PeerError           another process did not answer as it must
         ├── Unreachable     no answer within the deadline
@@ -63,6 +64,10 @@ class JobError(EdlError):
 
 class ImageError(EdlError):
     """A container image cannot be built or pushed."""
+
+
+class ReportError(EdlError):
+    """A job's report to schedulers is not of this version, or not as its schema says."""
 
 
 class PeerError(EdlError):

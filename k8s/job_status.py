@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..common import report
+from ..common.errors import ReportError
 from . import names, objects, observe
 from .api import Object
 from .job import bounded, durable, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
+_REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
 _IDLE = ("", "starting", "draining")  # states of a process that does not work yet, or no more
 
 
@@ -117,6 +123,7 @@ def status(here: Situation, now: str) -> Object:
         found["progress"], found["progressPercentage"] = f"{percent} %", percent
     if here.told:
         found["epoch"] = int(told.get("epoch") or 0)
+    found |= _report(here, ended, now)
     if told.get("checkpoint"):
         found["checkpoint"] = str(told["checkpoint"])
     if phase == "Running" or before.get("startTime"):
@@ -130,8 +137,56 @@ def status(here: Situation, now: str) -> Object:
 
 def difference(before: Object, after: Object) -> Object:
     """Return the merge patch that makes a status of another one; {} where they are the same."""
-    changed = {name: value for name, value in after.items() if before.get(name) != value}
+    changed = {
+        name: difference(before[name], value)
+        if isinstance(value, dict) and isinstance(before.get(name), dict)
+        else value
+        for name, value in after.items()
+        if before.get(name) != value
+    }
     return changed | dict.fromkeys(before.keys() - after.keys())
+
+
+def _report(here: Situation, ended: bool, now: str) -> Object:
+    """Return the report to schedulers, and when it was made.
+
+    It goes on changing as long as a job trains, and each change is a write to the API server: so
+    one that says nothing new but figures is kept for a while. One that cannot be read leaves the
+    one before, and says why.
+    """
+    before: Object = here.job.get("status") or {}
+    kept: Object = {name: before[name] for name in ("report", "reportTime") if name in before}
+    told = (here.told or {}).get("report")
+    if told is None:
+        return kept
+    spec = here.job["spec"]
+    worker: Object = spec.get("worker") or {}
+    try:
+        told = report.read(told)
+        told = dataclasses.replace(
+            told,
+            workers=report.Bounds(worker.get("minReplicas"), worker.get("maxReplicas")),
+            priority=worker.get("priorityClassName") or told.priority,
+            suspended=bool(spec.get("suspend")),
+        )
+    except ReportError as error:
+        return {**kept, "reportProblem": str(error)}
+    made = report.compact(report.write(told))
+    known = kept.get("report")
+    if known is not None and not ended and _age_s(kept.get("reportTime", ""), now) < _REPORT_S:
+        flags = ("nearly_done", "suspended", "workers", "priority")
+        if all(known.get(name) == made.get(name) for name in flags):
+            return kept
+    return kept if known == made else {"report": made, "reportTime": now}
+
+
+def _age_s(then: str, now: str) -> float:
+    """Return the seconds between two times in RFC 3339; infinite where one is none."""
+    try:
+        passed = datetime.datetime.fromisoformat(now) - datetime.datetime.fromisoformat(then)
+    except (ValueError, TypeError):  # somebody else has written it
+        return math.inf
+    return passed.total_seconds()
 
 
 def _phase(here: Situation, code: int | None) -> str:

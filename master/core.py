@@ -28,6 +28,7 @@ from .books.task import Task
 from .books.task_queue import Decision, TaskQueue
 from .evaluation import Evaluations
 from .membership import Membership
+from .recorder import Recorder
 from .replicas import Replicas
 from .status import Status
 
@@ -69,6 +70,7 @@ class Core:
             name=lambda: uuid.uuid4().hex[:12],
         )
         self.status = Status(clock.now())
+        self.recorder = Recorder()
         self.version = 0  # of the parameters, as the servers' heartbeats tell it
         self._memory = memory
         self._answers: list[tuple[Future[Any], Any]] = []

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from ..common import report
 from ..durable.schema import Json
 from ..proto import master_pb2 as pb
 from .core import Core
 from .groups.group import Group
 from .parking import Parked
+from .reporting import Reporter
 
 
 class Lookers:
@@ -19,6 +21,7 @@ class Lookers:
     def __init__(self, core: Core, group: Group, watch: Callable[[dict[str, Json]], None]) -> None:
         self._core = core
         self._group = group
+        self._reporter = Reporter(core, group)
         self._watch = watch
         self._waiting: list[tuple[int, Parked]] = []  # the revision that each knows
 
@@ -32,6 +35,7 @@ class Lookers:
         """Show the status, and answer those who wait for it, after each batch of events."""
         began = self._core.clock.now()
         if self._core.status.tick(now):
+            self._reporter.look(now)
             self._watch(self.status())
         self._release(now)
         ended = self._core.clock.now()
@@ -55,7 +59,7 @@ class Lookers:
 
     def status(self) -> dict[str, Json]:
         """Return the status of the job now."""
-        return self._core.status.render(
+        status = self._core.status.render(
             now=self._core.clock.now(),
             settings=self._core.settings,
             queue=self._core.queue,
@@ -65,6 +69,7 @@ class Lookers:
             version=self._core.version,
             lessee=self._group.workers.lessee,
         )
+        return {**status, "report": report.write(self._reporter.report())}
 
     def as_json(self) -> str:
         """Return the status as JSON."""

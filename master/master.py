@@ -37,7 +37,7 @@ from .groups.server_group import ServerGroup
 from .groups.servers import Servers
 from .lookers import Lookers
 from .losses import Losses
-from .membership import WORKER
+from .membership import SERVER, WORKER
 from .memory import Memory
 from .opening import Books
 from .processes import TICK_S, Processes
@@ -99,7 +99,7 @@ class Master:
             asking=self._asking,
         )
         self.status.began_from = books.restore or None
-        self.status.begin_run(clock.now(), core.queue.records_done)
+        self._begin_run(clock.now())
         self._resumed = self._superseded = False
 
     # -- life
@@ -142,7 +142,9 @@ class Master:
         self._resumed = True
         self.status.remember(memory.status, now, self.core.journal.epoch)
         if failed is not None or not after:  # it did not run meanwhile, for who knows how long
-            self.status.begin_run(now, self.queue.records_done)
+            self._begin_run(now)
+        else:
+            self.core.recorder.forget_change()
         members = [dataclasses.replace(m, last_heard=now) for m in memory.members]
         if failed is not None:
             self.core.tell(f"goes on; it had failed: {failed}")
@@ -165,6 +167,11 @@ class Master:
             f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})"
         )
         self.core.save()
+
+    def _begin_run(self, now: float) -> None:
+        self.status.begin_run(now, self.queue.records_done)
+        if self.core.settings.strategy != "allreduce":  # a change of servers is such a start
+            self.core.recorder.decided(SERVER, now)
 
     def _memory(self) -> dict[str, Json]:
         """Return all that a successor must know, and that is not the queue's: what MEMORY is."""

@@ -229,6 +229,8 @@ class Processes:
         previous = self._core.replicas.scale(workers)
         if previous == workers:
             return previous
+        if not self._group.workers.trains_in_rounds:  # else their pauses are measured
+            self._core.recorder.decided(WORKER, self._core.clock.now())
         self._core.tell(f"workers wanted: {workers} (were {previous})")
         self._core.save_soon()
         for slot in self._core.replicas.running(WORKER):

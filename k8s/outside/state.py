@@ -35,6 +35,8 @@ def status_of(name: str, top: Object, said: Object | None, masters: Sequence[Obj
     live = alive(masters)
     if is_suspended(top):
         state = "suspending" if live else "suspended"
+        if "report" in status:
+            status["report"] = {**status["report"], "suspended": True}
         return {**idle(status), "state": state, "message": f"`edl resume {name}` goes on"}
     if any(isinstance(observe.observe(pod), observe.Running) for pod in live):
         return status

@@ -92,6 +92,14 @@ class Epochs:
         """The first id that nobody has touched, in an epoch that is opened or in the next one."""
         return self.untouched[0][0] if self.untouched else self.plan.first_id_of(self.opened)
 
+    @property
+    def records_to_do(self) -> int | None:
+        """The records of all tasks that are done or will be; None: the plan has no end."""
+        if not self.closed:
+            return self.plan.records
+        opened = self.plan.of_first(self.opened)[1]
+        return opened - sum(self.plan.records_between(a, b) for a, b, _ in self.untouched)
+
     def is_untouched(self, number: int) -> bool:
         """Tell whether this is a task of an opened epoch that nobody has touched."""
         return any(first <= number < end for first, end, _ in self.untouched)

@@ -121,6 +121,17 @@ class QueueView:
         """The records of the plan that are applied (as far as was heard)."""
         return self._epochs.records_done + self._table.records_begun
 
+    @property
+    def records_left(self) -> int | None:
+        """The records of the plan that are not applied yet; None: it has no end."""
+        begun = self._epochs.records_to_do
+        return None if begun is None else begun - self.records_done
+
+    @property
+    def nearly_done(self) -> bool:
+        """Tell whether nothing is left to be leased, but for what may come back."""
+        return self.all_epochs_opened and (not self.has_todo or self.plan_done)
+
     def counts(self) -> dict[str, int]:
         """Return the number of tasks by state; `done` counts retired ones too."""
         counts = {

@@ -15,6 +15,7 @@ from ...durable.loop import Script
 from ...durable.schema import Json
 from ...proto import master_pb2 as pb
 from ..books.task import Task
+from ..membership import Member
 from .meeting import Meeting
 from .server_map import ServerMap
 from .servers import Cut, Snapshot
@@ -95,6 +96,10 @@ class Workers(Protocol):
 
         None: its round is over. `evaluating`: an evaluation is under way.
         """
+        ...
+
+    def all_train(self, workers: Sequence[Member]) -> bool:
+        """Tell whether these workers, which are all that there are, train as they last said."""
         ...
 
     def failed(self) -> None:

@@ -14,7 +14,9 @@ from ...common import faults
 from ...proto import master_pb2 as pb
 from ..books.decisions import HandBack
 from ..core import Core
+from ..membership import WORKER
 from .orders import Orders, written
+from .pauses import Pauses
 from .rounds import Farewell, Peer, Rounds
 from .standing import Standing
 
@@ -37,6 +39,7 @@ class Meeting:
         self._orders = orders
         self._standing = standing
         self._sharded = sharded
+        self._pauses = Pauses()
         self._keys: dict[str, bytes] = {}
         self._last = ""  # the incarnation that was asked to leave its state
         self._gave_up: list[int] = []  # workers that did not come back: the master ends them
@@ -175,7 +178,11 @@ class Meeting:
     def _form(self) -> None:
         """Begin the next round where the furthest of its members stands."""
         core, queue = self._core, self._core.queue
+        since, in_order = self._rounds.ended_at, not self._rounds.broken
         lessee, formed = self.lessee, self._rounds.form()
+        self._pauses.formed(
+            since, len(formed.members), in_order=in_order, all_train=self._rounds.all_train
+        )
         self._keys.clear()
         self._standing.is_left = False
         self.afresh = formed.afresh
@@ -219,6 +226,9 @@ class Meeting:
         """Note that a member asks for a task: it has what the round begins with."""
         if self._sharded:
             self._rounds.settle()
+        cost_s = self._pauses.trains(self._core.clock.now())
+        if cost_s is not None:
+            self._core.recorder.cost(WORKER, cost_s)
 
     def lost(self, incarnation: str) -> None:
         """Forget a worker that is gone."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from ...proto import master_pb2 as pb
 from ..books.decisions import Lease
 from ..books.task import Task
 from ..core import Core
+from ..membership import Member
 from .meeting import Meeting
 from .rounds import Rounds
 
@@ -37,6 +39,12 @@ class RoundWorkers:
 
     def overdue(self) -> list[int]:
         return self._meeting.overdue()
+
+    def all_train(self, workers: Sequence[Member]) -> bool:
+        """Tell whether the round is one of all these workers, who have all made a step in it."""
+        rounds = self._rounds
+        there = len(rounds.members) == len(workers) and rounds.all_train
+        return there and all(w.scalars.get("round") == rounds.number for w in workers)
 
     def lost(self, incarnation: str) -> None:
         self._meeting.lost(incarnation)

@@ -201,6 +201,16 @@ class Rounds:
         """Tell whether somebody waits while the round is running."""
         return self.running and bool(self._here)
 
+    @property
+    def all_train(self) -> bool:
+        """Tell whether a round runs, nobody waits for the next, and nobody in it is a latecomer."""
+        return self.running and not self._here and len({m.version for m in self.members}) == 1
+
+    @property
+    def ended_at(self) -> float:
+        """When the newest round ended, or the first one came."""
+        return self._since
+
     def ready(self, expected: int, now: float) -> bool:
         """Tell whether the next round can be formed. `expected`: workers that are wanted."""
         if self.running or self._missing or not self._here:

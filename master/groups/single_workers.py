@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...common.errors import UsageError
 from ...proto import master_pb2 as pb
 from ..books.decisions import LeaseSome
 from ..books.task import Task
 from ..core import Core
-from ..membership import WORKER
+from ..membership import WORKER, Member
 from .meeting import Meeting
 
 _MOST_TASKS = 32  # of one lease: half of what the books remember of a worker (task_queue.py)
@@ -42,6 +44,10 @@ class SingleWorkers:
         share = core.queue.todo // (2 * max(1, core.members.count(WORKER)))
         most = max(1, min(request.most, _MOST_TASKS, share))
         return core.lease(LeaseSome(request.replica.incarnation, request.request_id, most))
+
+    def all_train(self, workers: Sequence[Member]) -> bool:
+        """Tell whether all have made a step: those that start have a first one before them."""
+        return all("loss" in worker.scalars for worker in workers)
 
     def failed(self) -> None:
         """Do nothing: nobody waits for the worker that has failed."""

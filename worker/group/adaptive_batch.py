@@ -74,6 +74,7 @@ class AdaptiveBatch:
     ) -> None:
         self.least, self.most, self.local, self.adam = least, most, local, adam
         self.sizes = sizes(task_records, least, most)
+        self.fitted: PerfParams | None = None  # by this member, to be shown: no part of the state
         self.begin(0)
 
     def begin(self, version: int) -> None:
@@ -97,8 +98,12 @@ class AdaptiveBatch:
         return self.estimator.gains(self.scale)[0]
 
     def scalars(self) -> dict[str, float]:
-        """Return the minibatch and its gain, to be shown."""
-        return {"minibatch": float(self.minibatch), "gain": self.gain}
+        """Return the minibatch, its gain and, of who has fitted one, the model, to be shown."""
+        told = {"minibatch": float(self.minibatch), "gain": self.gain}
+        if self.fitted is None:
+            return told
+        noise = {"noise_sqr": self.estimator.sqr, "noise_var": self.estimator.var}
+        return told | noise | {f"step_{n}": s for n, s in self.fitted._asdict().items()}
 
     def lr_factor(self, records: int) -> float:
         """Return the learning rate's factor for a step of so many records; 1 for M0 and less."""

@@ -90,6 +90,11 @@ class Chooser:
         was, self._asked = self._asked, None
         return self._answer.result() if was == asked else 0
 
+    @property
+    def fitted(self) -> PerfParams | None:
+        """The newest model of the times."""
+        return None if self._fitted is None else self._fitted[2]
+
     def choose(self, batch: AdaptiveBatch, nodes: int, members: int) -> int:
         """Return the minibatch, as `best` does; 0 while nothing was timed."""
         perf = self._perf(batch.times)
@@ -184,6 +189,7 @@ class Meter:
         words[2] = self._total()
         if self._rank == 0 and batch.is_to_choose(version, self._members):
             words[3] = self._chooser.ask(batch, self._nodes, self._members)
+            batch.fitted = self._chooser.fitted
         words[4:] = times
         self._local, self._count, self._times = [], 0, Times()
         dist.all_reduce(words)

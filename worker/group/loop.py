@@ -120,6 +120,8 @@ class GroupWorker(Generic[StepT]):
             pb.Progress(task=h.task.id, attempt=h.task.attempt, position=h.position) for h in held
         ]
         scalars = self.status.scalars() | self._keeper.scalars()
+        if round_ is not None and round_.has_stepped:
+            scalars |= {"round": round_.number, "round_minibatch": round_.minibatch}
         return Beat(progress, self._keeper.version, scalars, self._number)
 
     # -- rounds
@@ -188,6 +190,7 @@ class GroupWorker(Generic[StepT]):
             group.open(self._master, reply.round, reply.rank, world, self._plan.device)
             self._trainer.enter(world)
             self._plan.on_begin(reader, reply, shares)
+            round_.minibatch = reader.train_minibatch
             stream.start()
             Steps(self._master, round_, self._trainer, self._keeper, self._tasks, self.status).run()
             group.ends_in_order = True

@@ -26,7 +26,7 @@ class Broken(Exception):
 class Round:
     """A round's group and stream, and a thread that hears the master.
 
-    `draining` is set once this member is to leave.
+    `draining` is set once this member is to leave. `minibatch`: records.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class Round:
         self.draining = draining
         self.is_to_change = False
         self.is_broken = False
+        self.minibatch = 0  # until it is known
+        self.has_stepped = False
         self._master = master
         self._group = group
         self._orders = orders

@@ -145,6 +145,7 @@ class Steps(Generic[StepT]):
             raise
 
     def _count(self, loss: float, piece: Slice) -> None:
+        self._round.has_stepped = True
         self._status.rate.add(piece.used)
         self._status.step(loss, piece.used)
         version = self._keeper.version

@@ -1,0 +1,113 @@
+"""A record of how fast a job was in each configuration, and of what changes of it cost. Pure.
+
+It is shown the records done now and then. What was done between two looks at which that number had
+risen is a span: it counts where the configuration, and everybody in it, were the same at all looks
+from one to the other. So the rate has no error by when workers tell what they have done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from ..common.report import Configuration, Resize, Sample
+from .membership import SERVER, WORKER
+
+_MOST = 32  # configurations that are kept: those measured last
+_LAST = 5  # changes whose mean is told
+
+
+@dataclass
+class _Sum:
+    """The spans of one configuration together."""
+
+    records: int = 0
+    seconds: float = 0.0
+    looks: int = 0
+
+
+class Recorder:
+    """The throughput of a job by configuration, and the seconds that its changes have cost."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Configuration, _Sum] = {}  # the one that was measured last is last
+        self._costs: dict[str, deque[float]] = {
+            role: deque(maxlen=_LAST) for role in (WORKER, SERVER)
+        }
+        self._decided: tuple[str, float] | None = None  # a change under way: of whom, since when
+        self._key: tuple[Configuration, Hashable] | None = None
+        self._records = 0  # at the last look
+        self._risen: float | None = None  # when that number had risen to this, since the key is so
+
+    def look(
+        self,
+        now: float,
+        records: int,
+        configuration: Configuration | None,
+        members: Hashable = None,
+    ) -> None:
+        """Note the records done by now.
+
+        `configuration`: None while it is about to be another: somebody starts, or leaves.
+        `members`: all who are in it; another value is another span.
+        """
+        key = None if configuration is None else (configuration, members)
+        if configuration is None or key != self._key or records < self._records:
+            self._key, self._records, self._risen = key, records, None
+            return
+        if records == self._records:
+            return
+        if self._risen is not None:
+            self._add(configuration, records - self._records, now - self._risen)
+            self._end_change(now)
+        self._records, self._risen = records, now
+
+    def decided(self, role: str, now: float) -> None:
+        """Note that there are to be more or fewer of a role: it costs until a span is measured."""
+        self._decided = role, now
+        self._key = None
+
+    def forget_change(self) -> None:
+        """Measure the change under way no further: its time would not be the job's own."""
+        self._decided = None
+
+    def cost(self, role: str, seconds: float) -> None:
+        """Note that a change of the number of a role has cost so much."""
+        self._costs[role].append(seconds)
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The throughput by configuration."""
+        return tuple(
+            Sample(
+                **vars(at), records_per_s=s.records / s.seconds, seconds=s.seconds, looks=s.looks
+            )
+            for at, s in self._sums.items()
+        )
+
+    @property
+    def resize(self) -> Resize:
+        """The mean of what the last changes have cost."""
+        return Resize(_mean(self._costs[WORKER]), _mean(self._costs[SERVER]))
+
+    def _add(self, configuration: Configuration, records: int, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        found = self._sums.pop(configuration, None) or _Sum()
+        self._sums[configuration] = found
+        found.records += records
+        found.seconds += seconds
+        found.looks += 1
+        if len(self._sums) > _MOST:
+            del self._sums[next(iter(self._sums))]
+
+    def _end_change(self, now: float) -> None:
+        if self._decided is not None:
+            role, since = self._decided
+            self._decided = None
+            self.cost(role, now - since)
+
+
+def _mean(values: deque[float]) -> float | None:
+    return sum(values) / len(values) if values else None

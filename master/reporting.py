@@ -1,0 +1,94 @@
+"""The report of a master's job (common/report.py), out of its books and of who works now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..common.report import VERSION, Bounds, Configuration, Model, Report, StepTimes
+from ..common.settings import JobSettings
+from .core import Core
+from .groups.group import Group
+from .membership import DRAINING, SERVER, WORKER, Member
+
+_IDLE = ("", "starting", DRAINING)  # states of those who do not work yet, or no more
+
+
+class Reporter:
+    """The report of a job, and the looks at it that its samples are made of."""
+
+    def __init__(self, core: Core, group: Group) -> None:
+        self._core = core
+        self._group = group
+
+    def look(self, now: float) -> None:
+        """Show the recorder how far the job is, and in which configuration. Cheap."""
+        core = self._core
+        workers, servers = core.members.of(WORKER), core.members.of(SERVER)
+        if any(slot.waits for slot in core.replicas.slots.values()):  # the cluster has no room
+            core.recorder.forget_change()
+        members = tuple(member.incarnation for member in (*workers, *servers))
+        is_same = self._trains() and self._are_all(workers, servers)
+        core.recorder.look(
+            now,
+            core.queue.records_done,
+            self._configuration(workers, servers) if is_same else None,
+            (self._group.workers.lessee, members),
+        )
+
+    def report(self) -> Report:
+        """Return the report of now."""
+        core, settings = self._core, self._core.settings
+        queue, recorder = core.queue, core.recorder
+        return Report(
+            version=VERSION,
+            records_left=queue.records_left,
+            records_total=queue.plan.records,
+            epochs=queue.plan.epochs,
+            samples=recorder.samples,
+            model=_model(settings, core.members.of(WORKER)),
+            resize=recorder.resize,
+            workers=Bounds(minimum=settings.min_workers or None),
+            nodes=Bounds(),
+            priority=settings.worker_pod_priority or None,
+            nearly_done=queue.nearly_done,
+            suspended=False,
+        )
+
+    def _trains(self) -> bool:
+        core = self._core
+        return core.status.state == "running" and not core.evaluations.running
+
+    def _are_all(self, workers: Sequence[Member], servers: Sequence[Member]) -> bool:
+        """Tell whether these are all that are wanted, and all work."""
+        core, settings = self._core, self._core.settings
+        wanted = 0 if settings.strategy == "allreduce" else settings.num_ps
+        return (
+            (len(workers), len(servers)) == (core.replicas.wanted, wanted)
+            and all(member.state not in _IDLE for member in (*workers, *servers))
+            and self._group.workers.all_train(workers)
+        )
+
+    def _configuration(
+        self, workers: Sequence[Member], servers: Sequence[Member]
+    ) -> Configuration | None:
+        if not workers:
+            return None
+        told = max(workers, key=lambda member: member.version).scalars
+        minibatch = told.get("round_minibatch", self._core.settings.minibatch_size)
+        nodes = len({member.host for member in workers})
+        return Configuration(len(servers), len(workers), nodes, int(minibatch))
+
+
+def _model(settings: JobSettings, workers: Sequence[Member]) -> Model | None:
+    """Return the model that the first worker which has fitted one has told; None: none has."""
+    told = next((w.scalars for w in workers if "step_gamma" in w.scalars), None)
+    if told is None:
+        return None
+    return Model(
+        step=StepTimes(**{name: told[f"step_{name}"] for name in StepTimes.__annotations__}),
+        noise_sqr=told["noise_sqr"],
+        noise_var=told["noise_var"],
+        initial_batch=settings.minibatch_size,
+        largest_batch=settings.max_minibatch_size,
+        local_batch=settings.local_batch_size or None,
+    )
