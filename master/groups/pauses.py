@@ -24,9 +24,9 @@ class Pauses:
         is a latecomer.
         """
         before, self._members = self._members, members
-        self._is_change = in_order and before > 0 and (self._is_change or members != before)
-        if not self._is_change:
+        if not (in_order and self._is_change):
             self._sum_s = 0.0
+            self._is_change = in_order and before > 0 and members != before
         self._since, self._all_train = since, all_train
 
     def trains(self, now: float) -> float | None:

@@ -296,6 +296,9 @@ class Storm(RuleBasedStateMachine):
     def check_invariants(self, *args: object, **kwargs: object) -> None:
         type(self).steps += 1
         super().check_invariants(*args, **kwargs)
+        if hasattr(self, "queue"):
+            all_of_them = 11 * self.queue.plan.num_epochs
+            assert all_of_them == self.queue.records_done + self.queue.records_left
 
     # -- the end: as soon as messages flow, the job ends, and exactly
 
