@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..common import report as reports
 from ..common.clock import Clock
 from ..common.errors import EdlError, JobError
 from ..durable.journal import Journal
 from ..durable.schema import Json
+from .history import History
 from .nodes import Failure, Node, Round
 from .rounds import DONE, FAILED, STOPPED, Rendezvous
 from .settings import LaunchSettings
@@ -50,6 +53,7 @@ class Coordinator:
         self._rendezvous = Rendezvous(settings.policy, now)
         if found is not None:
             self._go_on(found, now)
+        self._history = History()  # it begins anew with each coordinator
         self._written = ""
         self._revision = 1
         self._error: EdlError | None = None
@@ -101,6 +105,7 @@ class Coordinator:
             machine.heard(node, now, host=host, pid=pid)
             if report is not None:
                 machine.reported(node, now, *report)
+                self._note(node, now, report[0])
 
         def news(machine: Rendezvous) -> tuple[bool, str] | None:
             now_in, closed = machine.runs_in(node), machine.outcome[0]
@@ -226,6 +231,14 @@ class Coordinator:
                 raise self._error
             return answer(self._rendezvous)
 
+    def _note(self, node: str, now: float, throughput: float | None) -> None:
+        """Keep a rate that a member of the running round tells, unless it is none."""
+        state = self._rendezvous.state
+        if throughput is None or not 0 <= throughput < math.inf:
+            return
+        if state.round is not None and state.runs_in(node) is not None:
+            self._history.tell(state.round, state.forming_since, now, throughput)
+
     def _settle(self, event: Callable[[Rendezvous, float], None]) -> None:
         """Apply an event; what it changed is on disk and told when this returns."""
         if self._error is not None:
@@ -281,6 +294,9 @@ class Coordinator:
             "remaining_s": None if ended else machine.left_s(now),
             "checkpoint_dir": self.settings.checkpoint_dir,
             "nodes": [self._node(node, now) for node in machine.nodes],
+            "report": reports.write(
+                self._history.report(self.settings.policy, machine.nearly_done(now))
+            ),
             "events": self._events,
         }
 

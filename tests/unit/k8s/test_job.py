@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 import edl
 from edl.common.errors import UsageError
+from edl.common.report import Bounds, Report, Resize, write
 from edl.common.resolve import resolve
 from edl.common.settings import JobSettings, knobs
 from edl.k8s import job as edljob_module
@@ -459,29 +459,48 @@ def test_a_lost_status_is_made_up_for_by_a_pod_that_ended_by_itself(code, delete
 
 
 VALUES = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))
-STATUSES = st.dictionaries(st.sampled_from("abcdef"), VALUES, max_size=6)
+STATUSES = st.dictionaries(
+    st.sampled_from("abcdef"),
+    VALUES | st.dictionaries(st.sampled_from("ghi"), VALUES, max_size=3),
+    max_size=6,
+)
+
+
+def patched_by(before, patch):
+    """What an API server makes of an object by a merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    made = dict(before) if isinstance(before, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = patched_by(made.get(name), value)
+    return made
 
 
 @given(STATUSES, STATUSES)
 def test_the_difference_makes_one_status_of_the_other_and_is_empty_for_the_same(before, after):
-    patched = copy.deepcopy(before)
-    for name, value in difference(before, after).items():
-        if value is None:
-            del patched[name]
-        else:
-            patched[name] = value
+    patched = patched_by(before, difference(before, after))
 
     assert patched == after
     assert (difference(before, after) == {}) == (before == after)
 
 
-ROLE = st.sampled_from(["master", "ps", "worker"])
-POD_PHASES = st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"])
-STATES = st.sampled_from(["starting", "running", "stopping", "done", "failed"])
 SCHEMA = yaml.safe_load((MANIFESTS / "chart/files/edljobs.yaml").read_text())["spec"]["versions"][
     0
 ]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
-TYPES = {"string": str, "integer": int, "array": list}
+
+
+ROLE = st.sampled_from(["master", "ps", "worker"])
+POD_PHASES = st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"])
+STATES = st.sampled_from(["starting", "running", "stopping", "done", "failed"])
+SAID = write(
+    Report(
+        1, 7, 9, 2, (), None, Resize(), Bounds(), Bounds(), None, nearly_done=True, suspended=False
+    )
+)
+TYPES = {"string": str, "integer": int, "array": list, "object": dict}
 
 
 @given(
@@ -494,7 +513,7 @@ def test_every_status_fits_the_resource_and_is_stable(there, state, code, suspen
     """What is written once is not written again, and the API server takes it."""
     job = edljob(suspend=suspend)
     found = [pod(job, role, index, phase) for role, index, phase in there]
-    said = None if state is None else told(state, exit_code=code)
+    said = None if state is None else told(state, exit_code=code, report=SAID)
 
     made = status(situation(job, found, said), NOW)
     job["status"] = made

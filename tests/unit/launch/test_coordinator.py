@@ -11,10 +11,11 @@ import grpc
 import pytest
 from tools.waiting import until
 
-from edl.common import rpc
+from edl.common import report, rpc
 from edl.common.clock import MonotonicClock
 from edl.common.errors import EdlError, Fenced, Unauthenticated, Unreachable
 from edl.common.identity import Identity
+from edl.common.report import Bounds
 from edl.durable.journal import Journal
 from edl.launch.client import RendezvousClient
 from edl.launch.coordinator import Coordinator
@@ -183,6 +184,10 @@ def test_what_a_script_reports_is_in_the_status(served):
 
     status = job.status(lambda status: status["throughput"] is not None)
     assert (12.5, True) == (status["throughput"], 50 < status["remaining_s"] <= 60)
+    told = report.read(status["report"])
+    (sample,) = told.samples
+    assert (sample.workers, sample.nodes, sample.records_per_s) == (1, 1, 12.5)
+    assert (told.records_left, told.nodes, told.nearly_done) == (None, Bounds(1, 2), False)
 
 
 def test_a_wrong_token_is_refused(served):

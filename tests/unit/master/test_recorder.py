@@ -1,5 +1,7 @@
 """Throughput is measured where nothing but the records changed, and exactly."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,7 +122,7 @@ def test_samples_are_the_sums_over_spans_whose_looks_are_all_alike(steps):
 
     expected = {}
     rose = None  # the look of the last rise in this configuration
-    for before, after in zip(looks, looks[1:], strict=False):
+    for before, after in itertools.pairwise(looks):
         if after[2] is None or after[2] != before[2]:
             rose = None
         elif after[1] > before[1]:
