@@ -294,11 +294,17 @@ class Coordinator:
             "remaining_s": None if ended else machine.left_s(now),
             "checkpoint_dir": self.settings.checkpoint_dir,
             "nodes": [self._node(node, now) for node in machine.nodes],
-            "report": reports.write(
-                self._history.report(self.settings.policy, machine.nearly_done(now))
-            ),
+            "report": self._report(now),
             "events": self._events,
         }
+
+    def _report(self, now: float) -> Json:
+        """Return the report to schedulers."""
+        machine, policy = self._rendezvous, self.settings.policy
+        left_s = machine.left_s(now)
+        ends = bool(machine.state.succeeded or machine.outcome[0])
+        nearly_done = ends or (left_s is not None and left_s < policy.nearly_done_s)
+        return reports.write(self._history.report(policy, nearly_done))
 
     def _node(self, node: Node, now: float) -> dict[str, Any]:
         machine = self._rendezvous

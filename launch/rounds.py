@@ -201,12 +201,6 @@ class Rendezvous:
             return None
         return max(0.0, report.remaining_s - (now - report.at))
 
-    def nearly_done(self, now: float) -> bool:
-        """Tell whether the job ends, is about to, or is over."""
-        left_s = self.left_s(now)
-        ends = bool(self.state.succeeded or self.state.outcome)
-        return ends or (left_s is not None and left_s < self.policy.nearly_done_s)
-
     def runs_in(self, name: str) -> int | None:
         """Return the number of the running round, if this node is a member of it."""
         return self.state.runs_in(name)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..common.report import VERSION, Bounds, Configuration, Model, Report, StepTimes
 from ..common.settings import JobSettings
+from .books.queue_view import QueueView
 from .core import Core
 from .groups.group import Group
 from .membership import DRAINING, SERVER, WORKER, Member
@@ -50,7 +51,7 @@ class Reporter:
             workers=Bounds(minimum=settings.min_workers or None),
             nodes=Bounds(),
             priority=settings.worker_pod_priority or None,
-            nearly_done=queue.nearly_done,
+            nearly_done=nearly_done(queue),
             suspended=False,
         )
 
@@ -77,6 +78,11 @@ class Reporter:
         minibatch = told.get("round_minibatch", self._core.settings.minibatch_size)
         nodes = len({member.host for member in workers})
         return Configuration(len(servers), len(workers), nodes, int(minibatch))
+
+
+def nearly_done(queue: QueueView) -> bool:
+    """Tell whether nothing is left to be leased, but for what may come back."""
+    return queue.all_epochs_opened and (not queue.has_todo or queue.plan_done)
 
 
 def _model(settings: JobSettings, workers: Sequence[Member]) -> Model | None:

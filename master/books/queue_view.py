@@ -127,11 +127,6 @@ class QueueView:
         begun = self._epochs.records_to_do
         return None if begun is None else begun - self.records_done
 
-    @property
-    def nearly_done(self) -> bool:
-        """Tell whether nothing is left to be leased, but for what may come back."""
-        return self.all_epochs_opened and (not self.has_todo or self.plan_done)
-
     def counts(self) -> dict[str, int]:
         """Return the number of tasks by state; `done` counts retired ones too."""
         counts = {
