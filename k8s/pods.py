@@ -266,6 +266,7 @@ def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict
     env: list[dict[str, Any]] = [
         {"name": "EDL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "EDL_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "EDL_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         {"name": "EDL_HEALTH_PORT", "value": str(HEALTH_PORT)},
         {"name": "EDL_METRICS_PORT", "value": str(METRICS_PORT)},
         {"name": "EDL_JOB_DIR", "value": JOB_DIR},

@@ -155,7 +155,7 @@ class _Process:
                 self._server.address,
                 self._metrics_address,
                 os.getpid(),
-                socket.gethostname(),
+                os.environ.get("EDL_NODE") or socket.gethostname(),  # a pod's is its own name
             )
             if reply.fenced:
                 raise UsageError(f"the master does not know incarnation {incarnation!r}: leaving")
