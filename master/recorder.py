@@ -35,7 +35,7 @@ class Recorder:
         self._costs: dict[str, deque[float]] = {
             role: deque(maxlen=_LAST) for role in (WORKER, SERVER)
         }
-        self._decided: tuple[str, float] | None = None  # a change under way: of whom, since when
+        self._decided: dict[str, float] = {}  # changes under way, by role: since when
         self._key: tuple[Configuration, Hashable] | None = None
         self._records = 0  # at the last look
         self._risen: float | None = None  # when that number had risen to this, since the key is so
@@ -60,17 +60,17 @@ class Recorder:
             return
         if self._risen is not None:
             self._add(configuration, records - self._records, now - self._risen)
-            self._end_change(now)
+            self._end_changes(now)
         self._records, self._risen = records, now
 
     def decided(self, role: str, now: float) -> None:
         """Note that there are to be more or fewer of a role: it costs until a span is measured."""
-        self._decided = role, now
+        self._decided[role] = now
         self._key = None
 
-    def forget_change(self) -> None:
-        """Measure the change under way no further: its time would not be the job's own."""
-        self._decided = None
+    def forget_changes(self) -> None:
+        """Measure what is under way no further: its time would not be the job's own."""
+        self._decided.clear()
 
     def cost(self, role: str, seconds: float) -> None:
         """Note that a change of the number of a role has cost so much."""
@@ -102,11 +102,10 @@ class Recorder:
         if len(self._sums) > _MOST:
             del self._sums[next(iter(self._sums))]
 
-    def _end_change(self, now: float) -> None:
-        if self._decided is not None:
-            role, since = self._decided
-            self._decided = None
+    def _end_changes(self, now: float) -> None:
+        for role, since in self._decided.items():
             self.cost(role, now - since)
+        self._decided.clear()
 
 
 def _mean(values: deque[float]) -> float | None:

@@ -20,13 +20,15 @@ class Reporter:
     def __init__(self, core: Core, group: Group) -> None:
         self._core = core
         self._group = group
+        self._model: Model | None = None  # the newest, also while who has told it is away
 
     def look(self, now: float) -> None:
         """Show the recorder how far the job is, and in which configuration. Cheap."""
         core = self._core
         workers, servers = core.members.of(WORKER), core.members.of(SERVER)
+        self._model = _model(core.settings, workers) or self._model
         if any(slot.waits for slot in core.replicas.slots.values()):  # the cluster has no room
-            core.recorder.forget_change()
+            core.recorder.forget_changes()
         members = tuple(member.incarnation for member in (*workers, *servers))
         is_same = self._trains() and self._are_all(workers, servers)
         core.recorder.look(
@@ -46,7 +48,7 @@ class Reporter:
             records_total=queue.plan.records,
             epochs=queue.plan.epochs,
             samples=recorder.samples,
-            model=_model(settings, core.members.of(WORKER)),
+            model=self._model,
             resize=recorder.resize,
             workers=Bounds(minimum=settings.min_workers or None),
             nodes=Bounds(),
