@@ -22,8 +22,8 @@ class Reporter:
         self._group = group
         self._model: Model | None = None  # the newest, also while who has told it is away
 
-    def look(self, now: float) -> None:
-        """Show the recorder how far the job is, and in which configuration. Cheap."""
+    def look(self, now: float, records_done: int) -> None:
+        """Show the recorder how far the job is, and in which configuration."""
         core = self._core
         workers, servers = core.members.of(WORKER), core.members.of(SERVER)
         self._model = _model(core.settings, workers) or self._model
@@ -33,18 +33,18 @@ class Reporter:
         is_same = self._trains() and self._are_all(workers, servers)
         core.recorder.look(
             now,
-            core.queue.records_done,
+            records_done,
             self._configuration(workers, servers) if is_same else None,
             (self._group.workers.lessee, members),
         )
 
-    def report(self) -> Report:
+    def report(self, records_done: int) -> Report:
         """Return the report of now."""
         core, settings = self._core, self._core.settings
-        queue, recorder = core.queue, core.recorder
+        queue, recorder, planned = core.queue, core.recorder, core.queue.records_planned
         return Report(
             version=VERSION,
-            records_left=queue.records_left,
+            records_left=None if planned is None else planned - records_done,
             records_total=queue.plan.records,
             epochs=queue.plan.epochs,
             samples=recorder.samples,
