@@ -136,7 +136,7 @@ def read(values: Json) -> Report:
 def _plain(value: Any) -> Json:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    if dataclasses.is_dataclass(value):
+    if type(value) in _TYPES:
         return {name: _plain(each) for name, each in vars(value).items()}
     return value
 

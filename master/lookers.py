@@ -35,8 +35,7 @@ class Lookers:
         """Show the status, and answer those who wait for it, after each batch of events."""
         began = self._core.clock.now()
         if self._core.status.tick(now):
-            self._reporter.look(now)
-            self._watch(self.status())
+            self._watch(self._render(looks=True))
         self._release(now)
         ended = self._core.clock.now()
         self._core.status.took(ended, ended - began)
@@ -59,8 +58,17 @@ class Lookers:
 
     def status(self) -> dict[str, Json]:
         """Return the status of the job now."""
+        return self._render(looks=False)
+
+    def as_json(self) -> str:
+        """Return the status as JSON."""
+        return json.dumps(self.status())
+
+    def _render(self, *, looks: bool) -> dict[str, Json]:
+        """Return the status. `looks`: throughput is measured by this look at it."""
+        now = self._core.clock.now()
         status = self._core.status.render(
-            now=self._core.clock.now(),
+            now=now,
             settings=self._core.settings,
             queue=self._core.queue,
             members=self._core.members,
@@ -69,11 +77,10 @@ class Lookers:
             version=self._core.version,
             lessee=self._group.workers.lessee,
         )
-        return {**status, "report": report.write(self._reporter.report())}
-
-    def as_json(self) -> str:
-        """Return the status as JSON."""
-        return json.dumps(self.status())
+        done = status["records_done"]
+        if looks:
+            self._reporter.look(now, done)
+        return {**status, "report": report.write(self._reporter.report(done))}
 
     def _reply(self) -> pb.StatusReply:
         return pb.StatusReply(revision=self._core.status.revision, status_json=self.as_json())

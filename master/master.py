@@ -144,7 +144,7 @@ class Master:
         if failed is not None or not after:  # it did not run meanwhile, for who knows how long
             self._begin_run(now)
         else:
-            self.core.recorder.forget_change()
+            self.core.recorder.forget_changes()
         members = [dataclasses.replace(m, last_heard=now) for m in memory.members]
         if failed is not None:
             self.core.tell(f"goes on; it had failed: {failed}")

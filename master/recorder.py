@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from ..common.report import Configuration, Resize, Sample
 from .membership import SERVER, WORKER
@@ -18,24 +17,16 @@ _MOST = 32  # configurations that are kept: those measured last
 _LAST = 5  # changes whose mean is told
 
 
-@dataclass
-class _Sum:
-    """The spans of one configuration together."""
-
-    records: int = 0
-    seconds: float = 0.0
-    looks: int = 0
-
-
 class Recorder:
     """The throughput of a job by configuration, and the seconds that its changes have cost."""
 
     def __init__(self) -> None:
-        self._sums: dict[Configuration, _Sum] = {}  # the one that was measured last is last
+        self._samples: dict[Configuration, Sample] = {}  # the one that was measured last is last
+        self._done: dict[Configuration, int] = {}  # records of its spans
         self._costs: dict[str, deque[float]] = {
             role: deque(maxlen=_LAST) for role in (WORKER, SERVER)
         }
-        self._decided: tuple[str, float] | None = None  # a change under way: of whom, since when
+        self._decided: dict[str, float] = {}  # changes under way, by role: since when
         self._key: tuple[Configuration, Hashable] | None = None
         self._records = 0  # at the last look
         self._risen: float | None = None  # when that number had risen to this, since the key is so
@@ -60,17 +51,17 @@ class Recorder:
             return
         if self._risen is not None:
             self._add(configuration, records - self._records, now - self._risen)
-            self._end_change(now)
+            self._end_changes(now)
         self._records, self._risen = records, now
 
     def decided(self, role: str, now: float) -> None:
         """Note that there are to be more or fewer of a role: it costs until a span is measured."""
-        self._decided = role, now
+        self._decided[role] = now
         self._key = None
 
-    def forget_change(self) -> None:
-        """Measure the change under way no further: its time would not be the job's own."""
-        self._decided = None
+    def forget_changes(self) -> None:
+        """Measure what is under way no further: its time would not be the job's own."""
+        self._decided.clear()
 
     def cost(self, role: str, seconds: float) -> None:
         """Note that a change of the number of a role has cost so much."""
@@ -79,12 +70,7 @@ class Recorder:
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The throughput by configuration."""
-        return tuple(
-            Sample(
-                **vars(at), records_per_s=s.records / s.seconds, seconds=s.seconds, looks=s.looks
-            )
-            for at, s in self._sums.items()
-        )
+        return tuple(self._samples.values())
 
     @property
     def resize(self) -> Resize:
@@ -94,19 +80,22 @@ class Recorder:
     def _add(self, configuration: Configuration, records: int, seconds: float) -> None:
         if seconds <= 0:
             return
-        found = self._sums.pop(configuration, None) or _Sum()
-        self._sums[configuration] = found
-        found.records += records
-        found.seconds += seconds
-        found.looks += 1
-        if len(self._sums) > _MOST:
-            del self._sums[next(iter(self._sums))]
+        before = self._samples.pop(configuration, None)
+        done = self._done[configuration] = self._done.get(configuration, 0) + records
+        measured_s, looks = seconds, 1
+        if before is not None:
+            measured_s, looks = before.seconds + seconds, before.looks + 1
+        self._samples[configuration] = Sample(
+            **vars(configuration), records_per_s=done / measured_s, seconds=measured_s, looks=looks
+        )
+        if len(self._samples) > _MOST:
+            oldest = next(iter(self._samples))
+            del self._samples[oldest], self._done[oldest]
 
-    def _end_change(self, now: float) -> None:
-        if self._decided is not None:
-            role, since = self._decided
-            self._decided = None
+    def _end_changes(self, now: float) -> None:
+        for role, since in self._decided.items():
             self.cost(role, now - since)
+        self._decided.clear()
 
 
 def _mean(values: deque[float]) -> float | None:

@@ -20,33 +20,35 @@ class Reporter:
     def __init__(self, core: Core, group: Group) -> None:
         self._core = core
         self._group = group
+        self._model: Model | None = None  # the newest, also while who has told it is away
 
-    def look(self, now: float) -> None:
-        """Show the recorder how far the job is, and in which configuration. Cheap."""
+    def look(self, now: float, records_done: int) -> None:
+        """Show the recorder how far the job is, and in which configuration."""
         core = self._core
         workers, servers = core.members.of(WORKER), core.members.of(SERVER)
+        self._model = _model(core.settings, workers) or self._model
         if any(slot.waits for slot in core.replicas.slots.values()):  # the cluster has no room
-            core.recorder.forget_change()
+            core.recorder.forget_changes()
         members = tuple(member.incarnation for member in (*workers, *servers))
         is_same = self._trains() and self._are_all(workers, servers)
         core.recorder.look(
             now,
-            core.queue.records_done,
+            records_done,
             self._configuration(workers, servers) if is_same else None,
             (self._group.workers.lessee, members),
         )
 
-    def report(self) -> Report:
+    def report(self, records_done: int) -> Report:
         """Return the report of now."""
         core, settings = self._core, self._core.settings
-        queue, recorder = core.queue, core.recorder
+        queue, recorder, planned = core.queue, core.recorder, core.queue.records_planned
         return Report(
             version=VERSION,
-            records_left=queue.records_left,
+            records_left=None if planned is None else planned - records_done,
             records_total=queue.plan.records,
             epochs=queue.plan.epochs,
             samples=recorder.samples,
-            model=_model(settings, core.members.of(WORKER)),
+            model=self._model,
             resize=recorder.resize,
             workers=Bounds(minimum=settings.min_workers or None),
             nodes=Bounds(),

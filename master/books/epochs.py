@@ -93,7 +93,7 @@ class Epochs:
         return self.untouched[0][0] if self.untouched else self.plan.first_id_of(self.opened)
 
     @property
-    def records_to_do(self) -> int | None:
+    def records_planned(self) -> int | None:
         """The records of all tasks that are done or will be; None: the plan has no end."""
         if not self.closed:
             return self.plan.records

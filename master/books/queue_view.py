@@ -122,10 +122,9 @@ class QueueView:
         return self._epochs.records_done + self._table.records_begun
 
     @property
-    def records_left(self) -> int | None:
-        """The records of the plan that are not applied yet; None: it has no end."""
-        begun = self._epochs.records_to_do
-        return None if begun is None else begun - self.records_done
+    def records_planned(self) -> int | None:
+        """The records of the plan that are applied or will be; None: it has no end."""
+        return self._epochs.records_planned
 
     def counts(self) -> dict[str, int]:
         """Return the number of tasks by state; `done` counts retired ones too."""

@@ -7,6 +7,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tools.jobs import Job, write_records
 
+from edl.common import report
+
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 
@@ -40,6 +42,7 @@ def test_a_running_job_is_visible_to_people_probes_and_tensorboard(tmp_path):
                 s["records_done"] > 400 and any(w["state"] == "training" for w in s["workers"])
             )
         )
+        later = job.watch(lambda s: s["records_done"] > status["records_done"])
         replicas = [*status["workers"], *status["servers"]]
         master = job.about()
         pages = {r["metrics_address"]: fetch(r["metrics_address"]) for r in replicas}
@@ -64,3 +67,12 @@ def test_a_running_job_is_visible_to_people_probes_and_tensorboard(tmp_path):
     result = job.result()
     assert {"records": 1.0} == result["metrics"]
     assert result["records_done"] == 4000
+    for told in (status, later, result):  # the report to schedulers
+        found = report.read(told["report"])
+        assert found.records_left == 4000 - told["records_done"]
+        assert (found.records_total, found.epochs, found.model) == (4000, 2, None)
+    assert (False, True) == (report.read(status["report"]).nearly_done, found.nearly_done)
+    # none where one worker was at the end before the other began, on a busy machine
+    told = {(s.servers, s.workers, s.nodes, s.minibatch) for s in found.samples}
+    assert told <= {(2, 2, 1, 16)}
+    assert sum(s.records_per_s * s.seconds for s in found.samples) <= 4000

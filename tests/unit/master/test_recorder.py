@@ -90,7 +90,7 @@ def test_a_change_costs_from_the_decision_until_throughput_is_measured_again():
 def test_a_change_that_is_measured_no_further_costs_nothing():
     recorder = Recorder()
     recorder.decided(SERVER, 0.0)
-    recorder.forget_change()
+    recorder.forget_changes()
     recorded(*((float(t), t, ONE) for t in range(4)), recorder=recorder)
 
     assert recorder.resize == Resize()

@@ -454,7 +454,9 @@ def test_one_alone_asks_for_two_passes_where_noise_is_measured():
 
 def test_a_choice_ends_the_round():
     answers = [0, 12, 24]
-    ours, _ = member(SGD(), chooser=SimpleNamespace(ask=lambda *about: answers.pop(0)))
+    chooser = SimpleNamespace(ask=lambda *about: answers.pop(0), fitted=PERF)
+    ours, _ = member(SGD(), chooser=chooser)
+    assert {"minibatch", "gain"} == ours.state.batch.scalars().keys()
     ends = []
     version = 0
     while answers:
@@ -468,6 +470,10 @@ def test_a_choice_ends_the_round():
 
     assert ends == [False, False, True]
     assert ours.state.batch.minibatch == 24
+    told = ours.state.batch.scalars()  # of who has chosen, the model too
+    assert PERF == tuple(told[f"step_{name}"] for name in PerfParams._fields)
+    noise = ours.state.batch.estimator
+    assert (noise.sqr, noise.var) == (told["noise_sqr"], told["noise_var"])
 
 
 # -- thinking
