@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl.goodput import ServersParams, ServersPoint, fit_servers_params
+from edl.goodput.servers import PRIOR_QUEUEING
 
 PLANTED = ServersParams(
     own_s=0.02,
@@ -119,6 +121,33 @@ def test_meets_the_network_of_random_times():
         served = 0.01 * (1 + queue)
         queue = workers * served / (0.1 + served)
         assert params.round_s(workers, 1, 64) == pytest.approx(0.1 + served, rel=0.07)
+
+
+def simulated_round_s(own_s, serve_s, workers, random, rounds=2000):
+    """Return the mean round of workers that queue for one server, all times varying by 20 %."""
+    wakes = [(random.random() * own_s, worker) for worker in range(workers)]
+    heapq.heapify(wakes)
+    free = 0.0
+    for _ in range(rounds):
+        wake, worker = heapq.heappop(wakes)
+        free = max(wake, free) + serve_s * random.lognormal(-0.02, 0.2)
+        heapq.heappush(wakes, (free + own_s * random.lognormal(-0.02, 0.2), worker))
+    return workers * free / rounds
+
+
+def test_the_knee_is_neither_sharp_nor_that_of_random_times():
+    random = np.random.default_rng(0)
+    off = dict.fromkeys((0.0, PRIOR_QUEUEING, 1.0), 0.0)
+    places = [(serve, w) for serve in (0.1, 0.2, 0.5) for w in (2, 3, 5, 6, 11, 12, 20)]
+    for serve_s, workers in places:
+        round_s = simulated_round_s(1.0, serve_s, workers, random)
+        for queueing in off:
+            params = ServersParams(1.0, 0, 0, 0, 0, 0, serve_s, 0, 0, 0, queueing)
+            off[queueing] += abs(params.round_s(workers, 1, 1) / round_s - 1) / len(places)
+
+    assert off[PRIOR_QUEUEING] < 0.025
+    assert off[PRIOR_QUEUEING] < off[0.0] / 1.5
+    assert off[PRIOR_QUEUEING] < off[1.0] / 1.5
 
 
 def test_a_wait_is_part_of_the_exchange():
