@@ -9,6 +9,7 @@ servers, workers, nursery.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import multiprocessing
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,9 +77,7 @@ def job(
 
     `of_workers`: the CPU time is that of the workers alone. `more`: flags, instead of those here.
     """
-    name = next(_names)
     flags = {
-        "job_name": name,
         "model_def": "deepfm",
         "training_data": train,
         "num_workers": workers,
@@ -89,15 +89,23 @@ def job(
         "num_epochs": epochs + 6,
         **more,
     }
+    with running(**flags) as (started, master):
+        return _watch(started, master, epochs, of_workers)
+
+
+@contextlib.contextmanager
+def running(**flags: Any) -> Iterator[tuple[LocalJob, psutil.Process]]:
+    """Start a job by `edl train`; yield it and its master, and kill it at the end."""
+    flags = {"job_name": next(_names), **flags}
     arguments = [f"--{flag}={value}" for flag, value in flags.items()]
     command = [sys.executable, "-m", "edl", "train", "--detach", *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    running = LocalJob(job_folder(name))
-    address = running.address()
-    assert address is not None, running.last_words()
+    started = LocalJob(job_folder(flags["job_name"]))
+    address = started.address()
+    assert address is not None, started.last_words()
     master = psutil.Process(address[1])
     try:
-        return _watch(running, master, epochs, of_workers)
+        yield started, master
     finally:
         # the supervisor first, or it starts the master again
         for process in [master.parent(), master, *master.children(recursive=True)]:
