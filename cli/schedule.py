@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -102,6 +103,64 @@ def why(job: str) -> None:
         known = ", ".join(rows) or "none at all"
         raise UsageError(f"The last plan has no job {job!r}; it has {known}.")
     click.echo(f"{job}: {rows[job]['why']}")
+
+
+@schedule.command()
+@click.argument("workload", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--traces",
+    type=click.Path(exists=True, file_okay=False),
+    required=True,
+    help="A folder for each application: how fast it is, and how it learns.",
+)
+@click.option("--nodes", default=16, show_default=True, type=click.IntRange(1), help="Of a kind.")
+@click.option("--gpus", default=4, show_default=True, type=click.IntRange(1), help="Of a node.")
+@click.option("--objective", default=("finish",), multiple=True, help="May be given repeatedly.")
+@click.option(
+    "--known",
+    type=click.Choice(["none", "stated", "exact"]),
+    default="stated",
+    show_default=True,
+    help="Of what is left; stated: with an error of 30 %.",
+)
+@click.option("--restart", default=30.0, show_default=True, metavar="SECONDS", help="Of a change.")
+@click.option("--seed", default=0, show_default=True, help="Of the errors.")
+@click.option("--plots", type=click.Path(file_okay=False), help="A folder for pictures, as SVG.")
+def simulate(
+    workload: str,
+    traces: str,
+    nodes: int,
+    gpus: int,
+    objective: tuple[str, ...],
+    plots: str | None,
+    **rules: Any,
+) -> None:
+    """Play a workload of many jobs (name, time, application) with the same policies."""
+    from ..scheduler.policy import make_policy
+    from ..scheduler.simulator import play, plot
+    from ..scheduler.simulator.application import read_applications
+    from ..scheduler.simulator.workload import read_workload
+
+    policies = {name: make_policy(name) for name in objective}
+    applications = read_applications(Path(traces))
+    arrivals = read_workload(Path(workload), applications)
+    how = play.Rules(restart_s=rules["restart"], known=rules["known"], seed=rules["seed"])
+    machines, results = play.cluster(nodes, gpus), {}
+    click.echo("objective   mean JCT      p50      p99  makespan  restarts  GPU h  policy CPU")
+    for name, policy in policies.items():
+        found = results[name] = play.play(
+            arrivals, applications, machines, policy.plan, how, time.process_time
+        )
+        click.echo(
+            f"{name:<12}{found.mean:7,.0f} s{found.percentile(50):7,.0f} s"
+            f"{found.percentile(99):7,.0f} s{found.makespan:8,.0f} s{found.restarts:10.1f}"
+            f"{found.gpu_s / 3600:7,.0f}{found.policy_cpu_s:10.1f} s"
+        )
+    if plots:
+        Path(plots).mkdir(parents=True, exist_ok=True)
+        for what, drawn in (("jct", plot.jct_by_job), ("gpus", plot.gpus_over_time)):
+            (Path(plots) / f"{what}.svg").write_text(drawn(results))
+        click.echo(f"{plots}/jct.svg and gpus.svg are written")
 
 
 def _service(workers: int | None, objective: str, patience: float) -> Service:

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edl.common.errors import UsageError
-from edl.goodput import GradParams
-
+from ...common.errors import UsageError
+from ...goodput import GradParams
 from .tables import Parser, amount, read_table
 
 if TYPE_CHECKING:

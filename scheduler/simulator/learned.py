@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edl.goodput import GoodputFunction, GradParams, PerfParams, fit_perf_params
-
+from ...goodput import GoodputFunction, GradParams, PerfParams, fit_perf_params
 from ..jobs import Shape
 from .application import Application
 

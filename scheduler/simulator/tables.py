@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from edl.common.errors import UsageError
+from ...common.errors import UsageError
 
 Field = str | float
 Parser = Callable[[str], Field]

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from edl.common.errors import UsageError
-
+from ...common.errors import UsageError
 from .tables import Parser, amount, read_table, text
 
 

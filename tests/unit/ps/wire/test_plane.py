@@ -147,9 +147,14 @@ def test_push_and_what_it_brings_lie_in_two_regions(start):
 
 
 def test_version_that_does_not_come_in_time_brings_nothing(start):
-    shard = start(policy=Policy(grads_to_wait=2, staleness=0))
+    def tried(within_s):
+        shard = start(policy=Policy(grads_to_wait=2, staleness=0))
+        return shard.connect().start_push(push(0, 8, [1], then=ShardPull(True)), within_s)()
 
-    reply = shard.connect().start_push(push(0, 8, [1], then=ShardPull(True)), 0.2)()
+    try:
+        reply = tried(0.2)
+    except Unreachable:  # a busy machine: the push itself took longer
+        reply = tried(20.0)
 
     assert (reply.outcome, reply.pulled, list(reply.dense)) == (pb.PushReply.APPLIED, False, [])
 
