@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tools.waiting import FAR_S, until
 
+from edl.common.errors import Unreachable
 from edl.proto import ps_pb2 as pb
 from edl.ps.books.aggregation import Policy
 from edl.ps.books.ledger import Span
