@@ -13,11 +13,11 @@ FAST := $(addprefix tests/unit/, goodput chaos/test_schedule.py chaos/test_injec
 	$(patsubst %,adaptive/test_%.py, env epoch positions profile scaling_rules values) \
 	$(patsubst %,benchmarks/test_%.py, faults model page pauses) \
 	$(patsubst %,cli/test_%.py, docs next_command view) \
-	$(patsubst %,common/test_%.py, foreign identity ids job_file log paths patience resolve retry \
+	$(patsubst %,common/test_%.py, foreign identity ids job_file log paths patience report resolve retry \
 		storage values waits) \
 	$(patsubst %,data/test_%.py, csv csv_wild files formats missing open ranges readers recordio) \
-	$(patsubst %,k8s/test_%.py, decide job keys manifests names observe) \
-	$(patsubst %,launch/test_%.py, rounds share state) \
+	$(patsubst %,k8s/test_%.py, decide job keys manifests names observe report) \
+	$(patsubst %,launch/test_%.py, history rounds share state) \
 	$(patsubst %,master/test_%.py, books_machine foreign_books formats journal judge kept membership \
 		parking replicas scalars state status) master/books \
 	nn/test_hashing.py ps/books/test_aggregation.py ps/books/test_ledger.py ps/books/test_slots.py \

@@ -52,7 +52,7 @@ class Reporter:
             resize=recorder.resize,
             workers=Bounds(minimum=settings.min_workers or None),
             nodes=Bounds(),
-            priority=settings.worker_pod_priority or None,
+            priority=_priority(settings.worker_pod_priority),
             nearly_done=nearly_done(queue),
             suspended=False,
         )
@@ -85,6 +85,11 @@ class Reporter:
 def nearly_done(queue: QueueView) -> bool:
     """Tell whether nothing is left to be leased, but for what may come back."""
     return queue.all_epochs_opened and (not queue.has_todo or queue.plan_done)
+
+
+def _priority(stated: str) -> str | None:
+    """Return the job's priority; a fraction of workers that is high is none."""
+    return None if stated.replace(".", "", 1).isdecimal() else stated or None
 
 
 def _model(settings: JobSettings, workers: Sequence[Member]) -> Model | None:

@@ -13,7 +13,7 @@ from tools.kube_api import Object, path_of
 from tools.kube_objects import IMAGE, phase
 from tools.servers import assert_exact
 
-from edl.common import storage
+from edl.common import report, storage
 
 RECORDS, EPOCHS = 4096, 2
 MINE = "edl.dev/job-name=counted"
@@ -104,6 +104,11 @@ def test_an_edljob_from_apply_to_delete(cluster, namespace, controller, folder):
     assert percent(resumed) >= percent(suspended)  # it went on, from the journal
     assert (done["exitCode"], done["masters"], done["restarts"], percent(done)) == (0, 3, 0, 100)
     assert_exact(found.directory, RECORDS, EPOCHS)
+    reports = [report.read(each["report"]) for each in (scaled, suspended, resumed, done)]
+    assert [each.suspended for each in reports] == [False, True, False, False]
+    assert {each.records_total for each in reports} == {EPOCHS * RECORDS}
+    assert (reports[-1].records_left, reports[-1].nearly_done) == (0, True)
+    assert reports[-1].workers == report.Bounds(1)  # the default of minReplicas
 
 
 def test_a_bad_spec_is_told_to_whoever_looks_and_mended(namespace, controller, folder):

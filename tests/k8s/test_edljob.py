@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,6 +15,20 @@ import yaml
 from tools.kube_api import ApiError, path_of
 from tools.kube_namespace import Namespace, fresh
 from tools.kube_objects import condition
+
+from edl.common.report import (
+    VERSION,
+    Bounds,
+    Model,
+    Report,
+    Resize,
+    Sample,
+    StepTimes,
+    compact,
+    read,
+    write,
+)
+from edl.k8s.job_status import difference
 
 from .tools import Unreachable, fetch
 
@@ -253,6 +268,35 @@ def test_a_status_that_is_none_is_refused(submit, here):
         )
 
     assert refused.value.code == 422
+
+
+def test_a_report_is_kept_as_it_was_written_and_what_goes_away_is_gone(submit, here):
+    submit(LEAST, name="told")
+    path = path_of("edljobs", here.name, "told/status")
+    step = StepTimes(*[0.1] * 6, 1.5)
+    before = Report(
+        version=VERSION,
+        records_left=70,
+        records_total=100,
+        epochs=2,
+        samples=(Sample(1, 2, 1, 16, 12.5, 4.0, 3), Sample(0, 2, 1, 0, 7.0, 1e-3, 1)),
+        model=Model(step, 0.0, 2.5, 16, 64, None),
+        resize=Resize(0.5, 2.0),
+        workers=Bounds(1, 4),
+        nodes=Bounds(),
+        priority="gold",
+        nearly_done=False,
+        suspended=False,
+    )
+    after = dataclasses.replace(before, records_left=None, model=None, resize=Resize(0.75))
+
+    kept: Object = {}
+    for report in (before, after):
+        told = {"report": compact(write(report)), "reportTime": "2026-01-01T00:00:00Z"}
+        patch = {"status": difference(kept, told)}
+        found = here.api.call("PATCH", path, patch, content_type="application/merge-patch+json")
+        kept = found["status"]
+        assert (report, {}) == (read(kept["report"]), difference(kept, told))
 
 
 def test_a_user_submits_and_scales_and_deletes_and_sees_no_secret(installed, kubectl):

@@ -40,6 +40,15 @@ def test_the_report_says_how_much_is_left_and_when_the_end_is_near(start):
     assert (0, True) == (report_of(job.end()).records_left, report_of(job.end()).nearly_done)
 
 
+@pytest.mark.parametrize(
+    ("stated", "told"), [("", None), ("0.5", None), ("1", None), ("high", "high"), ("a.b", "a.b")]
+)
+def test_a_priority_is_a_class_and_no_fraction(start, stated, told):
+    job = start(worker_pod_priority=stated)
+
+    assert report_of(job.until(lambda s: True)).priority == told
+
+
 def test_nobody_knows_what_is_left_of_a_job_without_end(start):
     job = start([("a", 8)], num_epochs=0)
     job.worker().lease()
