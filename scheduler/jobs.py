@@ -22,6 +22,7 @@ class Shape:
     workers: int = 0
     servers: int = 0
     nodes: int = 0
+    kind: str = ""  # of the nodes, where they are of several kinds
 
 
 Speed = Callable[[Shape], float]
@@ -55,6 +56,9 @@ class Job:
     waits_since: float | None = None  # s; when it last had nothing, None while it has something
     is_pinned: bool = False  # keeps what it has: it starts, ends, or may not be changed
     is_nearly_done: bool = False
+    # Where what it has is; empty: nobody knows, and it may be put anywhere.
+    workers_on: dict[str, int] = field(default_factory=dict, hash=False)
+    servers_on: dict[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,179 @@
+"""Workers and servers put onto nodes, one job after the other. Pure.
+
+A job is put onto as few nodes as it fits on, of these onto those where it is already, then onto
+those where others that are not yet put have least, then where least stays free. Two jobs without
+servers of which each spans several nodes share none (interference; Pollux, OSDI '21, section
+4.2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cluster import Node, Resources
+from .jobs import Job, Shape
+from .knapsack import Floats, Integers
+from .options import amounts
+
+_ROUNDING = 1e-9  # errors of floats, of what is free
+
+
+@dataclass(frozen=True)
+class Placed:
+    """How many workers and servers of a job are on each node, by the nodes' names."""
+
+    workers_on: dict[str, int] = field(default_factory=dict)
+    servers_on: dict[str, int] = field(default_factory=dict)
+
+
+class Placement:
+    """What is free on each node while jobs are put there."""
+
+    def __init__(self, nodes: Sequence[Node], jobs: Iterable[Job]) -> None:
+        """Take the nodes, and the jobs that are to be put there, with where they are now."""
+        self._names = [node.name for node in nodes]
+        self._index = {name: i for i, name in enumerate(self._names)}
+        self._kinds = np.array([node.kind for node in nodes])
+        self._free: Floats = np.array([amounts(node.free) for node in nodes]).reshape(-1, 3)
+        self._full = np.maximum(self._free.max(axis=0, initial=0.0), 1.0)
+        self._spanned = np.zeros(len(nodes), bool)  # by a job without servers
+        self._others = np.zeros(len(nodes), np.int64)  # pods of jobs that are not yet put
+        for job in jobs:
+            self._others += self._pods(job)
+
+    def free(self, kind: str) -> Floats:
+        """Return what is free on the nodes of a kind ("": of any), [nodes, RESOURCES]."""
+        rows = self._free if not kind else self._free[self._kinds == kind]
+        free: Floats = np.maximum(rows, 0.0)
+        return free
+
+    def keep(self, job: Job) -> None:
+        """Leave the job where it is: what is not known to be anywhere takes no room."""
+        workers, servers = self._counts(job.workers_on), self._counts(job.servers_on)
+        self._take(job, Shape(servers=job.held.servers), workers, servers)
+
+    def leave(self, job: Job) -> None:
+        """Give up the places that the job has now: it is given nothing."""
+        self._others -= self._pods(job)
+
+    def count(self, pod: Resources) -> int:
+        """Return how many such pods still fit onto the nodes."""
+        return int(self._rooms(pod, "").sum())
+
+    def put(self, job: Job, shape: Shape, spread: bool = False) -> Placed | None:
+        """Put the job onto nodes; None, and nothing is changed, where there is no room.
+
+        With `spread` a job without servers may lie on more nodes than the shape says.
+        """
+        own_workers, own_servers = self._counts(job.workers_on), self._counts(job.servers_on)
+        others = self._others - self._pods(job)
+        servers = np.zeros(len(self._names), np.int64)
+        if shape.servers:
+            both = job.worker * shape.workers + job.server * shape.servers
+            whole = self._rooms(both, shape.kind) >= 1
+            if whole.any() and not (own_workers + own_servers)[~whole].any():
+                best = _first(whole, -own_workers - own_servers, others, self._left(both))
+                servers[best] = shape.servers
+            else:
+                room = self._rooms(job.server, shape.kind)
+                found = _fill(room, shape.servers, own_servers, others, None)
+                if found is None:
+                    return None
+                servers = found
+        most = None if shape.servers or spread else shape.nodes
+        room = self._rooms(job.worker, shape.kind, np.outer(servers, amounts(job.server)))
+        if not shape.servers and (spread or shape.nodes > 1):
+            room[self._spanned] = 0
+        near = own_workers + (servers > 0)
+        workers = _fill(room, shape.workers, near if shape.servers else own_workers, others, most)
+        if workers is None:
+            return None
+        self._take(job, shape, workers, servers)
+        return Placed(self._named(workers), self._named(servers))
+
+    def _take(self, job: Job, shape: Shape, workers: Integers, servers: Integers) -> None:
+        self._others -= self._pods(job)
+        self._free -= np.outer(workers, amounts(job.worker))
+        self._free -= np.outer(servers, amounts(job.server))
+        if not shape.servers and np.count_nonzero(workers) > 1:
+            self._spanned |= workers > 0
+
+    def _rooms(self, pod: Resources, kind: str, taken: Floats | float = 0.0) -> Integers:
+        """Return how many such pods each node has room for."""
+        needs = amounts(pod)
+        asked = needs > 0
+        if not asked.any():
+            return np.full(len(self._names), np.iinfo(np.int32).max, np.int64)
+        free = np.maximum(self._free - taken, 0.0)[:, asked]
+        rooms: Integers = np.floor((free / needs[asked]).min(axis=1) + _ROUNDING).astype(np.int64)
+        if kind:
+            rooms[self._kinds != kind] = 0
+        return rooms
+
+    def _left(self, pod: Resources) -> Floats:
+        """Return how much of each node would stay free, in shares of the largest."""
+        left: Floats = ((self._free - amounts(pod)) / self._full).sum(axis=1)
+        return left
+
+    def _counts(self, on: Mapping[str, int]) -> Integers:
+        counts = np.zeros(len(self._names), np.int64)
+        for name, count in on.items():
+            if name in self._index:
+                counts[self._index[name]] = count
+        return counts
+
+    def _pods(self, job: Job) -> Integers:
+        return self._counts(job.workers_on) + self._counts(job.servers_on)
+
+    def _named(self, counts: Integers) -> dict[str, int]:
+        return {self._names[i]: int(counts[i]) for i in np.flatnonzero(counts)}
+
+
+def _fill(
+    rooms: Integers, count: int, own: Integers, others: Integers, most: int | None
+) -> Integers | None:
+    """Return how many of `count` pods to put on each node, on `most` nodes at most."""
+    for near in (own, np.zeros_like(own)):
+        stay = _first_of(np.minimum(near, rooms), count)
+        more = _greedy(rooms - stay, count - int(stay.sum()), stay, others)
+        if more is None:
+            return None
+        if most is None or np.count_nonzero(stay + more) <= most:
+            return stay + more
+    return None
+
+
+def _first_of(own: Integers, count: int) -> Integers:
+    """Return which pods stay if `count` at most may: those of the nodes with most of them."""
+    order = np.argsort(-own, kind="stable")
+    stay = np.zeros_like(own)
+    stay[order] = np.diff(np.minimum(np.cumsum(own[order]), count), prepend=0)
+    return stay
+
+
+def _greedy(rooms: Integers, count: int, own: Integers, others: Integers) -> Integers | None:
+    put = np.zeros_like(rooms)
+    left = count
+    while left:
+        open_ = (rooms > 0) & (put == 0)
+        enough = open_ & (rooms >= left)
+        if enough.any():
+            put[_first(enough, -own, others, rooms)] = left
+            return put
+        if not open_.any():
+            return None
+        best = _first(open_, -own, -rooms, others)
+        put[best] = rooms[best]
+        left -= int(rooms[best])
+    return put
+
+
+def _first(candidates: NDArray[np.bool_], *keys: Floats | Integers) -> int:
+    """Return the candidate whose keys are the least, the first of them in turn."""
+    places = np.flatnonzero(candidates)
+    order = np.lexsort([key[places] for key in reversed(keys)])
+    return int(places[order[0]])
