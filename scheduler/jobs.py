@@ -22,7 +22,7 @@ class Shape:
     workers: int = 0
     servers: int = 0
     nodes: int = 0
-    kind: str = ""  # of the nodes, where they are of several kinds
+    kind: str = ""  # of the nodes
 
 
 Speed = Callable[[Shape], float]

@@ -51,10 +51,8 @@ class Kind:
 
 
 def kinds_of(nodes: Sequence[Node]) -> list[Kind]:
-    """Return the kinds of nodes in order of their names; one without a name if all are alike."""
+    """Return the kinds of nodes, in order of their names."""
     names = sorted({node.kind for node in nodes})
-    if len(names) <= 1:
-        return [Kind("", nodes)] if nodes else []
     return [Kind(name, [node for node in nodes if node.kind == name]) for name in names]
 
 
@@ -86,9 +84,8 @@ def keeps(job: Job, shape: Shape) -> bool:
     held = job.held
     if (held.workers, held.servers) != (shape.workers, shape.servers):
         return False
-    if held.kind and shape.kind and held.kind != shape.kind:
-        return False
-    return bool(shape.servers) or held.nodes in (0, shape.nodes)
+    known_kind = held.kind in ("", shape.kind)
+    return known_kind and (shape.servers > 0 or held.nodes in (0, shape.nodes))
 
 
 def check(job: Job) -> None:

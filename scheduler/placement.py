@@ -33,8 +33,11 @@ class Placed:
 class Placement:
     """What is free on each node while jobs are put there."""
 
-    def __init__(self, nodes: Sequence[Node], jobs: Iterable[Job]) -> None:
-        """Take the nodes, and the jobs that are to be put there, with where they are now."""
+    def __init__(self, nodes: Sequence[Node], jobs: Iterable[Job], fixed: Iterable[Job]) -> None:
+        """Take the nodes, all jobs with where they are now, and those that stay there.
+
+        Of what a job has, that which is not known to be anywhere takes no room.
+        """
         self._names = [node.name for node in nodes]
         self._index = {name: i for i, name in enumerate(self._names)}
         self._kinds = np.array([node.kind for node in nodes])
@@ -44,17 +47,14 @@ class Placement:
         self._others = np.zeros(len(nodes), np.int64)  # pods of jobs that are not yet put
         for job in jobs:
             self._others += self._pods(job)
+        for job in fixed:
+            workers, servers = self._counts(job.workers_on), self._counts(job.servers_on)
+            self._take(job, Shape(servers=job.held.servers), workers, servers)
 
     def free(self, kind: str) -> Floats:
-        """Return what is free on the nodes of a kind ("": of any), [nodes, RESOURCES]."""
-        rows = self._free if not kind else self._free[self._kinds == kind]
-        free: Floats = np.maximum(rows, 0.0)
+        """Return what is free on the nodes of a kind, [nodes, RESOURCES]."""
+        free: Floats = np.maximum(self._free[self._kinds == kind], 0.0)
         return free
-
-    def keep(self, job: Job) -> None:
-        """Leave the job where it is: what is not known to be anywhere takes no room."""
-        workers, servers = self._counts(job.workers_on), self._counts(job.servers_on)
-        self._take(job, Shape(servers=job.held.servers), workers, servers)
 
     def leave(self, job: Job) -> None:
         """Give up the places that the job has now: it is given nothing."""
@@ -62,13 +62,24 @@ class Placement:
 
     def count(self, pod: Resources) -> int:
         """Return how many such pods still fit onto the nodes."""
-        return int(self._rooms(pod, "").sum())
+        return int(self._rooms(pod, None).sum())
 
     def put(self, job: Job, shape: Shape, spread: bool = False) -> Placed | None:
         """Put the job onto nodes; None, and nothing is changed, where there is no room.
 
         With `spread` a job without servers may lie on more nodes than the shape says.
         """
+        found = self.find(job, shape, spread)
+        if found is None:
+            return None
+        self._take(job, shape, *found)
+        workers, servers = found
+        return Placed(self._named(workers), self._named(servers))
+
+    def find(
+        self, job: Job, shape: Shape, spread: bool = False
+    ) -> tuple[Integers, Integers] | None:
+        """Return how many workers and servers `put` would put on each node."""
         own_workers, own_servers = self._counts(job.workers_on), self._counts(job.servers_on)
         others = self._others - self._pods(job)
         servers = np.zeros(len(self._names), np.int64)
@@ -90,10 +101,7 @@ class Placement:
             room[self._spanned] = 0
         near = own_workers + (servers > 0)
         workers = _fill(room, shape.workers, near if shape.servers else own_workers, others, most)
-        if workers is None:
-            return None
-        self._take(job, shape, workers, servers)
-        return Placed(self._named(workers), self._named(servers))
+        return None if workers is None else (workers, servers)
 
     def _take(self, job: Job, shape: Shape, workers: Integers, servers: Integers) -> None:
         self._others -= self._pods(job)
@@ -102,7 +110,7 @@ class Placement:
         if not shape.servers and np.count_nonzero(workers) > 1:
             self._spanned |= workers > 0
 
-    def _rooms(self, pod: Resources, kind: str, taken: Floats | float = 0.0) -> Integers:
+    def _rooms(self, pod: Resources, kind: str | None, taken: Floats | float = 0.0) -> Integers:
         """Return how many such pods each node has room for."""
         needs = amounts(pod)
         asked = needs > 0
@@ -110,7 +118,7 @@ class Placement:
             return np.full(len(self._names), np.iinfo(np.int32).max, np.int64)
         free = np.maximum(self._free - taken, 0.0)[:, asked]
         rooms: Integers = np.floor((free / needs[asked]).min(axis=1) + _ROUNDING).astype(np.int64)
-        if kind:
+        if kind is not None:
             rooms[self._kinds != kind] = 0
         return rooms
 

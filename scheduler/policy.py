@@ -32,6 +32,8 @@ from .turns import Turns
 
 OBJECTIVES = tuple(AIMS)
 
+_TRIES = 3  # after each the jobs that no nodes hold give up what the next try shares out
+
 
 class Policy(Protocol):
     """Whoever makes plans."""
@@ -84,21 +86,26 @@ class _Best:
 
     def plan(self, jobs: Sequence[Job], nodes: Sequence[Node], now: float) -> Plan:
         _check_names(jobs, nodes)
+        order = [job.name for job in jobs]
+        jobs = sorted(jobs, key=lambda job: job.name)
+        nodes = sorted(nodes, key=lambda node: node.name)
         kinds = kinds_of(nodes)
         tables, plan = _sorted_out(jobs, kinds)
         fixed = [job for job in jobs if job.name in plan]
-        placement = Placement(nodes, jobs)
-        for job in fixed:
-            placement.keep(job)
+        placement = Placement(nodes, jobs, fixed)
         free = [placement.free(kind.name) for kind in kinds]
         room = Room(kinds, self.limits.quotas, free, tables, fixed)
         total = sum((node.free for node in nodes), Resources())
         outlook = Outlook(room.tables, total, now)
         aim = AIMS[self.objective](outlook)
-        turns = Turns(room, outlook, aim, self.limits.patience_s)
-        given = _placed(placement, room, turns, self._chosen(room, aim, turns))
-        plan |= reasons.explain(given, placement, self.limits.quotas, fixed, now)
-        return {job.name: plan[job.name] for job in jobs}
+        turns = Turns(room, outlook, aim, placement, self.limits.patience_s)
+        for _ in range(_TRIES):
+            placement = Placement(nodes, jobs, fixed)
+            outcomes = _placed(placement, room, turns, self._chosen(room, aim, turns))
+            if not turns.give_up(j for j, each in outcomes.items() if each.is_lost):
+                break
+        plan |= reasons.explain(list(outcomes.values()), placement, self.limits.quotas, fixed, now)
+        return {name: plan[name] for name in order}
 
     def _chosen(self, room: Room, aim: Aim, turns: Turns) -> list[int]:
         """Return the option of each job."""
@@ -144,8 +151,10 @@ def _sorted_out(jobs: Sequence[Job], kinds: Sequence[Kind]) -> tuple[list[Option
     return tables, plan
 
 
-def _placed(placement: Placement, room: Room, turns: Turns, chosen: list[int]) -> list[Outcome]:
-    """Return what each job is given, after it was put onto nodes.
+def _placed(
+    placement: Placement, room: Room, turns: Turns, chosen: list[int]
+) -> dict[int, Outcome]:
+    """Return, by its place, what each job is given, after it was put onto nodes.
 
     Whoever has waited longest comes first, then by priority the large before the small, so that
     these find whole nodes.
@@ -156,7 +165,7 @@ def _placed(placement: Placement, room: Room, turns: Turns, chosen: list[int]) -
         kept = chosen[j] == room.tables[j].kept
         return j != turns.longest, -job.priority, -shape.nodes, -shape.workers, not kept, job.name
 
-    outcomes = []
+    outcomes = {}
     for j in sorted(range(len(chosen)), key=rank):
         table, option = room.tables[j], chosen[j]
         given, placed = Shape(), Placed()
@@ -168,7 +177,10 @@ def _placed(placement: Placement, room: Room, turns: Turns, chosen: list[int]) -
                 break
         else:
             placement.leave(table.job)
-        outcomes.append(Outcome(table, table.shapes[option], given, placed, j == turns.longest))
+        is_lost = j in turns.lost or (option > 0 and not given.workers)
+        outcomes[j] = Outcome(
+            table, table.shapes[option], given, placed, j == turns.longest, is_lost
+        )
     return outcomes
 
 

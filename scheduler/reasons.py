@@ -26,6 +26,7 @@ class Outcome:
     given: Shape
     placed: Placed
     was_longest: bool  # it has waited longest, and beyond the patience
+    is_lost: bool  # no nodes hold it beside the others
 
 
 def named(quota: Quota) -> str:
@@ -106,7 +107,7 @@ def _lacks(
     if room < least.workers:
         slots = f"{room} {'slot is' if room == 1 else 'slots are'} free"
         return f"its minimum of {words(least)} does not fit: {slots}"
-    if outcome.chosen.workers:
+    if outcome.is_lost:
         return f"the nodes that are free do not hold its minimum of {words(least)} together"
     return "others come before it"
 

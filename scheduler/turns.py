@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from .jobs import Job
 from .objectives import Aim, Bools, Claim, Outlook
+from .placement import Placement
 from .room import Room, loose
 
 
@@ -23,20 +24,26 @@ class Turns:
 
     allowed: for each job, of each option, whether it may be chosen.
     longest: the job that has waited longest, if beyond the patience and there is room for it.
+    lost: the jobs that no nodes hold beside the others.
     """
 
-    def __init__(self, room: Room, outlook: Outlook, aim: Aim, patience_s: float) -> None:
-        """Serve whoever must be, each with the least that will do."""
+    def __init__(
+        self, room: Room, outlook: Outlook, aim: Aim, placement: Placement, patience_s: float
+    ) -> None:
+        """Serve whoever must be, each with the least that will do.
+
+        `placement`: the nodes, with the fixed jobs only.
+        """
         self._room = room
         self._jobs = [table.job for table in room.tables]
         self._aim = aim
         self._sure = [0] * len(self._jobs)  # the option that each is sure of
         self._used = np.zeros(len(room.limits))
         self.allowed = [np.ones(len(rows), bool) for rows in room.takes]
-        self.longest: int | None = None
+        self.lost: set[int] = set()
 
         late = self._late(outlook.now - patience_s)
-        self.longest = next((j for j in late if self._serve(Claim(j, self._runs(j)))), None)
+        self.longest: int | None = next((j for j in late if self._serve_first(j, placement)), None)
         for claim in self._minimums(late):
             self._serve(claim)
         held_up = False
@@ -56,6 +63,25 @@ class Turns:
             if kept is not None and self.allowed[j][kept]:
                 self._serve(Claim(j, np.arange(len(self.allowed[j])) == kept))
         return list(self._sure)
+
+    def give_up(self, lost: Iterable[int]) -> bool:
+        """Give these jobs nothing, which no nodes hold; tell whether there is one more of them."""
+        more = set(lost) - self.lost
+        self.lost |= more
+        for j in more:
+            self._used -= self._room.takes[j][self._sure[j]]
+            self._sure[j] = 0
+            self.allowed[j] = ~self._runs(j)
+        return bool(more)
+
+    def _serve_first(self, j: int, placement: Placement) -> bool:
+        """Make the job sure of the least that can be put onto the nodes, and of no less."""
+        table, rows = self._room.tables[j], self._room.takes[j]
+        fits = (rows <= loose(self._room.limits)).all(axis=1) & self._runs(j)
+        for i in np.flatnonzero(fits).tolist():
+            if any(placement.find(table.job, table.shapes[i], spread) for spread in (False, True)):
+                return self._serve(Claim(j, (rows >= rows[i]).all(axis=1)))
+        return False
 
     def _serve(self, claim: Claim) -> bool:
         """Make the job sure of the least claimed option that fits; tell whether one does."""

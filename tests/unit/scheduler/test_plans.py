@@ -1,0 +1,91 @@
+"""Whatever comes, goes, waits or is wrong: no plan breaks a limit, and everybody is served."""
+
+import math
+import random
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tools.plans import Speed, broken, held
+
+from edl.scheduler.cluster import Node, Resources
+from edl.scheduler.jobs import Job, Quota
+from edl.scheduler.policy import OBJECTIVES, Limits, make_policy
+
+ROUND_S = 60.0
+
+
+def made_job(dice: random.Random, number: int, now: float) -> Job:
+    worker = dice.choice(
+        [Resources(gpu=1), Resources(gpu=1, cpu=2), Resources(cpu=1), Resources(0.5)]
+    )
+    minimum = dice.choice([1, 1, 1, 2, 3, 5])
+    servers = dice.choice([(0,), (0,), (1,), (1, 2, 3)])
+    return Job(
+        f"j{number}",
+        Speed(dice.choice([50, 100, 400]), dice.uniform(0.2, 1), dice.choice([1, 3])),
+        worker,
+        now,
+        namespace=dice.choice("ab"),
+        user=dice.choice("uv"),
+        priority=dice.choice([0, 0, 0, 1, 5]),
+        minimum=minimum,
+        maximum=minimum + dice.choice([-1, 0, 1, 3, 20]),
+        server=Resources(cpu=dice.choice([1, 2])) if any(servers) else Resources(),
+        servers=servers,
+        left=dice.choice([None, 10.0, 1e5, 1e8]),
+        deadline=dice.choice([None, now + 500, now + 5000]),
+        resize_s=dice.choice([0.0, 1.0, 30.0]),
+    )
+
+
+def made_nodes(dice: random.Random) -> list[Node]:
+    kinds = dice.choice([[""], [""], ["a", "b"]])
+    return [
+        Node(f"n{i}", Resources(dice.choice([0, 2, 4, 4.5]), 0, dice.choice([0, 2, 4, 4])), kind)
+        for i, kind in enumerate(dice.choices(kinds, k=dice.choice([0, 1, 2, 3, 5])))
+    ]
+
+
+def made_quotas(dice: random.Random) -> tuple[Quota, ...]:
+    quotas = [
+        Quota("a", None, Resources(math.inf, math.inf, 3)),
+        Quota("b", None, Resources(2, math.inf, math.inf)),
+        Quota(None, "u", Resources(3, 0, 4)),
+        Quota("c", None, Resources()),
+    ]
+    return tuple(dice.sample(quotas, dice.choice([0, 0, 1, 2, 4])))
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32), objective=st.sampled_from(OBJECTIVES))
+def test_no_plan_breaks_a_limit(seed: int, objective: str) -> None:
+    dice = random.Random(seed)
+    quotas = made_quotas(dice)
+    policy = make_policy(objective, Limits(quotas, dice.choice([0.0, 100.0, math.inf])))
+    machines, jobs = made_nodes(dice), [made_job(dice, i, 0.0) for i in range(dice.randrange(6))]
+    for number in range(6):
+        now = number * ROUND_S
+
+        plan = policy.plan(jobs, machines, now)
+
+        assert [] == broken(plan, jobs, machines, quotas)
+        mixed = policy.plan(dice.sample(jobs, len(jobs)), dice.sample(machines, len(machines)), now)
+        assert plan == mixed
+        jobs = [replace(job, **held(job, plan[job.name], now)) for job in jobs]
+        jobs = [job for job in jobs if dice.random() < 0.9]
+        jobs = [
+            replace(
+                job,
+                is_pinned=dice.random() < 0.15,
+                is_nearly_done=dice.random() < 0.1,
+                served_s=job.served_s + ROUND_S * job.held.workers,
+                left=job.left and job.left / 2,
+            )
+            for job in jobs
+        ]
+        jobs += [made_job(dice, 10 * number + i + 10, now) for i in range(dice.randrange(3))]
+        if dice.random() < 0.3:
+            machines = machines[1:]
+        if dice.random() < 0.3:
+            machines = [*machines, Node(f"m{number}", Resources(4, 0, 4), dice.choice(["", "a"]))]
