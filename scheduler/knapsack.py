@@ -134,7 +134,7 @@ def _decisive(problem: Problem) -> tuple[int | None, dict[int, list[int]]] | Non
         """Tell whether whatever fits into bin `one` fits into the other."""
         return bool(np.all(rows[:, other] * limits[one] <= rows[:, one] * limits[other] * loose))
 
-    for bin_ in tight:
+    for bin_ in [*tight, *(each for each in range(len(limits)) if each not in tight)]:
         kept: list[int] = []
         for other in tight:
             if other != bin_ and not any(implies(one, other) for one in (bin_, *kept)):
@@ -158,6 +158,7 @@ def _units(
     if bin_ is None:
         return [np.zeros(len(each), np.int64) for each in problem.amounts], 0, {}
     rows = np.concatenate([each[:, bin_] for each in problem.amounts])
+    splits = np.cumsum([len(each) for each in problem.amounts])[:-1]
     for parts in _PARTS:
         whole_rows = np.rint(rows * parts)
         if np.allclose(rows * parts, whole_rows, rtol=_ROUNDING, atol=_ROUNDING):
@@ -166,12 +167,12 @@ def _units(
         return None
     counted = whole_rows.astype(np.int64)
     unit = math.gcd(*np.unique(counted).tolist()) or 1
+    most = sum(each.max() for each in np.split(rows, splits))  # whatever the limit
     fits = {
-        each: math.floor(problem.limits[each] * parts / unit + _ROUNDING)
+        each: math.floor(min(problem.limits[each], most) * parts / unit + _ROUNDING)
         for each in (bin_, *groups)
     }
     capacity = fits.pop(bin_)
     if capacity > _MOST_UNITS:
         return None
-    splits = np.cumsum([len(each) for each in problem.amounts])[:-1]
     return np.split(counted // unit, splits), capacity, fits

@@ -89,3 +89,57 @@ def test_no_plan_breaks_a_limit(seed: int, objective: str) -> None:
             machines = machines[1:]
         if dice.random() < 0.3:
             machines = [*machines, Node(f"m{number}", Resources(4, 0, 4), dice.choice(["", "a"]))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), objective=st.sampled_from(OBJECTIVES))
+def test_whoever_waits_is_served_within_its_bound(seed: int, objective: str) -> None:
+    """Each job waits its patience, and a round for each other job, whatever their priorities."""
+    dice = random.Random(seed)
+    patience_s = dice.choice([0.0, 3 * ROUND_S])
+    policy = make_policy(objective, Limits(patience_s=patience_s))
+    machines = [Node(f"n{i}", Resources(8, 0, dice.choice([2, 4]))) for i in range(2)]
+    jobs = [
+        replace(job, maximum=max(job.minimum, job.maximum), minimum=min(job.minimum, 2), left=1e12)
+        for job in (made_job(dice, i, 0.0) for i in range(dice.choice([3, 6, 9])))
+    ]
+    bound_s = patience_s + (len(jobs) + 1) * ROUND_S
+    waited_s = dict.fromkeys((job.name for job in jobs), 0.0)
+    for number in range(30):
+        now = number * ROUND_S
+        plan = policy.plan(jobs, machines, now)
+        jobs = [replace(job, **held(job, plan[job.name], now)) for job in jobs]
+        jobs = [replace(j, served_s=j.served_s + ROUND_S * j.held.workers) for j in jobs]
+        for job in jobs:
+            waited_s[job.name] = 0.0 if job.held.workers else waited_s[job.name] + ROUND_S
+
+        assert max(waited_s.values()) <= bound_s, plan
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), objective=st.sampled_from(OBJECTIVES))
+def test_nobody_has_more_than_its_minimum_while_another_waits_too_long(
+    seed: int, objective: str
+) -> None:
+    dice = random.Random(seed)
+    policy = make_policy(objective, Limits(patience_s=ROUND_S))
+    machines = [Node(f"n{i}", Resources(gpu=4)) for i in range(2)]
+    jobs = [
+        Job(
+            f"j{i}",
+            Speed(power=dice.uniform(0.2, 1)),
+            Resources(gpu=1),
+            0.0,
+            priority=dice.choice([0, 1]),
+            maximum=dice.choice([1, 4, 8]),
+            left=dice.choice([1e3, 1e6]),
+        )
+        for i in range(dice.choice([4, 8, 12]))
+    ]
+    for number in range(8):
+        now = number * ROUND_S
+        plan = policy.plan(jobs, machines, now)
+        jobs = [replace(job, **held(job, plan[job.name], now)) for job in jobs]
+
+        late = [j for j in jobs if j.waits_since is not None and now - j.waits_since >= ROUND_S]
+        assert not late or max(job.held.workers for job in jobs) == 1
