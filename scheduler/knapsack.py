@@ -134,7 +134,8 @@ def _decisive(problem: Problem) -> tuple[int | None, dict[int, list[int]]] | Non
         """Tell whether whatever fits into bin `one` fits into the other."""
         return bool(np.all(rows[:, other] * limits[one] <= rows[:, one] * limits[other] * loose))
 
-    for bin_ in [*tight, *(each for each in range(len(limits)) if each not in tight)]:
+    finite = np.flatnonzero(np.isfinite(limits)).tolist()
+    for bin_ in [*tight, *(each for each in finite if each not in tight)]:
         kept: list[int] = []
         for other in tight:
             if other != bin_ and not any(implies(one, other) for one in (bin_, *kept)):
