@@ -172,6 +172,20 @@ def test_a_job_that_no_nodes_hold_stands_in_nobodys_way() -> None:
         assert "its minimum of 1 worker and 1 server does not fit: 0 slots" in made["odd"].why
 
 
+def test_who_has_waited_longest_and_fits_nowhere_does_not_keep_the_next_from_being_served() -> None:
+    two, wide = Resources(cpu=2), Resources(cpu=3)
+    odd = job("odd", worker=wide, server=wide, servers=(1,), maximum=1)
+    on = {"r0": "n0", "r1": "n0", "r2": "n1"}
+    runs = [has(name, {node: 1}, worker=two, maximum=1) for name, node in on.items()]
+    machines = [Node("n0", Resources(cpu=4)), Node("n1", Resources(cpu=2))]
+
+    late = job("x", worker=two, maximum=1, waits_since=5.0)
+    made = plan([odd, *runs, late], machines, 2 * HOUR)
+
+    assert {"odd": 0, "x": 1} == {name: workers(made)[name] for name in ("odd", "x")}
+    assert 3 == sum(workers(made).values())
+
+
 def test_room_is_counted_in_whole_workers() -> None:
     """A worker of two GPUs fits once on each node of three, so two jobs get one each."""
     jobs = [job(name, worker=Resources(gpu=2)) for name in "ab"]
