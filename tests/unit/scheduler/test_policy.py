@@ -186,6 +186,20 @@ def test_who_has_waited_longest_and_fits_nowhere_does_not_keep_the_next_from_bei
     assert 3 == sum(workers(made).values())
 
 
+def test_who_waits_for_what_there_will_never_be_changes_nothing_for_others() -> None:
+    small = job("small", left=10.0, minimum=4)
+    runs = has("runs", {"n0": 4}, left=1e9)
+    never = job("never", minimum=99, maximum=99)
+
+    for others in ([], [never]):
+        made = plan([small, runs, *others], nodes(1), HOUR - 1, "finish")
+        late = plan(
+            [replace(small, submitted=HOUR + 1), runs, *others], nodes(1), 2 * HOUR, "finish"
+        )
+
+        assert 4 == made["small"].shape.workers == late["small"].shape.workers
+
+
 def test_room_is_counted_in_whole_workers() -> None:
     """A worker of two GPUs fits once on each node of three, so two jobs get one each."""
     jobs = [job(name, worker=Resources(gpu=2)) for name in "ab"]
