@@ -5,7 +5,7 @@ jobs x options x capacity steps. Jobs that share a limit of their own (a quota) 
 for every amount up to it; they are then one item whose options are these amounts.
 
 Values are whole numbers, so sums are exact and equal ones are equal: of those the plan is taken
-that changes fewer jobs, then the one that takes less.
+that changes fewer jobs, then the one of earlier options.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ class _Curves:
         self._steps: list[tuple[Integers, Integers, Integers]] = []
         for amounts, values in items:
             order = np.flatnonzero(amounts <= capacity)
-            order = order[np.argsort(amounts[order], kind="stable")]
             amounts, values = amounts[order], values[order]
             padded[capacity:] = best
             sums = shifted[capacity - amounts]  # a copy: row o is `best` moved by the amount of o
@@ -110,8 +109,7 @@ class _Curves:
 
     def picks(self, capacity: int) -> list[int]:
         """Return the option of each item, for the best sum that takes at most so much."""
-        left = int(self.best[: capacity + 1].argmax())  # the first: the least amount
-        picks = []
+        left, picks = capacity, []
         for order, amounts, picked in reversed(self._steps):
             place = picked[left]
             picks.append(int(order[place]))

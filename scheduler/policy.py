@@ -51,9 +51,8 @@ class Limits:
     """What every objective keeps to."""
 
     quotas: tuple[Quota, ...] = ()
-    patience_s: float = (
-        3600.0  # whoever waits longer is served before others get more than they need
-    )
+    # Whoever waits longer has its minimum before anybody has more than theirs.
+    patience_s: float = 3600.0
 
 
 def make_policy(

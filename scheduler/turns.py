@@ -25,6 +25,7 @@ class Turns:
     allowed: for each job, of each option, whether it may be chosen.
     longest: the job that has waited longest, if beyond the patience and there is room for it.
     lost: the jobs that no nodes hold beside the others.
+    Jobs are told by their places in the room; of equal ones the first there is served.
     """
 
     def __init__(
@@ -100,13 +101,13 @@ class Turns:
         return True
 
     def _late(self, since: float) -> list[int]:
-        """Return who has waited since then or longer, the longest first."""
+        """Return who could be served and has waited since then or longer, the longest first."""
         waits = []
         for j, job in enumerate(self._jobs):
             start = waits_since(job)
-            if start is not None and start <= since:
-                waits.append((start, job.name, j))
-        return [j for _, _, j in sorted(waits)]
+            if start is not None and start <= since and len(self.allowed[j]) > 1:
+                waits.append((start, j))
+        return [j for _, j in sorted(waits)]
 
     def _minimums(self, late: list[int]) -> Iterator[Claim]:
         """Yield claims to minimums, by priority.
@@ -120,10 +121,10 @@ class Turns:
             first: list[int] = []
             if late:
                 runs = [j for j in mine if self._jobs[j].held.workers]
-                first += sorted(runs, key=lambda j: (self._jobs[j].served_s, self._jobs[j].name))
+                first += sorted(runs, key=lambda j: self._jobs[j].served_s)
                 first += [j for j in late if j in set(mine)]
             if priority > priorities[-1] and not self._aim.in_turn:
-                first += sorted(mine, key=lambda j: (-self._density(j), self._jobs[j].name))
+                first += sorted(mine, key=lambda j: -self._density(j))
             for j in first:
                 if not self._sure[j]:
                     yield Claim(j, self._runs(j))

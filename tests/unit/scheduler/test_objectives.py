@@ -91,15 +91,15 @@ def test_a_deadline_is_met_with_the_least_shape_that_does() -> None:
 
 def test_the_first_deadline_comes_first_and_one_that_cannot_be_met_does_not() -> None:
     jobs = [
-        job("second", 1.0, left=8e5, deadline=2600.0),
-        job("first", 1.0, left=8e5, deadline=2500.0),
+        job("a second", 1.0, left=8e5, deadline=2600.0),
+        job("b first", 1.0, left=8e5, deadline=2500.0),
         job("never", 1.0, left=8e7, deadline=1000.0),
         job("none", 1.0, left=1e2),
     ]
 
     given = plan("deadline", jobs, nodes(1))
 
-    assert {"first": 4, "second": 0, "never": 0, "none": 0} == given
+    assert {"a second": 0, "b first": 4, "never": 0, "none": 0} == given
 
 
 def test_fulfilment_is_everybodys_minimum_and_then_equal_shares() -> None:

@@ -23,6 +23,8 @@ def workers(job: Job, machines: list[Node]) -> list[int]:
 def test_a_job_without_servers_gets_powers_of_two_and_then_whole_nodes() -> None:
     assert [0, 1, 2, 4, 8, 12, 16] == workers(JOB, nodes(4))
     assert [0, 1, 2, 4, 6, 12] == workers(JOB, nodes(2, gpus=6))
+    shapes = options(JOB, kinds_of(nodes(4))).shapes
+    assert [0, 1, 1, 1, 2, 3, 4] == [shape.nodes for shape in shapes]
 
 
 def test_minimum_maximum_and_what_it_has_are_among_them() -> None:

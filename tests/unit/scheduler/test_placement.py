@@ -72,7 +72,7 @@ def test_a_large_job_goes_where_others_have_least() -> None:
 
 
 def test_two_jobs_that_span_nodes_share_none() -> None:
-    spans = other(1, {"n0": 3, "n1": 3})
+    spans = other(1, {"n0": 2, "n1": 2})
 
     assert Placed({"n2": 4, "n3": 2}) == put(JOB, Shape(6, 0, 2), nodes(4), spans)
     assert put(JOB, Shape(6, 0, 2), nodes(3), spans) is None

@@ -108,13 +108,20 @@ def test_there_may_be_no_nodes_and_no_jobs() -> None:
 
 
 def test_higher_priorities_have_their_minimum_first() -> None:
+    """Even where the low one is worth more to the objective."""
     jobs = [
-        has("low", {"n0": 4}, minimum=4),
-        job("high", minimum=2, priority=1, submitted=9.0),
-        job("higher", minimum=2, priority=2, submitted=9.0),
+        has("low", {"n0": 4}, minimum=4, left=10.0, speed=Speed(1e4, 1.0)),
+        job("high", minimum=2, priority=1, submitted=9.0, left=1e9),
+        job("higher", minimum=2, priority=2, submitted=9.0, left=1e9),
     ]
 
-    assert {"low": 0, "high": 2, "higher": 2} == workers(plan(jobs, nodes(1), 10.0))
+    assert {"low": 0, "high": 2, "higher": 2} == workers(plan(jobs, nodes(1), 10.0, "finish"))
+    assert (
+        4
+        == plan([jobs[0], replace(jobs[1], priority=0)], nodes(1), 10.0, "finish")[
+            "low"
+        ].shape.workers
+    )
 
 
 def test_a_gang_above_it_is_passed_only_by_who_leaves_it_nothing_less() -> None:
@@ -157,10 +164,47 @@ def test_a_job_that_no_nodes_hold_stands_in_nobodys_way() -> None:
     odd = job("odd", worker=wide, server=wide, servers=(1,), maximum=1, priority=1)
     machines = [Node("n0", Resources(cpu=4, gpu=4)), Node("n1", Resources(cpu=2, gpu=4))]
 
-    made = plan([odd, job("b", worker=Resources(cpu=2), maximum=3)], machines, 2 * HOUR)
+    jobs = [odd, job("plain", worker=Resources(cpu=2), maximum=3)]
+    for now in (10.0, 2 * HOUR):
+        made = plan(jobs, machines, now)
 
-    assert {"odd": 0, "b": 3} == workers(made)
-    assert "waits: its minimum of 1 worker and 1 server does not fit: 0 slots" in made["odd"].why
+        assert {"odd": 0, "plain": 3} == workers(made)
+        assert "its minimum of 1 worker and 1 server does not fit: 0 slots" in made["odd"].why
+
+
+def test_who_has_waited_longest_and_fits_nowhere_does_not_keep_the_next_from_being_served() -> None:
+    two, wide = Resources(cpu=2), Resources(cpu=3)
+    odd = job("odd", worker=wide, server=wide, servers=(1,), maximum=1)
+    on = {"r0": "n0", "r1": "n0", "r2": "n1"}
+    runs = [has(name, {node: 1}, worker=two, maximum=1) for name, node in on.items()]
+    machines = [Node("n0", Resources(cpu=4)), Node("n1", Resources(cpu=2))]
+
+    late = job("x", worker=two, maximum=1, waits_since=5.0)
+    made = plan([odd, *runs, late], machines, 2 * HOUR)
+
+    assert {"odd": 0, "x": 1} == {name: workers(made)[name] for name in ("odd", "x")}
+    assert 3 == sum(workers(made).values())
+
+
+def test_who_waits_for_what_there_will_never_be_changes_nothing_for_others() -> None:
+    small = job("small", left=10.0, minimum=4)
+    runs = has("runs", {"n0": 4}, left=1e9)
+    never = job("never", minimum=99, maximum=99)
+
+    for others in ([], [never]):
+        made = plan([small, runs, *others], nodes(1), HOUR - 1, "finish")
+        late = plan(
+            [replace(small, submitted=HOUR + 1), runs, *others], nodes(1), 2 * HOUR, "finish"
+        )
+
+        assert 4 == made["small"].shape.workers == late["small"].shape.workers
+
+
+def test_room_is_counted_in_whole_workers() -> None:
+    """A worker of two GPUs fits once on each node of three, so two jobs get one each."""
+    jobs = [job(name, worker=Resources(gpu=2)) for name in "ab"]
+
+    assert {"a": 1, "b": 1} == workers(plan(jobs, nodes(2, gpus=3)))
 
 
 def test_a_quota_holds_and_is_told() -> None:
