@@ -34,6 +34,7 @@ FOLDERS = [
     "replay",
     "runtime",
     "scheduler",
+    "scheduler.simulator",
     "worker",
     "worker.group",
     "worker.servers",

@@ -1,0 +1,1 @@
+"""Policies compared on the workloads that Pollux's authors published."""
