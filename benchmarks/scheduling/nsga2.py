@@ -47,6 +47,8 @@ def search(
     rank, crowding = _ranked(costs)
     for _ in range(generations - 1):
         children = _offspring(problem, states, (costs, crowding), size, random)
+        if not len(children):  # none that is not there yet
+            break
         states = np.concatenate([states, children])
         costs = np.concatenate([costs, problem.costs(children)])
         rank, crowding = _ranked(costs)

@@ -35,8 +35,9 @@ _LEAST = 1e-3  # added to a speedup, or a job of none would make the mean 0
 class Pollux:
     """The policy. It begins each search with the front of the last one."""
 
-    def __init__(self, seed: int = 0) -> None:
-        """Take the seed of its search."""
+    def __init__(self, seed: int = 0, generations: int = GENERATIONS) -> None:
+        """Take the seed of its search, and how long it is."""
+        self._generations = generations
         self._random = np.random.default_rng(seed)
         self._front: list[dict[str, NDArray[np.int16]]] = []  # row of each job, by state
         self._tables: dict[str, tuple[Speed, Floats]] = {}  # speeds of each job, as told last
@@ -49,7 +50,7 @@ class Pollux:
         begin = [[rows.get(job.name, none_N) for job in jobs] for rows in self._front] or [base_JN]
         problem = _Problem(jobs, nodes, base_JN.astype(np.int16), self._speedups(jobs, nodes), now)
         front = nsga2.search(
-            problem, np.array(begin, np.int16), POPULATION, GENERATIONS, self._random
+            problem, np.array(begin, np.int16), POPULATION, self._generations, self._random
         )
         self._front = [
             {job.name: row for job, row in zip(jobs, state, strict=True)} for state in front.states

@@ -65,11 +65,10 @@ class Learning:
         self._application = application
         self._speeds = functools.cache(functools.partial(Speeds, application))
         self._best = functools.cache(Speeds.best_batch)
-        self._fitted = functools.cache(_fitted)
 
     def speeds(self, measured: Measured, grad: GradParams) -> Speeds:
         """Return the speeds as a job predicts them that has measured this: at least one time."""
-        return self._speeds(self._fitted(frozenset(measured.items())), grad)
+        return self._speeds(_fitted(frozenset(measured.items())), grad)
 
     def batch(self, speeds: Speeds | None, nodes: int, replicas: int) -> Batch:
         """Return the batch that a job would choose there. None: it has measured nothing yet."""
@@ -88,6 +87,7 @@ class Learning:
         return min(local, most // (replicas * (accum + 1))), accum
 
 
+@functools.lru_cache(1 << 16)
 def _fitted(measured: frozenset[tuple[tuple[int, int, int], tuple[float, float]]]) -> PerfParams:
     rows = [(*where, *times) for where, times in sorted(measured)]
     return fit_perf_params(*zip(*rows, strict=True))

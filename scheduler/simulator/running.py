@@ -11,6 +11,8 @@ from .application import Application, Placement
 from .learned import Batch, Learning, Measured, Speeds, unknown_speed
 from .workload import Arrival
 
+_ROUNDING = 1e-6  # steps: errors of floats; what was to end just now has ended
+
 
 class Running:
     """A job from its arrival to its end.
@@ -76,7 +78,7 @@ class Running:
         while now < until and self.ended is None:
             speed = self._measure()
             left = self._application.end_of(self._epoch) - self._progress
-            if speed * (until - now) < left:
+            if left - speed * (until - now) > _ROUNDING:
                 self._progress += speed * (until - now)
                 now = until
             else:
