@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads take longer to wake than to work
@@ -34,9 +34,9 @@ _COLUMNS = (
 )
 
 
-def main() -> None:
-    """Print the table, row by row."""
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, row by row. `arguments`: by default those of the command."""
+    options = _options(arguments)
     applications = read_applications(options.data / "traces")
     print(f"| {_COLUMNS} |\n|{' --- |' * (_COLUMNS.count('|') + 1)}", flush=True)
     for number in options.workload:
@@ -45,10 +45,10 @@ def main() -> None:
         results = {"published": _published(options.data, path.stem, arrivals)}
         print(_row(number, "published", results["published"], None), flush=True)
         for name in options.policy:
-            rules = Rules(options.round, options.events, options.restart, options.known)
+            planner = _planner(name, options.seed)
             begun = time.process_time()
             results[name] = play(
-                arrivals, applications, cluster(), _planner(name), rules, time.process_time
+                arrivals, applications, cluster(), planner, _rules(options), time.process_time
             )
             cpu_s = time.process_time() - begun
             print(_row(number, name, results[name], cpu_s), flush=True)
@@ -56,21 +56,34 @@ def main() -> None:
             _draw(options.plots, path.stem, results)
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scheduling")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--workload", type=int, nargs="+", default=list(range(1, 9)))
     parser.add_argument("--policy", nargs="+", choices=_POLICIES, default=["pollux"])
     parser.add_argument("--known", choices=KNOWN, default="none", help="of what is left")
     parser.add_argument("--restart", type=float, default=30.0, help="s that a change costs")
-    parser.add_argument("--round", type=float, default=60.0, help="s between plans")
+    parser.add_argument("--every", type=float, default=60.0, help="s between plans")
     parser.add_argument("--events", action="store_true", help="plan when jobs come or end, too")
+    parser.add_argument("--interference", type=float, default=0.0, help="share of speed lost")
+    parser.add_argument("--seed", type=int, default=0, help="of Pollux's search, and of errors")
     parser.add_argument("--plots", type=Path, help="a folder for pictures as SVG")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def _planner(name: str) -> Planner:
-    return Pollux().plan if name == "pollux" else make_policy(name).plan
+def _rules(options: argparse.Namespace) -> Rules:
+    return Rules(
+        every_s=options.every,
+        by_events=options.events,
+        restart_s=options.restart,
+        interference=options.interference,
+        known=options.known,
+        seed=options.seed,
+    )
+
+
+def _planner(name: str, seed: int) -> Planner:
+    return Pollux(seed).plan if name == "pollux" else make_policy(name).plan
 
 
 def _published(data: Path, workload: str, arrivals: list[Arrival]) -> Result:

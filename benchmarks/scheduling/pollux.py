@@ -1,6 +1,6 @@
 """Pollux's own policy (OSDI '21, section 4.2), written for comparison: what its authors played.
 
-Each round a genetic algorithm, NSGA-II (Deb 2002), looks for the state, GPUs by job and node, with
+Each time a genetic algorithm, NSGA-II (Deb 2002), looks for the state, GPUs by job and node, with
 the best power mean of the jobs' speedups over their fair shares. It mates two objectives, that
 fitness and the utility of the nodes in use, and takes the fittest. A repair makes any state valid:
 at most one job that spans nodes on each (the avoidance of interference), no job above its maximum,

@@ -26,9 +26,10 @@ KNOWN = ("none", "stated", "exact")  # what the policy may know of what is left
 class Rules:
     """How it is played. The defaults are those of Pollux's authors."""
 
-    round_s: float = 60.0  # the policy is asked so often,
+    every_s: float = 60.0  # the policy is asked so often,
     by_events: bool = False  # and also when a job comes or ends
     restart_s: float = 30.0  # a job that is placed anew waits so long, and holds its GPUs
+    interference: float = 0.0  # share of its speed that a job on several nodes loses to another
     known: str = "none"  # among KNOWN
     error: float = 0.3  # sigma of the logarithm of the epochs stated over the true ones
     seed: int = 0  # of these errors
@@ -89,7 +90,7 @@ class _Play:
         self._all = tuple(self._coming)
         self._present: list[Running] = []
         self._gpus: list[tuple[float, int]] = [(0.0, 0)]
-        self._rounds = 0
+        self._periods = 0
         self._plans = 0
         self._idle_since = 0.0
         self._policy_cpu_s = 0.0
@@ -114,9 +115,9 @@ class _Play:
 
     def _next(self, now: float) -> float:
         """Return when the policy is asked again."""
-        if now >= self._rounds * self._rules.round_s:
-            self._rounds += 1
-        until = self._rounds * self._rules.round_s
+        if now >= self._periods * self._rules.every_s:
+            self._periods += 1
+        until = self._periods * self._rules.every_s
         if not self._rules.by_events:
             return until
         if self._coming:
@@ -150,12 +151,21 @@ class _Play:
         for running, job in zip(self._present, jobs, strict=True):
             workers_on = plan[job.name].workers_on
             running.place({node: n for node in self._room if (n := workers_on.get(node, 0))}, now)
+        self._interfere()
         after = sum(sum(job.workers_on.values()) for job in self._present)
         self._use(now, after - before)
         if after or self._coming:
             self._idle_since = now
         elif now - self._idle_since > IDLE_S:
             raise ValueError(f"the policy has given nobody anything for {IDLE_S:,} s")
+
+    def _interfere(self) -> None:
+        """Slow down the jobs that span nodes where another does that they share a node with."""
+        spanning = [job for job in self._present if len(job.workers_on) > 1]
+        there = Counter(node for job in spanning for node in job.workers_on)
+        for job in self._present:
+            meets = job in spanning and any(there[node] > 1 for node in job.workers_on)
+            job.lost = self._rules.interference if meets else 0.0
 
 
 def _check(plan: Plan, jobs: Sequence[Job], room: Mapping[str, int]) -> None:

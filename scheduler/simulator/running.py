@@ -34,6 +34,7 @@ class Running:
         self.restarts = 0
         self.gpu_s = 0.0
         self.workers_on: dict[str, int] = {}
+        self.lost = 0.0  # share of its speed, to others on its nodes
         self._application = application
         self._learning = learning
         self._restart_s = restart_s
@@ -76,7 +77,7 @@ class Running:
         self._delay_s -= delay_s
         now += delay_s
         while now < until and self.ended is None:
-            speed = self._measure()
+            speed = self._measure() * (1 - self.lost)
             left = self._application.end_of(self._epoch) - self._progress
             if left - speed * (until - now) > _ROUNDING:
                 self._progress += speed * (until - now)

@@ -1,10 +1,13 @@
 """Pollux's own policy: valid states, by its order, and the fittest of small cases."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
+from tools.traced import write_traces
 
+from benchmarks.scheduling import __main__ as command
 from benchmarks.scheduling import nsga2
 from benchmarks.scheduling.pollux import Pollux
 from edl.scheduler.jobs import Job, Shape
@@ -111,3 +114,27 @@ def test_the_search_finds_the_front_of_a_known_problem():
     front = nsga2.search(Schaffer(), begin, 40, 40, np.random.default_rng(0))
 
     assert sorted(front.states[:, 0].tolist()) == list(range(21))
+
+
+def test_the_command_prints_a_table_beside_what_was_published(tmp_path, capsys):
+    write_traces(tmp_path / "traces" / "toy")
+    (tmp_path / "workloads").mkdir()
+    text = "name,time,application\na,0,toy\nb,70,toy\n"
+    (tmp_path / "workloads/workload-3.csv").write_text(text)
+    jcts = {"jcts": {"workload-3": {"a": 1000, "b": 2000}}}
+    (tmp_path / "results-pollux-1.0.json").write_text(json.dumps(jcts))
+    plots = tmp_path / "plots"
+
+    command.main(
+        ["--data", str(tmp_path), "--workload", "3", "--policy", "goodput", "--plots", str(plots)]
+    )
+
+    _, _, published, ours = capsys.readouterr().out.splitlines()
+    assert published == "| 3 | published | 1,500 | 1,500 | 1,990 | 2,070 |  |  |  |  |"
+    cells = ours.split(" | ")
+    assert cells[:2] == ["| 3", "goodput"]
+    assert 60 + 30 + 200 * 0.6 < float(cells[2]) < 300
+    assert sorted(path.name for path in plots.iterdir()) == [
+        "workload-3-gpus.svg",
+        "workload-3-jct.svg",
+    ]

@@ -245,6 +245,17 @@ def test_no_gpu_is_given_twice(applications):
         play([A, B], applications, cluster(2, 1), script.plan, Rules(), no_clock)
 
 
+def test_jobs_that_span_nodes_slow_each_other_down_where_they_meet(applications):
+    both = {"node-0": 1, "node-1": 1}
+    script = Script({60.0: {"a": {"node-0": 1}, "b": {"node-1": 1}}, 120.0: {"a": both, "b": both}})
+    jobs = [A, Arrival("b", 0.0, "toy")]
+    rules = Rules(interference=0.5)
+
+    result = play(jobs, applications, cluster(2, 2), script.plan, rules, no_clock)
+
+    assert [job.ended for job in result.jobs] == [pytest.approx(150 + 170 * 0.8 / 0.5)] * 2
+
+
 def test_a_policy_that_serves_nobody_is_given_up(applications):
     with pytest.raises(ValueError, match="has given nobody anything for 86,400 s"):
         play([A], applications, cluster(2, 1), Script({}).plan, Rules(), no_clock)
