@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,22 +72,7 @@ class _Play:
     ) -> None:
         self._nodes, self._planner, self._rules, self._clock = nodes, planner, rules, cpu_clock
         self._room = {node.name: int(node.free.gpu) for node in nodes}
-        learning = {name: Learning(each) for name, each in applications.items()}
-        errors = np.random.default_rng(rules.seed).normal(0, rules.error, len(arrivals))
-        factors = np.exp(errors) if rules.known == "stated" else np.ones(len(arrivals))
-        self._coming = []
-        for arrival, factor in zip(arrivals, factors.tolist(), strict=True):
-            application = applications[arrival.application]
-            end = application.end_of(application.epochs - 1) * factor
-            self._coming.append(
-                Running(
-                    arrival,
-                    application,
-                    learning[arrival.application],
-                    rules.restart_s,
-                    None if rules.known == "none" else end,
-                )
-            )
+        self._coming = _running(arrivals, applications, rules)
         self._all = tuple(self._coming)
         self._present: list[Running] = []
         self._gpus: list[tuple[float, int]] = [(0.0, 0)]
@@ -166,6 +152,24 @@ class _Play:
         for job in self._present:
             meets = job in spanning and any(there[node] > 1 for node in job.workers_on)
             job.lost = self._rules.interference if meets else 0.0
+
+
+def _running(
+    arrivals: Sequence[Arrival], applications: Mapping[str, Application], rules: Rules
+) -> list[Running]:
+    """Return the jobs as they come, each with the end that its user states, if any."""
+    learning = {name: Learning(application) for name, application in applications.items()}
+    errors = np.random.default_rng(rules.seed).normal(0, rules.error, len(arrivals))
+    jobs = []
+    for arrival, error in zip(arrivals, errors.tolist(), strict=True):
+        application = applications[arrival.application]
+        factor = math.exp(error) if rules.known == "stated" else 1.0
+        end = application.end_of(application.epochs - 1) * factor
+        stated = None if rules.known == "none" else end
+        jobs.append(
+            Running(arrival, application, learning[arrival.application], rules.restart_s, stated)
+        )
+    return jobs
 
 
 def _check(plan: Plan, jobs: Sequence[Job], room: Mapping[str, int]) -> None:
