@@ -102,6 +102,7 @@ class Application:
     def _beyond(self) -> LinearNDInterpolator:
         """The times of placements that were not traced, by (nodes, replicas, local batch)."""
         from scipy.interpolate import LinearNDInterpolator  # takes a second
+        from scipy.spatial import QhullError
 
         alike: dict[tuple[float, ...], list[Floats]] = {}  # placements of as many, on as many
         for placement, (local_n, times_n2) in self._by_placement.items():
@@ -110,10 +111,17 @@ class Application:
                 alike.setdefault(point, []).append(times)
         path = self.folder / "scalability.csv"
         columns = dict.fromkeys(("num_nodes", "num_replicas", "local_bsz", *_TIMES), amount)
-        farther = np.array([list(row.values()) for _, row in read_table(path, columns)], float)
+        rows = [list(row.values()) for _, row in read_table(path, columns)]
+        farther = np.array(rows, float).reshape(-1, len(columns))
         points = np.concatenate([np.array(list(alike)), farther[:, :3]])
         times = np.array([np.mean(each, axis=0) for each in alike.values()])
-        return LinearNDInterpolator(points, np.concatenate([times, farther[:, 3:]]))
+        try:
+            return LinearNDInterpolator(points, np.concatenate([times, farther[:, 3:]]))
+        except QhullError as error:
+            raise UsageError(
+                f"{path} and the placements have too few numbers of nodes, replicas and examples "
+                "to tell the times between them"
+            ) from error
 
     def _gradient(self, batch: int, epoch: int) -> GradParams:
         """Return what is measured of the gradient in an epoch with a batch, of the range."""

@@ -83,6 +83,16 @@ def test_where_the_traces_do_not_reach_one_is_told(toy, traces):
         toy.step_s((3, 3, 3), 5)
 
 
+def test_too_few_rows_to_lie_between_are_told(traces):
+    head = "num_nodes,num_replicas,local_bsz,step_time,sync_time\n"
+    (traces / "scalability.csv").write_text(head)
+    head = "placement,local_bsz,step_time,sync_time\n"
+    (traces / "placements.csv").write_text(head + "1,5,0.5,0\n1,10,1,0\n2,5,0.6,0.1\n")
+
+    with pytest.raises(UsageError, match="scalability.csv and the placements have too few"):
+        Application(traces).step_s((3, 3, 3), 5)
+
+
 def test_limits_narrow_the_tables(traces):
     toy = Application(traces, Limits(local_batch=8, replicas=2, batch=20))
 
