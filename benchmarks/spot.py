@@ -29,7 +29,7 @@ CHANGEOVERS_H = (0.05, 0.20)
 OURS_S = 1.0  # a worker of edl joins in so long
 ON_DEMAND, SPOT = 3.06, 0.97  # $/h
 PARTS = 8
-SEED = 2024  # the rule's constants were chosen on others
+SEED = 1126  # the rule was made on others
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -55,31 +55,33 @@ class Fleet:
     """The machines of many runs, on one market."""
 
     def __init__(self, runs: int, changeover_s: float) -> None:
-        self._changeover_s = changeover_s
         self.working = np.zeros(runs, int)
-        self.coming = np.zeros(runs, int)
-        self.wait_s = np.zeros(runs)  # until those that come work
+        # by the ticks until they work
+        self._coming = np.zeros((int(changeover_s // TICK_S) + 1, runs), int)
         self.starts = np.zeros(runs, int)
 
     @property
     def held(self) -> Ints:
-        return self.working + self.coming
+        return np.asarray(self.working + self._coming.sum(axis=0))
 
     def become(self, wanted: Ints) -> None:
-        """Start machines, or give some back: those that do not work yet first."""
-        more = np.maximum(wanted - self.held, 0)
-        less = np.maximum(self.held - wanted, 0)
+        """Start machines, or give some back: those that came last first."""
+        change = wanted - self.held
+        more, less = np.maximum(change, 0), np.maximum(-change, 0)
         self.starts += more
-        self.wait_s = np.where(more > 0, self._changeover_s, self.wait_s)
-        away = np.minimum(less, self.coming)
-        self.coming += more - away
-        self.working -= less - away
+        self._coming[-1] += more
+        if less.any():
+            for some in (*self._coming[::-1], self.working):
+                gone = np.minimum(less, some)
+                some -= gone
+                less -= gone
 
-    def pass_tick(self) -> None:
-        self.wait_s -= TICK_S
-        self.working = np.where(self.wait_s < 1e-6, self.held, self.working)
-        self.coming = np.where(self.wait_s < 1e-6, 0, self.coming)
-        self.wait_s = np.maximum(self.wait_s, 0)
+    def pass_tick(self) -> tuple[Ints, Ints]:
+        """Return how many work from the tick's begin, and from the end of their changeover."""
+        before, ready = self.working, self._coming[0]
+        self.working = before + ready
+        self._coming = np.concatenate([self._coming[1:], np.zeros_like(self._coming[:1])])
+        return before, self.working
 
 
 def play(
@@ -89,27 +91,22 @@ def play(
     speeds, most, runs = np.asarray(terms.speeds), terms.most, up.shape[1]
     spot, on_demand = Fleet(runs, terms.changeover_s), Fleet(runs, terms.changeover_s)
     left, cost = np.full(runs, float(records)), np.zeros(runs)
+    within_s = terms.changeover_s % TICK_S
     for tick in range(round(deadline_s / TICK_S)):
         offered = np.rint(up[tick] * most).astype(int)
         spot.become(np.minimum(spot.held, offered))  # preempted
         time_left_s = deadline_s - tick * TICK_S
-        now = Moment(left, time_left_s, offered, spot.held, spot.working, on_demand.held)
-        wants = policy(now)
+        wants = policy(Moment(left, time_left_s, offered, spot.held, spot.working, on_demand.held))
         is_on = left > 0
         for fleet, wanted in zip((spot, on_demand), wants, strict=True):
             fleet.become(np.where(is_on, wanted, 0))
-        done = np.zeros(runs)
-        borders = np.sort([np.clip(each.wait_s, 0, TICK_S) for each in (spot, on_demand)], axis=0)
-        begin: Floats = np.zeros(runs)
-        for end in (*borders, np.full(runs, TICK_S)):
-            ready = sum(f.working + f.coming * (f.wait_s <= begin) for f in (spot, on_demand))
-            done += speeds[np.minimum(ready, most)] * (end - begin)
-            begin = end
-        used = np.where(done > left, left / np.maximum(done, 1e-12), 1.0) * TICK_S / HOUR_S
-        cost += (spot.held * terms.spot + on_demand.held * terms.on_demand) * used
+        a_tick = spot.held * terms.spot + on_demand.held * terms.on_demand
+        early, late = np.add(spot.pass_tick(), on_demand.pass_tick())
+        done = speeds[np.minimum(early, most)] * within_s
+        done += speeds[np.minimum(late, most)] * (TICK_S - within_s)
+        used_s = np.where(done > left, left / np.maximum(done, 1e-12), 1.0) * TICK_S
+        cost += a_tick * used_s / HOUR_S
         left = np.where(left - done < records * 1e-9, 0, left - done)
-        spot.pass_tick()
-        on_demand.pass_tick()
     return Played(cost, left > 0, spot.starts + on_demand.starts)
 
 

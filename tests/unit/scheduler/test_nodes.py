@@ -169,6 +169,29 @@ def test_a_budget_buys_fewer_nodes_where_more_are_less_efficient():
     assert by_budget([dear], HOUR, 3.01).on_demand == 1
 
 
+def test_a_job_that_is_asked_about_each_minute_ends_in_time_and_for_less():
+    steady = Steady(wanted(0))
+    forecast, held, left, dollars, was_up = EVEN, Held("a"), 8 * 6 * HOUR, 0.0, False
+    for minute in range(8 * 60):
+        is_up = minute // 50 % 2 == 0  # 50 minutes with spot nodes, 50 without
+        spot = held.spot if is_up else 0
+        held = Held("a", spot, spot, held.on_demand)  # what was asked for a minute ago works now
+        forecast = forecast.after(60.0, is_up, was_up and not is_up)
+        asked = [offer(forecast=forecast, offered=8 * is_up)]
+        found, steady = steady.settle(
+            by_deadline(asked, held, left, (8 * 60 - minute) * 60.0), minute * 60.0
+        )
+        left -= 60.0 * min(held.working + held.on_demand, 8)
+        dollars += (held.spot * 1.0 + held.on_demand * 3.0) / 60
+        if left <= 0:
+            break
+        held = Held("a", found.spot * is_up, held.working, found.on_demand)
+        was_up = is_up
+
+    assert left <= 0
+    assert dollars < 0.65 * 8 * 6 * 3.0
+
+
 def wanted(nodes, is_firm=False, kind="a"):
     return Wanted(kind, 0, nodes, nodes, f"{nodes} are right", is_firm)
 
