@@ -158,6 +158,17 @@ def test_for_the_longest_waiting_who_was_served_most_is_suspended() -> None:
     assert f"{suspended}; next in line after x" == made["r1"].why
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_who_may_not_be_suspended_keeps_its_minimum_for_whoever_waits(objective: str) -> None:
+    runs = has("runs", {"n0": 3}, minimum=2, served_s=9 * HOUR, priority=-1)
+    waits = job("waits", minimum=4, maximum=4, waits_since=-3 * HOUR)
+
+    stays = plan([replace(runs, may_be_suspended=False), waits], nodes(1), objective=objective)
+    assert workers(stays)["runs"] >= 2
+    assert workers(stays)["waits"] == 0
+    assert {"runs": 0, "waits": 4} == workers(plan([runs, waits], nodes(1), objective=objective))
+
+
 def test_a_job_that_no_nodes_hold_stands_in_nobodys_way() -> None:
     """Its server of 3 cores fits beside none of its workers: there are no nodes for the two."""
     wide = Resources(cpu=3)
