@@ -105,8 +105,7 @@ def _lacks(
             return f"others have what {named(quota)} allows"
     room = placement.count(job.worker)
     if room < least.workers:
-        slots = f"{room} {'slot is' if room == 1 else 'slots are'} free"
-        return f"its minimum of {words(least)} does not fit: {slots}"
+        return f"its minimum of {words(least)} does not fit: there is room for {room}"
     if outcome.is_lost:
         return f"the nodes that are free do not hold its minimum of {words(least)} together"
     return "others come before it"

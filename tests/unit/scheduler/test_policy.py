@@ -154,7 +154,7 @@ def test_for_the_longest_waiting_who_was_served_most_is_suspended() -> None:
     made = plan([*runs, *late], nodes(1), HOUR * 2)
 
     assert {"r0": 1, "r1": 0, "r2": 1, "r3": 1, "x": 0, "y": 1} == workers(made)
-    suspended = "1 worker -> 0: suspended, its minimum of 1 worker does not fit: 0 slots are free"
+    suspended = "1 worker -> 0: suspended, its minimum of 1 worker does not fit: there is room for 0"
     assert f"{suspended}; next in line after x" == made["r1"].why
 
 
