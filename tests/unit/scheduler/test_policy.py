@@ -154,7 +154,9 @@ def test_for_the_longest_waiting_who_was_served_most_is_suspended() -> None:
     made = plan([*runs, *late], nodes(1), HOUR * 2)
 
     assert {"r0": 1, "r1": 0, "r2": 1, "r3": 1, "x": 0, "y": 1} == workers(made)
-    suspended = "1 worker -> 0: suspended, its minimum of 1 worker does not fit: there is room for 0"
+    suspended = (
+        "1 worker -> 0: suspended, its minimum of 1 worker does not fit: there is room for 0"
+    )
     assert f"{suspended}; next in line after x" == made["r1"].why
 
 
@@ -180,7 +182,10 @@ def test_a_job_that_no_nodes_hold_stands_in_nobodys_way() -> None:
         made = plan(jobs, machines, now)
 
         assert {"odd": 0, "plain": 3} == workers(made)
-        assert "its minimum of 1 worker and 1 server does not fit: 0 slots" in made["odd"].why
+        assert (
+            "its minimum of 1 worker and 1 server does not fit: there is room for 0"
+            in made["odd"].why
+        )
 
 
 def test_who_has_waited_longest_and_fits_nowhere_does_not_keep_the_next_from_being_served() -> None:
