@@ -19,7 +19,7 @@ FAST := $(addprefix tests/unit/, goodput chaos/test_schedule.py chaos/test_injec
 	$(patsubst %,k8s/test_%.py, decide job keys manifests names observe) \
 	$(patsubst %,launch/test_%.py, rounds share state) \
 	$(patsubst %,master/test_%.py, books_machine foreign_books formats journal judge kept membership \
-		parking plan replicas scalars state status task_queue) \
+		parking replicas scalars state status) master/books \
 	nn/test_hashing.py ps/books/test_aggregation.py ps/books/test_ledger.py ps/books/test_slots.py \
 	$(patsubst %,worker/test_%.py, batch_rule batches leaving slices tasks))
 # For test-k8s: Kubernetes 1.20.2's programs. Without the file they are built from Debian's source.

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..goodput.model import MIN_GAIN, GoodputFunction
-from .profile import Bounds
+
+if TYPE_CHECKING:
+    from .profile import Bounds
 
 log = logging.getLogger(__name__)
 

@@ -349,9 +349,8 @@ def _groups(
 
     def another() -> distributed.ProcessGroup:
         own = PrefixStore(f"edl-control-{next(numbers)}", store)
-        group: Any = ProcessGroupGloo(
-            own, rank, replicas, timeout
-        )  # torch's stubs know no base of it
+        # Any, since torch's stubs know no base of it.
+        group: Any = ProcessGroupGloo(own, rank, replicas, timeout)
         return cast("distributed.ProcessGroup", group)
 
     return another

@@ -105,9 +105,10 @@ class AdaptiveDataLoaderHelper:
     def batch(self) -> Batch:
         """The size in use; the initial one before the first loop with these replicas."""
         batch = self._state.batch
-        if batch is None or batch.replicas != collective.place()[1]:
+        _, replicas = collective.place()
+        if batch is None or batch.replicas != replicas:
             return first_batch(
-                self.batch_size, collective.place()[1], self.max_batch_size, self.local_bsz_bounds
+                self.batch_size, replicas, self.max_batch_size, self.local_bsz_bounds
             )
         return batch
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import inspect
 import json
 import os
 import subprocess
@@ -69,18 +68,18 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     from edl.common.identity import Identity
     from edl.common.settings import JobSettings
     from edl.durable.journal import Journal
-    from edl.master import serve as product
     from edl.master import state
     from edl.master.books.plan import Kind, Plan
     from edl.master.books.task_queue import TaskQueue
     from edl.master.core import MEMORY
     from edl.master.master import Master
+    from edl.master.opening import Books
+    from edl.master.serve import seldom_collect_garbage
     from edl.master.servicer import MasterServicer
     from edl.proto import master_pb2_grpc
     from edl.runtime.base import Replica
 
-    if hasattr(product, "seldom_collect_garbage"):  # else of an older tree
-        product.seldom_collect_garbage()
+    seldom_collect_garbage()
     settings = JobSettings(
         job_name="benchmark",
         num_workers=workers,
@@ -106,16 +105,11 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     journal, queue = Journal(folder / "journal.sqlite"), TaskQueue(plan)
     memory = journal.get(MEMORY)
     if memory is not None:  # the master before was killed
-        state.restore(queue, journal)  # not of a tree whose journal has no format
-    books: dict[str, Any] = {"queue": queue, "validation": [], "journal": journal}
-    if "books" in inspect.signature(Master).parameters:  # else of an older tree
-        from edl.master.opening import Books
-
-        books = {"books": Books(journal, queue)}
+        state.restore(queue, journal)
     master = Master(
         settings=settings,
         job_dir=folder,
-        **books,
+        books=Books(journal, queue),
         connect=lambda _addresses: _Servers(),  # type: ignore[arg-type,return-value]
         clock=MonotonicClock(),
         identity=Identity(TOKEN),
@@ -128,11 +122,7 @@ def serve(folder: Path, tasks: int, workers: int) -> None:
     def register(server: Any) -> None:
         master_pb2_grpc.add_MasterServicer_to_server(MasterServicer(master), server)
 
-    server = (
-        rpc.AsyncServer(register, token=TOKEN)
-        if hasattr(rpc, "AsyncServer")
-        else rpc.Server(register, token=TOKEN, threads=512)  # of an older tree
-    )
+    server = rpc.AsyncServer(register, token=TOKEN)
     threading.Thread(target=_hold_all, args=(server.address, started), daemon=True).start()
     (folder / "address.partial").write_text(f"{server.address} {os.getpid()}")
     (folder / "address.partial").rename(folder / "address")
@@ -232,20 +222,23 @@ def lease(folder: Path, workers: int, seconds: float, at_once: int) -> dict[str,
     from edl.master.client import MasterClient
     from edl.proto import master_pb2 as pb
 
-    several = {"most": at_once} if hasattr(MasterClient, "report_later") and at_once > 1 else {}
     done: list[int] = []
 
     def each(client: MasterClient) -> float:
-        reply = client.get_task(20.0, **several)
-        tasks = [reply.task, *getattr(reply, "more", ())]
+        reply = client.get_task(20.0, at_once)
+        tasks = [reply.task, *reply.more]
         for task in tasks:
-            about = {"records": task.end, "slot_map_version": 1}
-            if several:
-                client.report_later(
-                    pb.ReportTaskRequest(task=task.id, attempt=task.attempt, done=True, **about)
-                )
+            report = pb.ReportTaskRequest(
+                task=task.id,
+                attempt=task.attempt,
+                done=True,
+                records=task.end,
+                slot_map_version=1,
+            )
+            if at_once > 1:
+                client.report_later(report)
             else:
-                client.report_done(task.id, task.attempt, **about)
+                client.report_task(report)
         done.append(len(tasks))
         return 0.0
 
@@ -283,7 +276,7 @@ def beat(folder: Path, workers: int, seconds: float) -> dict[str, float]:
 
     def each(client: Any) -> float:
         reply = client.heartbeat(state="training", scalars={"loss": 0.5}, version=7)
-        return getattr(reply, "interval_s", 0.0) or 1.0
+        return reply.interval_s or 1.0
 
     return Load(folder, workers).run(seconds, each)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.measure import ROUNDS, load, machine, spread
+from benchmarks.measure import ROUNDS, cpu_s, load, machine, spread
 from benchmarks.watching import first, follow, timed
 from edl.common.paths import job_folder
 from edl.jobs.local import LocalJob
@@ -88,7 +88,7 @@ def start(train: Path, name: str, servers: int) -> tuple[Times, Times]:
     try:
         status = follow(job, lambda status: status["records_done"] > 0, DEADLINE_S)
         used = {
-            f"CPU of the {role} by then, all": sum(_cpu_s(one["pid"]) for one in status[role])
+            f"CPU of the {role} by then, all": cpu_s(one["pid"] for one in status[role])
             for role in ("servers", "workers")
         }
         logs = {path.stem: path for path in (job.folder / "logs").glob("*.log")}
@@ -123,11 +123,6 @@ def start(train: Path, name: str, servers: int) -> tuple[Times, Times]:
     finally:
         for process in [supervisor, master, *master.children(recursive=True)]:
             process.kill()
-
-
-def _cpu_s(pid: int) -> float:
-    used = psutil.Process(pid).cpu_times()
-    return used.user + used.system
 
 
 def _at(log: Path, pattern: str, since: float) -> float:

@@ -32,6 +32,8 @@ from .faults import Fault
 from .scene import REGISTERS, Scene
 
 RECORDS, EPOCHS, WORKERS, SERVERS = 1024, 2, 2, 3
+MODES = ("async", "sync", "sync-2")
+COUNTED = ("records_lost", "records_duplicated", "updates_lost", "updates_duplicated")
 MINIBATCH = 16
 DEFINITION = str(Path(__file__).with_name("counting.py"))
 LEASE_S, SERVER_TIMEOUT_S = 1.0, 4.0  # a server beats once a second, on a busy machine late
@@ -135,7 +137,7 @@ def run(
     """
     named = Cell(fault.name if fault else "none", phase.name if phase else "", seed, mode, 0, "ok")
     draw = random.Random(f"{seed} {named.fault} {named.phase}")
-    mode = mode or draw.choice(["async", "sync", "sync-2"])
+    mode = mode or draw.choice(MODES)
     nth = draw.randint(1, phase.latest) if phase else 0
     named = dataclasses.replace(named, mode=mode, nth=nth)
     if fault and phase and phase.name in fault.not_in:
@@ -167,9 +169,7 @@ def run(
     losses = [e["metrics"]["loss"] for e in status["evaluations"] if e["metrics"]]
     cell = dataclasses.replace(cell, loss=losses[-1] if losses else None)
     wrong = [
-        f"{what.replace('_', ' ')}: {value}"
-        for what in ("records_lost", "records_duplicated", "updates_lost", "updates_duplicated")
-        if (value := getattr(cell, what))
+        f"{what.replace('_', ' ')}: {value}" for what in COUNTED if (value := getattr(cell, what))
     ]
     if wrong or len(losses) != EPOCHS:
         return _failed(cell, "; ".join([*wrong, f"{len(losses)} evaluations of {EPOCHS}"]))

@@ -15,11 +15,9 @@ from pathlib import Path
 
 from ..common.errors import UsageError
 from . import cell as cells
-from .cell import PHASES, Cell, Phase
+from .cell import MODES, PHASES, Cell, Phase
 from .faults import FAULTS, Fault
 from .page import line
-
-MODES = ("async", "sync", "sync-2")
 
 
 def pairs(only: str = "", sample: int = 0, seed: int = 0) -> list[tuple[Fault, Phase]]:

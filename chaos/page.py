@@ -11,11 +11,10 @@ from pathlib import Path
 
 from .. import __version__
 from . import cell as cells
-from .cell import PHASES, Cell, Phase
+from .cell import COUNTED, PHASES, Cell, Phase
 from .faults import FAULTS, Fault
 
 _NOT_MEANINGFUL, _FAILED = "not meaningful", "failed"
-_COUNTED = ("records_lost", "records_duplicated", "updates_lost", "updates_duplicated")
 
 
 def line(cell: Cell) -> str:
@@ -79,7 +78,7 @@ class _Matrix:
 
 def _summary(matrix: _Matrix) -> str:
     ran, bad = matrix.meaningful, matrix.bad
-    totals = (f"{_total(ran, what)} {what.replace('_', ' ')}" for what in _COUNTED)
+    totals = (f"{_total(ran, what)} {what.replace('_', ' ')}" for what in COUNTED)
     return (
         f"{len(ran)} cells run ({len(matrix.faults)} faults, {len(matrix.phases)} phases), "
         f"{len(ran) - len(bad)} sound, {len(bad)} failed, "
@@ -134,7 +133,7 @@ def _by_fault(matrix: _Matrix) -> list[str]:
     for fault in matrix.faults:
         mine = [c for c in matrix.meaningful if c.fault == fault.name]
         spans = [_range(c.detection_s for c in mine), _range(c.stall_s for c in mine)]
-        totals = [str(_total(mine, what)) for what in _COUNTED]
+        totals = [str(_total(mine, what)) for what in COUNTED]
         rows.append([f"**{fault.name}**", fault.about, *spans, *totals, _gap(mine, matrix.free)])
     return _table(head, rows)
 

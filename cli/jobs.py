@@ -13,11 +13,14 @@ from ..common.values import seconds
 from .output import is_drawn, outputs, print_report
 from .place import cluster_job, complete_jobs, place, where
 
+_job = click.argument("job", required=False, shell_complete=complete_jobs)
+_named_job = click.argument("job", shell_complete=complete_jobs)
+
 # -- what there is
 
 
 @click.command()
-@click.argument("job", required=False, shell_complete=complete_jobs)
+@_job
 @outputs()
 @where
 def status(job: str | None, output: str, runtime: str, namespace: str) -> None:
@@ -56,7 +59,7 @@ def _list(output: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", required=False, shell_complete=complete_jobs)
+@_job
 @outputs()
 @where
 def describe(job: str | None, output: str, runtime: str, namespace: str) -> None:
@@ -67,7 +70,7 @@ def describe(job: str | None, output: str, runtime: str, namespace: str) -> None
 
 
 @click.command()
-@click.argument("job", required=False, shell_complete=complete_jobs)
+@_job
 @outputs()
 @where
 def events(job: str | None, output: str, runtime: str, namespace: str) -> None:
@@ -78,7 +81,7 @@ def events(job: str | None, output: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", required=False, shell_complete=complete_jobs)
+@_job
 @outputs()
 @where
 def top(job: str | None, output: str, runtime: str, namespace: str) -> None:
@@ -91,7 +94,7 @@ def top(job: str | None, output: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", required=False, shell_complete=complete_jobs)
+@_job
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @click.option("--role", type=click.Choice(["master", "worker", "server"]), help="Only this role.")
 @click.option("--index", type=int, metavar="N", help="Only this replica of the role.")
@@ -114,7 +117,7 @@ def logs(
 
 
 @click.command()
-@click.argument("job", required=False, shell_complete=complete_jobs)
+@_job
 @click.option(
     "--for",
     "goal",
@@ -148,7 +151,7 @@ def wait(job: str | None, goal: str, timeout: str, runtime: str, namespace: str)
 
 
 @click.command()
-@click.argument("job", required=False, shell_complete=complete_jobs)
+@_job
 @where
 def stop(job: str | None, runtime: str, namespace: str) -> None:
     """End a job: its workers hand back, a checkpoint is written, `edl train --resume` goes on."""
@@ -159,7 +162,7 @@ def stop(job: str | None, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", required=False, shell_complete=complete_jobs)
+@_job
 @click.option("--num_workers", type=click.IntRange(1), required=True, help="Workers wanted.")
 @where
 def scale(job: str | None, num_workers: int, runtime: str, namespace: str) -> None:
@@ -171,7 +174,7 @@ def scale(job: str | None, num_workers: int, runtime: str, namespace: str) -> No
 
 
 @click.command()
-@click.argument("job", shell_complete=complete_jobs)
+@_named_job
 @click.option(
     "--force", is_flag=True, help="Also where it would begin anew: without a --job_volume."
 )
@@ -185,7 +188,7 @@ def suspend(job: str, force: bool, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", shell_complete=complete_jobs)
+@_named_job
 @where
 def resume(job: str, runtime: str, namespace: str) -> None:
     """Go on with a job that was suspended."""
@@ -196,7 +199,7 @@ def resume(job: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", shell_complete=complete_jobs)
+@_named_job
 @where
 def cancel(job: str, runtime: str, namespace: str) -> None:
     """End a job at once, without a checkpoint; what is known of it stays."""
@@ -206,7 +209,7 @@ def cancel(job: str, runtime: str, namespace: str) -> None:
 
 
 @click.command()
-@click.argument("job", shell_complete=complete_jobs)
+@_named_job
 @where
 def delete(job: str, runtime: str, namespace: str) -> None:
     """Delete a job of a cluster and all that is of it, at once."""

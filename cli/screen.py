@@ -98,9 +98,7 @@ class LiveScreen:
         self._live.update(view.panel(status), refresh=True)
         self._live.transient = False
         self._live.stop()
-        printed = _Printer(
-            self._console.file
-        )  # not rich, which changes a text: this is to be copied
+        printed = _Printer(self._console.file)  # rich changes a text, and this is to be copied
         for line in view.summary(status, next_command(status, self._settings)):
             printed(line)
 

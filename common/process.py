@@ -13,9 +13,8 @@ import signal
 import sys
 from typing import Final, NoReturn
 
-STACK_SIGNAL: Final = (
-    signal.SIGQUIT
-)  # as Java's processes have it: kill -QUIT shows where one stands
+# As Java's processes have it: kill -QUIT shows where one stands.
+STACK_SIGNAL: Final = signal.SIGQUIT
 
 
 def show_stacks() -> None:

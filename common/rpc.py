@@ -27,9 +27,8 @@ from .identity import CERTIFIED_NAME, IDENTITY_VARIABLE, TOKEN_VARIABLE, Identit
 from .listen import HEALTH_PORT_VARIABLE, fixed_port, host_of, joined, own_host
 from .token_check import TOKEN_KEY, AsyncTokenCheck, TokenCheck
 
-SHARD_KEY = (
-    "edl-shard"  # whom a call is for: another server may be given the port of one that is gone
-)
+# Whom a call is for: another server may be given the port of one that is gone.
+SHARD_KEY = "edl-shard"
 MASTER_EPOCH_KEY = "edl-master-epoch"  # of a master's calls, so that an older one's are refused
 
 # A plain push of one batch's rows may be large; chunked Init and Pull keep dense messages far

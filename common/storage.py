@@ -5,10 +5,9 @@
         MANIFEST.json                        written last: names, sizes and sha256 of all files
 
 The manifest holds a checksum of itself. A directory without a valid one is no checkpoint, however
-many files it has; files that the
-manifest does not name (of an attempt that was given up) are ignored. A checkpoint that is asked for
-by name must be whole, or CheckpointError says which file is not and why; `latest` skips torn ones.
-It may be a stranger's: see foreign.py.
+many files it has; files that the manifest does not name (of an attempt that was given up) are
+ignored. A checkpoint that is asked for by name must be whole, or CheckpointError says which file is
+not and why; `latest` skips torn ones. It may be a stranger's: see foreign.py.
 """
 
 from __future__ import annotations

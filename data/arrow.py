@@ -201,8 +201,8 @@ class Types:
                 array = array.cast(arrow.date32())
             if array.type.bit_width == 32:
                 array = array.cast(arrow.int32())
-            numbers = array.cast(arrow.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-            values = numbers.view(dtype)
+            whole = array.cast(arrow.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+            values = whole.view(dtype)
             if array.null_count:
                 values = np.where(nulls_of(array), fill.value, values).astype(dtype)
             return Column(values, {})

@@ -52,7 +52,7 @@ DATASETS = {
             "150 flowers, 4 measures, 3 species",
             "CC BY 4.0 (R. A. Fisher, UCI)",
             Carrier(vendored=True),
-            {"iris.csv": ("874d28c2148c94ac8bed1b98ab1d93d27a473f72b2a712b06833f49b3259e54d")},
+            {"iris.csv": "874d28c2148c94ac8bed1b98ab1d93d27a473f72b2a712b06833f49b3259e54d"},
             build_iris,
         ),
         Dataset(
@@ -72,7 +72,7 @@ DATASETS = {
             "Adult census: 32,561 people, is the income above 50K (24.1 % are)",
             "CC BY 4.0 (B. Becker, R. Kohavi, UCI)",
             Carrier(vendored=True),
-            {"census.csv.gz": ("3d206b93a11fe858956c1a163de67b256c8de453ea085732d43e4c9110d47d1a")},
+            {"census.csv.gz": "3d206b93a11fe858956c1a163de67b256c8de453ea085732d43e4c9110d47d1a"},
             build_census,
         ),
         Dataset(

@@ -27,6 +27,7 @@ from ..kernels.compile import (
     INTS_1D_IN,
     compiled,
     inlined,
+    integers,
     part,
     record_at,
 )
@@ -176,10 +177,10 @@ class Examples:
             self._known = names, known, letters
 
 
-_NAME = np.dtype([("address", np.int64), ("nbytes", np.int64)])
+_NAME = integers("address", "nbytes")
 _NAME_NBYTES = _NAME.itemsize
-_ENTRY = np.dtype([(field, np.int64) for field in ("name", "kind", "start", "stop")])
-_PLACE = np.dtype([("start", np.int64), ("stop", np.int64)])
+_ENTRY = integers("name", "kind", "start", "stop")
+_PLACE = integers("start", "stop")
 _name_at, _byte_at, _float_at = (
     record_at(np.dtype(kind)) for kind in (_NAME, [("value", "u1")], [("value", "<f4")])
 )

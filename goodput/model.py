@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-MIN_GAIN = (
-    1.05  # of another batch size that is worth adopting: less is within the error of the model
-)
+# Of another batch size that is worth adopting: less is within the error of the model.
+MIN_GAIN = 1.05
 CANDIDATES = 50  # total batch sizes that `optimize` compares
 _EXPONENTS = np.linspace(0.0, 1.0, CANDIDATES)
 ROUNDING = 1e-8  # errors of floats: 64 + 1e-13 is not rounded up to 65

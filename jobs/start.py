@@ -8,12 +8,15 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from ..common import paths, storage
 from ..common.errors import UsageError
 from ..common.identity import Identity, given_identity
 from .local import LocalJob
+
+_MASTER = (sys.executable, "-m", "edl.master")
 
 
 class Settings(Protocol):
@@ -26,7 +29,7 @@ class Settings(Protocol):
 
 def start(
     settings: Settings,
-    master: Sequence[str] = (sys.executable, "-m", "edl.master"),
+    master: Sequence[str] = _MASTER,
     identity: Identity | None = None,
 ) -> tuple[LocalJob, subprocess.Popen[bytes]]:
     """Make the job's folder and start its master.
@@ -53,32 +56,38 @@ def go_on(job: LocalJob) -> tuple[LocalJob, subprocess.Popen[bytes]]:
         paths.put_aside_failure(job.folder)
     except BlockingIOError as error:
         raise UsageError(f"The job {job.name!r} runs already: `edl status {job.name}`.") from error
-    return _launch(job, lock)
+    return _launch(job, lock, _MASTER)
 
 
 def _launch(
-    job: LocalJob, lock: int, master: Sequence[str] = (sys.executable, "-m", "edl.master")
+    job: LocalJob, lock: int, master: Sequence[str]
 ) -> tuple[LocalJob, subprocess.Popen[bytes]]:
-    """Start the master, which leaves with the lock.
+    """Start the master, which leaves with the lock."""
+    try:
+        return job, spawn(job, [*master, "--job-dir", str(job.folder)], job.log, (lock,))
+    finally:
+        os.close(lock)
+
+
+def spawn(
+    job: LocalJob, command: Sequence[str], log: Path, pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a process of the job, which writes to the end of `log`.
 
     It has a session of its own: neither Ctrl-C nor a terminal that closes reaches it.
     """
-    try:
-        with open(job.log, "ab") as log:
-            process = subprocess.Popen(
-                [*master, "--job-dir", str(job.folder)],
-                env={
-                    **os.environ,
-                    **Identity.of_folder(job.folder).variables(),
-                    "EDL_JOB_DIR": str(job.folder),
-                    "EDL_JOB_NAME": job.name,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=(lock,),
-            )
-    finally:
-        os.close(lock)
-    return job, process
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            command,
+            env={
+                **os.environ,
+                **Identity.of_folder(job.folder).variables(),
+                "EDL_JOB_DIR": str(job.folder),
+                "EDL_JOB_NAME": job.name,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )

@@ -145,8 +145,7 @@ class Connection:
         """
 
         def attempt(_left_s: float) -> dict[str, Any]:
-            answer = self._send(method, path, query, body, content_type, READ_S)
-            return answer.json()
+            return self._send(method, path, query, body, content_type, READ_S).json()
 
         try:
             return retry(

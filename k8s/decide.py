@@ -141,7 +141,7 @@ class _Decision:
         return Plan(actions, self._memory, self._again_s, over=self._over and not actions)
 
     def _act(self, wanted: Wanted | None) -> None:
-        living = [pod for pod in self._of_role("master") if _serves(pod)]
+        living = [pod for pod in self._of_role("master") if _goes_on(pod)]
         if job_status.exit_code(self._told, self._of_role("master")) is not None:
             self._over = not any(map(job_status.lives, self._of_role("master")))
             if self._over:
@@ -154,7 +154,7 @@ class _Decision:
         if wanted is None and self._config is None:
             return
         self._end(living[:-1])  # two controllers at a time have made them; the Lease lets one work
-        living = [*self._watch_master(living)]
+        living = self._watch_master(living)
         makes = not living and self._now >= self._memory.not_before
         self._keep_others(wanted)
         self._keep_config(wanted, whole=makes)
@@ -178,9 +178,7 @@ class _Decision:
                 return
             for pod in filter(job_status.lives, self._of_role("master")):
                 if (observe.deletion(pod) or 0) > _KILL_S:  # its journal loses nothing by that
-                    about = pod["metadata"]
-                    kill = Action("delete", "Pod", about["name"], uid=about["uid"], grace_s=_KILL_S)
-                    self._actions.append(kill)
+                    self._delete("Pod", pod, _KILL_S)
         self._end(self._of_role("ps"))  # each leaves a snapshot
         self._end(self._of_role("worker"), grace_s=_KILL_S)  # whom would they hand back to?
 
@@ -225,7 +223,7 @@ class _Decision:
                     "another name",
                 )
             elif "deletionTimestamp" not in about:
-                self._actions.append(Action("delete", kind, about["name"], uid=about["uid"]))
+                self._delete(kind, each)
         if strange:
             self._again_s = _LEFT_S
             self._note = "waits for the end of what an earlier EdlJob of this name has left"
@@ -236,11 +234,12 @@ class _Decision:
 
     def _end(self, pods: Sequence[Object], grace_s: int | None = None) -> None:
         for pod in pods:
-            about = pod["metadata"]
-            if job_status.lives(pod) and observe.deletion(pod) is None:
-                self._actions.append(
-                    Action("delete", "Pod", about["name"], uid=about["uid"], grace_s=grace_s)
-                )
+            if _goes_on(pod):
+                self._delete("Pod", pod, grace_s)
+
+    def _delete(self, kind: str, found: Object, grace_s: int | None = None) -> None:
+        name, uid = found["metadata"]["name"], found["metadata"]["uid"]
+        self._actions.append(Action("delete", kind, name, uid=uid, grace_s=grace_s))
 
     # -- the objects
 
@@ -316,7 +315,7 @@ class _Decision:
 
     # -- the master
 
-    def _watch_master(self, living: Sequence[Object]) -> Sequence[Object]:
+    def _watch_master(self, living: list[Object]) -> list[Object]:
         """Remember how long the masters live; return those that still do."""
         generation = int(self._about.get("generation") or 0)
         memory = masters.mended(self._memory, generation, self._now)
@@ -324,7 +323,7 @@ class _Decision:
             memory, self._again_s = masters.seen(memory, living[-1], generation, self._now)
             if not memory.master:  # its image cannot be had
                 self._end(living)
-                living = ()
+                living = []
         elif memory.master:
             last = masters.last_ended(self._of_role("master"))
             memory = masters.died(memory, last is None or observe.has_run(last), self._now)
@@ -336,9 +335,8 @@ class _Decision:
 
     def _make_master(self, wanted: Wanted | None) -> None:
         ended = [pod for pod in self._of_role("master") if not job_status.lives(pod)]
-        for pod in ended[: max(0, len(ended) - _KEPT_MASTERS)]:
-            about = pod["metadata"]
-            self._actions.append(Action("delete", "Pod", about["name"], uid=about["uid"]))
+        for pod in ended[:-_KEPT_MASTERS]:
+            self._delete("Pod", pod)
         if wanted is None:  # it goes on as it was made
             assert self._config is not None
             wanted = job_config.begun(self._config)
@@ -392,6 +390,6 @@ class _Decision:
         self._actions.append(Action("create", "Event", event["metadata"]["name"], event))
 
 
-def _serves(pod: Object) -> bool:
-    """Tell whether a pod may do a master's work: it has not ended, and was not told to."""
+def _goes_on(pod: Object) -> bool:
+    """Tell whether a pod has not ended, and was not told to."""
     return job_status.lives(pod) and observe.deletion(pod) is None

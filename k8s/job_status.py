@@ -96,10 +96,11 @@ def status(here: Situation, now: str) -> Object:
     alive = [pod for pod in workers_there if lives(pod)]
     alive_servers = [pod for pod in servers if lives(pod)]
     wanted_servers = (spec.get("ps") or {}).get("replicas", 1)
+    why = _why(here, phase)
     found: Object = {
         "phase": phase,
         "observedGeneration": job["metadata"].get("generation", 1),
-        "conditions": [],
+        "conditions": _conditions(here, phase, code, why, now),
         "selector": names.selector(job["metadata"]["name"], "worker"),
         "masters": here.masters,
         "workers": len(alive),
@@ -108,10 +109,8 @@ def status(here: Situation, now: str) -> Object:
         "psReady": f"{_ready(told, 'servers', alive_servers)}/{wanted_servers}",
         "restarts": sum((told.get("restarts") or {}).get(role, 0) for role in ("worker", "server")),
     }
-    reason, message = _why(here, phase)
-    if message:
-        found["message"] = message
-    found["conditions"] = _conditions(here, phase, code, (reason, message), now)
+    if why[1]:
+        found["message"] = why[1]
     if total := told.get("records_total"):
         # not 100 before it is over
         percent = 100 if code == 0 else min(99, int(100 * told.get("records_done", 0) / total))
@@ -244,8 +243,8 @@ def _conditions(
         ),
     ):
         word = "True" if is_so else "False"
-        known = before.get(kind)
-        same = known is not None and known["status"] == word
+        known = before.get(kind, {})
+        same = known.get("status") == word
         made.append(
             {
                 "type": kind,
@@ -253,7 +252,7 @@ def _conditions(
                 "reason": reason,
                 # an empty text in a list reaches an API server's schema as null (1.20, merge patch)
                 **({"message": message} if message else {}),
-                "lastTransitionTime": known["lastTransitionTime"] if known and same else now,
+                "lastTransitionTime": known["lastTransitionTime"] if same else now,
                 "observedGeneration": generation,
             }
         )

@@ -300,7 +300,6 @@ def _release(kind: Any, llvm: ir.Type) -> Any:
 
 _INT64 = ir.IntType(64)
 load_integer, store_integer = _load(types.int64, _INT64), _store(types.int64, _INT64)
-load_double = _load(types.float64, ir.DoubleType())
 load_float = _load(types.float32, ir.FloatType())
 store_float = _store(types.float32, ir.FloatType())
 release_integer = _release(types.int64, _INT64)

@@ -76,9 +76,8 @@ def launch(flags: Flags, say: Callable[[str], None]) -> int:
         freeze_s=_seconds("freeze", flags.freeze),
         nearly_done_s=_seconds("nearly_done", flags.nearly_done),
         wait_for_nodes_s=_seconds("wait_for_nodes", flags.wait_for_nodes),
-        silent_s=_seconds(
-            "lease", flags.lease, least_s=4.0
-        ),  # longer than a held call and its repeat
+        # Longer than a held call and its repeat.
+        silent_s=_seconds("lease", flags.lease, least_s=4.0),
         stop_timeout_s=round(_seconds("stop_timeout", flags.stop_timeout)),
         port=flags.port,
     )

@@ -25,7 +25,7 @@ from ..jobs.follow import follow
 from ..jobs.job import INTERRUPTED, Status
 from ..jobs.local import LocalJob
 from ..jobs.local_source import LocalSource, wait_until_serving
-from ..jobs.start import start
+from ..jobs.start import spawn, start
 from .settings import LaunchSettings
 
 _COMMAND = (sys.executable, "-m", "edl.launch")
@@ -138,20 +138,7 @@ def _start_node(
     assert found is not None
     folder = job.folder / "logs"
     told = ["--node", found[0], "--nproc", str(nproc), "--logs", str(folder)]
-    with open(folder / f"node-{index}.log", "ab") as log:
-        return subprocess.Popen(
-            [*_COMMAND, *told, "--", *script],
-            env={
-                **os.environ,
-                **Identity.of_folder(job.folder).variables(),
-                "EDL_JOB_DIR": str(job.folder),
-                "EDL_JOB_NAME": job.name,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    return spawn(job, [*_COMMAND, *told, "--", *script], folder / f"node-{index}.log")
 
 
 def _watch(

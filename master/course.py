@@ -255,9 +255,8 @@ class Course:
             if queue.tasks[n].group == evaluation.name
         ]
         end = f"{evaluation.name}{_EVALUATION_END}"
-        self._core.evaluations.running[end] = (
-            evaluation  # so that its result is kept until it is read
-        )
+        # So that its result is kept until it is read.
+        self._core.evaluations.running[end] = evaluation
         (number,) = self._core.decide(
             Add(Kind.EVALUATE_END, _END, evaluation.epoch, evaluation.cut, pack(results), end)
         )

@@ -210,6 +210,7 @@ class Front:
         )
         if not known:
             return pb.HeartbeatReply(fenced=True)
+        role = _ROLES[replica.role]
         if replica.role == pb.SERVER:
             if not self._group.workers.trains_in_rounds:  # its members count the steps
                 self._core.version = max(self._core.version, request.version)
@@ -217,16 +218,13 @@ class Front:
                 self._group.server_map.covered(replica.index, request.coverage)
         accepted = [self._report(replica, report) for report in request.reports]
         for note in request.notes:
-            self._core.tell(f"{_ROLES[replica.role]} {replica.index}: {note}")
+            self._core.tell(f"{role} {replica.index}: {note}")
         lessee = self._group.workers.lessee_of(replica.incarnation, request.round)
         if lessee != replica.incarnation:
             self._core.version = max(self._core.version, request.version)
         if request.state not in ("", "starting"):
-            self._core.replicas.works(
-                _ROLES[replica.role],
-                replica.index,
-                self._processes.incarnation(_ROLES[replica.role], replica.index),
-            )
+            incarnation = self._processes.incarnation(role, replica.index)
+            self._core.replicas.works(role, replica.index, incarnation)
         if request.HasField("stuck"):
             process = self._processes.find(WORKER, replica.index)
             if self._losses.hangs(request, process, lessee):
@@ -236,7 +234,7 @@ class Front:
         told = ((each.task, each.attempt, each.position) for each in request.progress)
         self._core.hear_progress(lessee, told)
         return pb.HeartbeatReply(
-            drain=self._processes.must_leave(_ROLES[replica.role], replica.index),
+            drain=self._processes.must_leave(role, replica.index),
             low_water=self._core.queue.low_water,
             slot_map_version=self._group.server_map.version,
             tasks_below=self._core.queue.plan.first_id_of(self._core.queue.opened),
@@ -281,12 +279,12 @@ class Front:
     def _report(self, replica: pb.Replica, request: pb.ReportTaskRequest) -> bool:
         self._heard(replica.incarnation)
         worker = self._group.workers.lessee_of(replica.incarnation, request.round)
-        if worker != replica.incarnation:
-            self._core.version = max(self._core.version, request.version)
-            if request.WhichOneof("outcome") == "failed":
-                self._group.workers.failed()
         about = worker, request.task, request.attempt
         outcome = request.WhichOneof("outcome")
+        if worker != replica.incarnation:
+            self._core.version = max(self._core.version, request.version)
+            if outcome == "failed":
+                self._group.workers.failed()
         if outcome == "done":
             doubtful = request.slot_map_version < self._group.server_map.version
             return self._core.decide(Done(*about, request.result, doubtful))
@@ -295,9 +293,8 @@ class Front:
         told = request.failed
         record = told.record if told.HasField("record") else None
         failure = Failure(told.start, told.end, told.error, told.source, record, told.traceback)
-        over = (
-            self._core.queue.broken is not None
-        )  # what else fails until the workers hear is no news
+        # What else fails until the workers hear of it is no news.
+        over = self._core.queue.broken is not None
         accepted = self._core.decide(Failed(*about, failure))
         if accepted and not over:
             where = f"positions {told.start}-{told.end} of task {request.task}"

@@ -98,10 +98,6 @@ class Judges:
     def __bool__(self) -> bool:
         return self.best is not None or self.stopper is not None
 
-    @property
-    def all(self) -> list[Judge]:
-        return [judge for judge in (self.best, self.stopper) if judge is not None]
-
     def memory(self) -> dict[str, Any]:
         """Return the judges as JSON values, for the journal and for checkpoints."""
         return {

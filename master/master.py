@@ -115,9 +115,7 @@ class Master:
             self._superseded = True
             runtime.detach()  # all that runs is the other master's
             raise
-        except (
-            BaseException
-        ) as error:  # whatever broke, the job has ended so, and whoever looks is told
+        except BaseException as error:  # whatever broke, the job has ended so, and that is told
             if not self.core.ended:
                 why = f"the master broke: {error!r}"
                 self.status.end("failed", EXIT_FAILED, why, self.core.resume)

@@ -54,10 +54,6 @@ class LocalRows:
         """Return all rows of all tables, in the order in which each table made them."""
         return [row for rows in self._tables.values() for row in rows.values()]
 
-    def parameters_touched(self) -> list[nn.Parameter]:
-        """Return the rows that have a gradient now."""
-        return [row for row in self.parameters() if row.grad is not None]
-
     def new_parameters(self) -> list[nn.Parameter]:
         """Return the rows made since the last call."""
         new, self._new = self._new, []

@@ -166,7 +166,9 @@ class Server:
             if recover[0] and folder is not None:
                 of, number = recover
                 restored = restore(store, folder, self._replica.incarnation, of=of, at_least=number)
-                store = self._recovered(store, restored) or self._new_store(settings)
+                self._tell_of(restored)
+                if restored.link is None:
+                    store = self._new_store(settings)
             path = checkpoint or settings.checkpoint_dir_for_init
             if path and not (restored and restored.link):
                 manifest = storage.load(path)
@@ -202,16 +204,15 @@ class Server:
             return None
         return Folder(where, job_id(self._token), self.index)
 
-    def _recovered(self, store: Store, restored: Restored) -> Store | None:
+    def _tell_of(self, restored: Restored) -> None:
         for note in restored.notes:
             self._tell(f"a snapshot is skipped: {note}", None)
         link, of = restored.link, restored.parent.incarnation
         if link is None:
             self._tell(f"no snapshot of {of} is there: beginning as at the start of the job", None)
-            return None
+            return
         log.info("restored snapshot=%d of=%s version=%d", link.number, of, link.version)
         self._tell(f"restored from snapshot {link.number} of {of}, version {link.version}", None)
-        return store
 
     def _tell(self, note: str, coverage: Coverage | None) -> None:
         """Tell the master a note and the coverage with the next beat, which is now."""

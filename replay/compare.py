@@ -28,7 +28,7 @@ _BLOCK_ROWS = 1 << 16
 class Compared:
     """The result of a comparison.
 
-    `tensors` chunks' tensors and rows that were compared; `difference`: the first, if any.
+    `tensors`, `rows`: how many were compared; `difference`: the first, if any.
     """
 
     tensors: int = 0
@@ -98,9 +98,11 @@ class Checkpoint:
         chunks = dict(mine.pins.chunks(CUT))
         for key, chunk in theirs.pins.chunks(CUT):
             names.add(key[0])
-            pairs: list[tuple[str, Any, Any]] = [("value", chunks[key].value, chunk.value)]
-            pairs += [("optimizer state", *p) for p in zip(chunks[key].state, chunk.state)]  # noqa: B905
-            pairs += [("steps", chunks[key].steps, chunk.steps)]
+            own = chunks[key]
+            pairs: list[tuple[str, Any, Any]] = [("value", own.value, chunk.value)]
+            states = zip(own.state, chunk.state, strict=False)
+            pairs += [("optimizer state", *pair) for pair in states]
+            pairs += [("steps", own.steps, chunk.steps)]
             for what, here, there in pairs:
                 if (place := first_difference(here, there)) is not None:
                     found.difference = (
@@ -108,7 +110,7 @@ class Checkpoint:
                         f"{here.flat[place]!r} instead of {there.flat[place]!r}"
                     )
                     return found, names
-            if chunks[key].changed != chunk.changed:
+            if own.changed != chunk.changed:
                 found.difference = f"{key[0]!r} changed at another version"
                 return found, names
         for table in spec.tables:

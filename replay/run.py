@@ -22,10 +22,8 @@ import numpy as np
 from ..common.settings import JobSettings
 from ..model_zoo.spec import Definition
 from ..nn.fitness import least_records
-from ..nn.model_spec import ModelSpec
 from ..proto import master_pb2 as pb
 from ..ps.books.aggregation import Update
-from ..ps.books.ledger import Span
 from ..ps.books.trace import digest
 from ..worker.describe import be_deterministic, load, model_maker, open_readers
 from ..worker.device import choose_device
@@ -33,7 +31,7 @@ from ..worker.model import dense_tensors, model_spec
 from ..worker.servers.trainer import PsTrainer
 from ..worker.task_reader import Lease, TaskReader
 from .recording import Computed, Recording, Step, read
-from .shards import Difference, LocalPs, Shard, by_address
+from .shards import Difference, LocalPs, Shard
 
 
 @dataclass
@@ -89,12 +87,11 @@ class Replay:
             prepare=self._trainer.prepare,
             least=least_records(self._trainer.model),
         )
-        model = make_model()
         self._first = {
             name: np.array(tensor.detach().cpu().float().numpy(), order="C")
-            for name, (tensor, _) in dense_tensors(model).items()
+            for name, (tensor, _) in dense_tensors(make_model()).items()
         }
-        self._by_address = by_address(self.shards)
+        self._by_address = {shard.timeline.address: shard for shard in self.shards}
         self._updates: dict[Computed, list[Update]] = {}
         self._wanted: dict[Computed, set[Step]] = defaultdict(set)
 
@@ -327,6 +324,3 @@ def open_replay(
     recording = read(job_dir)
     be_deterministic()
     return settings, Replay(settings, recording, load(settings), on_state=on_state, on_loss=on_loss)
-
-
-__all__ = ["Difference", "Epoch", "ModelSpec", "Replay", "Span", "open_replay"]

@@ -210,7 +210,3 @@ class LocalPs(PsClient):
     def connection_to(self, _shard: Server, index: int, _address: str) -> Connection:
         self._connections.append(Connection(index))
         return self._connections[-1]
-
-
-def by_address(shards: Iterable[Shard]) -> dict[str, Shard]:
-    return {shard.timeline.address: shard for shard in shards}

@@ -14,7 +14,8 @@ import subprocess
 from pathlib import Path
 
 UNKNOWN_END = -9
-# No process has the pid: nobody has, or a thread of another process (ENOENT; EINVAL before that).
+# How pidfd_open says that no process has the pid: nothing has it (ESRCH), or a thread of another
+# process has (ENOENT; older kernels say EINVAL).
 _NO_PROCESS = (errno.ESRCH, errno.ENOENT, errno.EINVAL)
 
 

@@ -26,9 +26,8 @@ from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
 from . import pulse
 
-_REMARKABLE_S = (
-    60.0  # in one piece of user code: worth a line and a stack; half of --hang_s if less
-)
+# In one piece of user code: worth a line and a stack; half of --hang_s if less.
+_REMARKABLE_S = 60.0
 _LOOK_S = 1.0
 _WRITTEN_S = 0.5  # a stack is, after the signal
 

@@ -28,9 +28,8 @@ from .batches import SpanError
 from .task_reader import Batch, Lease
 
 _GET_TASK_WAIT_S = 10.0  # how long the master may hold a request for a task
-_LEASE_S = (
-    2.0  # tasks that are leased at once last about so long: less is all calls, more is all waste
-)
+# Tasks that are leased at once last about so long: less is all calls, more is all waste.
+_LEASE_S = 2.0
 _MOST_AT_ONCE = 32
 
 

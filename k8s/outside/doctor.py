@@ -127,12 +127,12 @@ def _namespace(api: Api) -> Finding:
 
 
 def _controller(api: Api, kind: str) -> Iterator[Finding]:
+    level = ERROR if kind == "edljob" else WARNING
     try:
         api.list(names.KIND)
     except ApiError as error:
         if error.status not in (403, 404):
             raise
-        level = ERROR if kind == "edljob" else WARNING
         if error.status == 403:
             yield Finding(WARNING, "EdlJob", "you may not see any: `edl submit` makes a batch Job")
         else:
@@ -144,7 +144,6 @@ def _controller(api: Api, kind: str) -> Iterator[Finding]:
     if holder:
         yield Finding(OK, "EdlJob", f"known, and its controller runs ({holder})")
         return
-    level = ERROR if kind == "edljob" else WARNING
     yield Finding(
         level,
         "EdlJob",
@@ -190,7 +189,7 @@ def _master_rights(api: Api, settings: JobSettings) -> Iterator[Finding]:
             "master's rights",
             f"{account} may not {_told(lacking)}: the role edl-master gives it; {_install(api)}",
         )
-    if not lacking:
+    else:
         yield Finding(OK, "master's rights", f"{account}: all {len(needed)} that it needs")
 
 

@@ -188,14 +188,16 @@ class ClusterJob:
         return logs.lines(self, role=role, index=index, tail=tail, follow=follow)
 
     def events(self) -> Report:
+        found = events.of_job(self.api, self.name, self.pods.found())
         now = datetime.datetime.now(datetime.UTC)
-        rows = [view.event_row(event, now) for event in self._told()]
+        rows = [view.event_row(event, now) for event in found]
         empty = "No events: a cluster keeps them for an hour or so."
         return Report(rows, lambda wide: view.events_table(rows, wide), empty)
 
     def describe(self) -> Report:
         """Return the job's state, its pods and what they wait for, its events."""
-        status, pods, found = self.status(), self.pods.found(), self._told()
+        status, pods = self.status(), self.pods.found()
+        found = events.of_job(self.api, self.name, pods)
         now = datetime.datetime.now(datetime.UTC)
         rows = [view.pod_row(pod, now) for pod in pods]
         told = [view.event_row(event, now) for event in found]
@@ -210,9 +212,6 @@ class ClusterJob:
         rows = view.usage_rows(self.pods.found(), metrics, self.status())
         measured = metrics is not None
         return Report(rows, lambda _wide: view.usage_table(rows, measured)), measured
-
-    def _told(self) -> list[Object]:
-        return events.of_job(self.api, self.name, self.pods.found())
 
     def _going_on(self) -> Object:
         """Return the top object of a job that is not over. Raises JobError where it is."""

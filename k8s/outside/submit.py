@@ -200,7 +200,7 @@ def _overlays(path: str) -> dict[str, Any]:
 def _functions(path: str) -> object:
     """Return what has with_pod: the object `cluster` of the file (ElasticDL's way), or the file."""
     try:
-        Path(path).read_bytes()
+        Path(path).open().close()
     except OSError as error:
         raise UsageError(f"--cluster_spec: {path} cannot be read: {error}.") from error
     with _users_code(f"{path} fails", ""):

@@ -289,9 +289,7 @@ class Store:
                 if self._trace is not None:
                     self._trace(None, state.version, None, state.version)
                 state.tear(True)
-                step = state.aggregation.flush()
-                state.held().apply(step, state.version, 1.0)
-                self._made(step)
+                self._step(state.aggregation.flush(), 1.0)
                 state.tear(False)
                 state.changed.notify_all()
             return state.version, waiting
@@ -338,8 +336,7 @@ class Store:
     def _push_alone(self, span: Span, version: int, update: Update, scale: float) -> None:
         state = self._state
         if update.rows:
-            rows = [*state.aggregation.row_counts(), *update.row_counts()]
-            state.held().check_room(rows)
+            state.held().check_room([*state.aggregation.row_counts(), *update.row_counts()])
         if self._trace is not None:
             self._trace(span, version, update, state.version)
         state.tear(True)  # until the ledger has it, should anything fail on the way
@@ -347,11 +344,14 @@ class Store:
         if step is None:
             self._summed.add(span.task)
         else:
-            state.held().apply(step, state.version, scale)
-            self._made(step)
+            self._step(step, scale)
         state.ledger.advance(span)
         state.tear(False)
         state.changed.notify_all()
+
+    def _step(self, update: Update, scale: float) -> None:
+        self._state.held().apply(update, self._state.version, scale)
+        self._made(update)
 
     def _made(self, update: Update) -> None:
         """Note that a step has been made of all of `update`."""

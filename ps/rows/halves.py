@@ -109,9 +109,8 @@ def _rounded(value, kind, stochastic, random):  # type: ignore[no-untyped-def]
             return (bits >> np.uint32(16)) | np.uint32(0x40)
         if stochastic:
             return (bits + (random & np.uint32(0xFFFF))) >> np.uint32(16)
-        return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(
-            16
-        )
+        rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return rounded >> np.uint32(16)
     if not stochastic or size >= np.uint32(0x477FE000):  # 65504, the largest; infinity; NaN
         return _half_of_float(value)
     if size >= np.uint32(0x38800000):  # 2^-14, the smallest with all its digits

@@ -39,6 +39,7 @@ from ...kernels.compile import (
     high_product,
     inlined,
     instruction,
+    integers,
     load_integer,
     offset_of,
     part,
@@ -54,14 +55,12 @@ Ints = NDArray[np.int64]
 ENTRIES = 4  # of a bucket
 BUCKET = np.dtype([("ids", np.int64, ENTRIES), ("words", np.int64, ENTRIES)])  # one cache line
 ENTRY_WORD = np.dtype([("row", np.uint32), ("tag", np.uint32)])  # row: its number + 1; 0: no entry
-INDEX = np.dtype(  # what kernels are told of an index
-    [
-        ("buckets", np.int64),  # the address of the first
-        ("old", np.int64),  # how many there were before the growth under way
-        ("new", np.int64),  # and how many there will be; the same where there is none
-        ("cursor", np.int64),  # buckets from here on have their entries where they will be; or 0
-        ("size", np.int64),  # ids
-    ]
+INDEX = integers(  # what kernels are told of an index
+    "buckets",  # the address of the first
+    "old",  # how many there were before the growth under way
+    "new",  # and how many there will be; the same where there is none
+    "cursor",  # buckets from here on have their entries where they will be; or 0
+    "size",  # ids
 )
 index_at = record_at(INDEX)
 BUCKET_NBYTES = BUCKET.itemsize

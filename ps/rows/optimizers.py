@@ -1,10 +1,10 @@
 """Optimizers on the servers: in place, one fused pass over weight and state, float32.
 
 A formula takes weight, up to three states and the gradient, eight elements at once
-(kernels/lanes.py). `step` runs it over a row of a table or a
-dense chunk, which is one long row. Each row counts its own updates (docs/adr/0001), and what a
-formula needs of that count stands in a table by step, so no row computes a power. Each rule equals
-its torch.optim namesake within float32 tolerance, FTRL the formula in nn/optimizers.py.
+(kernels/lanes.py). `step` runs it over a row of a table or a dense chunk, which is one long row.
+Each row counts its own updates (docs/adr/0001), and what a formula needs of that count stands in a
+table by step, so no row computes a power. Each rule equals its torch.optim namesake within float32
+tolerance, FTRL the formula in nn/optimizers.py.
 
 A fresh row's state is a constant (`Rule.state`), so a row may be made at any time.
 """

@@ -36,6 +36,7 @@ from ...kernels.compile import (
     compiled,
     frozen,
     inlined,
+    integers,
     load_integer,
     load_word,
     prefetch,
@@ -68,27 +69,23 @@ TILE = 1024  # ids that are found before their rows are copied
 _COPY_AHEAD = 16  # rows that are asked for before they are copied
 _STEP = 1 << STEPS
 _MOST = -_STEP & 0xFFFFFFFF  # a tag of as many steps as can be
-LAYOUT = np.dtype(  # what kernels are told of rows
-    [
-        ("rows", np.int64),  # the address of the first
-        ("stride", np.int64),  # bytes from one to the next
-        ("nbytes", np.int64),  # of one
-        ("weight_nbytes", np.int64),
-        ("state", np.int64),  # bytes from a row to its first state
-        ("dim", np.int64),
-        ("kind", np.int64),  # of the weights (halves.py)
-        ("stochastic", np.int64),  # whether weights of 16 bits are rounded at random
-        ("lag", np.int64),  # so many rows are asked for before they are updated
-        ("mark", np.int64),  # what an update leaves in the tag
-    ]
+LAYOUT = integers(  # what kernels are told of rows
+    "rows",  # the address of the first
+    "stride",  # bytes from one to the next
+    "nbytes",  # of one
+    "weight_nbytes",
+    "state",  # bytes from a row to its first state
+    "dim",
+    "kind",  # of the weights (halves.py)
+    "stochastic",  # whether weights of 16 bits are rounded at random
+    "lag",  # so many rows are asked for before they are updated
+    "mark",  # what an update leaves in the tag
 )
 _layout_at = record_at(LAYOUT)
-_UNDER_WAY = np.dtype(  # an id between the stages of `apply`
-    [
-        ("home", np.int64),  # its home in the index
-        ("row", np.int64),  # the address of its row; 0: unknown
-        ("tag", np.int64),  # the address of its row's tag
-    ]
+_UNDER_WAY = integers(  # an id between the stages of `apply`
+    "home",  # its home in the index
+    "row",  # the address of its row; 0: unknown
+    "tag",  # the address of its row's tag
 )
 
 

@@ -5,8 +5,8 @@ docs/tensor-plane.md tells each byte.
 A frame is a head of 80 bytes, then descriptors of arrays, then the arrays' bytes: the ids of all
 tables first, then values. Everything is little-endian. Values begin at a multiple of 16, as they do
 in memory: a receiver looks at arrays where they lie, and the kernel copies what lies alike at both
-ends a third faster. `parse_head` and `parse_arrays` check every length against the
-limits and against each other before anybody allocates or reads further.
+ends a third faster. `parse_head` and `parse_arrays` check every length against the limits and
+against each other before anybody allocates or reads further.
 """
 
 from __future__ import annotations

@@ -64,10 +64,8 @@ class Idle(Generic[One]):
         while not self._closed:
             for fd, _ in self._events.poll():  # until `close`, at the latest
                 if fd != self._ended:
-                    with self._lock:
-                        self._events.unregister(
-                            fd
-                        )  # before it is closed, and another one has its number
+                    with self._lock:  # before it is closed, and another one has its number
+                        self._events.unregister(fd)
                         one = self._held.pop(fd)
                     self._wake(one)
         with self._lock:  # `close` is through

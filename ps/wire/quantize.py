@@ -40,7 +40,6 @@ Codes = NDArray[Any]  # float32, float16 or int8
 
 GROUP = SCALE_ELEMENTS  # values of a flat chunk that share a scale; divides CHUNK_ELEMENTS
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
-WIRES = tuple(DTYPES)
 
 _LEAST = 0x0D800000  # the bits of 2**-100
 _INFINITE = 0x7F800000
@@ -160,9 +159,8 @@ def _largest(values, first, last):  # type: ignore[no-untyped-def]
 def _int8_scale(largest):  # type: ignore[no-untyped-def]
     """Return a 127th of the largest magnitude, up to 17 bits of mantissa."""
     scale = np.int32(largest).view(np.float32) / np.float32(127)
-    return np.int32((np.float32(scale).view(np.int32) + np.int32(0x7F)) & np.int32(~0x7F)).view(
-        np.float32
-    )
+    bits = (np.float32(scale).view(np.int32) + np.int32(0x7F)) & np.int32(~0x7F)
+    return np.int32(bits).view(np.float32)
 
 
 @_part
@@ -280,9 +278,8 @@ def _round_float16(values: Floats, width: int, ids: NDArray[np.int64], seed: np.
             z = _drawn(z, key, i - first)
             scaled = np.float32(values[i] * inverse)
             bits = scaled.view(np.int32)
-            if bits & np.int32(0x7FFFFFFF) >= np.int32(
-                0x38800000
-            ):  # a carry counts the exponent up
+            if bits & np.int32(0x7FFFFFFF) >= np.int32(0x38800000):
+                # a carry counts the exponent up
                 bits = (bits + np.int32(z & np.uint64(0x1FFF))) & np.int32(~0x1FFF)
                 values[i] = np.int32(bits).view(np.float32) * scale
             else:

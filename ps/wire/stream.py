@@ -90,8 +90,7 @@ class Stream:
         For a stream that is armed for good.
         """
         self._look_s = min(every_s, self._stall_s)
-        value = struct.pack("ll", int(self._look_s), int(self._look_s % 1 * 1e6))
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._look_s))
 
     def arm(self, deadline: float | None) -> None:
         """Let the calls that follow end at the deadline, or once nothing moves."""
@@ -102,8 +101,8 @@ class Stream:
         left_s = min(left_s, self._stall_s)
         if left_s <= self._timeout_s <= left_s + _TICK_S:
             return
-        self._timeout_s = timeout_s = math.ceil(left_s / _TICK_S) * _TICK_S
-        value = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+        self._timeout_s = math.ceil(left_s / _TICK_S) * _TICK_S
+        value = _timeval(self._timeout_s)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
@@ -212,6 +211,11 @@ class Stream:
 
     def close(self) -> None:
         self._sock.close()
+
+
+def _timeval(seconds: float) -> bytes:
+    """Return C's struct timeval."""
+    return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def flat(buffer: AnyBuffer) -> memoryview:

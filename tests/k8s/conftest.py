@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 from tools import kube
+from tools.kube_api import Object
+from tools.kube_namespace import fresh
+from tools.kube_objects import IMAGE, condition
 
 HERE = Path(__file__).parent
 # The first test's includes the start of the cluster, and maybe the building of Kubernetes.
@@ -39,7 +42,7 @@ def cluster():
 
 @pytest.fixture
 def namespace(cluster):
-    with cluster.namespace() as namespace:
+    with fresh(cluster) as namespace:
         yield namespace
 
 
@@ -53,7 +56,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def allow(folder) -> kube.Object:
+def allow(folder) -> Object:
     """Return what EdlJobs may ask for: this folder of the nodes."""
     return {"hostPaths": [f"{folder}*"], "mounts": [f"{folder}*"]}
 
@@ -68,13 +71,13 @@ def controller(cluster, namespace, folder, allow) -> Iterator[None]:
     namespace.apply(base / "service-accounts.yaml", *roles)
     cluster.wait(
         "customresourcedefinitions",
-        lambda found: kube.condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
+        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
     )
     config = namespace.kubeconfig("edl-controller")
     command = [sys.executable, "-m", "edl.k8s", "--namespace", namespace.name]
     with open(folder / "controller.log", "w") as log:
         process = subprocess.Popen(
-            [*command, "--master_image", kube.IMAGE],
+            [*command, "--master_image", IMAGE],
             env={**os.environ, "KUBECONFIG": str(config), "EDL_ALLOW": yaml.safe_dump(allow)},
             stdout=log,
             stderr=log,

@@ -3,7 +3,8 @@
 import threading
 
 import pytest
-from tools import kube
+from tools.kube_api import UNREACHABLE, ApiError, path_of
+from tools.kube_objects import make_pod, phase
 
 import edl
 
@@ -23,7 +24,7 @@ def priorities(cluster):
 
 
 def test_a_pod_runs_this_checkout_and_its_log_is_read(namespace):
-    namespace.apply(kube.pod("hello", "python", "-c", "import edl; print(edl.__version__)"))
+    namespace.apply(make_pod("hello", "python", "-c", "import edl; print(edl.__version__)"))
 
     namespace.wait_phase("hello", "Succeeded", within_s=30)
 
@@ -31,9 +32,9 @@ def test_a_pod_runs_this_checkout_and_its_log_is_read(namespace):
 
 
 def test_an_exit_code_and_an_image_that_is_not_there_are_told(namespace):
-    missing = kube.pod("missing", "true")
+    missing = make_pod("missing", "true")
     missing["spec"]["containers"][0]["image"] = "edl:unheard-of"
-    namespace.apply(kube.pod("fails", "python", "-c", "raise SystemExit(7)"), missing)
+    namespace.apply(make_pod("fails", "python", "-c", "raise SystemExit(7)"), missing)
 
     def state(pods, name):
         statuses = pods[name].get("status", {}).get("containerStatuses") or [{"state": {}}]
@@ -50,15 +51,13 @@ def test_an_exit_code_and_an_image_that_is_not_there_are_told(namespace):
 
 def test_the_scheduler_preempts_low_priority_pods_for_a_high_one(namespace, priorities):
     low = [
-        kube.pod(f"low-{i}", "sleep", "600", cpu="1200m", priorityClassName="low")
+        make_pod(f"low-{i}", "sleep", "600", cpu="1200m", priorityClassName="low")
         for i in range(12)  # 3 on each of 4 nodes of 4 cores
     ]
     namespace.apply(*low)
-    namespace.wait(
-        "pods", lambda pods: [kube.phase(pod) for pod in pods.values()] == ["Running"] * 12
-    )
+    namespace.wait("pods", lambda pods: [phase(pod) for pod in pods.values()] == ["Running"] * 12)
 
-    namespace.apply(kube.pod("high", "sleep", "600", cpu="2", priorityClassName="high"))
+    namespace.apply(make_pod("high", "sleep", "600", cpu="2", priorityClassName="high"))
     high = namespace.wait_phase("high", "Running", within_s=30)
 
     assert 12 + 1 - 2 == len(
@@ -69,7 +68,7 @@ def test_the_scheduler_preempts_low_priority_pods_for_a_high_one(namespace, prio
 
 
 def test_the_pods_of_a_crashed_node_are_evicted_and_gone_when_it_is_back(cluster, namespace):
-    namespace.apply(kube.pod("stays", "sleep", "600"))
+    namespace.apply(make_pod("stays", "sleep", "600"))
     node = namespace.wait_phase("stays", "Running", within_s=30)["spec"]["nodeName"]
 
     cluster.crash(node)
@@ -83,7 +82,7 @@ def test_the_pods_of_a_crashed_node_are_evicted_and_gone_when_it_is_back(cluster
 
 def test_a_lingering_pod_is_failed_and_marked_as_deleted(cluster, namespace):
     cluster.linger(3)
-    namespace.apply(kube.pod("lingers", "sleep", "600"))
+    namespace.apply(make_pod("lingers", "sleep", "600"))
     namespace.wait_phase("lingers", "Running", within_s=30)
 
     namespace.kubectl("delete", "pod", "lingers", "--wait=false")
@@ -94,25 +93,25 @@ def test_a_lingering_pod_is_failed_and_marked_as_deleted(cluster, namespace):
 
 
 def test_a_restarted_api_server_drops_watches_and_says_gone_to_an_old_version(cluster, namespace):
-    path = kube.path_of("pods", namespace.name)
+    path = path_of("pods", namespace.name)
     version = namespace.api.call("GET", path)["metadata"]["resourceVersion"]
     seen, ended = [], threading.Event()
 
     def watch():
         try:
             seen.extend(namespace.api.watch(path, version, within_s=60))
-        except (*kube.UNREACHABLE, kube.ApiError):
+        except (*UNREACHABLE, ApiError):
             pass  # how it ends does not matter, only that it does
         ended.set()
 
     threading.Thread(target=watch, daemon=True).start()
-    namespace.apply(kube.pod("before", "true"))
+    namespace.apply(make_pod("before", "true"))
     namespace.wait_phase("before", "Succeeded", within_s=30)
     with cluster.outage():
         assert ended.wait(30)
-        with pytest.raises(kube.UNREACHABLE):
+        with pytest.raises(UNREACHABLE):
             namespace.api.call("GET", path, timeout_s=2)
-    with pytest.raises(kube.ApiError) as gone:
+    with pytest.raises(ApiError) as gone:
         list(namespace.api.watch(path, version, within_s=10))
 
     assert 410 == gone.value.code
@@ -120,7 +119,7 @@ def test_a_restarted_api_server_drops_watches_and_says_gone_to_an_old_version(cl
 
 
 def test_two_pods_speak_through_a_service_by_its_name(namespace):
-    server = kube.pod("server", "python", "-m", "http.server", "8000")
+    server = make_pod("server", "python", "-m", "http.server", "8000")
     server["metadata"]["labels"] = {"role": "server"}
     service = {
         "apiVersion": "v1",
@@ -138,7 +137,7 @@ def test_two_pods_speak_through_a_service_by_its_name(namespace):
         "        time.sleep(0.2)\n"
         "sys.exit(1)\n"
     )
-    namespace.apply(server, service, kube.pod("client", "python", "-c", fetch))
+    namespace.apply(server, service, make_pod("client", "python", "-c", fetch))
 
     namespace.wait_phase("client", "Succeeded", within_s=60)
 
@@ -151,7 +150,7 @@ def test_a_claim_outlives_its_pods(namespace, tmp_path):
         "volumes": [{"name": "job", "persistentVolumeClaim": {"claimName": "job"}}],
     }
     for name, command in (("writes", "echo kept >/job/file"), ("reads", "cat /job/file")):
-        pod = kube.pod(name, "sh", "-c", command, **mounted)
+        pod = make_pod(name, "sh", "-c", command, **mounted)
         pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "job", "mountPath": "/job"}]
         namespace.apply(pod)
         namespace.wait_phase(name, "Succeeded", within_s=30)

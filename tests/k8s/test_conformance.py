@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tools import kube
 from tools.conformance import *
 from tools.conformance import PROGRAMS, WAIT_S
+from tools.kube_objects import make_pod, phase
 
 from edl.k8s import names, pods
 from edl.k8s.api import Api
@@ -23,7 +23,7 @@ class PodKit:
     def runtime(self, program, report):
         def make(role, index, incarnation, env, arguments, memory):
             about = {"labels": names.labels(JOB, names.COMPONENTS[role])}
-            spec = kube.pod("any", "python", "-c", PROGRAMS[program])["spec"]
+            spec = make_pod("any", "python", "-c", PROGRAMS[program])["spec"]
             spec["containers"][0]["name"] = pods.CONTAINER
             return pods.replica(
                 {"metadata": about, "spec": spec},
@@ -47,7 +47,7 @@ class PodKit:
 
     def there(self, replica) -> bool:
         found = self.namespace.objects("pods").get(self._name(replica))
-        return found is not None and kube.phase(found) == "Running"
+        return found is not None and phase(found) == "Running"
 
     def _name(self, replica) -> str:
         return names.pod_name(JOB, replica.role, replica.index, replica.incarnation)

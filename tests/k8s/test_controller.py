@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools import kube
 from tools.jobs import ZOO, write_records
+from tools.kube_api import Object, path_of
+from tools.kube_objects import IMAGE, phase
 from tools.servers import assert_exact
 
 from edl.common import storage
@@ -18,10 +19,10 @@ RECORDS, EPOCHS = 4096, 2
 MINE = "edl.dev/job-name=counted"
 
 
-def spec(folder: Path) -> kube.Object:
+def spec(folder: Path) -> Object:
     small = {"requests": {"cpu": "500m", "memory": "1Gi"}}
     return {
-        "image": kube.IMAGE,
+        "image": IMAGE,
         "settings": {
             "model_zoo": str(ZOO),
             "model_def": "counting",
@@ -69,9 +70,7 @@ def test_an_edljob_from_apply_to_delete(cluster, namespace, controller, folder):
 
     namespace.kubectl("scale", "edljob", "counted", "--replicas=3")
     scaled = is_so(lambda s: s["workersReady"] == "3/3")
-    scale = namespace.kubectl(
-        "get", "--raw", kube.path_of("edljobs", namespace.name, "counted/scale")
-    )
+    scale = namespace.kubectl("get", "--raw", path_of("edljobs", namespace.name, "counted/scale"))
 
     (master,) = namespace.objects("pods", f"{MINE},edl.dev/role=master")
     before = set(namespace.objects("pods", f"{MINE},edl.dev/role in (ps,worker)"))
@@ -83,7 +82,7 @@ def test_an_edljob_from_apply_to_delete(cluster, namespace, controller, folder):
     suspend = '{"spec": {"suspend": %s}}'
     namespace.kubectl("patch", "edljob", "counted", "--type=merge", f"-p={suspend % 'true'}")
     suspended = is_so(lambda s: s["phase"] == "Suspended")
-    left = [pod for pod in namespace.objects("pods", MINE).values() if kube.phase(pod) == "Running"]
+    left = [pod for pod in namespace.objects("pods", MINE).values() if phase(pod) == "Running"]
     namespace.kubectl("patch", "edljob", "counted", "--type=merge", f"-p={suspend % 'false'}")
     resumed = is_so(lambda s: s["phase"] == "Running" and s["workersReady"] == "3/3")
 
@@ -113,10 +112,10 @@ def test_a_bad_spec_is_told_to_whoever_looks_and_mended(namespace, controller, f
     about = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": {"name": "bad"}}
 
     namespace.apply({**about, "spec": bad})
-    namespace.wait("edljobs", lambda jobs: kube.phase(jobs["bad"]) == "Failed")
+    namespace.wait("edljobs", lambda jobs: phase(jobs["bad"]) == "Failed")
     told = namespace.kubectl("describe", "edljob", "bad")
     namespace.apply({**about, "spec": {**good, "suspend": True}})
-    namespace.wait("edljobs", lambda jobs: kube.phase(jobs["bad"]) == "Suspended")
+    namespace.wait("edljobs", lambda jobs: phase(jobs["bad"]) == "Suspended")
     namespace.kubectl("delete", "edljob", "bad")
 
     assert "--minibatch_size (spec.settings.minibatch_size) takes a whole number" in told

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tools import kube
+from tools.kube_api import ApiError, path_of
+from tools.kube_namespace import Namespace, fresh
+from tools.kube_objects import condition
 
 from .tools import Unreachable, fetch
 
@@ -24,9 +26,9 @@ Kubectl = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def here(cluster) -> Iterator[kube.Namespace]:
+def here(cluster) -> Iterator[Namespace]:
     """Make one namespace for all tests of this file: it takes seconds to make and end one."""
-    with cluster.namespace() as namespace:
+    with fresh(cluster) as namespace:
         yield namespace
 
 
@@ -71,7 +73,7 @@ def installed(cluster, here, kubectl, tmp_path_factory) -> Path:
     kubectl("apply", "-k", str(folder))
     cluster.wait(
         "customresourcedefinitions",
-        lambda found: kube.condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
+        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
     )
     return folder
 
@@ -82,7 +84,7 @@ def submit(installed, here) -> Callable[..., Object]:
 
     def submit(spec: Object, name: str = "tried", dry: bool = False) -> Object:
         about = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": {"name": name}}
-        path = kube.path_of("edljobs", here.name, dryRun="All" if dry else "")
+        path = path_of("edljobs", here.name, dryRun="All" if dry else "")
         return here.api.call("POST", path, {**about, "spec": spec})
 
     return submit
@@ -166,7 +168,7 @@ BAD = [
 
 @pytest.mark.parametrize(("path", "value"), BAD, ids=lambda each: str(each)[:30])
 def test_a_bad_spec_is_refused_with_422_and_the_name_of_the_field(submit, path, value):
-    with pytest.raises(kube.ApiError) as refused:
+    with pytest.raises(ApiError) as refused:
         submit(changed(path, value), dry=True)
 
     assert refused.value.code == 422
@@ -175,7 +177,7 @@ def test_a_bad_spec_is_refused_with_422_and_the_name_of_the_field(submit, path, 
 
 @pytest.mark.parametrize("name", ["a.b", "a" * 64])
 def test_a_name_that_a_service_cannot_have_is_refused(submit, name):
-    with pytest.raises(kube.ApiError) as refused:
+    with pytest.raises(ApiError) as refused:
         submit(LEAST, name=name, dry=True)
 
     assert refused.value.code == 422
@@ -204,7 +206,7 @@ def test_kubectl_shows_the_columns_and_scales_and_explains_and_deletes(submit, h
         "epoch": 2,
         "selector": "edl.dev/job-name=deepfm,edl.dev/role=worker",
     }
-    path = kube.path_of("edljobs", here.name, "deepfm/status")
+    path = path_of("edljobs", here.name, "deepfm/status")
     merge = "application/merge-patch+json"
     change = {"status": status, "spec": {"worker": {"replicas": 7}}}
     here.api.call("PATCH", path, change, content_type=merge)
@@ -240,9 +242,9 @@ def test_kubectl_shows_the_columns_and_scales_and_explains_and_deletes(submit, h
 
 def test_a_status_that_is_none_is_refused(submit, here):
     submit(LEAST)
-    path = kube.path_of("edljobs", here.name, "tried/status")
+    path = path_of("edljobs", here.name, "tried/status")
 
-    with pytest.raises(kube.ApiError) as refused:
+    with pytest.raises(ApiError) as refused:
         here.api.call(
             "PATCH",
             path,
@@ -331,7 +333,7 @@ def test_an_account_may_do_what_it_must_and_no_more(installed, here, account):
     assert (YES.get(account, []), []) == (allowed, elsewhere)
 
 
-def may(here: kube.Namespace, account: str, where: str, verb: str, group: str, of: str) -> bool:
+def may(here: Namespace, account: str, where: str, verb: str, group: str, of: str) -> bool:
     resource, _, sub = of.partition("/")
     asked = {"namespace": where, "verb": verb, "group": group, "resource": resource}
     review = {

@@ -21,6 +21,7 @@ import torch
 import yaml
 from tools import kube
 from tools.jobs import NO_RESTARTS, ZOO
+from tools.kube_objects import condition
 
 from .images import Store, told
 from .test_jobs import Run
@@ -184,7 +185,7 @@ def test_a_job_that_may_not_write_its_volume_says_so_and_is_not_tried_again(
     (folder / "job").chmod(0o755)
 
     status = submitted("forbidden", epochs=1).wait(ended)
-    namespace.wait("jobs", lambda jobs: kube.condition(jobs["edl-forbidden"], "Failed") == "True")
+    namespace.wait("jobs", lambda jobs: condition(jobs["edl-forbidden"], "Failed") == "True")
 
     assert "failed" == status["state"]
     assert f"--job_volume: user {USER} may not write there" in status["message"]

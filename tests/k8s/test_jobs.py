@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from tools import kube
 from tools.jobs import ZOO, write_records
+from tools.kube_objects import IMAGE, make_deployment, make_pod
 from tools.servers import assert_exact, dense
 
 from edl.common import storage
@@ -42,7 +43,7 @@ class Run:
         flags = {
             "job_name": name,
             "namespace": namespace.name,
-            "image_name": kube.IMAGE,
+            "image_name": IMAGE,
             "model_zoo": ZOO,
             "model_def": "counting",
             "model_params": "delay_s=0.1",
@@ -190,7 +191,7 @@ def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder
     servers = {pod["metadata"]["uid"] for pod in job.pods("ps")}
 
     ready.apply(
-        kube.deployment("service", 2, "sleep", "600", cpu="2600m", priorityClassName="edl-master")
+        make_deployment("service", 2, "sleep", "600", cpu="2600m", priorityClassName="edl-master")
     )
     ready.kubectl("rollout", "status", "deployment/service", "--timeout=60s")
     fewer = job.wait(lambda s: s["restarts"]["preemptions"] >= 2)
@@ -230,7 +231,7 @@ def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, rea
     serving = [pod["metadata"]["name"] for pod in job.pods("ps")]
 
     service = [
-        kube.pod(f"service-{i}", "sleep", "600", cpu="2600m", priorityClassName="edl-master")
+        make_pod(f"service-{i}", "sleep", "600", cpu="2600m", priorityClassName="edl-master")
         for i in range(2)
     ]
     ready.apply(*service)

@@ -6,8 +6,9 @@ import copy
 import json
 
 import pytest
-from tools import kube
 from tools.jobs import write_records
+from tools.kube_api import ApiError, path_of
+from tools.kube_objects import IMAGE
 
 PODS = {"hostPID": True, "hostIPC": True, "hostNetwork": True, "nodeName": "node0"}
 PODS |= {"serviceAccountName": "edl-controller", "automountServiceAccountToken": True}
@@ -56,13 +57,13 @@ def anna(namespace, controller):
         f"--serviceaccount={namespace.name}:anna",
     )
     namespace.kubectl("create", "secret", "generic", "of-others", "--from-literal=a=hidden")
-    path = kube.path_of("serviceaccounts", namespace.name, "anna/token")
+    path = path_of("serviceaccounts", namespace.name, "anna/token")
     asked = {"spec": {"audiences": [], "expirationSeconds": 3600}}
     api = namespace.cluster.api_as(namespace.api.call("POST", path, asked)["status"]["token"])
 
     def request(method, name="", body=None, resource="edljobs"):
         merge = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        where = kube.path_of(resource, namespace.name, name)
+        where = path_of(resource, namespace.name, name)
         return api.call(method, where, body, content_type=merge)
 
     return request
@@ -71,7 +72,7 @@ def anna(namespace, controller):
 def job(name, **spec):
     about = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": {"name": name}}
     settings = {"model_def": "iris", "training_data": "/data/a.csv"}
-    return {**about, "spec": {"image": kube.IMAGE, "settings": settings, **spec}}
+    return {**about, "spec": {"image": IMAGE, "settings": settings, **spec}}
 
 
 def ways():
@@ -90,7 +91,7 @@ def ways():
         container = {"name": "edl", field: value}
         yield f"in-{field}", {"worker": {"podTemplate": {"spec": {"containers": [container]}}}}
     for kind in ("initContainers", "ephemeralContainers", "containers"):
-        more = [{"name": "more", "image": kube.IMAGE, "command": ["sh"]}]
+        more = [{"name": "more", "image": IMAGE, "command": ["sh"]}]
         yield f"more-{kind}", {"master": {"podTemplate": {"spec": {kind: more}}}}
     env = [{"name": "PYTHONPATH", "value": "/data"}]
     container = {"name": "edl", "env": env}
@@ -148,10 +149,10 @@ def test_who_may_only_create_edljobs_gets_no_more_by_one(anna, namespace, folder
     assert "(secrets: of-others)" in words
     assert "Events:  <none>" not in words
     for resource in ("pods", "secrets"):
-        with pytest.raises(kube.ApiError) as forbidden:
+        with pytest.raises(ApiError) as forbidden:
             anna("POST", body={"metadata": {"name": "x"}}, resource=resource)
         assert forbidden.value.code == 403
-    with pytest.raises(kube.ApiError) as forbidden:
+    with pytest.raises(ApiError) as forbidden:
         anna("GET", resource="secrets")
     assert forbidden.value.code == 403
 

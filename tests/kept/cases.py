@@ -20,7 +20,7 @@ import psutil
 from kept import decisions
 from kept.folders import HERE, JOB, ZOO, records
 from kept.gates import WAIT_S, Gates, Told
-from tools import jobs
+from tools import jobs, waiting
 
 from edl.common.identity import Identity
 from edl.common.order import order
@@ -198,7 +198,7 @@ def launch() -> None:
     with open("launch.out", "wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
-        wait(lambda: steps.exists() and len(steps.read_text()) > 30)
+        waiting.until(lambda: steps.exists() and len(steps.read_text()) > 30, WAIT_S)
         client = made.client(patience_s=WAIT_S)
         _, status = client.status()
         workers = psutil.Process(status["nodes"][1]["pid"]).children()
@@ -208,17 +208,10 @@ def launch() -> None:
             revision, status = client.status(revision, 1.0)
         client.close()
         before = len(steps.read_text())
-        wait(lambda: len(steps.read_text()) > before + 30)
+        waiting.until(lambda: len(steps.read_text()) > before + 30, WAIT_S)
     finally:
         process.kill()
         kill(made)
-
-
-def wait(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < until, "it does not come"
-        time.sleep(0.01)
 
 
 def record_at(task: int, position: int) -> int:

@@ -22,6 +22,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from edl.k8s.connection import Connection
+
 WAIT_S = 20.0
 _ITEM = re.compile(
     r"/(?:api|apis)/(?:[^/]+/)?v[^/]+(?:/namespaces/(?P<ns>[^/]+))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
@@ -39,6 +41,15 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     message: str = "asked for by a test"
     do_it_first: bool = False  # the answer is lost, not the request
+
+
+def connect(address: str) -> Connection:
+    """Return a connection to the API server at this address, without credentials."""
+    from kubernetes.client import Configuration
+
+    configuration = Configuration()
+    configuration.host = address
+    return Connection(configuration)
 
 
 class _Http(http.server.ThreadingHTTPServer):
@@ -354,18 +365,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         try:
             while True:
-                with api.lock:
-
-                    def fresh(since: int = since) -> list[Any]:
-                        return [] if api.hold_watches else [e for e in api.log if e[0] > since]
-
-                    api.lock.wait_for(
-                        lambda: fresh() or api.cut_watches != cut or api.is_closed,
-                        max(0.0, until - time.monotonic()),
-                    )
-                    events = fresh()
-                    ended = api.cut_watches != cut or api.is_closed or time.monotonic() >= until
-                    newest = api.version
+                events, ended, newest = self._news(since, cut, until)
                 for version, of, kind, found in events:
                     since = version
                     if of == plural and _fits(found, space, query.get("labelSelector", "")):
@@ -383,6 +383,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     return
         except OSError:
             self.close_connection = True
+
+    def _news(self, since: int, cut: int, until: float) -> tuple[list[Any], bool, int]:
+        """Wait for events after `since`, or the watch's end; return both, and the newest version.
+
+        `until`: in seconds of the monotonic clock, when the watch ends at the latest.
+        """
+        api = self.api
+        with api.lock:
+            while True:
+                events = [] if api.hold_watches else [e for e in api.log if e[0] > since]
+                left_s = until - time.monotonic()
+                ended = api.cut_watches != cut or api.is_closed or left_s <= 0
+                if events or ended:
+                    return events, ended, api.version
+                api.lock.wait(left_s)
 
     def _chunk(self, event: dict[str, Any]) -> None:
         data = json.dumps(event).encode() + b"\n"

@@ -18,189 +18,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import http.client
 import json
 import os
-import secrets
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import threading
 import time
-import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import yaml
 
-Object = dict[str, Any]  # as the API has it
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[1])]
+from tools.kube_api import RETRY_S, UNREACHABLE, Api, ApiError, Object, path_of
+from tools.kube_objects import IMAGE, condition, is_usable, summary
+
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parents[1] / "k8s" / "cluster"
 CLUSTERS = Path("/var/tmp/edl-clusters")  # /tmp may be an overlay or a tmpfs; this lasts a reboot
 CACHE = "~/.cache/edl"  # of programs that were built, as cluster/common.sh has it
-REAL_LOGS = Path("/var/log/pods")  # a kubelet of 1.20 knows no other place
-IMAGE = "edl:test"
 START_S = 120.0  # about 15 on two idle cores
 OTHERS_END_S = 90  # how long the keeper of an earlier run may take to bring its cluster down
-RETRY_S = 0.1  # between two tries while the API server is away
-LOG_LINES = 60  # of a pod, in a report
-
-GROUPS = {
-    **dict.fromkeys(("nodes", "namespaces", "persistentvolumes"), "api/v1"),
-    **dict.fromkeys(("pods", "events", "services", "endpoints", "configmaps"), "api/v1"),
-    **dict.fromkeys(("secrets", "serviceaccounts", "persistentvolumeclaims"), "api/v1"),
-    **dict.fromkeys(("deployments", "replicasets"), "apis/apps/v1"),
-    "jobs": "apis/batch/v1",
-    "leases": "apis/coordination.k8s.io/v1",
-    "poddisruptionbudgets": "apis/policy/v1beta1",
-    "networkpolicies": "apis/networking.k8s.io/v1",
-    "customresourcedefinitions": "apis/apiextensions.k8s.io/v1",
-    "edljobs": "apis/edl.dev/v1alpha1",
-}
-
-
-class ApiError(Exception):
-    """An answer of the API server other than expected; `code` is the HTTP status."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{code} {message}")
-        self.code = code
-
-
-UNREACHABLE = (OSError, http.client.HTTPException)
-
-
-class Api:
-    """Requests without retries, so that a test sees what there is to see."""
-
-    def __init__(self, url: str, *, ca: Path, token: str) -> None:
-        self._url = urllib.parse.urlparse(url)
-        self._context = ssl.create_default_context(cafile=ca)
-        self._token = token
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Object | None = None,
-        *,
-        content_type: str = "application/json",
-        timeout_s: float = 30.0,
-    ) -> Object:
-        found: Object = json.loads(self.text(method, path, body, content_type, timeout_s))
-        return found
-
-    def text(
-        self,
-        method: str,
-        path: str,
-        body: Object | None = None,
-        content_type: str = "application/json",
-        timeout_s: float = 30.0,
-    ) -> str:
-        with self._request(method, path, body, content_type, timeout_s) as (_, response):
-            return response.read().decode(errors="replace")
-
-    def lines(self, path: str, *, within_s: float) -> Iterator[bytes]:
-        """Yield a stream's lines until it ends. Raises TimeoutError where that takes longer."""
-        deadline = time.monotonic() + within_s
-        with self._request("GET", path, None, "", within_s) as (connection, response):
-            while line := response.readline():
-                yield line
-                if (left_s := deadline - time.monotonic()) <= 0:
-                    raise TimeoutError(f"{path} goes on after {within_s} s")
-                if connection.sock is not None:  # None: all of it has been received
-                    connection.sock.settimeout(left_s)
-
-    def watch(self, path: str, version: str, *, within_s: float) -> Iterator[Object]:
-        """Yield events since `version`. ApiError(410) where it is too old, however that is told."""
-        mark = "&" if "?" in path else "?"
-        seconds = max(1, int(within_s))
-        query = f"{mark}watch=1&resourceVersion={version}&timeoutSeconds={seconds}"
-        for line in self.lines(path + query, within_s=within_s):
-            event = json.loads(line)
-            if event["type"] == "ERROR":
-                raise ApiError(event["object"]["code"], event["object"].get("message", ""))
-            yield event
-
-    @contextlib.contextmanager
-    def _request(
-        self, method: str, path: str, body: Object | None, content_type: str, timeout_s: float
-    ) -> Iterator[tuple[http.client.HTTPSConnection, http.client.HTTPResponse]]:
-        host, port = self._url.hostname or "", self._url.port
-        connection = http.client.HTTPSConnection(
-            host, port, context=self._context, timeout=timeout_s
-        )
-        try:
-            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
-            data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, headers)
-            response = connection.getresponse()
-            if response.status >= 400:
-                raise ApiError(response.status, response.read().decode(errors="replace")[:1000])
-            yield connection, response
-        finally:
-            connection.close()
-
-
-def path_of(resource: str, namespace: str = "", name: str = "", **query: str) -> str:
-    parts = [GROUPS[resource], *(("namespaces", namespace) if namespace else ()), resource, name]
-    path = "/" + "/".join(part for part in parts if part)
-    query = {key: value for key, value in query.items() if value}
-    return f"{path}?{urllib.parse.urlencode(query)}" if query else path
-
-
-def phase(found: Object) -> str:
-    told: str = found.get("status", {}).get("phase", "")
-    return told
-
-
-def condition(found: Object, kind: str) -> str:
-    """Return a condition's "True", "False" or "Unknown"; "" where it is not told."""
-    conditions = found.get("status", {}).get("conditions") or []
-    return next((c["status"] for c in conditions if c["type"] == kind), "")
-
-
-def pod(name: str, *command: str, cpu: str = "100m", **spec: Any) -> Object:
-    """Return a pod with one container of the image of every process node, never started again."""
-    container = {
-        "name": "main",
-        "image": IMAGE,
-        "command": list(command),
-        "resources": {"requests": {"cpu": cpu}},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 1,
-            "containers": [container],
-            **spec,
-        },
-    }
-
-
-def deployment(name: str, replicas: int, *command: str, **pod_spec: Any) -> Object:
-    """Return a service: so many of `pod`, which are always started again."""
-    made = pod(name, *command, **{"restartPolicy": "Always", **pod_spec})
-    labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": made["spec"]},
-        },
-    }
 
 
 class Cluster:
@@ -253,7 +97,7 @@ class Cluster:
             self._script("cluster.sh", "nodes", *self._capacity, timeout_s=START_S)
             self.wait(
                 "nodes",
-                lambda nodes: len(nodes) == self._nodes and all(map(_is_usable, nodes.values())),
+                lambda nodes: len(nodes) == self._nodes and all(map(is_usable, nodes.values())),
                 within_s=START_S,
             )
         except BaseException:  # Ctrl-C, too: the keeper would do it, but only at our end
@@ -311,7 +155,7 @@ class Cluster:
         """Add `node1`, with the label type=real: containerd and kubelet, which run images."""
         self._script("build.sh", timeout_s=None, REAL="1")
         self._script("realnode.sh", "up", timeout_s=None)
-        self.wait("nodes", lambda nodes: "node1" in nodes and _is_usable(nodes["node1"]))
+        self.wait("nodes", lambda nodes: "node1" in nodes and is_usable(nodes["node1"]))
 
     def remove_real_node(self) -> None:
         """Remove the real node and its containers, so that nobody else's pod is put there."""
@@ -414,7 +258,7 @@ class Cluster:
                 trouble = error
                 threading.Event().wait(RETRY_S)
         where = f"{resource} {labels} {fields}".strip()
-        states = "\n".join(f"  {name}: {_summary(found)}" for name, found in objects.items())
+        states = "\n".join(f"  {name}: {summary(found)}" for name, found in objects.items())
         raise AssertionError(f"{where}: not within {within_s:.0f} s\n{states}\n{trouble or ''}")
 
     # -- acting upon it
@@ -435,7 +279,7 @@ class Cluster:
 
     def restore(self, node: str, *, within_s: float = 60.0) -> None:
         self.annotate(node, crashed=None)
-        self.wait("nodes", lambda nodes: _is_usable(nodes[node]), within_s=within_s)
+        self.wait("nodes", lambda nodes: is_usable(nodes[node]), within_s=within_s)
 
     def linger(self, seconds: float | None) -> None:
         """Let a deleted pod's object stay so long after its end from now on, as on a real node."""
@@ -473,185 +317,11 @@ class Cluster:
                 self.annotate(name, crashed=None, linger=None)
             if node["spec"].get("unschedulable"):
                 self._patch(name, {"spec": {"unschedulable": None}})
-        self.wait("nodes", lambda nodes: all(map(_is_usable, nodes.values())))
+        self.wait("nodes", lambda nodes: all(map(is_usable, nodes.values())))
 
     def status(self) -> str:
         """Tell the parts, their pids, memory and processor time."""
         return self._script("cluster.sh", "status", timeout_s=30)
-
-    @contextlib.contextmanager
-    def namespace(self) -> Iterator[Namespace]:
-        """Yield a fresh namespace; at the end its pods are gone, and the rest of it soon after."""
-        name = f"t-{secrets.token_hex(3)}"
-        self.kubectl("create", "namespace", name)
-        here = Namespace(self, name)
-        try:
-            here.wait("serviceaccounts", lambda accounts: "default" in accounts)
-            yield here
-        finally:
-            self.mend()
-            here.delete()
-
-
-class Namespace:
-    """A test's own corner of the cluster, and what it does there."""
-
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster, self.name, self.api = cluster, name, cluster.api
-        self._volumes: list[str] = []
-
-    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
-        where = f"--namespace={self.name}"
-        return self.cluster.kubectl(where, *arguments, stdin=stdin, timeout_s=timeout_s)
-
-    def apply(self, *manifests: Object | str | Path) -> None:
-        self.cluster.apply(*manifests, namespace=self.name)
-
-    def wait(self, resource: str, until: Callable[[dict[str, Object]], T | None], **how: Any) -> T:
-        return self.cluster.wait(resource, until, namespace=self.name, **how)
-
-    def objects(self, resource: str, labels: str = "") -> dict[str, Object]:
-        path = path_of(resource, self.name, labelSelector=labels)
-        items = self.api.call("GET", path)["items"]
-        return {found["metadata"]["name"]: found for found in items}
-
-    def wait_phase(self, pod: str, wanted: str, *, within_s: float = 60.0) -> Object:
-        """Return the pod, as soon as it is Running, Succeeded or Failed as wanted."""
-        __tracebackhide__ = True
-
-        def reached(pods: dict[str, Object]) -> Object | None:
-            found = pods.get(pod, {})
-            return found if phase(found) == wanted else None
-
-        field = f"metadata.name={pod}"
-        return self.wait("pods", reached, fields=field, within_s=within_s)
-
-    def log(self, pod: str, *, timeout_s: float = 30.0) -> str:
-        path = path_of("pods", self.name, f"{pod}/log")
-        return self.api.text("GET", path, timeout_s=timeout_s)
-
-    def wait_log(self, pod: str, text: str, *, within_s: float = 60.0) -> str:
-        """Return the first line of the pod's log that holds `text`."""
-        __tracebackhide__ = True
-        deadline = time.monotonic() + within_s
-        field = f"metadata.name={pod}"
-        self.wait("pods", _any_started, fields=field, within_s=within_s)
-        left_s = max(RETRY_S, deadline - time.monotonic())
-        path = path_of("pods", self.name, f"{pod}/log", follow="true")
-        seen, end = [], "ended without saying"
-        try:
-            for line in self.api.lines(path, within_s=left_s):
-                seen.append(line.decode(errors="replace").rstrip("\n"))
-                if text in seen[-1]:
-                    return seen[-1]
-        except TimeoutError:
-            end = f"did not say within {within_s:.0f} s"
-        said = "\n".join(seen[-LOG_LINES:])
-        raise AssertionError(f"pod {pod} {end} {text!r}:\n{said}")
-
-    def kubeconfig(self, account: str) -> Path:
-        """Write the configuration of a client that is this service account and may do no more."""
-        path = path_of("serviceaccounts", self.name, f"{account}/token")
-        request = {"spec": {"audiences": [], "expirationSeconds": 3600}}
-        token = self.api.call("POST", path, request)["status"]["token"]
-        text = yaml.safe_load(self.cluster.kubeconfig.read_text())
-        text["users"][0]["user"] = {"token": token}
-        text["contexts"][0]["context"]["namespace"] = self.name
-        file = self.cluster.state / f"{self.name}-{account}.kubeconfig"
-        file.write_text(yaml.safe_dump(text))
-        return file
-
-    def claim(self, name: str, folder: Path) -> None:
-        """Make a PersistentVolumeClaim whose volume is `folder` of this machine."""
-        volume = f"{self.name}-{name}"
-        self._volumes.append(volume)
-        spec = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-        size = {"storage": "1Gi"}
-        link = self.cluster.state / "nodes" / "claims" / self.name / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(folder.resolve(), target_is_directory=True)
-        self.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": volume},
-                "spec": {**spec, "capacity": size, "hostPath": {"path": str(folder)}},
-            },
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": name},
-                "spec": {**spec, "volumeName": volume, "resources": {"requests": size}},
-            },
-        )
-        self.wait("persistentvolumeclaims", lambda claims: phase(claims[name]) == "Bound")
-
-    # -- telling
-
-    def logs(self, lines: int = LOG_LINES) -> dict[str, str]:
-        """Return the ends of all pods' logs, by pod and file.
-
-        Of all that ever ran on process nodes here, the deleted ones too, and of those that a real
-        node still knows.
-        """
-        places = (self.cluster.state / "nodes" / "logs", REAL_LOGS)
-        pods = [pod for place in places for pod in place.glob(f"{self.name}_*")]
-        files = [(file, pod) for pod in pods for file in pod.rglob("*.log")]
-        found = {}
-        for file, pod in sorted(files, key=lambda found: found[0].stat().st_mtime):
-            _, name, _uid = pod.name.split("_")
-            tail = file.read_text(errors="replace").splitlines()[-lines:]
-            found[f"{name} {file.relative_to(pod).with_suffix('')}"] = "\n".join(tail)
-        return found
-
-    def report(self) -> str:
-        """Return pods, events and logs, for a test that failed."""
-        parts = []
-        for words in (
-            ("get", "all,configmaps", "--output=wide"),
-            ("get", "events", "--sort-by=.metadata.creationTimestamp"),
-        ):
-            try:
-                parts.append(self.kubectl(*words))
-            except (AssertionError, subprocess.TimeoutExpired) as error:
-                parts.append(str(error))  # the API server is away: the logs are still there
-        parts += [f"---- {name}\n{text}" for name, text in self.logs().items()]
-        node = self.cluster.state / "logs" / "prockubelet.log"
-        if node.exists():
-            tail = node.read_text(errors="replace").splitlines()[-20:]
-            parts.append("---- the nodes\n" + "\n".join(tail))
-        return "\n".join(parts)
-
-    def delete(self, *, within_s: float = 60.0) -> None:
-        """Delete the namespace, and wait until no pod is left: the next test has the room."""
-        self.kubectl(
-            "delete", "namespace", self.name, "--wait=false"
-        )  # none is created from here on
-        pods = path_of("pods", self.name, gracePeriodSeconds="0")
-        self.api.call("DELETE", pods)
-        self.wait("pods", lambda pods: not pods, within_s=within_s)
-        for volume in self._volumes:
-            self.api.call("DELETE", path_of("persistentvolumes", name=volume))
-
-
-def _is_usable(node: Object) -> bool:
-    return condition(node, "Ready") == "True" and not node["spec"].get("taints")
-
-
-def _any_started(pods: Mapping[str, Object]) -> bool:
-    return any(
-        {"running", "terminated"} & set(status.get("state", {}))
-        for pod in pods.values()
-        for status in pod.get("status", {}).get("containerStatuses") or []
-    )
-
-
-def _summary(found: Object) -> str:
-    status = found.get("status", {})
-    waits = [c.get("message", "") for c in status.get("conditions") or [] if c["status"] != "True"]
-    states = [json.dumps(c["state"]) for c in status.get("containerStatuses") or []]
-    deleting = ["deleting"] if found["metadata"].get("deletionTimestamp") else []
-    return " ".join(part for part in (status.get("phase", ""), *deleting, *waits, *states) if part)
 
 
 def images() -> dict[str, Object]:

@@ -71,9 +71,9 @@ def left_since(before: Held) -> list[str]:
         return []
     deadline = time.monotonic() + GRACE_S
     gc.collect()  # a journal, a socket or who stops a thread may be in a cycle of references
-    for thread in _threads(before):
+    for thread in _threads(before, Held.now()):
         thread.join(max(0.0, deadline - time.monotonic()))
-    for process in _processes(before):
+    for process in _processes(before, Held.now()):
         _await(process, max(0.0, deadline - time.monotonic()))
     # Threads of C (gRPC's, say) close their descriptors without telling anybody: there is no event.
     while (left := _left(before)) and time.monotonic() < deadline:
@@ -89,23 +89,23 @@ def _left(before: Held) -> list[str]:
         del files[socket]  # of the pair that wakes a loop
     shared = (_mapped(place) for place in now.mappings - before.mappings)
     return [
-        *(f"thread {thread.name!r}" for thread in _threads(before)),
-        *(f"process {process} ({_command(process)})" for process in _processes(before)),
+        *(f"thread {thread.name!r}" for thread in _threads(before, now)),
+        *(f"process {process} ({_command(process)})" for process in _processes(before, now)),
         *(f"{count} x descriptor of {file}" for file, count in files.items()),
         *(f"shared memory {file}" for file in shared if file.startswith(_SHARED)),
     ]
 
 
-def _threads(before: Held) -> list[threading.Thread]:
-    new = set(threading.enumerate()) - before.threads
+def _threads(before: Held, now: Held) -> list[threading.Thread]:
+    new = now.threads - before.threads
     kept = (_KEPT_LOOPS, _KEPT_THREADS)
     return [each for each in new if not any(names.fullmatch(each.name) for names in kept)]
 
 
-def _processes(before: Held) -> set[int]:
+def _processes(before: Held, now: Held) -> set[int]:
     """Return the children, and the orphans of those that have ended, of after `before`."""
-    new = set(_children()) - before.children
-    if tuple(resource.getrusage(resource.RUSAGE_CHILDREN)) == before.ended_children:
+    new = set(now.children - before.children)
+    if now.ended_children == before.ended_children:
         return new
     marked = f"{_MARK}={os.environ.get(_MARK)}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):

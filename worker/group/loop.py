@@ -194,12 +194,10 @@ class GroupWorker(Generic[StepT]):
             return False
         except (Broken, RoundOver) as error:
             log.info("round=%d -> broken reason=%r", reply.round, _line(error.__cause__ or error))
-            broken = True
         except RuntimeError as error:  # torch's for a member that is gone, among others
             if not (round_.is_broken or is_of_group(error)):
                 raise
             log.info("round=%d -> broken reason=%r", reply.round, _line(error))
-            broken = True
         finally:
             self._round = None
             round_.close()
@@ -207,7 +205,7 @@ class GroupWorker(Generic[StepT]):
             group.close()
         if self._fenced.is_set():
             raise Fenced("the master has declared this worker lost")
-        return broken
+        return True
 
 
 def _line(error: BaseException) -> str:

@@ -178,13 +178,10 @@ class ShardedTrainer(GroupTrainer[Step]):
             raise NonFinite(
                 f"the gradient of the minibatch is not finite (the loss is {step.loss:g})"
             )
-        self.agreed = self.takes_told(takes, told[2])
+        if takes == told[2] * self._world:  # all were told to take as many cuts
+            self.agreed = round(told[2])
         step.ends_round = wishes > 0
         return step
-
-    def takes_told(self, total: float, mine: float) -> int:
-        """Return how many cuts all of the members were told to take."""
-        return round(mine) if total == mine * self._world else self.agreed
 
     def commit(self, step: Step) -> None:
         """Make a step."""

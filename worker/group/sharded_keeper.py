@@ -111,10 +111,7 @@ class ShardedKeeper:
                 held = next(peer.address for peer in peers if peer.parts)
                 request = peers_pb.FetchPartRequest(version=reply.version)
                 state.unpack_shared(self._client.fetch(held, request, over), reply.version)
-            there = {
-                rank: [peer.address for peer in peers if rank in peer.parts]
-                for rank in range(reply.parts)
-            }
+            there = _by_rank(peers, reply.parts)
             state.assemble(reply.parts, self._reader(state, there, over, version=reply.version))
             self._trainer.follow()
             sizes = [part.numel for part in state.current]
@@ -149,7 +146,6 @@ class ShardedKeeper:
         Those that this member has itself are read here, others where they are. The function raises
         RoundOver where one cannot be had any more.
         """
-        device = state.device
 
         def read(world: int, rank: int, ranges: Sequence[Range]) -> list[Stretch]:
             own = _named(state.parts, world, rank)
@@ -162,7 +158,7 @@ class ShardedKeeper:
             )
             if not there.get(rank):
                 raise RoundOver(f"nobody has part {rank} of {world}")
-            return unpack(self._client.fetch(there[rank][0], request, over), device)
+            return unpack(self._client.fetch(there[rank][0], request, over), state.device)
 
         return read
 
@@ -202,10 +198,7 @@ class ShardedKeeper:
 
     def _save(self, reply: pb.JoinReply) -> None:
         state = self._state
-        there = {
-            rank: [giver.address for giver in reply.givers if rank in giver.parts]
-            for rank in range(reply.parts)
-        }
+        there = _by_rank(reply.givers, reply.parts)
         read = self._reader(state, there, self._fenced.is_set, version=reply.version)
         try:
             files = state.write_share(Path(reply.save), 0, 1, reply.parts, read)
@@ -233,6 +226,10 @@ class ShardedKeeper:
         read = self._reader(cut, there, self._fenced.is_set, cut=order.cut)
         members = len(order.addresses)
         return cut.write_share(Path(order.directory), order.rank, members, members, read)
+
+
+def _by_rank(peers: Sequence[pb.Peer], parts: int) -> Addresses:
+    return {rank: [peer.address for peer in peers if rank in peer.parts] for rank in range(parts)}
 
 
 def _named(parts: Sequence[Part], world: int, rank: int) -> Part | None:

@@ -66,8 +66,7 @@ class GroupState:
         """Return the state of now as one that training does not touch."""
         with torch.no_grad():
             twin = GroupState(copy.deepcopy(self.model), self.spec, copy.deepcopy(self.batch))
-        ours = dict(zip(twin.parameters, self.parameters, strict=True))
-        for theirs, mine in ours.items():
+        for theirs, mine in zip(twin.parameters, self.parameters, strict=True):
             steps, state = optimizer_state.get_state(self.optimizer, mine)
             clones = {name: value.clone() for name, value in state.items()}
             optimizer_state.set_state(twin.optimizer, theirs, steps, clones)

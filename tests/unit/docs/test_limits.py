@@ -5,7 +5,9 @@ import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
+N = TypeVar("N", bound=ast.AST)
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = sorted(
     init.parent.name for init in ROOT.glob("*/__init__.py") if init.parent.name != "proto"
@@ -23,11 +25,16 @@ def modules() -> list[tuple[str, str, ast.Module]]:
     return [(path, text, ast.parse(text)) for path, text in texts.items()]
 
 
-def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+def nodes(kind: type[N]) -> Iterator[tuple[str, N]]:
     for path, _, tree in modules():
         for node in ast.walk(tree):
-            if isinstance(node, kinds):
+            if isinstance(node, kind):
                 yield path, node
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    yield from nodes(ast.FunctionDef)
+    yield from nodes(ast.AsyncFunctionDef)
 
 
 def test_files_are_short() -> None:
@@ -40,9 +47,8 @@ def test_files_are_short() -> None:
 def test_functions_are_short() -> None:
     found = [
         (path, node.name)
-        for path, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES
+        for path, node in functions()
+        if (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES
     ]
 
     assert [] == found
@@ -50,8 +56,7 @@ def test_functions_are_short() -> None:
 
 def test_functions_have_few_parameters() -> None:
     found = []
-    for path, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef):
-        assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    for path, node in functions():
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         if len([each for each in given if each.arg not in ("self", "cls")]) > PARAMETERS:
             found.append((path, node.name))
@@ -63,8 +68,7 @@ def test_classes_have_few_methods() -> None:
     found = [
         (path, node.name)
         for path, node in nodes(ast.ClassDef)
-        if isinstance(node, ast.ClassDef)
-        and sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        if sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
         > METHODS
     ]
 
@@ -72,7 +76,7 @@ def test_classes_have_few_methods() -> None:
 
 
 def test_broad_handlers_are_rare() -> None:
-    handlers = [node for _, node in nodes(ast.ExceptHandler) if isinstance(node, ast.ExceptHandler)]
+    handlers = [node for _, node in nodes(ast.ExceptHandler)]
 
     broad = [
         node
@@ -86,7 +90,6 @@ def test_private_names_stay_in_their_module() -> None:
     found = [
         (path, each.name)
         for path, node in nodes(ast.ImportFrom)
-        if isinstance(node, ast.ImportFrom)
         for each in node.names
         if each.name.startswith("_") and not each.name.startswith("__")
     ]

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from queue import Queue
 
 import pytest
-from tools.apiserver import ApiServer
+from tools.apiserver import ApiServer, connect
 
 from edl.k8s.api import Api
-from edl.k8s.connection import Connection
 
 
 @pytest.fixture
@@ -19,11 +18,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def api(server: ApiServer) -> Iterator[Api]:
-    from kubernetes.client import Configuration
-
-    configuration = Configuration()
-    configuration.host = server.address
-    found = Api(Connection(configuration), "default")
+    found = Api(connect(server.address), "default")
     yield found
     found.close()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from tools.apiserver import connect
 
 from edl.common.errors import Unreachable
 from edl.k8s.connection import Connection
@@ -20,8 +21,6 @@ OPEN = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
 @contextmanager
 def answering(*answers: bytes) -> Iterator[Connection]:
     """Answer one request each with these bytes, then hang up."""
-    from kubernetes.client import Configuration
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -32,9 +31,7 @@ def answering(*answers: bytes) -> Iterator[Connection]:
                     line.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        configuration = Configuration()
-        configuration.host = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with closing(Connection(configuration)) as connection:
+        with closing(connect(f"http://127.0.0.1:{listener.getsockname()[1]}")) as connection:
             yield connection
 
 

@@ -375,6 +375,17 @@ class FakeJob:
                 return status
         raise AssertionError(status)
 
+    def is_whole(self) -> bool:
+        """Tell whether every task of the plan is applied to its end on every shard."""
+        plan = self.queue.plan
+        sizes = {}
+        for epoch in range(plan.epochs):
+            first = plan.first_id_of(epoch)
+            for number in range(first, first + plan.tasks_of(epoch)):
+                _, (_, start, end) = plan.task(number)
+                sizes[number] = end - start
+        return all({n: led.applied(n) for n in sizes} == sizes for led in self.servers.ledgers)
+
     def end(self) -> dict[str, Any]:
         """Return the last status, once the master has ended."""
         self.thread.join(WAIT_S)

@@ -66,14 +66,14 @@ def test_a_master_that_is_started_again_and_repeats_evaluations_decides_as_one_t
 ):
     judges, once = (Judges(Judge("m", True), Judge("m", True, 3)) for _ in range(2))
     for number, value in enumerate(values):
-        for judge in (*judges.all, *once.all):
+        for judge in (judges.best, judges.stopper, once.best, once.stopper):
             judge.count(value, number, number)
         if data.draw(st.booleans()):
             memory = json.loads(json.dumps(judges.memory()))
             judges = Judges(Judge("m", True), Judge("m", True, 3))
             judges.remember(memory)
             repeated = data.draw(st.integers(0, number))
-            for judge in judges.all:
+            for judge in (judges.best, judges.stopper):
                 judge.count(values[repeated], repeated, repeated)
 
     assert once == judges

@@ -75,8 +75,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         timeout=300,
         check=False,
     )
-    (orphan,) = [int((folder / "orphan").read_text())]
-    os.kill(orphan, 9)
+    os.kill(int((folder / "orphan").read_text()), 9)
     said = re.findall(
         r"ERROR at teardown of test_(\w+) .*?AssertionError: left behind: (.*?)\n",
         ended.stdout,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
-from tools.waiting import FAR_S
+from tools.waiting import FAR_S, until
 
 from edl.common.errors import EdlError
 from edl.ps.rows import work
@@ -70,10 +69,7 @@ def test_who_helped_helps_again_each_time_on_another_core(monkeypatch):
             shared.wait(0)
             helper = pieces.by[0][0]
             assert shared._help.result(FAR_S) is None
-        deadline = time.monotonic() + FAR_S
-        while not work._helpers():  # it is free a moment later
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.001)
+        until(work._helpers)  # it is free a moment later
 
     assert helper is not threading.main_thread()
     assert chosen == [(helper.native_id, {other}) for other in (1, 0, 1)]
