@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..common.errors import UsageError
-from .prices import MARKETS, ON_DEMAND, SPOT, Price
+from .prices import MARKETS, ON_DEMAND, SPOT, Price, of
 
 _HOUR_S = 3600
 
@@ -75,16 +74,13 @@ def cost(usages: Iterable[Usage], prices: Mapping[str, Price], records: int) -> 
     useful_s = wasted_s = dollars = without_spot = 0.0
     preempted = 0
     for usage in usages:
-        price = prices.get(usage.kind)
-        if price is None:
-            raise UsageError(f"The price table has no kind {usage.kind!r}: add it and its price.")
-        paid = usage.machine_s / _HOUR_S * price.of(usage.market)
+        paid = usage.machine_s / _HOUR_S * of(prices, usage.kind, usage.market)
         machine_s[usage.market] += usage.machine_s
         useful_s += usage.useful_s
         wasted_s += usage.wasted_s
         preempted += usage.preempted
         dollars += paid
-        is_spot = usage.market == SPOT
-        without_spot += usage.useful_s / _HOUR_S * price.of(ON_DEMAND) if is_spot else paid
+        dear = usage.useful_s / _HOUR_S * of(prices, usage.kind, ON_DEMAND)
+        without_spot += dear if usage.market == SPOT else paid
     each = dollars / records * 1e6 if records else None
     return Cost(machine_s, useful_s, wasted_s, preempted, dollars, each, without_spot - dollars)

@@ -26,17 +26,23 @@ class Price:
     on_demand: float
     spot: float | None = None
 
-    def of(self, market: str) -> float:
-        """Return the price on a market. Raises UsageError where it is not sold there."""
-        if market not in MARKETS:
-            raise UsageError(f"There is no market {market!r}: a node is {' or '.join(MARKETS)}.")
-        price = self.on_demand if market == ON_DEMAND else self.spot
-        if price is None:
-            raise UsageError("The price table has no spot price of a kind that has spot nodes.")
-        return price
-
 
 Prices = dict[str, Price]  # by kind
+
+
+def of(prices: Mapping[str, Price], kind: str, market: str) -> float:
+    """Return the $ an hour of a kind of node on a market. Raises UsageError where none is given."""
+    if market not in MARKETS:
+        raise UsageError(f"There is no market {market!r}: a node is {' or '.join(MARKETS)}.")
+    price = prices.get(kind)
+    found = None
+    if price is not None:
+        found = price.on_demand if market == ON_DEMAND else price.spot
+    if found is None:
+        raise UsageError(
+            f"The price table lacks {kind}.{market}, of which nodes were used: add it."
+        )
+    return found
 
 
 def read(path: str, kinds: Collection[str]) -> Prices:

@@ -38,5 +38,5 @@ def test_spot_that_was_all_wasted_is_a_loss():
 
 
 def test_a_kind_without_a_price_is_said():
-    with pytest.raises(UsageError, match="no kind 'c'"):
+    with pytest.raises(UsageError, match=r"lacks c\.spot"):
         cost([Usage("c", "spot", 1)], PRICES, 1)

@@ -1,7 +1,7 @@
 import pytest
 
 from edl.common.errors import UsageError
-from edl.scheduler.prices import Price, parse, read
+from edl.scheduler.prices import Price, of, parse, read
 
 KINDS = {"m5.xlarge", "p3.2xlarge"}
 GOOD = {"m5.xlarge": {"on-demand": 0.192}, "p3.2xlarge": {"on-demand": 3.06, "spot": 0.97}}
@@ -16,8 +16,8 @@ def test_a_table_is_read(tmp_path):
     prices = read(str(path), KINDS)
 
     assert prices == {"m5.xlarge": Price(0.192), "p3.2xlarge": Price(3.06, 0.97)}
-    assert prices["p3.2xlarge"].of("spot") == 0.97
-    assert prices["m5.xlarge"].of("on-demand") == 0.192
+    assert of(prices, "p3.2xlarge", "spot") == 0.97
+    assert of(prices, "m5.xlarge", "on-demand") == 0.192
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path):
 
 
 def test_a_market_that_a_kind_is_not_sold_on_is_said():
-    with pytest.raises(UsageError, match="no spot price"):
-        Price(1.0).of("spot")
+    with pytest.raises(UsageError, match=r"lacks a\.spot"):
+        of({"a": Price(1.0)}, "a", "spot")
     with pytest.raises(UsageError, match="no market 'reserved'"):
-        Price(1.0).of("reserved")
+        of({"a": Price(1.0)}, "a", "reserved")
