@@ -65,6 +65,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--restart", type=float, default=30.0, help="s that a change costs")
     parser.add_argument("--every", type=float, default=60.0, help="s between plans")
     parser.add_argument("--events", action="store_true", help="plan when jobs come or end, too")
+    parser.add_argument("--history", action="store_true", help="new jobs know the last one's speed")
     parser.add_argument("--interference", type=float, default=0.0, help="share of speed lost")
     parser.add_argument("--seed", type=int, default=0, help="of Pollux's search, and of errors")
     parser.add_argument("--plots", type=Path, help="a folder for pictures as SVG")
@@ -77,6 +78,7 @@ def _rules(options: argparse.Namespace) -> Rules:
         by_events=options.events,
         restart_s=options.restart,
         interference=options.interference,
+        history=options.history,
         known=options.known,
         seed=options.seed,
     )

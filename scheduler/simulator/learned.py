@@ -57,17 +57,27 @@ def unknown_speed(shape: Shape) -> float:
 
 
 class Learning:
-    """The fits and the choices of all jobs of an application."""
+    """The fits and the choices of all jobs of an application.
 
-    def __init__(self, application: Application) -> None:
-        """Begin with none."""
+    `last`: what a job of it has measured, and predicts; None: no job has, or nobody remembers.
+    """
+
+    def __init__(self, application: Application, remembers: bool = False) -> None:
+        """Begin with none. `remembers`: new jobs may know what the last one has learned."""
         self._application = application
+        self._remembers = remembers
+        self.last: tuple[Measured, Speeds] | None = None
         self._speeds = functools.cache(functools.partial(Speeds, application))
         self._best = functools.cache(Speeds.best_batch)
 
     def speeds(self, measured: Measured, grad: GradParams) -> Speeds:
         """Return the speeds as a job predicts them that has measured this: at least one time."""
         return self._speeds(_fitted(frozenset(measured.items())), grad)
+
+    def report(self, measured: Measured, speeds: Speeds) -> None:
+        """Take what a job has learned."""
+        if self._remembers:
+            self.last = measured, speeds
 
     def batch(self, speeds: Speeds | None, nodes: int, replicas: int) -> Batch:
         """Return the batch that a job would choose there. None: it has measured nothing yet."""

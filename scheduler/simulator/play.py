@@ -31,6 +31,7 @@ class Rules:
     by_events: bool = False  # and also when a job comes or ends
     restart_s: float = 30.0  # a job that is placed anew waits so long, and holds its GPUs
     interference: float = 0.0  # share of its speed that a job on several nodes loses to another
+    history: bool = False  # a new job knows what the last of its application has measured
     known: str = "none"  # among KNOWN
     error: float = 0.3  # sigma of the logarithm of the epochs stated over the true ones
     seed: int = 0  # of these errors
@@ -158,7 +159,7 @@ def _running(
     arrivals: Sequence[Arrival], applications: Mapping[str, Application], rules: Rules
 ) -> list[Running]:
     """Return the jobs as they come, each with the end that its user states, if any."""
-    learning = {name: Learning(application) for name, application in applications.items()}
+    learning = {name: Learning(each, rules.history) for name, each in applications.items()}
     errors = np.random.default_rng(rules.seed).normal(0, rules.error, len(arrivals))
     jobs = []
     for arrival, error in zip(arrivals, errors.tolist(), strict=True):

@@ -93,6 +93,10 @@ class Running:
 
     def job(self, most: int) -> Job:
         """Return it as a scheduler sees it. `most`: the GPUs of the cluster."""
+        if self._speeds is not None:
+            self._learning.report(self._measured, self._speeds)
+        elif self._learning.last is not None:
+            self._measured, self._speeds = self._learning.last
         held = Shape(sum(self._placement), 0, len(self._placement))
         left, speed = self._left(), self._speeds or unknown_speed
         profiled = max((replicas for _, replicas, _ in self._measured), default=0)

@@ -112,6 +112,21 @@ def test_a_policy_sees_what_the_job_has_measured_of_itself(applications):
     assert second.speed(Shape()) == 0
 
 
+@pytest.mark.parametrize("history", [False, True])
+def test_by_history_a_new_job_knows_what_the_last_of_its_application_has_measured(
+    applications, history
+):
+    script = Script({60.0: {"a": {"node-0": 1}}, 120.0: {"b": {"node-1": 1}}})
+    rules = Rules(history=history, known="exact")
+
+    play([A, B], applications, cluster(2, 1), script.plan, rules, no_clock)
+
+    first, new = script.seen[60]["a"], script.seen[120]["b"]
+    assert (first.maximum, first.left, first.speed(Shape(1, 0, 1))) == (1, None, 1)
+    assert (new.maximum, new.left) == ((2, 2000) if history else (1, None))
+    assert new.speed(Shape(1, 0, 1)) == pytest.approx(10 if history else 1, rel=1e-3)
+
+
 def test_who_does_not_know_the_end_is_not_told(applications):
     script = Script({60.0: {"a": {"node-0": 1}}})
 
