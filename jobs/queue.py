@@ -12,7 +12,7 @@ from ..common import paths, storage
 from ..common.errors import EdlError, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.settings import JobSettings
-from .local import LocalJob, all_jobs
+from .local import LocalJob
 from .start import go_on, make
 
 
@@ -59,12 +59,6 @@ def ask_of(job: LocalJob) -> Ask | None:
     except (ValueError, EdlError) as error:
         raise UsageError(f"{path} is no ask of a queued job: {error}") from error
     return Ask(values["submitted"], values["minimum"], values["maximum"])
-
-
-def queued_jobs() -> list[tuple[LocalJob, Ask]]:
-    """Return the jobs that were queued and have not ended, whether they have begun or not."""
-    found = ((job, ask_of(job)) for job in all_jobs() if job.result() is None)
-    return [(job, ask) for job, ask in found if ask is not None]
 
 
 def begin(job: LocalJob, num_workers: int) -> subprocess.Popen[bytes]:

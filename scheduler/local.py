@@ -14,7 +14,7 @@ from ..common import report as reports
 from ..common.errors import EdlError
 from ..jobs import queue
 from ..jobs.job import Status
-from ..jobs.local import LocalJob
+from ..jobs.local import LocalJob, all_jobs
 from .cluster import Node, Resources
 from .jobs import Job, Plan, Shape
 from .speed import speed_of
@@ -28,7 +28,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Seen:
-    """What there is to be scheduled. `ignored`: why, by job, something of it was not believed."""
+    """What there is to be scheduled. `ignored`: what, by job, was not believed, and why."""
 
     jobs: list[Job]
     nodes: list[Node]
@@ -50,9 +50,16 @@ class LocalPlace:
         """Return the jobs that have not ended."""
         self._begun = [each for each in self._begun if each.poll() is None]
         seen = Seen([], self._nodes, {})
-        queued = queue.queued_jobs()
-        self._found = {job.name: job for job, _ in queued}
-        for job, ask in queued:
+        self._found = {}
+        for job in all_jobs():
+            try:
+                ask = queue.ask_of(job) if job.result() is None else None
+            except EdlError as error:
+                seen.ignored[job.name] = f"is left alone: {error}"
+                continue
+            if ask is None:
+                continue
+            self._found[job.name] = job
             status = job.status()
             if status.get("state") != "dead" and status.get("exit_code") is None:
                 seen.jobs.append(self._job(job, ask, status, seen.ignored))
@@ -87,7 +94,7 @@ class LocalPlace:
             if status.get("report") is not None:
                 report = reports.read(status["report"])
         except EdlError as error:
-            ignored[job.name] = str(error)
+            ignored[job.name] = f"has a report that is ignored: {error}"
         state, rows = status.get("state"), status.get("workers") or []
         here = sum(row["state"] not in _OVER for row in rows)
         is_queued = state == "queued"

@@ -43,7 +43,7 @@ class Service:
         self._policy = policy
         self._clock = clock
         self._tell = tell
-        self._ignored: dict[str, str] = {}  # why reports were not believed, by job
+        self._ignored: dict[str, str] = {}  # what was not believed, by job
 
     def plan(self) -> dict[str, Any]:
         """Return the plan of now (as `last_plan` does), and change nothing."""
@@ -58,7 +58,7 @@ class Service:
         seen, now = self._place.look(), self._clock()
         for name, why in seen.ignored.items():
             if self._ignored.get(name) != why:
-                self._tell(f"{name}: its report is ignored: {why}")
+                self._tell(f"{name} {why}")
         self._ignored = seen.ignored
         plan = self._policy.plan(seen.jobs, seen.nodes, now)
         self._place.act(plan, seen, self._tell)

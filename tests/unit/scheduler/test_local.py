@@ -4,7 +4,7 @@ import pytest
 from tools.reports import make_report
 
 from edl.common import report
-from edl.common.errors import JobError
+from edl.common.errors import JobError, UsageError
 from edl.jobs.queue import Ask
 from edl.scheduler import local
 from edl.scheduler.jobs import Given, Shape
@@ -20,6 +20,9 @@ class FakeJob:
         if told is not None:
             self._status["report"] = told
         self.asked = []
+
+    def result(self):
+        return None
 
     def status(self):
         return self._status
@@ -44,7 +47,13 @@ def jobs(monkeypatch):
         job.asked.append(-workers)
         return Begun()
 
-    monkeypatch.setattr(local.queue, "queued_jobs", lambda: [(job, Ask(3, 1, 4)) for job in found])
+    def ask_of(job):
+        if job.name == "broken":
+            raise UsageError("queue.json is no ask")
+        return Ask(3, 1, 4)
+
+    monkeypatch.setattr(local, "all_jobs", lambda: found)
+    monkeypatch.setattr(local.queue, "ask_of", ask_of)
     monkeypatch.setattr(local.queue, "begin", begin)
     return found
 
@@ -87,6 +96,15 @@ def test_a_report_of_another_version_is_ignored_and_the_job_is_not(jobs):
 
     assert [job.held.workers for job in seen.jobs] == [2]
     assert "version" in seen.ignored["a"]
+
+
+def test_a_job_whose_ask_cannot_be_read_stops_nobody(jobs):
+    jobs += [FakeJob("broken", "queued"), FakeJob("a", "queued")]
+
+    seen = local.LocalPlace(4).look()
+
+    assert ["a"] == [job.name for job in seen.jobs]
+    assert "is left alone: queue.json is no ask" == seen.ignored["broken"]
 
 
 def test_jobs_shrink_before_others_begin_or_grow(jobs):

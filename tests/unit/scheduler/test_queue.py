@@ -8,7 +8,7 @@ from edl.common import paths
 from edl.common.errors import UsageError
 from edl.common.settings import JobSettings
 from edl.jobs import queue
-from edl.jobs.local import LocalJob
+from edl.jobs.local import LocalJob, all_jobs
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def put(name="j", submitted=5, **settings):
 def test_a_queued_job_waits_with_what_it_asks():
     job = put(num_workers=4, min_workers=2)
 
-    assert queue.queued_jobs() == [(job, queue.Ask(5, 2, 4))]
+    assert queue.ask_of(job) == queue.Ask(5, 2, 4)
     assert job.status()["state"] == "queued"
     assert not paths.is_locked(job.folder)
 
@@ -57,7 +57,6 @@ def test_it_is_taken_back_by_whoever_ends_it(end, begun):
     end(job, "by a test")
 
     assert job.status()["state"] == "failed"
-    assert queue.queued_jobs() == []
     with pytest.raises(UsageError, match="not in the queue"):
         queue.begin(job, 1)
     assert begun == []
@@ -66,7 +65,7 @@ def test_it_is_taken_back_by_whoever_ends_it(end, begun):
 def test_a_minimum_above_the_maximum_is_told():
     with pytest.raises(UsageError, match="--min_workers 3 is above --num_workers 2"):
         put(num_workers=2, min_workers=3)
-    assert queue.queued_jobs() == []
+    assert all_jobs() == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"submitted": 1, "minimum": 1}', '{"maximum": "4"}'])
@@ -84,4 +83,3 @@ def test_jobs_that_were_not_queued_are_none_of_its(tmp_path):
     (folder / "settings.json").write_text(json.dumps({}))
 
     assert queue.ask_of(LocalJob(folder)) is None
-    assert queue.queued_jobs() == []
