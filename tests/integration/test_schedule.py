@@ -47,6 +47,7 @@ def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(tmp_path):
         serves = serve()
         for job in jobs:
             edl(home, "wait", job.name)
+            until(job.result)  # which its master leaves last
         serves.send_signal(signal.SIGINT)
         serves.communicate(timeout=300)
     finally:

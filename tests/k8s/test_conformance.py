@@ -7,7 +7,7 @@ from tools.conformance import *
 from tools.conformance import PROGRAMS, WAIT_S
 from tools.kube_objects import make_pod, phase
 
-from edl.k8s import names, pods
+from edl.k8s import names, pods, reflector
 from edl.k8s.api import Api
 from edl.k8s.runtime import KubernetesRuntime
 from edl.runtime.base import Replica
@@ -56,6 +56,7 @@ class PodKit:
 @pytest.fixture
 def kit(cluster, namespace, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.setattr(reflector, "_WATCH_S", 5.0)  # a watch ends so long after its runtime
     api = Api.connect(namespace.name)
     yield PodKit(namespace, api)
     api.close()
