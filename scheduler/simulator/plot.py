@@ -65,15 +65,23 @@ def _picture(title: str, across: str, up: str, lines: Mapping[str, Points], is_l
         x, y = at(0, tick)
         parts.append(f'<path d="M{x:.1f} {y:.1f}h{wide}" stroke="#dddddd"/>')
         parts.append(_text(x - 6, y + 4, f"{10**tick if is_log else tick:g}", "end"))
-    for n in range(_TICKS + 1):
-        x, y = at(right * n / _TICKS, low)
-        parts.append(_text(x, y + 16, f"{right * n / _TICKS:.4g}", "middle"))
+    for tick in _round_numbers(right):
+        x, y = at(tick, low)
+        parts.append(_text(x, y + 16, f"{tick:g}", "middle"))
     for number, (name, line) in enumerate(lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         path = "L".join("{:.1f} {:.1f}".format(*at(x, scale(y))) for x, y in line)
         parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        parts.append(_text(_LEFT + 8, _TOP + 12 + 14 * number, name, "start", colour))
+        parts.append(_text(_LEFT + 8 + 100 * number, _TOP - 8, name, "start", colour))
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _round_numbers(most: float) -> list[float]:
+    """Return at most _TICKS + 1 round numbers from 0 to `most`, in equal steps."""
+    least = most / _TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(each * power for each in (1, 2, 5, 10) if each * power >= least * (1 - 1e-9))
+    return [step * n for n in range(math.floor(most / step + 1e-9) + 1)]
 
 
 def _text(x: float, y: float, words: str, anchor: str, colour: str = "#333333") -> str:

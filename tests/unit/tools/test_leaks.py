@@ -14,8 +14,10 @@ TESTS = Path(__file__).parents[2]
 KINDS = ("thread", "process", "orphan", "descriptor", "shared_memory")
 SUITE = """
 import mmap, os, subprocess, sys, tempfile, threading
+from pathlib import Path
 
 import pytest
+from tools.waiting import until
 
 ends, kept = threading.Event(), []
 
@@ -44,6 +46,8 @@ def test_process():
 
 def test_orphan(tmp_path):
     subprocess.run(["sh", "-c", "sleep 301 & echo $! > orphan"], check=True)
+    line = Path("/proc", Path("orphan").read_text().strip(), "cmdline")
+    until(lambda: line.read_bytes().startswith(b"sleep"))  # before that it has no environment
 
 
 def test_descriptor(tmp_path):
