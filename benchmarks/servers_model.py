@@ -61,7 +61,7 @@ Speed = Callable[[int, int, int], float]  # records/s of workers, servers, minib
 
 
 class Stations(socketserver.ThreadingUnixStreamServer):
-    """What servers ask at their failpoints: each waits here until its station has served it."""
+    """The stations that servers ask at their failpoints: each waits there until it is served."""
 
     daemon_threads = True
     request_queue_size = 64

@@ -44,7 +44,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Played:
-    """What became of the runs: $, whether the deadline was missed, machines that were started."""
+    """The outcome of the runs: $, whether the deadline was missed, machines that were started."""
 
     cost: Floats
     is_missed: Bools

@@ -38,7 +38,7 @@ class SpeedupFunction:
         """Take bounds as those of `GoodputFunction.optimize`, with its errors too."""
         self._goodput = goodput
         self._bounds = max_batch_size, atomic_bsz_range, accumulation
-        self._base: float = self._best(*base)
+        self._base: float = goodput.optimize(base[0], base[1], *self._bounds)[0]
         self._table_NR = self._made(_FIRST_SIZE)  # [0 or 1: one node or several, replicas]
 
     def __call__(self, num_nodes: ArrayLike, num_replicas: ArrayLike) -> Any:
@@ -65,12 +65,24 @@ class SpeedupFunction:
             return plain(self._table_NR[row, replicas])
 
     def _made(self, size: int) -> Floats:
-        replicas = np.arange(1, size)
-        nodes = np.minimum([[1], [2]], replicas)
-        return np.pad(self._best(nodes, replicas) / self._base, ((0, 0), (1, 0)))
+        return best_goodput(self._goodput, size, *self._bounds) / self._base
 
-    def _best(self, num_nodes: ArrayLike, num_replicas: ArrayLike) -> Any:
-        return self._goodput.optimize(num_nodes, num_replicas, *self._bounds)[0]
+
+def best_goodput(
+    goodput: GoodputFunction,
+    size: int,
+    max_batch_size: int | None = None,
+    atomic_bsz_range: Range | None = None,
+    accumulation: bool = False,
+) -> Floats:
+    """Return the goodput [on one node or on several, replicas below `size`] with the best batch.
+
+    0 of no replicas. Bounds and errors are those of `GoodputFunction.optimize`.
+    """
+    replicas = np.arange(1, size)
+    nodes = np.minimum([[1], [2]], replicas)
+    best = goodput.optimize(nodes, replicas, max_batch_size, atomic_bsz_range, accumulation)[0]
+    return np.pad(best, ((0, 0), (1, 0)))
 
 
 def linear_speedup(num_nodes: ArrayLike, num_replicas: ArrayLike) -> Any:

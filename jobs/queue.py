@@ -18,7 +18,7 @@ from .start import go_on, make
 
 @dataclass(frozen=True)
 class Ask:
-    """What a queued job asks of the scheduler."""
+    """The wishes of a queued job to the scheduler."""
 
     submitted: int  # seconds since the epoch
     minimum: int  # workers without which it does not begin

@@ -1,4 +1,4 @@
-"""What a script has told of its speed, by the nodes it ran on, as a report to schedulers. Pure.
+"""The speed that a script has told, by the nodes it ran on, as a report to schedulers. Pure.
 
 A script counts its own records, in its own way: the rates are its word (launch/report.py), and what
 is left nobody knows.

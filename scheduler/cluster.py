@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_ROUNDING = 1e-9  # errors of floats: three thirds of a core fit into one
-
 
 @dataclass(frozen=True)
 class Resources:
@@ -21,20 +19,6 @@ class Resources:
 
     def __mul__(self, times: float) -> Resources:
         return Resources(self.cpu * times, self.memory * times, self.gpu * times)
-
-    def __sub__(self, other: Resources) -> Resources:
-        return self + other * -1
-
-    def count_in(self, room: Resources) -> int:
-        """Return how often these amounts fit into `room`: at least 0.
-
-        Raises ValueError where all amounts are 0.
-        """
-        pairs = ((self.cpu, room.cpu), (self.memory, room.memory), (self.gpu, room.gpu))
-        counts = [has / needs + _ROUNDING for needs, has in pairs if needs > 0]
-        if not counts:
-            raise ValueError("a replica needs some of at least one resource")
-        return max(0, math.floor(min(counts)))
 
     def share_of(self, total: Resources) -> float:
         """Return the largest of the shares of each resource (the dominant one, Ghodsi 2011)."""

@@ -1,4 +1,4 @@
-"""What a job has cost: machine-seconds by market, useful and wasted ones, and dollars. Pure."""
+"""The cost of a job: machine-seconds by market, useful and wasted ones, and dollars. Pure."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Given:
-    """What a job is given: its shape, the workers (and servers) on each node, and why, in words."""
+    """The share of a job: its shape, the workers (and servers) on each node, and why, in words."""
 
     shape: Shape
     why: str

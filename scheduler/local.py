@@ -28,7 +28,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Seen:
-    """What there is to be scheduled. `ignored`: what, by job, was not believed, and why."""
+    """The jobs and nodes to be scheduled. `ignored`: what, by job, was not believed, and why."""
 
     jobs: list[Job]
     nodes: list[Node]

@@ -224,7 +224,7 @@ def by_budget(offers: Sequence[Offer], left: float, dollars: float) -> Wanted:
 
 @dataclass(frozen=True)
 class Steady:
-    """What keeps the number of nodes from flapping: what was asked for last, and when.
+    """A brake that keeps the number of nodes from flapping: it knows the last ask, and when.
 
     After a change nothing changes for `freeze_s`, and fewer nodes must have been right for so long.
     """

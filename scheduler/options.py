@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from ..common.errors import UsageError
 from .cluster import Node, Resources
 from .jobs import Job, Shape
-from .knapsack import Floats
+from .knapsack import Floats, Integers
 
 RESOURCES = ("cpu", "memory", "gpu")  # in the order of their columns
+_ROUNDING = 1e-9  # errors of floats: three thirds of a core fit into one
 _PAIRS = 30  # of workers and servers, at most
 _ALL_WORKERS = 8  # up to so many every number is tried with servers; then each a quarter larger
 _ALL_NODES = 64  # up to so many whole nodes every number is tried; then each by one in so many
@@ -31,6 +32,16 @@ _LEAST_WORTH = 0.01  # of a change, whatever its price: a job that has nothing t
 def amounts(resources: Resources) -> Floats:
     """Return the amounts in the order of RESOURCES."""
     return np.array([resources.cpu, resources.memory, resources.gpu], float)
+
+
+def rooms(free: Floats, pod: Resources) -> Integers:
+    """Return how many such pods each node has room for, by what is free [nodes, RESOURCES]."""
+    needs = amounts(pod)
+    asked = needs > 0
+    if not asked.any():
+        return np.full(len(free), np.iinfo(np.int32).max, np.int64)
+    shares = np.maximum(free[:, asked], 0.0) / needs[asked]
+    return np.asarray(np.floor(shares.min(axis=1) + _ROUNDING).astype(np.int64))
 
 
 class Kind:
@@ -45,8 +56,8 @@ class Kind:
     def rooms(self, pod: Resources) -> tuple[int, int]:
         """Return how many such pods fit on the node with most room, and on all nodes."""
         if pod not in self._rooms:
-            counts = [pod.count_in(node.free) for node in self.nodes]
-            self._rooms[pod] = max(counts), sum(counts)
+            counts = rooms(np.array([amounts(node.free) for node in self.nodes]), pod)
+            self._rooms[pod] = int(counts.max()), int(counts.sum())
         return self._rooms[pod]
 
 

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from .cluster import Node, Resources
 from .jobs import Job, Shape
 from .knapsack import Floats, Integers
-from .options import amounts
-
-_ROUNDING = 1e-9  # errors of floats, of what is free
+from .options import amounts, rooms
 
 
 @dataclass(frozen=True)
@@ -112,15 +110,10 @@ class Placement:
 
     def _rooms(self, pod: Resources, kind: str | None, taken: Floats | float = 0.0) -> Integers:
         """Return how many such pods each node has room for."""
-        needs = amounts(pod)
-        asked = needs > 0
-        if not asked.any():
-            return np.full(len(self._names), np.iinfo(np.int32).max, np.int64)
-        free = np.maximum(self._free - taken, 0.0)[:, asked]
-        rooms: Integers = np.floor((free / needs[asked]).min(axis=1) + _ROUNDING).astype(np.int64)
+        found = rooms(self._free - taken, pod)
         if kind is not None:
-            rooms[self._kinds != kind] = 0
-        return rooms
+            found[self._kinds != kind] = 0
+        return found
 
     def _left(self, pod: Resources) -> Floats:
         """Return how much of each node would stay free, in shares of the largest."""

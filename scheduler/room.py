@@ -9,7 +9,7 @@ import numpy as np
 from .cluster import Resources
 from .jobs import Job, Quota, Shape
 from .knapsack import Floats
-from .options import RESOURCES, Kind, Options, amounts
+from .options import RESOURCES, Kind, Options, amounts, rooms
 
 _ROUNDING = 1e-9  # errors of floats, relative and of small sums
 
@@ -95,7 +95,5 @@ def _usable(free: Floats, pods: set[Resources]) -> Floats:
     """Return what can be used of nodes: if all pods are of one size, only whole ones of it."""
     if len(pods) != 1:
         return np.asarray(free.sum(axis=0))
-    needs = amounts(next(iter(pods)))
-    asked = needs > 0
-    rooms = np.floor((free[:, asked] / needs[asked]).min(axis=1) + _ROUNDING)
-    return np.asarray(rooms.sum() * needs)
+    (pod,) = pods
+    return np.asarray(rooms(free, pod).sum() * amounts(pod))

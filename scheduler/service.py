@@ -17,11 +17,10 @@ from ..common import paths, storage
 from ..common.errors import UsageError
 from ..common.foreign import must_be, parse, read_plain
 from .jobs import Plan
-from .local import Seen
+from .local import Seen, Tell
 from .policy import Policy
 
 _PLAN = "plan.json"
-Tell = Callable[[str], None]
 
 
 class Place(Protocol):

@@ -24,7 +24,7 @@ def speed_of(report: Report | None) -> tuple[Speed, bool]:
     if report is not None and report.model is not None:
         return _by_model(report.model), True
     measured = _by_samples(report) if report is not None else None
-    return (measured, True) if measured is not None else (_unknown, False)
+    return (measured, True) if measured is not None else (unknown_speed, False)
 
 
 def _by_model(model: Model) -> Speed:
@@ -60,5 +60,6 @@ def _by_samples(report: Report) -> Speed | None:
     return lambda shape: float(np.interp(shape.workers, points, values))
 
 
-def _unknown(shape: Shape) -> float:
+def unknown_speed(shape: Shape) -> float:
+    """Return the speed of a job of which nothing is known: as many workers, so fast."""
     return float(shape.workers)

@@ -1,4 +1,4 @@
-"""What a job has learned of its own speed, as a real one does: fitted to what it has measured.
+"""The speed that a job has learned of itself, as a real one does: fitted to what it measured.
 
 Jobs of one application often measure the same: what was fitted, and which batch was best, is
 remembered for all of them.
@@ -10,9 +10,8 @@ import functools
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
 from ...goodput import GoodputFunction, GradParams, PerfParams, fit_perf_params
+from ...goodput.speedup import best_goodput
 from ..jobs import Shape
 from .application import Application
 
@@ -36,24 +35,14 @@ class Speeds:
     def __call__(self, shape: Shape) -> float:
         """Return the goodput with the best batch."""
         while shape.workers >= len(self._rows[0]):
-            self._predict(max(_FIRST_SIZE, 2 * len(self._rows[0])))
+            size = max(_FIRST_SIZE, 2 * len(self._rows[0]))
+            self._rows = best_goodput(self._goodput, size, *self._bounds).tolist()
         return self._rows[shape.nodes > 1][shape.workers]
 
     def best_batch(self, nodes: int, replicas: int) -> Batch:
         """Return the batch with which it is the fastest there."""
         _, local, accum = self._goodput.optimize(nodes, replicas, *self._bounds)
         return local, accum
-
-    def _predict(self, size: int) -> None:
-        replicas = np.arange(1, size)
-        nodes = np.minimum([[1], [2]], replicas)
-        best = self._goodput.optimize(nodes, replicas, *self._bounds)[0]
-        self._rows = np.pad(best, ((0, 0), (1, 0))).tolist()
-
-
-def unknown_speed(shape: Shape) -> float:
-    """Return the speed of a job that has measured nothing: as many replicas, so fast."""
-    return float(shape.workers)
 
 
 class Learning:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from ..cluster import Resources
 from ..jobs import Job, Shape
+from ..speed import unknown_speed
 from .application import Application, Placement
-from .learned import Batch, Learning, Measured, Speeds, unknown_speed
+from .learned import Batch, Learning, Measured, Speeds
 from .workload import Arrival
 
 _ROUNDING = 1e-6  # steps: errors of floats; what was to end just now has ended
