@@ -17,7 +17,7 @@ from ..k8s import names, observe
 from ..k8s.api import Object
 from .cluster import Resources
 from .jobs import Given, Job, Shape
-from .machines import machines, resources
+from .machines import expected, machines, resources
 from .place import Seen, seconds
 from .speed import served_s, speed_of
 
@@ -110,7 +110,7 @@ class Looker:
             for job in seen
             if job.held.workers
         }
-        return Seen(seen, nodes, ignored)
+        return Seen(expected(seen, nodes), nodes, ignored)
 
     def _job(
         self,
