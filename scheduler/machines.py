@@ -91,9 +91,10 @@ def expected(jobs: Sequence[Job], nodes: Sequence[Node]) -> list[Job]:
             free -= np.outer([on.get(name, 0) for name in known], amounts(pod))
     found = []
     for job in jobs:
-        on = [dict(job.workers_on), dict(job.servers_on)]
-        for places, pod, count in zip(
-            on, (job.worker, job.server), (job.held.workers, job.held.servers), strict=True
+        workers, servers = dict(job.workers_on), dict(job.servers_on)
+        for places, pod, count in (
+            (workers, job.worker, job.held.workers),
+            (servers, job.server, job.held.servers),
         ):
             for _ in range(sum(places.values()), count):
                 room = rooms(free, pod)
@@ -102,7 +103,7 @@ def expected(jobs: Sequence[Job], nodes: Sequence[Node]) -> list[Job]:
                 best = int(room.argmax())
                 places[known[best]] = places.get(known[best], 0) + 1
                 free[best] -= amounts(pod)
-        found.append(replace(job, workers_on=on[0], servers_on=on[1]))
+        found.append(replace(job, workers_on=workers, servers_on=servers))
     return found
 
 
