@@ -15,7 +15,7 @@ from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
 from ..k8s import names, observe
 from ..k8s.api import Object
-from .cluster import Resources
+from .cluster import Node, Resources
 from .jobs import Given, Job, Shape
 from .machines import expected, machines, resources
 from .place import Seen, seconds
@@ -98,19 +98,21 @@ class Looker:
         nodes, welcome = machines(copy.nodes, others, specs)
         seen = []
         for job in jobs:
-            barred = {kind for kind, them in welcome.items() if job.name not in them}
-            if barred and len(barred) == len(welcome):
+            if welcome and not any(job.name in jobs for jobs in welcome.values()):
                 ignored[job.name] = (
                     "is left alone: no node has the labels that its workers ask for, or bears them"
                 )
                 continue
-            seen.append(_barred(job, barred) if barred else job)
+            seen.append(job)
         self._held = {
             self.objects[job.name]["metadata"]["uid"]: job.held.workers
             for job in seen
             if job.held.workers
         }
-        return Seen(expected(seen, nodes), nodes, ignored)
+        seen = expected(seen, nodes, welcome)
+        if len(welcome) > 1:
+            seen = [_restricted(job, nodes, welcome) for job in seen]
+        return Seen(seen, nodes, ignored)
 
     def _job(
         self,
@@ -175,6 +177,7 @@ class Looker:
             is_pinned=bool(waits and alive) or (begins and now - begun < _BEGINS_S),
             is_nearly_done=report is not None and report.nearly_done,
             may_be_suspended=edljob.durable(spec),
+            may_move=False,
             workers_on=_counts(placed, "worker") if held else {},
             servers_on=_counts(placed, "ps") if held else {},
         )
@@ -211,10 +214,14 @@ def _is_ours(it: Object) -> bool:
     return not spec.get("suspend") or edljob.is_queued(it)
 
 
-def _barred(job: Job, kinds: set[str]) -> Job:
-    """Return the job with no speed at all on nodes of these kinds."""
-    speed = job.speed
-    return replace(job, speed=lambda shape: 0.0 if shape.kind in kinds else speed(shape))
+def _restricted(job: Job, nodes: Sequence[Node], welcome: Mapping[str, set[str]]) -> Job:
+    """Return the job with the kind of nodes that it is on, and no speed on those barred to it."""
+    speed, barred = job.speed, {kind for kind, jobs in welcome.items() if job.name not in jobs}
+    kinds = [node.kind for node in nodes for _ in range(job.workers_on.get(node.name, 0))]
+    held = replace(job.held, kind=max(sorted(kinds), key=kinds.count)) if kinds else job.held
+    return replace(
+        job, held=held, speed=lambda shape: 0.0 if shape.kind in barred else speed(shape)
+    )
 
 
 def _has_servers(spec: Object) -> bool:

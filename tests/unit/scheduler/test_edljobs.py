@@ -144,6 +144,24 @@ def test_a_bad_job_is_told_and_stops_no_others(spec, says):
     assert says in seen.ignored["bad"]
 
 
+def test_a_job_of_one_kind_of_nodes_stays_there_and_gets_nothing_of_others():
+    gpu = {"replicas": 1, "maxReplicas": 2, "nodeSelector": {"gpu": "yes"}}
+    labelled = node("n2")
+    labelled["metadata"]["labels"] = {"gpu": "yes"}
+
+    seen = look(edljob(), edljob("b", worker=gpu), pods=[pod("worker")], nodes=[node(), labelled])
+
+    a, b = seen.jobs
+    kind, other = (each.kind for each in seen.nodes)
+    assert (a.held.kind, b.held.kind) == (kind, other)
+    assert [job.speed(Shape(1, 2, 1, each)) > 0 for job in (a, b) for each in (kind, other)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
 def test_a_report_of_another_version_is_ignored_and_the_job_is_not():
     told = report.compact(report.write(make_report()))
     good = edljob("good", status={**RUNS, "report": told})
