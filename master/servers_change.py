@@ -47,8 +47,6 @@ def ask(core: Core, servers: int, workers: int) -> str:
         changing.workers = workers
         _remember(core)
         return ""
-    if core.status.state != "running":
-        return f"the servers of a job change while it trains: it is {core.status.state}"
     if settings.command != "train" or settings.strategy != "ps":
         return "only a job that trains with --strategy ps can change its servers"
     if settings.deterministic:
@@ -58,6 +56,8 @@ def ask(core: Core, servers: int, workers: int) -> str:
             "servers are changed by way of a checkpoint that all pods can read: give the job "
             "--checkpoint_dir on a --volume, or a --job_volume"
         )
+    if core.status.state != "running":
+        return f"the servers of a job change while it trains: it is {core.status.state}"
     core.changing = ServersWanted(servers, workers)
     _remember(core)
     core.recorder.decided(SERVER, core.clock.now())

@@ -33,9 +33,9 @@ class ServersFit:
         if self._running is not None:
             if not self._running.done():
                 return
-            error = self._running.exception()
+            error = self._running.exception(0)
             if error is None:
-                self.model = self._running.result()
+                self.model = self._running.result(0)
             else:
                 log.warning("the model of the servers -> not fitted error=%r", error)
             self._running = None

@@ -56,7 +56,7 @@ def ended(job):
 
 
 def test_a_job_goes_on_with_more_and_with_fewer_servers_and_says_what_that_cost(counting):
-    """Broken once: the new servers are not told the attempts, and refuse every second lease."""
+    """Broken once: what was used to begin the servers before is left in the folder, too."""
     trains_on(counting, 1, 2)
     change(counting, 3, 3)
     trains_on(counting, 3, 3)
