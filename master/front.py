@@ -114,9 +114,10 @@ class Front:
             previous = core.replicas.wanted if changing is None else changing.workers
             workers = request.num_workers or previous
             if servers and (changing is not None or servers != core.settings.num_ps):
-                return pb.ScaleReply(
-                    previous=previous, refused=servers_change.ask(core, servers, workers)
-                )
+                refused = servers_change.ask(core, servers, workers)
+                if refused:
+                    core.tell(f"stays on {core.settings.num_ps} servers: {refused}")
+                return pb.ScaleReply(previous=previous, refused=refused)
             return pb.ScaleReply(previous=self._processes.scale(workers))
 
         return self._asking.ask(scale)

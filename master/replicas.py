@@ -80,10 +80,14 @@ class Start:
 
 @dataclass
 class ServersWanted:
-    """A change of the servers that is under way: to so many, and then to so many workers."""
+    """A change of the servers that is under way: to so many, and then to so many workers.
+
+    `then`: what was asked for since, once that is over; 0: nothing else.
+    """
 
     servers: int
     workers: int
+    then: int = 0
 
 
 @dataclass(frozen=True)

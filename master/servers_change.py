@@ -37,14 +37,11 @@ _TRIES = 3
 def ask(core: Core, servers: int, workers: int) -> str:
     """Have the job go on with so many servers, and then so many workers; return why it does not.
 
-    "": it will. Asked again meanwhile, the newest number of workers counts; the servers only change
-    when that is over.
+    "": it will. Asked again meanwhile, the newest numbers count.
     """
     settings, changing = core.settings, core.changing
-    if changing is not None and changing.servers != servers:
-        return f"the servers are being changed to {changing.servers}: ask again when they are there"
     if changing is not None:
-        changing.workers = workers
+        changing.workers, changing.then = workers, servers
         _remember(core)
         return ""
     if settings.command != "train" or settings.strategy != "ps":
@@ -53,16 +50,20 @@ def ask(core: Core, servers: int, workers: int) -> str:
         return "a --deterministic job keeps its servers: a replay has as many as it began with"
     if not settings.keeps_checkpoints:
         return (
-            "servers are changed by way of a checkpoint that all pods can read: give the job "
-            "--checkpoint_dir on a --volume, or a --job_volume"
+            "servers are changed by way of a checkpoint that all pods can read: give the job a "
+            "--checkpoint_dir on a volume"
         )
     if core.status.state != "running":
         return f"the servers of a job change while it trains: it is {core.status.state}"
-    core.changing = ServersWanted(servers, workers)
+    _begin(core, ServersWanted(servers, workers))
+    return ""
+
+
+def _begin(core: Core, wanted: ServersWanted) -> None:
+    core.changing = wanted
     _remember(core)
     core.recorder.decided(SERVER, core.clock.now())
-    core.tell(f"servers wanted: {servers} (were {settings.num_ps})")
-    return ""
+    core.tell(f"servers wanted: {wanted.servers} (were {core.settings.num_ps})")
 
 
 def _remember(core: Core) -> None:
@@ -120,6 +121,8 @@ class ServersChange:
             core.recorder.forget_changes()
         elif not core.ended:
             core.tell(f"goes on with {wanted.servers} servers")
+        if wanted.then not in (0, wanted.servers) and not self._is_over:
+            _begin(core, ServersWanted(wanted.then, wanted.workers))
 
     # -- up to where the journal knows of it
 
