@@ -62,9 +62,16 @@ def _job_command(name: str, help: str) -> click.Command:
     @click.option(
         "--queue", is_flag=True, help="Leave the start, and the workers, to `edl schedule serve`."
     )
+    @click.option(
+        "--max_ps",
+        type=click.IntRange(1),
+        help="With --queue: the most servers that `edl schedule serve` may give the job.",
+    )
     @_job_flags
-    def command(detach: bool, queue: bool, **given: Any) -> int:
-        return _run_job(name, detach, queue=queue, **given)
+    def command(detach: bool, queue: bool, max_ps: int | None, **given: Any) -> int:
+        if max_ps is not None and not queue:
+            raise UsageError("--max_ps is for the scheduler: give --queue too, or leave it out.")
+        return _run_job(name, detach, queue=queue, max_ps=max_ps or 0, **given)
 
     return command
 
@@ -79,6 +86,7 @@ def _run_job(
     kind: str,
     submits: bool = False,
     queue: bool = False,
+    max_ps: int = 0,
     **flags: Any,
 ) -> int:
     values, origins = given_values(config, flags)
@@ -104,7 +112,7 @@ def _run_job(
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
     if queue:
-        return _queue(settings, stands)
+        return _queue(settings, stands, max_ps)
     if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind)
     from ..jobs.follow import follow
@@ -120,13 +128,13 @@ def _run_job(
     return follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
 
 
-def _queue(settings: JobSettings, stands: bool) -> int:
+def _queue(settings: JobSettings, stands: bool, max_ps: int) -> int:
     if stands or settings.runtime == "kubernetes":
         what = "a job that stands" if stands else "a job in a cluster"
         raise UsageError(f"--queue is of a new job of this machine, not of {what}: leave it out.")
     from ..jobs import queue
 
-    job = queue.put(settings, int(time.time()))
+    job = queue.put(settings, int(time.time()), max_ps)
     click.echo(f"{job.name} is queued: `edl schedule serve` begins it, `edl status {job.where}`")
     return 0
 

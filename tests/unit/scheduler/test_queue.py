@@ -30,8 +30,8 @@ def begun(monkeypatch):
     return workers
 
 
-def put(name="j", submitted=5, **settings):
-    return queue.put(JobSettings(job_name=name, **settings), submitted)
+def put(name="j", submitted=5, most_servers=0, **settings):
+    return queue.put(JobSettings(job_name=name, **settings), submitted, most_servers)
 
 
 def test_a_queued_job_waits_with_what_it_asks():
@@ -49,6 +49,35 @@ def test_it_begins_once_with_the_workers_that_it_is_given(begun):
     assert begun == [3]
     with pytest.raises(UsageError, match="not in the queue"):
         queue.begin(job, 3)
+
+
+def test_it_may_be_given_other_servers_where_it_says_so(begun):
+    job = put(num_ps=2, most_servers=4)
+    queue.begin(job, 1, 3)
+
+    assert queue.ask_of(job) == queue.Ask(5, 1, 2, servers=2, most_servers=4)
+    assert JobSettings.of_job(job.folder).num_ps == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"num_ps": 5}, "--max_ps 4 is below --num_ps 5"),
+        ({"strategy": "hybrid"}, "--max_ps is of jobs that train with --strategy ps"),
+        ({"command": "evaluate"}, "--max_ps is of jobs that train"),
+        ({"deterministic": True}, "not --deterministic"),
+    ],
+)
+def test_most_servers_that_make_no_sense_are_refused(settings, why):
+    with pytest.raises(UsageError, match=why):
+        put(most_servers=4, **settings)
+
+
+def test_an_ask_of_before_there_were_servers_in_it_is_read():
+    job = put()
+    (job.folder / paths.QUEUED).write_text('{"submitted": 7, "minimum": 1, "maximum": 2}')
+
+    assert queue.ask_of(job) == queue.Ask(7, 1, 2)
 
 
 @pytest.mark.parametrize("end", [LocalJob.stop, LocalJob.cancel])
