@@ -163,14 +163,21 @@ def stop(job: str | None, runtime: str, namespace: str) -> None:
 
 @click.command()
 @_job
-@click.option("--num_workers", type=click.IntRange(1), required=True, help="Workers wanted.")
+@click.option("--num_workers", type=click.IntRange(1), help="Workers wanted.")
+@click.option("--num_ps", type=click.IntRange(1), help="Servers wanted; a pause of some seconds.")
 @where
-def scale(job: str | None, num_workers: int, runtime: str, namespace: str) -> None:
-    """Change the number of workers of a running job."""
+def scale(
+    job: str | None, num_workers: int | None, num_ps: int | None, runtime: str, namespace: str
+) -> None:
+    """Change the number of workers, or servers, of a running job."""
+    if num_workers is None and num_ps is None:
+        raise UsageError("Nothing to change: give --num_workers, --num_ps, or both.")
     with place(runtime, namespace) as jobs:
         found = jobs.find(job)
-        previous = found.scale(num_workers)
-    click.echo(f"{found.name}: {previous} -> {num_workers} workers wanted")
+        previous = found.scale(num_workers or 0, num_ps or 0)
+    wanted = [] if num_workers is None else [f"{previous} -> {num_workers} workers wanted"]
+    wanted += [] if num_ps is None else [f"{num_ps} servers wanted"]
+    click.echo(f"{found.name}: {', '.join(wanted)}")
 
 
 @click.command()

@@ -60,6 +60,9 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--deadline", metavar="TIME", help="In the queue: when it should have ended."),
         click.option("--user", metavar="NAME", help="In the queue: whose quota it counts for."),
+        click.option(
+            "--max_ps", type=click.IntRange(1), help="In the queue: the most servers it may get."
+        ),
         click.option("--dry_run", is_flag=True, help="Print the resolved job; start nothing."),
         click.option("--config", metavar="FILE", type=click.Path(), help="Settings out of YAML."),
     ):
@@ -92,9 +95,10 @@ def _run_job(
     priority: int | None,
     deadline: str | None,
     user: str | None,
+    max_ps: int | None,
     **flags: Any,
 ) -> int:
-    wishes = _wishes(queue, priority, deadline, user)
+    wishes = _wishes(queue, priority=priority, deadline=deadline, user=user, max_ps=max_ps)
     values, origins = given_values(config, flags)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
         if two and {"dry_run": dry_run, "detach": detach and not submits}[one]:
@@ -134,18 +138,17 @@ def _run_job(
     return follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
 
 
-def _wishes(
-    queue: bool, priority: int | None, deadline: str | None, user: str | None
-) -> Wishes | None:
+def _wishes(queue: bool, **given: Any) -> Wishes | None:
     """Return a queued job's wishes; None for a job that is not queued. Raises UsageError."""
-    given = {"priority": priority, "deadline": deadline, "user": user}
     if not queue:
         if said := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"--{said[0]} is of the queue: add --queue, or leave it out.")
         return None
     from ..jobs.queue import Wishes
 
-    return Wishes.of(priority or 0, deadline, user or "")
+    return Wishes.of(
+        given["priority"] or 0, given["deadline"], given["user"] or "", given["max_ps"] or 0
+    )
 
 
 def _queue(settings: JobSettings, stands: bool, wishes: Wishes) -> int:

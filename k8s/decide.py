@@ -269,6 +269,12 @@ class _Decision:
         for kind, body in made.items():
             if there[kind] is None:
                 self._create(body)
+        least = made["PodDisruptionBudget"]["spec"]["minAvailable"]
+        budget = there["PodDisruptionBudget"]
+        if budget is not None and budget["spec"].get("minAvailable") != least:
+            change = {"spec": {"minAvailable": least}}  # other servers than before
+            name = budget["metadata"]["name"]
+            self._actions.append(Action("patch", "PodDisruptionBudget", name, change))
 
     def _comes_back(self) -> bool:
         """Tell whether the job was suspended and nobody is there who knows the old certificate."""

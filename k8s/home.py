@@ -114,25 +114,32 @@ class Home:
         )
 
     def serve(
-        self, scale: Callable[[int], Any], stop: Callable[[str], Any], fence: Callable[[str], None]
+        self,
+        scale: Callable[[int, int], Any],
+        stop: Callable[[str], Any],
+        fence: Callable[[str], None],
     ) -> None:
-        """Do what is wanted from now on, and keep the lease."""
+        """Do what is wanted from now on, and keep the lease.
+
+        `scale(workers, servers)`: 0 servers are as many as there are.
+        """
         self._leadership.keep(fence)
-        workers: int | None = None  # the journal may remember another number: told in any case
+        told: tuple[int, int] | None = None  # the journal may remember others: told in any case
 
         def look(change: Change) -> None:
-            nonlocal workers
+            nonlocal told
             if change.gone:
                 return
             try:
                 wanted = json.loads(change.after["data"][objects.WANTED])
-                number, reason = int(wanted["num_workers"]), str(wanted["stop"])
+                numbers = int(wanted["num_workers"]), int(wanted.get("num_ps", 0))
+                reason = str(wanted["stop"])
             except (KeyError, TypeError, ValueError) as error:
                 log.error("%s cannot be read: %r: it is left alone", objects.WANTED, error)
                 return
-            if number != workers:
-                workers = number
-                scale(number)
+            if numbers != told:
+                told = numbers
+                scale(*numbers)
             if reason:
                 stop(reason)
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings, knobs, spellings
-from . import allowed, names, pods
+from . import allowed, names, objects, pods
 from .allowed import USUAL, Installed
 from .api import Object
 
@@ -167,8 +167,9 @@ def bounded(spec: Object) -> str:
 def adopted(begun: JobSettings, now: JobSettings) -> tuple[JobSettings, list[str]]:
     """Return the settings that a job goes on with under a new spec, and those it cannot change."""
     before, after = dataclasses.asdict(begun), dataclasses.asdict(now)
-    kept = {name: after[name] for name in _FREE}
-    fixed = before.keys() - _FREE - {"resume"}  # which a controller may have set
+    free = _FREE | {"num_ps"} if objects.servers_wanted(begun) else _FREE
+    kept = {name: after[name] for name in free}
+    fixed = before.keys() - free - {"resume"}  # which a controller may have set
     refused = sorted(name for name in fixed if before[name] != after[name])
     return dataclasses.replace(begun, **kept), refused
 

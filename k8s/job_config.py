@@ -47,10 +47,13 @@ def changes(
         now, refused = edljob.adopted(before, now)
     data = config["data"]
     parts: dict[str, str] = {}
-    number = edljob.workers(spec)
     said = _parsed(data.get(objects.WANTED))
-    if said.get("num_workers") != number:
-        parts[objects.WANTED] = objects.wanted(number, str(said.get("stop") or ""))
+    there = said.get("num_workers"), said.get("num_ps", 0)
+    asked = edljob.workers(spec), objects.servers_wanted(wanted.settings)
+    if there != asked:
+        workers, servers = asked
+        stop = str(said.get("stop") or "")
+        parts[objects.WANTED] = objects.wanted(workers, stop, servers)
     if whole:
         now = dataclasses.replace(now, resume=_resume(now, spec, wanted, told))
         if _parsed(data.get(objects.SETTINGS)) != dataclasses.asdict(now):

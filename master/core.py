@@ -29,7 +29,7 @@ from .books.task_queue import Decision, TaskQueue
 from .evaluation import Evaluations
 from .membership import Membership
 from .recorder import Recorder
-from .replicas import Replicas
+from .replicas import Replicas, ServersWanted
 from .status import Status
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class Core:
         )
         self.status = Status(clock.now())
         self.recorder = Recorder()
+        self.changing: ServersWanted | None = None  # a change of the servers that is under way
         self.version = 0  # of the parameters, as the servers' heartbeats tell it
         self._memory = memory
         self._answers: list[tuple[Future[Any], Any]] = []

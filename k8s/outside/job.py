@@ -95,17 +95,23 @@ class ClusterJob:
                 raise
             raise Unreachable(str(error)) from error  # it passes
 
-    def scale(self, num_workers: int) -> int:
-        """Ask for so many workers; return how many were wanted before."""
+    def scale(self, num_workers: int, num_ps: int = 0) -> int:
+        """Ask for so many workers and servers; return how many workers were wanted before.
+
+        0: as many as there are.
+        """
         top = self._going_on()
         if top["kind"] == names.KIND:
             before = int((top["spec"].get("worker") or {}).get("replicas") or 0)
-            self.api.patch(names.KIND, self.name, {"spec": {"worker": {"replicas": num_workers}}})
+            asked = {"worker": num_workers, "ps": num_ps}
+            spec = {role: {"replicas": count} for role, count in asked.items() if count}
+            self.api.patch(names.KIND, self.name, {"spec": spec})
             return before
 
         def change(wanted: dict[str, Any]) -> None:
             nonlocal before
-            before, wanted["num_workers"] = wanted["num_workers"], num_workers
+            before = wanted["num_workers"]
+            wanted.update(num_workers=num_workers or before, num_ps=num_ps)
 
         before = 0
         self._want(change)

@@ -299,11 +299,14 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
 
 def queued(made: Object, settings: JobSettings, wishes: Wishes) -> Object:
     """Return an EdlJob that waits for the scheduler. Raises UsageError, as `queue.bounds` does."""
-    minimum, maximum = bounds(settings)
-    said = {name: value for name, value in vars(wishes).items() if value}
+    minimum, maximum = bounds(settings, wishes)
+    said = {name: value for name, value in vars(wishes).items() if value and name != "max_ps"}
     worker = {"replicas": minimum, "minReplicas": minimum, "maxReplicas": maximum}
     spec = {**made["spec"], "suspend": True, "scheduling": said}
-    return {**made, "spec": {**spec, "worker": {**spec["worker"], **worker}}}
+    spec["worker"] = {**spec["worker"], **worker}
+    if wishes.max_ps:
+        spec["ps"] = {**spec["ps"], "maxReplicas": wishes.max_ps}
+    return {**made, "spec": spec}
 
 
 def _said(settings: JobSettings) -> dict[str, Any]:
