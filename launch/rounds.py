@@ -124,6 +124,11 @@ class Rendezvous:
         self._lose(name, "left", now)
         self.tick(now)
 
+    def lost(self, name: str, how: str, now: float) -> None:
+        """Note that a node is gone, as whoever started it has seen."""
+        self._lose(name, f"is lost: it {how}", now)
+        self.tick(now)
+
     def succeed(self, name: str, round: int, now: float) -> None:
         """Note that all workers of a node have ended with 0 in this round.
 
@@ -257,6 +262,8 @@ class Rendezvous:
         for node in state.nodes.values():
             node.last_heard = now - max(0.0, policy.silent_s - policy.reconnect_s)
             node.since = now
+        for place in state.places:
+            place.began = place.not_before = now
         found = state.round
         if found is not None:  # a machine that booted counts anew
             state.round = dataclasses.replace(found, formed_at=min(found.formed_at, now))
