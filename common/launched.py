@@ -102,8 +102,8 @@ def check(settings: LaunchedSettings, say: Callable[[str], str]) -> None:
     """Refuse what cannot run. Raises UsageError. `say`: how a setting is named."""
     if not settings.script:
         raise UsageError(
-            f"{say('script')} is missing: name the script that the nodes run, by its path in the "
-            "pods, or a module with --module."
+            "There is no script: name what the nodes run (`edl submit SCRIPT`, "
+            "spec.settings.script of an EdlJob): its path in the pods, or a module."
         )
     if not settings.module and not settings.script.startswith("/"):
         raise UsageError(

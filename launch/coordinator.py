@@ -238,11 +238,15 @@ class Coordinator:
         The nodes have `goodbye_s` at most to go. Raises Fenced where another coordinator has taken
         the job over, JobError where the journal cannot be written.
         """
+        over = True
         try:
             return self._run(goodbye_s)
+        except Fenced:
+            over = False  # another one goes on with all that runs
+            raise
         finally:
             if self._fleet is not None:
-                self._fleet.close(over=self._gone)
+                self._fleet.close(over)
 
     def _run(self, goodbye_s: float) -> int:
         give_up: float | None = None

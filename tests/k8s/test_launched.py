@@ -147,3 +147,15 @@ def test_a_script_from_apply_to_delete(job, namespace, folder):
     assert [each.suspended for each in reports] == [False, True, False]
     assert {each.nodes for each in reports} == {report.Bounds(1, 4)}
     assert {sample.nodes for sample in reports[-1].samples} <= {1, 2, 3}
+
+
+def test_a_script_that_is_not_there_fails_before_any_node_is_made(job, namespace, folder):
+    job.apply(spec(folder, script="/code/train.py"))
+
+    namespace.wait("edljobs", lambda jobs: phase(jobs["counted"]) == "Failed")
+    status = namespace.objects("edljobs")["counted"]["status"]
+    workers = namespace.objects("pods", WORKERS)
+
+    assert status["exitCode"] == 2
+    assert "The script /code/train.py is not there, in the image" in status["message"]
+    assert workers == {}
