@@ -36,7 +36,11 @@ _LEAST_LEASE_S = 4.0  # longer than a held call and its repeat
 class LaunchedSettings(JobSettings):
     """The settings of one script's job in a cluster. A worker's pod is a node."""
 
-    script: str = knob("", "The script: its path in the pods, or a module (--module).", "Script")
+    script: str = knob(
+        "",
+        "The script: its path in the pods (from the image's working folder), or a module.",
+        "Script",
+    )
     arguments: list[str] = field(
         default_factory=list, metadata=about("What the script gets.", "Script")
     )
@@ -104,11 +108,6 @@ def check(settings: LaunchedSettings, say: Callable[[str], str]) -> None:
         raise UsageError(
             "There is no script: name what the nodes run (`edl submit SCRIPT`, "
             "spec.settings.script of an EdlJob): its path in the pods, or a module."
-        )
-    if not settings.module and not settings.script.startswith("/"):
-        raise UsageError(
-            f"{say('script')}: {settings.script} is a path in the pods: write it from the root "
-            "(/...), of the image or of a --volume."
         )
     least, most = settings.bounds
     if not least <= settings.num_workers <= most:

@@ -61,7 +61,7 @@ def _look(settings: LaunchedSettings) -> None:
         what = "is a folder" if Path(script).is_dir() else "is not there"
         raise UsageError(
             f"The script {script} {what}, in the image {settings.image_name} or a volume: give the "
-            "path that a Python file has in the pods."
+            f"path that a Python file has in the pods, from the root or from {Path.cwd()}."
         )
 
 

@@ -72,7 +72,6 @@ def test_nodes_and_coordinator_share_the_jobs_volume_and_only_the_coordinator_ha
             {"settings": {"nproc_per_node": 2}},
             "There is no script: name what .*spec.settings.script",
         ),
-        ({"settings": {"script": "train.py"}}, r"train.py is a path in the pods: .* from the root"),
         ({"settings": {**SETTINGS, "nproc_per_node": 0}}, "nproc_per_node .* at least 1, not 0"),
         ({"settings": {**SETTINGS, "last_call": "soon"}}, "last_call .*'soon' is no time"),
         ({"settings": {**SETTINGS, "lease": "1s"}}, "lease .*1s: at least 4s"),
