@@ -138,9 +138,15 @@ class Home:
             storage.write_file(job_dir / "settings.json", self._settings.to_json().encode())
             storage.write_file(mark, self._owner["uid"].encode())
 
-    def start_runtime(self, report: OnReport) -> Runtime:
+    def start_runtime(self, report: OnReport, keep_done: bool = False) -> Runtime:
+        """Return what runs the pods. `keep_done`: one that has ended well stays, for its log."""
         return KubernetesRuntime(
-            self._api, self._job, make=self._make, cap=self._cap, report=report
+            self._api,
+            self._job,
+            make=self._make,
+            cap=self._cap,
+            report=report,
+            keep_done=keep_done,
         )
 
     def serve(

@@ -258,11 +258,9 @@ class Coordinator:
                     raise self._error
                 ended = self._rendezvous.outcome[0]
                 if ended:
-                    if give_up is None:
-                        give_up = now + goodbye_s
-                        if self._fleet is not None:
-                            self._fleet.let_end()
-                    if not self._rendezvous.nodes or now >= give_up:
+                    give_up = give_up if give_up is not None else now + goodbye_s
+                    gone = self._fleet is None or self._fleet.has_ended()
+                    if (gone and not self._rendezvous.nodes) or now >= give_up:
                         self._gone = True
                         self._bump()
                         return status.CODES[ended]

@@ -24,8 +24,7 @@ from .status import end_of
 class Crew:
     """The agents of a job. `arguments`: what each gets; `role`: its word in the runtime.
 
-    `in_pods`: one that has ended is replaced, and whoever is there when the job is over is left to
-    end by itself, so that its log stays.
+    `in_pods`: one that has ended is replaced.
     """
 
     role: str
@@ -110,7 +109,7 @@ class Fleet:
         name = report.replica.incarnation if report.replica else ""
         if isinstance(report, Exit):
             how = report.why or end_of(report.code)
-            machine.lost(name, how, now)
+            machine.leave(name, now, f"is lost: it {how}")
             self._ended(machine, name, report.code, how, now)
             return
         place = self.places.of(name)
@@ -121,8 +120,10 @@ class Fleet:
 
     def _ended(self, machine: Rendezvous, name: str, code: int, how: str, now: float) -> None:
         place = self.places.of(name)
-        if place is None or machine.outcome[0]:
+        if place is None:
             return
+        if machine.outcome[0]:
+            place.leaving = True
         if not place.leaving:
             machine.news.append(f"the agent of node {place.index} {how}")
         if why := self.places.exited(name, code, how, now):
@@ -143,15 +144,14 @@ class Fleet:
                 self._stopped.add(place.incarnation)
                 self._runtime.stop(self._replica(place), self.crew.grace_s)
 
-    def let_end(self) -> None:
-        """Let the agents of a job that is over end by themselves."""
-        if self._runtime is not None and self.crew.in_pods:
-            self._runtime.detach()
+    def has_ended(self) -> bool:
+        """Tell whether no agent runs."""
+        return not self.places.running()
 
     def close(self, over: bool) -> None:
         """End what still runs where the job is over, else let it go: another one adopts it."""
         if self._runtime is not None:
-            if over and not self.crew.in_pods:
+            if over:
                 self._runtime.close()
             else:
                 self._runtime.detach()

@@ -17,11 +17,13 @@ from collections.abc import Callable
 
 from ..common.retry import Backoff
 from .nodes import Place, State
+from .status import TOLD_TO_GO
 
 _BACKOFF = Backoff(1.0, 30.0)  # guesses
 _SHORT_LIFE_S = 2.0  # who is ended sooner is not started again without a pause
-# How an agent ends that was told to go by somebody else, or was killed.
-_FROM_OUTSIDE = (0, 130, 128 + signal.SIGTERM, -signal.SIGTERM, -signal.SIGKILL)
+# How an agent ends that was told to go by somebody else, or was killed. In a cluster an exit code
+# above 128 is told as a signal.
+_FROM_OUTSIDE = (0, *TOLD_TO_GO, 128 + signal.SIGTERM, -signal.SIGTERM, -signal.SIGKILL)
 
 
 class Places:

@@ -111,7 +111,7 @@ class PodHome:
         env = {
             "EDL_JOB_NAME": settings.job_name,
             "EDL_SHARE_PATH": f"{JOB_DIR}/share",
-            "EDL_TENSORBOARD_LOGDIR": f"{JOB_DIR}/tensorboard",
+            serve.BOARD: f"{JOB_DIR}/tensorboard",
             **settings.envs,
         }
         told = ("--nproc", str(ours.nproc_per_node), "--logs", _LOGS, "--tee")
@@ -125,7 +125,7 @@ class PodHome:
         )
 
     def start_runtime(self, report: OnReport, _address: str) -> Runtime:
-        return self._pod.start_runtime(report)
+        return self._pod.start_runtime(report, keep_done=True)
 
     def serve(self, coordinator: Coordinator) -> None:
         self._pod.serve(coordinator.scale, coordinator.stop, coordinator.fence)

@@ -120,13 +120,8 @@ class Rendezvous:
             self._break(f"{state.told(name)} starts its workers anew", now)
         self.tick(now)
 
-    def leave(self, name: str, now: float) -> None:
-        self._lose(name, "left", now)
-        self.tick(now)
-
-    def lost(self, name: str, how: str, now: float) -> None:
-        """Note that a node is gone, as whoever started it has seen."""
-        self._lose(name, f"is lost: it {how}", now)
+    def leave(self, name: str, now: float, how: str = "left") -> None:
+        self._lose(name, how, now)
         self.tick(now)
 
     def succeed(self, name: str, round: int, now: float) -> None:

@@ -34,6 +34,7 @@ from .settings import LaunchSettings
 log = logging.getLogger("edl.launch")
 
 JOURNAL = "rendezvous.sqlite"
+BOARD = "EDL_TENSORBOARD_LOGDIR"  # where adaptive/env.py tells scripts to write events
 _RPC_THREADS = 512  # a held call has one, a node two calls; they are made as needed
 _GOODBYE_S = 20.0  # beyond what the scripts have to end
 
@@ -61,7 +62,7 @@ class LocalHome:
         told = ("--nproc", str(settings.nproc_per_node), "--logs", str(job_dir / "logs"))
         self.crew = Crew(
             role="node",
-            env={},
+            env={BOARD: os.environ.get(BOARD) or str(job_dir / "tensorboard")},
             arguments=(*told, "--", *settings.python),
             grace_s=settings.stop_timeout_s + _GOODBYE_S,
             in_pods=False,

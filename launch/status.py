@@ -12,6 +12,7 @@ from .rounds import DONE, FAILED, STOPPED, Rendezvous
 from .settings import LaunchSettings
 
 INTERRUPTED = 130
+TOLD_TO_GO = (INTERRUPTED, 128 - INTERRUPTED)  # how an agent ends that was; so in a pod
 CODES = {DONE: 0, FAILED: 1, STOPPED: INTERRUPTED}
 
 
@@ -57,7 +58,9 @@ def render(
 
 
 def end_of(code: int) -> str:
-    """Return an exit code in words."""
+    """Return an agent's exit code in words."""
+    if code in TOLD_TO_GO:
+        return "was told to go"
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from tools.kube import ROOT
 from tools.kube_api import Object
 from tools.kube_objects import IMAGE, phase
+from tools.waiting import until
 
 from edl.common import report
 
@@ -69,10 +71,14 @@ class Counted:
         """Wait until so many nodes train, and the script says so."""
         ready = f"{nodes}/{nodes}"
         found = self.is_so(lambda s: s.get("phase") == "Running" and s["workersReady"] == ready)
+        self.started_on(nodes)
         steps = len(self.steps())
-        self.is_so(lambda _: self.seen()[-1:] == [f"{nodes} {nodes}"], 60.0)
-        self.is_so(lambda _: len(self.steps()) > steps, 60.0)
+        until(lambda: len(self.steps()) > steps)
         return found
+
+    def started_on(self, nodes: int) -> None:
+        """Wait until the script has been started last on so many nodes."""
+        until(lambda: " ".join(self.seen()[-1:]).startswith(f"{nodes} {nodes}"))
 
     def seen(self) -> list[str]:
         path = self.folder / "seen"
@@ -147,6 +153,55 @@ def test_a_script_from_apply_to_delete(job, namespace, folder):
     assert [each.suspended for each in reports] == [False, True, False]
     assert {each.nodes for each in reports} == {report.Bounds(1, 4)}
     assert {sample.nodes for sample in reports[-1].samples} <= {1, 2, 3}
+
+
+TUTORIAL = {
+    "adaptive_linear.py": ["--epochs", "12"],
+    "tutorial/step_6.py": ["--epochs", "20", "--fixed-batch"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", TUTORIAL)
+def test_a_script_of_adaptdls_is_rescaled_and_computes_as_if_nothing_had_been(
+    job, namespace, folder, example
+):
+    """It goes from 1 node to 4 to 2, and each epoch has the loss of an uninterrupted one."""
+    script = Path(ROOT) / "docs" / "examples" / example
+    environment = {"EDL_SHARE_PATH": str(folder), "EDL_TENSORBOARD_LOGDIR": str(folder)}
+    alone = subprocess.run(
+        [sys.executable, str(script), *TUTORIAL[example]],
+        env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    slowly = Path(ROOT) / "tests" / "launched" / "slowly.py"
+    told = [0.03, str(script), *TUTORIAL[example]]
+    asked = spec(folder, script=str(slowly), arguments=told, stop_timeout="30s")
+    job.apply({**asked, "envs": {"EDL_TEST_FOLDER": str(folder)}})
+    job.started_on(1)
+    for nodes in (4, 2):
+        job.patch(worker={"replicas": nodes})
+        job.started_on(nodes)
+    job.is_so(lambda s: s["phase"] == "Succeeded")
+    printed = "".join(namespace.logs(10_000).values())
+
+    expected, found = figures(alone.stdout), figures(printed)
+    assert len(expected) > 9
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(values, abs=2e-4), name
+    starts = [each.split() for each in job.seen()]
+    assert [each[0] for each in starts] == ["1", "4", "2"]
+    assert {tuple(each[2:]) for each in starts} == {("counted", "/var/lib/edl/job/share")}
+
+
+def figures(printed: str) -> dict[str, list[float]]:
+    """Return the figures of each epoch that was told, and of the end."""
+    lines = re.findall(r"(epoch [0-9]+|weights)[: ](.*)", printed)
+    number = r"-?[0-9]+(?:\.[0-9]+)?"
+    return {name: [float(each) for each in re.findall(number, said)] for name, said in lines}
 
 
 def test_a_script_that_is_not_there_fails_before_any_node_is_made(job, namespace, folder):
