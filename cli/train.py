@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..common import paths
+from ..common import launched, paths
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
-from .options import NAMES, JobCommand, as_yaml, given_values, job_options
+from .options import (
+    NAMES,
+    JobCommand,
+    as_yaml,
+    flags_given,
+    given_values,
+    job_options,
+    script_options,
+)
 
 if TYPE_CHECKING:
     from ..jobs.queue import Wishes
@@ -202,7 +210,19 @@ predict = _job_command(
 )
 
 
+def _script_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what a script's job has besides."""
+    for option in (
+        click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]..."),
+        click.argument("script", required=False, default=""),
+        script_options,
+    ):
+        command = option(command)
+    return command
+
+
 @click.command("submit", cls=JobCommand, epilog=EPILOG, context_settings=NAMES)
+@_script_flags
 @click.option("--follow", "-f", is_flag=True, help="Watch it to its end, as `edl train` does.")
 @click.option(
     "--command",
@@ -211,6 +231,18 @@ predict = _job_command(
     help="What the job does.",
 )
 @_job_flags
-def submit(command: str, follow: bool, **given: Any) -> int:
-    """Give a job to a Kubernetes cluster and return: `edl train --runtime kubernetes --detach`."""
+def submit(
+    command: str, follow: bool, script: str, arguments: tuple[str, ...], **given: Any
+) -> int:
+    """Give a job to a Kubernetes cluster and return: `edl train --runtime kubernetes --detach`.
+
+    With a SCRIPT it is run as by `edl launch`, each node a pod: see docs/launch.md. It is a path in
+    the pods; what it gets may stand after `--`.
+    """
+    if script:
+        if "command" in flags_given():
+            raise UsageError(f"--command {command} runs no script: leave out one of them.")
+        command, given = launched.COMMAND, {**given, "script": script, "arguments": arguments}
+    elif own := flags_given() & {knob.name for knob in launched.own_knobs()}:
+        raise UsageError(f"--{min(own)} is of a script: name it (`edl submit SCRIPT`).")
     return _run_job(command, not follow, submits=True, **given)

@@ -23,6 +23,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..common import launched
 from ..common.errors import UsageError
 from ..common.identity import Identity
 from . import job as edljob
@@ -180,7 +181,8 @@ class _Decision:
                 if (observe.deletion(pod) or 0) > _KILL_S:  # its journal loses nothing by that
                     self._delete("Pod", pod, _KILL_S)
         self._end(self._of_role("ps"))  # each leaves a snapshot
-        self._end(self._of_role("worker"), grace_s=_KILL_S)  # whom would they hand back to?
+        saves = self._spec.get("command") == launched.COMMAND  # else whom would they hand back to?
+        self._end(self._of_role("worker"), grace_s=None if saves else _KILL_S)
 
     # -- what is wanted
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..common import launched
 from ..common.settings import JobSettings
 from . import job as edljob
 from . import objects
@@ -20,15 +21,13 @@ def begun(config: Object) -> Wanted:
     Raises KeyError, TypeError or ValueError where somebody has written something else into it.
     """
     data = config["data"]
-    return Wanted(
-        JobSettings.from_json(data[objects.SETTINGS]), json.loads(data[objects.TEMPLATES])
-    )
+    return Wanted(launched.read(data[objects.SETTINGS]), json.loads(data[objects.TEMPLATES]))
 
 
 def settings(config: Object | None) -> JobSettings | None:
     """Return the settings that the job has begun with, None where none can be read."""
     try:
-        return JobSettings.from_json(config["data"][objects.SETTINGS]) if config else None
+        return launched.read(config["data"][objects.SETTINGS]) if config else None
     except (KeyError, TypeError, ValueError):  # somebody has written into it: it is made anew
         return None
 

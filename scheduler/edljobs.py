@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..common import launched
 from ..common import report as reports
 from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
@@ -236,7 +237,7 @@ def _restricted(job: Job, nodes: Sequence[Node], welcome: Mapping[str, set[str]]
 
 def _has_servers(spec: Object) -> bool:
     settings: Object = spec.get("settings") or {}
-    return settings.get("strategy") != "allreduce"
+    return spec.get("command") != launched.COMMAND and settings.get("strategy") != "allreduce"
 
 
 def _role(pod: Object) -> str:
