@@ -66,3 +66,10 @@ def read_noted(text: str | None) -> dict[str, tuple[str, str]]:
         for name, kind in pairs
         if isinstance(kind, list) and len(kind) == 2 and all(isinstance(e, str) for e in kind)
     }
+
+
+def is_ready(node: Object) -> bool:
+    """Tell whether pods can be put on a node: it is ready, and not cordoned."""
+    conditions = (node.get("status") or {}).get("conditions") or []
+    is_well = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return is_well and not (node.get("spec") or {}).get("unschedulable")
