@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +14,39 @@ import click
 from ..common.errors import UsageError
 from .options import NAMES
 from .output import is_drawn, outputs, print_report
-from .place import complete_jobs
+from .place import complete_jobs, where
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..scheduler.service import Service
+    from ..k8s.api import Api
+    from ..scheduler.policy import Policy
 
 _COLUMNS = {"JOB": "name", "HAS": "held", "GETS": "workers", "MIN": "minimum", "MAX": "maximum"}
 
 
 @click.group(context_settings=NAMES)
 def schedule() -> None:
-    """Share out workers among the jobs of this machine that were queued (`edl train --queue`)."""
+    """Share out workers among jobs that were queued: `edl train --queue`, `edl submit --queue`."""
 
 
 def _policy(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that a plan depends on."""
     for option in (
         click.option(
-            "--workers", type=click.IntRange(1), help="Of all jobs at once. [default: cores]"
+            "--workers",
+            type=click.IntRange(1),
+            help="Of all jobs of this machine at once. [default: cores]",
         ),
+        click.option(
+            "--quotas",
+            type=click.Path(),
+            help="YAML: a list of {namespace, user, cpu, memory, gpu}, the most of each.",
+        ),
+        click.option(
+            "-A", "--all-namespaces", "everywhere", is_flag=True, help="All jobs of the cluster."
+        ),
+        where,
         click.option(
             "--objective", default="finish", show_default=True, help="What plans are to reach."
         ),
@@ -54,51 +65,72 @@ def _policy(command: Callable[..., Any]) -> Callable[..., Any]:
 @schedule.command()
 @_policy
 @click.option("--every", default=5.0, show_default=True, metavar="SECONDS", help="A round.")
-def serve(every: float, **policy: Any) -> None:
+def serve(
+    every: float, runtime: str, namespace: str, everywhere: bool, workers: int | None, **rules: Any
+) -> None:
     """Begin queued jobs, and change their workers, until Ctrl-C; jobs go on without it."""
-    from ..scheduler import service
+    from ..scheduler import local, service, serving
 
     if not every > 0:
         raise UsageError(f"--every {every}: give a time above 0 s.")
-    made = _service(**policy)
-    stop = threading.Event()
-    lock = service.claim()
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        made.serve(every, stop)
-    finally:
-        os.close(lock)
+    policy = _made(**rules)
+    with _cluster(runtime, namespace, everywhere, workers) as api:
+        if api is not None:
+            serving.serve_cluster(api, everywhere, policy, every, click.echo)
+            return
+        place = local.LocalPlace(workers or os.cpu_count() or 1)
+        serving.serve_here(service.Service(place, policy, time.time, click.echo), every)
 
 
 @schedule.command()
 @_policy
 @outputs()
-def plan(output: str, **policy: Any) -> None:
+def plan(
+    output: str,
+    runtime: str,
+    namespace: str,
+    everywhere: bool,
+    workers: int | None,
+    **rules: Any,
+) -> None:
     """Show what would be planned now; change nothing."""
-    _show(_service(**policy).plan(), output)
+    from ..scheduler import in_cluster, local, service
+    from ..scheduler.place import Place
+
+    policy = _made(**rules)
+    with _cluster(runtime, namespace, everywhere, workers) as api:
+        place: Place = local.LocalPlace(workers or os.cpu_count() or 1)
+        if api is not None:
+            place = in_cluster.ClusterPlace(api, everywhere, time.time)
+        _show(service.Service(place, policy, time.time, click.echo).plan(), output)
 
 
 @schedule.command()
+@where
 @outputs()
-def status(output: str) -> None:
+def status(output: str, runtime: str, namespace: str) -> None:
     """Show the last plan: who has how many workers, who gets how many, and why."""
-    from ..scheduler import service
+    from ..scheduler import in_cluster, local
 
-    last = service.last_plan()
+    with _cluster(runtime, namespace) as api:
+        last = local.last_plan() if api is None else in_cluster.last_plan(api)
+        serves = local.serves() if api is None else in_cluster.serves(api)
     _show(last, output)
     if is_drawn(output):
-        runs = "runs" if service.serves() else "does not run: `edl schedule serve`"
+        runs = "runs" if serves else "does not run: `edl schedule serve`"
         click.echo(f"Planned {max(0, int(time.time()) - last['at'])} s ago; the scheduler {runs}.")
 
 
 @schedule.command()
 @click.argument("job", shell_complete=complete_jobs)
-def why(job: str) -> None:
+@where
+def why(job: str, runtime: str, namespace: str) -> None:
     """Tell why a job has what it has."""
-    from ..scheduler import service
+    from ..scheduler import in_cluster, local
 
-    rows = {row["name"]: row for row in service.last_plan()["jobs"]}
+    with _cluster(runtime, namespace) as api:
+        last = local.last_plan() if api is None else in_cluster.last_plan(api)
+    rows = {row["name"]: row for row in last["jobs"]}
     if job not in rows:
         known = ", ".join(rows) or "none at all"
         raise UsageError(f"The last plan has no job {job!r}; it has {known}.")
@@ -163,20 +195,36 @@ def simulate(
         click.echo(f"{plots}/jct.svg and gpus.svg are written")
 
 
-def _service(workers: int | None, objective: str, patience: float) -> Service:
-    from ..scheduler.local import LocalPlace
+def _made(objective: str, patience: float, quotas: str | None) -> Policy:
     from ..scheduler.policy import Limits, make_policy
-    from ..scheduler.service import Service
+    from ..scheduler.quotas import read_quotas
 
-    policy = make_policy(objective, Limits(patience_s=patience))
-    return Service(LocalPlace(workers or os.cpu_count() or 1), policy, time.time, click.echo)
+    return make_policy(objective, Limits(read_quotas(quotas) if quotas else (), patience))
+
+
+@contextlib.contextmanager
+def _cluster(
+    runtime: str, namespace: str, everywhere: bool = False, workers: int | None = None
+) -> Iterator[Api | None]:
+    """Open the cluster that is meant; None where this machine is."""
+    if runtime == "local" and not namespace:
+        if everywhere:
+            raise UsageError("--all-namespaces is of a cluster: add --runtime kubernetes.")
+        yield None
+        return
+    if workers is not None:
+        raise UsageError("--workers is of this machine: in a cluster its nodes say what there is.")
+    from ..k8s.outside.job import connected
+
+    with connected(namespace) as api:
+        yield api
 
 
 def _show(plan: dict[str, Any], output: str) -> None:
     from ..jobs.job import Report
 
     if is_drawn(output) and not plan["jobs"]:
-        click.echo("No job of this machine is queued: `edl train --queue` puts one there.")
+        click.echo("No job is queued: `edl train --queue` or `edl submit --queue` puts one there.")
         return
     print_report(Report(plan, lambda _wide: _table(plan["jobs"])), output)
 

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
 from .options import NAMES, JobCommand, as_yaml, given_values, job_options
+
+if TYPE_CHECKING:
+    from ..jobs.queue import Wishes
 
 EPILOG = """Flags may be written with dashes or underscores.
 
@@ -47,6 +50,16 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="[FILE]",
             help="Print what a cluster would be given, or write it; create nothing.",
         ),
+        click.option(
+            "--queue",
+            is_flag=True,
+            help="Leave the start, and the number of workers, to `edl schedule serve`.",
+        ),
+        click.option(
+            "--priority", type=int, metavar="N", help="In the queue: a higher one comes first."
+        ),
+        click.option("--deadline", metavar="TIME", help="In the queue: when it should have ended."),
+        click.option("--user", metavar="NAME", help="In the queue: whose quota it counts for."),
         click.option("--dry_run", is_flag=True, help="Print the resolved job; start nothing."),
         click.option("--config", metavar="FILE", type=click.Path(), help="Settings out of YAML."),
     ):
@@ -59,12 +72,9 @@ def _job_command(name: str, help: str) -> click.Command:
 
     @click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
     @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
-    @click.option(
-        "--queue", is_flag=True, help="Leave the start, and the workers, to `edl schedule serve`."
-    )
     @_job_flags
-    def command(detach: bool, queue: bool, **given: Any) -> int:
-        return _run_job(name, detach, queue=queue, **given)
+    def command(detach: bool, **given: Any) -> int:
+        return _run_job(name, detach, **given)
 
     return command
 
@@ -78,9 +88,13 @@ def _run_job(
     as_objects: str | None,
     kind: str,
     submits: bool = False,
-    queue: bool = False,
+    queue: bool,
+    priority: int | None,
+    deadline: str | None,
+    user: str | None,
     **flags: Any,
 ) -> int:
+    wishes = _wishes(queue, priority, deadline, user)
     values, origins = given_values(config, flags)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
         if two and {"dry_run": dry_run, "detach": detach and not submits}[one]:
@@ -103,10 +117,10 @@ def _run_job(
         return 0
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
-    if queue:
-        return _queue(settings, stands)
     if settings.runtime == "kubernetes":
-        return _in_cluster(settings, resolved, detach, as_objects, kind)
+        return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
+    if wishes is not None:
+        return _queue(settings, stands, wishes)
     from ..jobs.follow import follow
     from ..jobs.local_source import LocalSource, wait_until_serving
     from ..jobs.start import go_on, start
@@ -120,13 +134,26 @@ def _run_job(
     return follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
 
 
-def _queue(settings: JobSettings, stands: bool) -> int:
-    if stands or settings.runtime == "kubernetes":
-        what = "a job that stands" if stands else "a job in a cluster"
-        raise UsageError(f"--queue is of a new job of this machine, not of {what}: leave it out.")
+def _wishes(
+    queue: bool, priority: int | None, deadline: str | None, user: str | None
+) -> Wishes | None:
+    """Return a queued job's wishes; None for a job that is not queued. Raises UsageError."""
+    given = {"priority": priority, "deadline": deadline, "user": user}
+    if not queue:
+        if said := [name for name, value in given.items() if value is not None]:
+            raise UsageError(f"--{said[0]} is of the queue: add --queue, or leave it out.")
+        return None
+    from ..jobs.queue import Wishes
+
+    return Wishes.of(priority or 0, deadline, user or "")
+
+
+def _queue(settings: JobSettings, stands: bool, wishes: Wishes) -> int:
+    if stands:
+        raise UsageError("--queue is of a new job, not of a job that stands: leave it out.")
     from ..jobs import queue
 
-    job = queue.put(settings, int(time.time()))
+    job = queue.put(settings, int(time.time()), wishes)
     click.echo(f"{job.name} is queued: `edl schedule serve` begins it, `edl status {job.where}`")
     return 0
 
@@ -137,6 +164,7 @@ def _in_cluster(
     detach: bool,
     as_objects: str | None,
     kind: str,
+    wishes: Wishes | None,
 ) -> int:
     from ..jobs.follow import follow
     from ..k8s.outside import submit
@@ -146,18 +174,18 @@ def _in_cluster(
 
     if as_objects:
         paths.check_file("" if as_objects == "-" else as_objects, "--yaml")
-        text = submit.as_yaml(settings, "job" if kind == "auto" else kind)
+        plain = "edljob" if wishes is not None else "job"
+        text = submit.as_yaml(settings, plain if kind == "auto" else kind, wishes)
         if as_objects == "-":
             click.echo(text, nl=False)
         else:
             Path(as_objects).write_text(text)
         return 0
     with connected(settings.namespace) as api:
-        job = submit.submit(api, settings, kind)
+        job = submit.submit(api, settings, kind, wishes)
         if detach:
-            click.echo(
-                f"{job.name} is submitted: `edl status {job.where}`, `edl logs -f {job.where}`"
-            )
+            done = "submitted" if wishes is None else "queued"
+            click.echo(f"{job.name} is {done}: `edl status {job.where}`, `edl logs -f {job.where}`")
             return 0
         return follow(ClusterSource(job), open_screen(settings.log_format, resolved))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
 import subprocess
@@ -17,18 +18,44 @@ from .start import go_on, make
 
 
 @dataclass(frozen=True)
+class Wishes:
+    """The place of a job among others. `deadline`: RFC 3339; None: there is none."""
+
+    priority: int = 0  # those of a higher one come first
+    deadline: str | None = None
+    user: str = ""  # whose quota it counts for
+
+    @classmethod
+    def of(cls, priority: int, deadline: str | None, user: str) -> Wishes:
+        """Return wishes as a user says them; the deadline in any form of ISO 8601.
+
+        Raises UsageError for a deadline that is no time.
+        """
+        if deadline is None:
+            return cls(priority, None, user)
+        try:
+            when = datetime.datetime.fromisoformat(deadline).astimezone(datetime.UTC)
+        except ValueError as error:
+            raise UsageError(
+                f"--deadline {deadline} is no time: write 2026-12-24T18:00:00Z, for example."
+            ) from error
+        return cls(priority, when.strftime("%Y-%m-%dT%H:%M:%SZ"), user)
+
+
+@dataclass(frozen=True)
 class Ask:
     """The wishes of a queued job to the scheduler."""
 
     submitted: int  # seconds since the epoch
     minimum: int  # workers without which it does not begin
     maximum: int
+    wishes: Wishes = Wishes()
 
 
-def put(settings: JobSettings, submitted: int) -> LocalJob:
-    """Put a job into the queue. Its `num_workers` are the most that it is given.
+def bounds(settings: JobSettings) -> tuple[int, int]:
+    """Return the fewest and the most workers of a queued job, whose most is `num_workers`.
 
-    Raises UsageError where a job of its name runs, or wants more workers at least than at most.
+    Raises UsageError where it wants more workers at least than at most.
     """
     minimum = max(1, settings.min_workers)
     if minimum > settings.num_workers:
@@ -36,9 +63,18 @@ def put(settings: JobSettings, submitted: int) -> LocalJob:
             f"--min_workers {minimum} is above --num_workers {settings.num_workers}, the most that "
             "a queued job is given: raise one or lower the other."
         )
+    return minimum, settings.num_workers
+
+
+def put(settings: JobSettings, submitted: int, wishes: Wishes = Wishes()) -> LocalJob:
+    """Put a job into the queue. Its `num_workers` are the most that it is given.
+
+    Raises UsageError where a job of its name runs, and as `bounds` does.
+    """
+    minimum, maximum = bounds(settings)
     job, lock = make(settings)
     try:
-        ask = Ask(submitted, minimum, settings.num_workers)
+        ask = Ask(submitted, minimum, maximum, wishes)
         storage.write_file(job.folder / paths.QUEUED, json.dumps(dataclasses.asdict(ask)).encode())
     finally:
         os.close(lock)
@@ -53,12 +89,13 @@ def ask_of(job: LocalJob) -> Ask | None:
     path = job.folder / paths.QUEUED
     try:
         values = parse(read_plain(path))
-        must_be(values, {"submitted": int, "minimum": int, "maximum": int})
+        must_be(values, {"submitted": int, "minimum": int, "maximum": int, "wishes": dict})
+        wishes = Wishes(**values["wishes"])
     except FileNotFoundError:
         return None
-    except (ValueError, EdlError) as error:
+    except (TypeError, ValueError, EdlError) as error:
         raise UsageError(f"{path} is no ask of a queued job: {error}") from error
-    return Ask(values["submitted"], values["minimum"], values["maximum"])
+    return Ask(values["submitted"], values["minimum"], values["maximum"], wishes)
 
 
 def begin(job: LocalJob, num_workers: int) -> subprocess.Popen[bytes]:

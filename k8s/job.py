@@ -56,6 +56,9 @@ _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
 _TAKEN = {"controller"}  # names of jobs whose Lease would be the controller's
 
 
+Requests = dict[str, float]  # cores, bytes and devices, by Kubernetes' names of resources
+
+
 @dataclass(frozen=True)
 class Wanted:
     """The settings and templates that a spec asks for."""
@@ -102,6 +105,32 @@ def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) 
     return Wanted(settings, made)
 
 
+def templates(job: Object) -> dict[str, Object]:
+    """Return the templates by roles that an EdlJob asks for, allowed or not. Raises UsageError."""
+    return pods.templates(_settings(job), _overlays(job["spec"]))
+
+
+def requested(spec: Object) -> Requests:
+    """Return what a pod of this spec asks for, as Kubernetes counts it: all containers together.
+
+    Containers that run before these count where one of them asks for more.
+    """
+
+    def of(container: Object) -> Requests:
+        said = container.get("resources") or {}
+        both = {**(said.get("limits") or {}), **(said.get("requests") or {})}
+        return {name: float(names.quantity(str(amount), name)) for name, amount in both.items()}
+
+    found = of({"resources": {"requests": spec.get("overhead")}})
+    for each in spec["containers"]:
+        for name, amount in of(each).items():
+            found[name] = found.get(name, 0.0) + amount
+    for each in spec.get("initContainers") or []:
+        for name, amount in of(each).items():
+            found[name] = max(found.get(name, 0.0), amount)
+    return found
+
+
 def durable(spec: Object) -> bool:
     """Return whether the job's folder, with its journal, outlives the pods."""
     source = spec.get("jobVolume") or {}
@@ -113,6 +142,18 @@ def workers(spec: Object) -> int:
     said = spec.get("worker") or {}
     replicas = int(said.get("replicas", 2))
     return min(replicas, int(said.get("maxReplicas", replicas)))
+
+
+def is_queued(job: Object) -> bool:
+    """Tell whether an EdlJob waits for the scheduler.
+
+    It has not begun yet, or the scheduler has suspended it; one that somebody else suspended waits
+    for nobody.
+    """
+    about, spec = job["metadata"], job["spec"]
+    is_new = not (job.get("status") or {}).get("startTime")
+    mine = is_new or names.QUEUED in (about.get("annotations") or {})
+    return "scheduling" in spec and bool(spec.get("suspend")) and mine
 
 
 def bounded(spec: Object) -> str:

@@ -17,6 +17,7 @@ from ..common.errors import UsageError
 
 GRPC_PORT, HEALTH_PORT, METRICS_PORT = 50001, 50002, 50003
 JOB_LABEL, ROLE_LABEL = "edl.dev/job-name", "edl.dev/role"
+QUEUED = "edl.dev/queued"  # annotation: since when a begun job waits for the scheduler
 CONFIG_LABEL = "edl.dev/config"  # of the ConfigMap that a master watches
 INDEX_LABEL, INCARNATION_LABEL = "edl.dev/index", "edl.dev/incarnation"
 MEMORY_ANNOTATION = "edl.dev/memory-of"  # the limit from which that of a pod has grown

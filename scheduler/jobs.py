@@ -46,6 +46,7 @@ class Job:
     minimum: int = 1  # workers without which it gets nothing (a gang)
     maximum: int = 1
     server: Resources = field(default_factory=Resources)
+    master: Resources = field(default_factory=Resources)  # that must still be put onto a node
     servers: tuple[int, ...] = (0,)  # the numbers of servers that it may have
     left: float | None = None
     deadline: float | None = None  # s

@@ -7,32 +7,63 @@ not queued, are not counted. A job that runs is never suspended here.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from ..common import paths, storage
 from ..common import report as reports
-from ..common.errors import EdlError
+from ..common.errors import EdlError, UsageError
+from ..common.foreign import read_plain
 from ..jobs import queue
 from ..jobs.job import Status
 from ..jobs.local import LocalJob, all_jobs
 from .cluster import Node, Resources
 from .jobs import Job, Plan, Shape
-from .speed import speed_of
+from .place import Seen, Tell, read_plan, seconds
+from .speed import served_s, speed_of
 
 NODE = "here"
 _RUNS = ("running", "waiting")  # states of a job whose workers may be changed
 _RESIZE_S = 3.0  # that a change of the workers costs until one was measured
 _OVER = ("left", "failed", "lost")  # states of a worker that is none any more
-Tell = Callable[[str], None]
+_PLAN = "plan.json"
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The jobs and nodes to be scheduled. `ignored`: what, by job, was not believed, and why."""
+def folder() -> Path:
+    """Return the folder of the scheduler of this machine."""
+    return paths.home() / "schedule"
 
-    jobs: list[Job]
-    nodes: list[Node]
-    ignored: dict[str, str]
+
+def claim() -> int:
+    """Be the only scheduler of this machine; return the lock's descriptor.
+
+    Raises UsageError where another one runs.
+    """
+    folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        return paths.lock(folder())
+    except BlockingIOError as error:
+        raise UsageError(
+            "Another `edl schedule serve` runs on this machine: `edl schedule status`."
+        ) from error
+
+
+def serves() -> bool:
+    """Tell whether a scheduler of this machine runs."""
+    return paths.is_locked(folder())
+
+
+def last_plan() -> dict[str, Any]:
+    """Return the last plan of this machine (place.read_plan).
+
+    Raises UsageError where there is none, or none that can be read.
+    """
+    path = folder() / _PLAN
+    try:
+        text = read_plain(path)
+    except FileNotFoundError as error:
+        raise UsageError("No plan was made yet: `edl schedule serve` makes them.") from error
+    return read_plan(text, str(path))
 
 
 class LocalPlace:
@@ -88,6 +119,10 @@ class LocalPlace:
             self._wanted[job.name] = workers
             tell(f"{job.name}: {job.held.workers} -> {workers} workers: {plan[job.name].why}")
 
+    def keep(self, plan: str, _tell: Tell) -> None:
+        """Keep the plan in a file."""
+        storage.write_file(folder() / _PLAN, plan.encode())
+
     def _job(self, job: LocalJob, ask: queue.Ask, status: Status, ignored: dict[str, str]) -> Job:
         report = None
         try:
@@ -106,12 +141,16 @@ class LocalPlace:
             speed=speed,
             worker=Resources(cpu=1.0),
             submitted=float(ask.submitted),
+            user=ask.wishes.user,
+            priority=ask.wishes.priority,
+            deadline=seconds(ask.wishes.deadline) if ask.wishes.deadline else None,
             minimum=ask.minimum,
             maximum=ask.maximum,
             left=report.records_left if report is not None and is_known else None,
             held=Shape(held, 0, min(held, 1)),
             resize_s=_RESIZE_S if cost_s is None else cost_s,
             resizes=self._resizes.get(job.name, 0),
+            served_s=served_s(report),
             waits_since=float(ask.submitted) if is_queued else None,
             is_pinned=not is_queued and state not in _RUNS,
             is_nearly_done=report is not None and report.nearly_done,

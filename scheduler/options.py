@@ -149,8 +149,11 @@ def options(job: Job, kinds: Sequence[Kind]) -> Options:
     ):
         shapes.append(held)
     speeds = predict(job, shapes)
+    moves = (speeds > 0) | (np.arange(len(shapes)) == 0)
+    shapes, speeds = [shapes[i] for i in np.flatnonzero(moves)], speeds[moves]
     takes = np.outer([shape.workers for shape in shapes], amounts(job.worker))
     takes += np.outer([shape.servers for shape in shapes], amounts(job.server))
+    takes[1:] += amounts(job.master)
     order = np.lexsort(([shape.nodes for shape in shapes], *takes.T[::-1]))
     if job.servers != (0,):
         ordered = [shapes[i] for i in order]

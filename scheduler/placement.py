@@ -47,7 +47,7 @@ class Placement:
             self._others += self._pods(job)
         for job in fixed:
             workers, servers = self._counts(job.workers_on), self._counts(job.servers_on)
-            self._take(job, Shape(servers=job.held.servers), workers, servers)
+            self._take(job, job.held, workers, servers)
 
     def free(self, kind: str) -> Floats:
         """Return what is free on the nodes of a kind, [nodes, RESOURCES]."""
@@ -99,14 +99,25 @@ class Placement:
             room[self._spanned] = 0
         near = own_workers + (servers > 0)
         workers = _fill(room, shape.workers, near if shape.servers else own_workers, others, most)
-        return None if workers is None else (workers, servers)
+        if workers is None or self._masters_node(job, workers, servers) is None:
+            return None
+        return workers, servers
 
     def _take(self, job: Job, shape: Shape, workers: Integers, servers: Integers) -> None:
         self._others -= self._pods(job)
+        masters = self._masters_node(job, workers, servers) if shape.workers else None
         self._free -= np.outer(workers, amounts(job.worker))
         self._free -= np.outer(servers, amounts(job.server))
+        if masters is not None:
+            self._free[masters] -= amounts(job.master)
         if not shape.servers and np.count_nonzero(workers) > 1:
             self._spanned |= workers > 0
+
+    def _masters_node(self, job: Job, workers: Integers, servers: Integers) -> int | None:
+        """Return the node with most room for the job's master beside these; None: there is none."""
+        taken = np.outer(workers, amounts(job.worker)) + np.outer(servers, amounts(job.server))
+        room = rooms(self._free - taken, job.master)
+        return int(room.argmax()) if room.max(initial=0) else None
 
     def _rooms(self, pod: Resources, kind: str | None, taken: Floats | float = 0.0) -> Integers:
         """Return how many such pods each node has room for."""

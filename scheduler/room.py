@@ -21,7 +21,8 @@ def covers(quota: Quota, job: Job) -> bool:
 
 def taken(job: Job, shape: Shape) -> Resources:
     """Return what the job takes in this shape."""
-    return job.worker * shape.workers + job.server * shape.servers
+    master = job.master if shape.workers else Resources()
+    return job.worker * shape.workers + job.server * shape.servers + master
 
 
 class Room:
@@ -88,7 +89,8 @@ def loose(limits: Floats) -> Floats:
 def _sizes(tables: Sequence[Options]) -> set[Resources]:
     """Return the different sizes of pods."""
     sizes = {table.job.worker for table in tables}
-    return sizes | {table.job.server for table in tables if any(table.job.servers)}
+    sizes |= {table.job.server for table in tables if any(table.job.servers)}
+    return sizes | {table.job.master for table in tables} - {Resources()}
 
 
 def _usable(free: Floats, pods: set[Resources]) -> Floats:

@@ -27,6 +27,11 @@ def speed_of(report: Report | None) -> tuple[Speed, bool]:
     return (measured, True) if measured is not None else (unknown_speed, False)
 
 
+def served_s(report: Report | None) -> float:
+    """Return the worker-seconds that a job has trained for, as far as it is known."""
+    return sum(each.seconds * each.workers for each in report.samples) if report else 0.0
+
+
 def _by_model(model: Model) -> Speed:
     goodput = GoodputFunction(
         PerfParams(**vars(model.step)),

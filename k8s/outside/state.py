@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from ...jobs.job import ENDED, Status
+from .. import job as edljob
 from .. import names, objects, observe
 from ..api import Object
 
@@ -34,10 +35,12 @@ def status_of(name: str, top: Object, said: Object | None, masters: Sequence[Obj
         return {**idle(status), **ended}
     live = alive(masters)
     if is_suspended(top):
-        state = "suspending" if live else "suspended"
+        state, message = "suspending" if live else "suspended", f"`edl resume {name}` goes on"
+        if edljob.is_queued(top):
+            state, message = "suspending" if live else "queued", "`edl schedule serve` goes on"
         if "report" in status:
             status["report"] = {**status["report"], "suspended": True}
-        return {**idle(status), "state": state, "message": f"`edl resume {name}` goes on"}
+        return {**idle(status), "state": state, "message": message}
     if any(isinstance(observe.observe(pod), observe.Running) for pod in live):
         return status
     return {**idle(status), "state": "starting", "message": waits_for(top, masters)}

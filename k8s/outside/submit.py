@@ -22,6 +22,7 @@ from typing import Any
 from ...common.errors import UsageError
 from ...common.identity import Identity
 from ...common.settings import JobSettings, knobs
+from ...jobs.queue import Wishes, bounds
 from .. import names, objects, pods
 from ..api import NEWEST, Api, Features, Object
 from ..connection import ApiError
@@ -38,15 +39,26 @@ _LABELS = ("edl.dev/", "app.kubernetes.io/")
 Templates = dict[str, Object]
 
 
-def plan(settings: JobSettings, kind: str = "job", features: Features = NEWEST) -> list[Object]:
+def plan(
+    settings: JobSettings,
+    kind: str = "job",
+    features: Features = NEWEST,
+    wishes: Wishes | None = None,
+) -> list[Object]:
     """Return all that a submission makes, in order, without what the moment gives (token, owner).
 
-    Raises UsageError. `kind` is job or edljob.
+    Raises UsageError. `kind` is job or edljob; `wishes` are of a job for the scheduler's queue.
     """
     settings = dataclasses.replace(settings, port=names.GRPC_PORT)
     base, changed, with_service = _templates(settings, features.grpc_probes)
     if kind == "edljob":
-        return [edl_job(settings, base, changed)]
+        made = edl_job(settings, base, changed)
+        return [made if wishes is None else queued(made, settings, wishes)]
+    if wishes is not None:
+        raise UsageError(
+            "--queue is of EdlJobs, and here none would be made: say --as edljob, and see that "
+            "their controller runs (docs/kubernetes.md)."
+        )
     job = settings.job_name
     return [
         objects.master_job(job, changed["master"]),
@@ -58,7 +70,7 @@ def plan(settings: JobSettings, kind: str = "job", features: Features = NEWEST) 
     ]
 
 
-def as_yaml(settings: JobSettings, kind: str) -> str:
+def as_yaml(settings: JobSettings, kind: str, wishes: Wishes | None = None) -> str:
     """Return what `plan` makes, for reading; of an EdlJob for kubectl."""
     import yaml
 
@@ -68,7 +80,7 @@ def as_yaml(settings: JobSettings, kind: str) -> str:
         def ignore_aliases(self, _data: object) -> bool:
             return True
 
-    made = plan(settings, kind)
+    made = plan(settings, kind, wishes=wishes)
     for each in made:
         if settings.namespace:
             each["metadata"]["namespace"] = settings.namespace
@@ -96,8 +108,13 @@ def _is_known(api: Api) -> bool:
 
 def controller(api: Api) -> str:
     """Return the pod of the controller that runs; "" where none does, or one may not look."""
+    return holder(api, CONTROLLER_LEASE)
+
+
+def holder(api: Api, name: str) -> str:
+    """Return who holds a Lease and renews it; "" where nobody does, or one may not look."""
     try:
-        lease = api.get("Lease", CONTROLLER_LEASE)
+        lease = api.get("Lease", name)
     except ApiError as error:
         if error.status == 403:
             return ""
@@ -113,11 +130,13 @@ def controller(api: Api) -> str:
     )
 
 
-def submit(api: Api, settings: JobSettings, kind: str = "auto") -> ClusterJob:
+def submit(
+    api: Api, settings: JobSettings, kind: str = "auto", wishes: Wishes | None = None
+) -> ClusterJob:
     """Make the job. Raises UsageError where one of its name is there."""
     job = settings.job_name
     kind = choose(api) if kind == "auto" else kind
-    top, *others = plan(settings, kind, api.features())
+    top, *others = plan(settings, kind, api.features(), wishes)
     if kind == "job":
         top["spec"]["parallelism"] = 0  # until all that its pod needs is there
     owner = _create_top(api, top, job)
@@ -276,6 +295,15 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
         "metadata": {"name": settings.job_name, "labels": names.labels(settings.job_name)},
         "spec": {name: value for name, value in spec.items() if value not in ({}, [], "")},
     }
+
+
+def queued(made: Object, settings: JobSettings, wishes: Wishes) -> Object:
+    """Return an EdlJob that waits for the scheduler. Raises UsageError, as `queue.bounds` does."""
+    minimum, maximum = bounds(settings)
+    said = {name: value for name, value in vars(wishes).items() if value}
+    worker = {"replicas": minimum, "minReplicas": minimum, "maxReplicas": maximum}
+    spec = {**made["spec"], "suspend": True, "scheduling": said}
+    return {**made, "spec": {**spec, "worker": {**spec["worker"], **worker}}}
 
 
 def _said(settings: JobSettings) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tools import kube
 from tools.kube_api import Object
-from tools.kube_namespace import fresh
+from tools.kube_namespace import Namespace, fresh
 from tools.kube_objects import IMAGE, condition
 
 HERE = Path(__file__).parent
@@ -93,6 +93,6 @@ def controller(cluster, namespace, folder, allow) -> Iterator[None]:
 def pytest_runtest_makereport(item, call):
     report = yield
     namespace = getattr(item, "funcargs", {}).get("namespace")
-    if report.failed and call.when == "call" and namespace is not None:
+    if report.failed and call.when == "call" and isinstance(namespace, Namespace):
         report.sections.append(("the namespace", namespace.report()))
     return report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from .tools import Unreachable, fetch
 MANIFESTS = Path(__file__).parents[2] / "k8s" / "manifests"
 CHART = MANIFESTS / "chart"
 CLUSTER_WIDE = {"Namespace", "CustomResourceDefinition", "PriorityClass"}
+CLUSTER_WIDE |= {"ClusterRole", "ClusterRoleBinding"}
 OF_HELM = ("instance", "managed-by", "version")
 
 Object = dict[str, Any]
@@ -77,11 +79,18 @@ def plain(found: Object) -> Object:
     return made
 
 
-def test_chart_and_base_are_the_same_objects(kustomize, template):
-    base = by_name(kustomize("base"))
+def test_chart_and_base_with_the_scheduler_are_the_same_objects(run, tmp_path, template):
+    overlay = {
+        "namespace": "edl",
+        "resources": [os.path.relpath(MANIFESTS / "base", tmp_path.resolve())],
+        "components": [os.path.relpath(MANIFESTS / "scheduler", tmp_path.resolve())],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    base = by_name(objects(run("kubectl", "kustomize", str(tmp_path))))
     del base["Namespace", "edl"]  # Helm makes it, or somebody before
 
-    chart = {name: plain(each) for name, each in by_name(template()).items()}
+    made = template("scheduler.enabled=true")
+    chart = {name: plain(each) for name, each in by_name(made).items()}
     assert {name: plain(each) for name, each in base.items()} == chart
 
 
@@ -153,6 +162,19 @@ def test_the_pod_monitor_selects_every_pod_of_edl(template):
     assert found["spec"]["selector"] == {"matchLabels": {"app.kubernetes.io/name": "edl"}}
 
 
+def test_the_scheduler_of_the_chart_gets_its_quotas_and_the_rights_of_all_namespaces(template):
+    quotas = [{"user": "anna", "gpu": 2}]
+    flags = ("enabled=true", "allNamespaces=true", f"quotas={json.dumps(quotas)}")
+    found = by_name(template(*(f"scheduler.{each}" for each in flags)))
+
+    (container,) = found["Deployment", "edl-scheduler"]["spec"]["template"]["spec"]["containers"]
+    assert {"--all-namespaces", "--quotas=/etc/edl/quotas.yaml"} <= set(container["args"])
+    told = found["ConfigMap", "edl-scheduler-quotas"]["data"]["quotas.yaml"]
+    assert yaml.safe_load(told) == quotas
+    rules = found["ClusterRole", "edl-scheduler"]["rules"]
+    assert [rule["resources"] for rule in rules] == [["nodes", "pods"], ["edljobs"]]
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -161,6 +183,7 @@ def test_the_pod_monitor_selects_every_pod_of_edl(template):
         'image.repository=""',
         "priorityClasses.low=2000000000",
         "controller.replicas=2",
+        'scheduler.quotas=[{"cpus":1}]',
         'rbac.users=["anna"]',
         'podMonitor.interval="soon"',
         "nonsense=1",

@@ -74,4 +74,4 @@ def test_wrong_usage_is_one_line(flags, told, capsys):
 
 def test_without_queued_jobs_it_says_how_to_queue_one(capsys):
     assert 0 == run(["schedule", "plan"])
-    assert "`edl train --queue` puts one there" in capsys.readouterr().out
+    assert "`edl submit --queue` puts one there" in capsys.readouterr().out

@@ -143,6 +143,22 @@ def test_rights_are_of_one_namespace_and_none_is_everything():
     assert "*" not in said
 
 
+def test_the_scheduler_makes_no_pod_and_writes_its_own_objects_alone():
+    found = objects("../scheduler/role.yaml")
+    rules = {each["kind"]: each["rules"] for each in found if "rules" in each}
+
+    (seen,) = rules["ClusterRole"]
+    assert (seen["resources"], set(seen["verbs"])) == (["nodes", "pods"], {"get", "list", "watch"})
+    named = [rule for rule in rules["Role"] if "resourceNames" in rule]
+    assert [rule["resourceNames"] for rule in named] == [["edl-scheduler"]] * 2
+    rest = [rule for rule in rules["Role"] if rule not in named]
+    assert [(r["resources"], r["verbs"]) for r in rest] == [
+        (["edljobs"], ["get", "list", "watch", "patch"]),
+        (["configmaps"], ["create"]),
+        (["leases"], ["create"]),
+    ]
+
+
 def test_a_master_makes_pods_and_reads_no_secret():
     rights = rules("role-master.yaml", "edl-master")
 
@@ -198,11 +214,16 @@ def test_the_controller_is_restricted():
 def test_all_name_the_version_of_the_package():
     chart = yaml.safe_load((MANIFESTS / "chart/Chart.yaml").read_text())
     (controller,) = objects("controller.yaml")
-    (container,) = controller["spec"]["template"]["spec"]["containers"]
+    (scheduler,) = objects("../scheduler/deployment.yaml")
+    images = {
+        container["image"]
+        for each in (controller, scheduler)
+        for container in each["spec"]["template"]["spec"]["containers"]
+    }
     prod = yaml.safe_load((MANIFESTS / "overlays/prod/kustomization.yaml").read_text())
 
     assert {chart["version"], chart["appVersion"]} == {edl.__version__}
-    assert container["image"] == BASE_IMAGE == f"edl:{edl.__version__}"
+    assert images == {BASE_IMAGE} == {f"edl:{edl.__version__}"}
     assert prod["images"] == [{"name": "edl", "newTag": edl.__version__}]
 
 

@@ -8,16 +8,16 @@ import pytest
 
 from edl.common import paths
 from edl.common.errors import UsageError
-from edl.scheduler import service
+from edl.scheduler import local, service
 from edl.scheduler.cluster import Node, Resources
 from edl.scheduler.jobs import Given, Job, Shape
-from edl.scheduler.local import Seen
+from edl.scheduler.place import Seen
 
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
     monkeypatch.setenv(paths.HOME_VARIABLE, str(tmp_path))
-    service.folder().mkdir()
+    local.folder().mkdir()
 
 
 class Place:
@@ -34,6 +34,9 @@ class Place:
     def act(self, plan, seen, tell):
         self.acted.append((plan, seen.jobs[0].name))
         tell("acted")
+
+    def keep(self, plan, tell):
+        local.LocalPlace(1).keep(plan, tell)
 
 
 class Two:
@@ -62,7 +65,7 @@ def test_a_round_acts_and_leaves_its_plan(made, place):
     made.round()
 
     assert [name for _, name in place.acted] == ["a"]
-    plan = service.last_plan()
+    plan = local.last_plan()
     assert plan == made.plan()
     assert plan["at"] == 7
     assert [(row["name"], row["held"], row["workers"], row["why"]) for row in plan["jobs"]] == [
@@ -75,7 +78,7 @@ def test_a_plan_alone_changes_nothing(made, place):
 
     assert place.acted == []
     with pytest.raises(UsageError, match="No plan was made yet"):
-        service.last_plan()
+        local.last_plan()
 
 
 def test_what_is_not_believed_is_told_once_for_each_reason(made, place, told):
@@ -86,29 +89,34 @@ def test_what_is_not_believed_is_told_once_for_each_reason(made, place, told):
     assert [line for line in told if line != "acted"] == ["a x", "a y"]
 
 
-def test_it_serves_until_it_is_told_to_stop(made, place):
-    stop = threading.Event()
-    stop.set()
-    made.serve(3600.0, stop)
+def test_it_serves_until_it_is_over_and_wakes_up_for_news(made, place):
+    wake, act = threading.Event(), place.act
 
-    assert len(place.acted) == 1
+    def news(*given):
+        act(*given)
+        wake.set()  # while a round is made
+
+    place.act = news
+    made.serve(3600.0, wake, lambda: len(place.acted) == 3)
+
+    assert len(place.acted) == 3
 
 
 def test_only_one_serves_a_machine():
-    assert not service.serves()
-    lock = service.claim()
+    assert not local.serves()
+    lock = local.claim()
     try:
-        assert service.serves()
+        assert local.serves()
         with pytest.raises(UsageError, match="Another `edl schedule serve`"):
-            service.claim()
+            local.claim()
     finally:
         os.close(lock)
-    assert not service.serves()
+    assert not local.serves()
 
 
 @pytest.mark.parametrize("text", ["", "[]", json.dumps({"at": 1, "jobs": [{"name": "a"}]})])
 def test_a_plan_that_cannot_be_read_names_its_file(text):
-    (service.folder() / "plan.json").write_text(text)
+    (local.folder() / "plan.json").write_text(text)
 
     with pytest.raises(UsageError, match=r"plan\.json is no plan"):
-        service.last_plan()
+        local.last_plan()

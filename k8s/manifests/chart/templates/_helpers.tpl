@@ -16,6 +16,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
 {{/*
+The name of the scheduler's rights in the whole cluster, which other releases may have as well.
+*/}}
+{{- define "edl.scheduler.clusterRole" -}}
+edl-scheduler{{ if ne .Release.Namespace "edl" }}-{{ .Release.Namespace }}{{ end }}
+{{- end }}
+
+{{/*
 A RoleBinding of a role to subjects; takes (dict "root" $ "role" NAME "component" NAME "subjects" LIST).
 */}}
 {{- define "edl.binding" -}}

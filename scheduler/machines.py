@@ -1,0 +1,125 @@
+"""Nodes of a cluster, as the scheduler sees them: what is free, and who may be put there. Pure.
+
+Nodes that the same jobs may be put on are one kind: where no job asks for anything special and no
+node keeps anybody away, all are one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..k8s import names, observe
+from ..k8s.api import Object
+from ..k8s.job import Requests, requested
+from .cluster import Node, Resources
+
+# Labels by which clouds and Karpenter tell that a node may be taken away at any time.
+_SPOT = {
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "cloud.google.com/gke-spot": "true",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+_GPU = "/gpu"  # nvidia.com/gpu, amd.com/gpu
+_KEEPS_AWAY = ("NoSchedule", "NoExecute")
+
+
+def resources(asked: Mapping[str, float]) -> Resources:
+    """Return amounts by Kubernetes' names as the three that are scheduled."""
+    gpu = sum(amount for name, amount in asked.items() if name.endswith(_GPU))
+    return Resources(asked.get("cpu", 0.0), asked.get("memory", 0.0), gpu)
+
+
+def market(node: Object) -> str:
+    """Return whether a node is a spot one, or on-demand."""
+    labels = node["metadata"].get("labels") or {}
+    return "spot" if any(labels.get(key) == word for key, word in _SPOT.items()) else "on-demand"
+
+
+def machines(
+    nodes: Iterable[Object], others: Iterable[Object], asks: Mapping[str, Object]
+) -> tuple[list[Node], dict[str, set[str]]]:
+    """Return the nodes that can be used, and of each kind the jobs that may be put there.
+
+    `others`: the pods that the scheduler has no say in. `asks`: the spec of a worker's pod, by job.
+    """
+    used: dict[str, list[Requests]] = defaultdict(list)
+    for pod in others:
+        where = pod["spec"].get("nodeName")
+        if where and not isinstance(observe.observe(pod), observe.Ended):
+            used[where].append(requested(pod["spec"]))
+    found: list[Node] = []
+    kinds: dict[frozenset[str], str] = {}
+    for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
+        if not is_usable(node):
+            continue
+        name = node["metadata"]["name"]
+        welcome = frozenset(job for job, spec in asks.items() if may_be_on(spec, node))
+        if asks and not welcome:
+            continue
+        kind = kinds.setdefault(welcome, f"as {name}" if kinds else "")
+        free = {
+            key: float(names.quantity(str(amount), key))
+            for key, amount in node["status"]["allocatable"].items()
+            if key in ("cpu", "memory") or key.endswith(_GPU)
+        }
+        for each in used[name]:
+            for key, amount in each.items():
+                free[key] = free.get(key, 0.0) - amount
+        left = resources({key: max(0.0, amount) for key, amount in free.items()})
+        found.append(Node(name, left, kind, market(node)))
+    return found, {kind: set(welcome) for welcome, kind in kinds.items()}
+
+
+def is_usable(node: Object) -> bool:
+    """Tell whether a node takes new pods: it answers, and is not cordoned."""
+    conditions = (node.get("status") or {}).get("conditions") or []
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return ready and not (node.get("spec") or {}).get("unschedulable")
+
+
+def may_be_on(spec: Object, node: Object) -> bool:
+    """Tell whether a pod of this spec may be put onto a node, by labels and taints."""
+    labels = node["metadata"].get("labels") or {}
+    if any(labels.get(key) != word for key, word in (spec.get("nodeSelector") or {}).items()):
+        return False
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is not None and not any(
+        all(_matches(each, labels) for each in term.get("matchExpressions") or [])
+        for term in required["nodeSelectorTerms"]
+    ):
+        return False
+    taints = (node.get("spec") or {}).get("taints") or []
+    return all(
+        _is_borne(taint, spec.get("tolerations") or [])
+        for taint in taints
+        if taint["effect"] in _KEEPS_AWAY
+    )
+
+
+def _matches(wanted: Object, labels: Mapping[str, str]) -> bool:
+    """Tell whether labels meet one expression of a node selector."""
+    value, words = labels.get(wanted["key"]), wanted.get("values") or []
+    tests: dict[str, bool] = {
+        "In": value in words,
+        "NotIn": value not in words,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return tests.get(wanted["operator"], True)  # Gt and Lt: kube-scheduler decides
+
+
+def _is_borne(taint: Object, tolerations: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether one of the tolerations bears with the taint."""
+    return any(
+        each.get("effect") in (None, "", taint["effect"])
+        and each.get("key") in (None, "", taint["key"])
+        and (
+            each.get("operator") == "Exists"
+            or (each.get("key") and each.get("value", "") == taint.get("value", ""))
+        )
+        for each in tolerations
+    )

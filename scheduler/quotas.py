@@ -1,0 +1,48 @@
+"""Quotas of namespaces and users, out of a YAML file. It is read here; the rest is pure."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from ..common.errors import UsageError
+from ..k8s.names import quantity
+from .cluster import Resources
+from .jobs import Quota
+
+_AMOUNTS = ("cpu", "memory", "gpu")
+_FIELDS = ("namespace", "user", *_AMOUNTS)
+
+
+def read_quotas(path: str) -> tuple[Quota, ...]:
+    """Return the quotas of a file: a list of {namespace, user, cpu, memory, gpu}.
+
+    Who is not named is anybody; an amount that is not said has no limit. Raises UsageError, which
+    names the entry and the field.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+    if not isinstance(found, list):
+        raise UsageError(f"{path} is no list of quotas: write - {{namespace: team-a, cpu: 16}}.")
+    return tuple(_quota(each, f"{path}: quota {i}") for i, each in enumerate(found, 1))
+
+
+def _quota(given: object, where: str) -> Quota:
+    if not isinstance(given, dict):
+        raise UsageError(f"{where} is {given!r:.60}: write {{namespace: team-a, cpu: 16}}.")
+    if unknown := [str(each) for each in given if each not in _FIELDS]:
+        raise UsageError(f"{where} has no field {unknown[0]!r}: there are {', '.join(_FIELDS)}.")
+    if not any(name in given for name in _AMOUNTS):
+        raise UsageError(f"{where} limits nothing: say cpu, memory or gpu.")
+    most = {
+        name: float(quantity(str(given[name]), f"{where}: {name}")) if name in given else math.inf
+        for name in _AMOUNTS
+    }
+    namespace, user = (
+        None if given.get(each) is None else str(given[each]) for each in ("namespace", "user")
+    )
+    return Quota(namespace, user, Resources(**most))

@@ -1,0 +1,137 @@
+"""`edl schedule serve`: rounds until a signal, on this machine or in a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from ..common.errors import JobError
+from ..common.listen import serve_metrics
+from ..k8s.api import Api
+from . import in_cluster, local
+from .cluster import Node
+from .jobs import Job, Plan
+from .place import Tell
+from .policy import Policy
+from .service import Service
+
+_PAUSE_S = 1.0  # between two rounds, however much changes
+
+
+class Ends:
+    """The end of the service: a signal, or what went wrong in a thread."""
+
+    def __init__(self) -> None:
+        """Begin without an end."""
+        self.over = threading.Event()
+        self.wake = threading.Event()
+        self.problem = ""
+
+    def end(self, problem: str = "") -> None:
+        """End after this round."""
+        self.problem = self.problem or problem
+        self.over.set()
+        self.wake.set()
+
+
+def serve_here(service: Service, every_s: float) -> None:
+    """Make rounds for this machine until SIGINT or SIGTERM.
+
+    Raises UsageError where another one does.
+    """
+    lock = local.claim()
+    try:
+        with _ends(lambda: None) as ends:
+            service.serve(every_s, ends.wake, ends.over.is_set)
+    finally:
+        os.close(lock)
+
+
+def serve_cluster(
+    api: Api, is_everywhere: bool, policy: Policy, every_s: float, tell: Tell
+) -> None:
+    """Make rounds for a cluster, once this is its one scheduler, until SIGINT or SIGTERM.
+
+    Raises JobError where it cannot go on: another one acts, or a thread failed.
+    """
+    metrics = Metrics()
+    _, address = serve_metrics(metrics.registry)
+    leadership = in_cluster.claim(api)
+    leads = False
+    with _ends(lambda: None if leads else leadership.close()) as ends:
+        tell(f"metrics: {address}; waits for the Lease {in_cluster.NAME} of {api.namespace}")
+        leads = in_cluster.acquire(leadership, ends.over, tell)
+        if leads:
+            watched = in_cluster.Watched(api, is_everywhere, ends.wake.set, tell)
+            try:
+                leadership.keep(lambda why: ends.end(f"another scheduler acts: {why}"))
+                tell("has the Lease, and acts")
+                watched.start()
+                place = in_cluster.ClusterPlace(api, is_everywhere, time.time, watched.copy)
+                service = Service(place, metrics.measured(policy), time.time, tell)
+                service.serve(every_s, ends.wake, lambda: ends.over.wait(_PAUSE_S))
+            finally:
+                watched.close()
+                leadership.close()
+    if ends.problem:
+        raise JobError(ends.problem)
+
+
+class Metrics:
+    """The metrics that a scheduler tells Prometheus, in a registry of their own."""
+
+    def __init__(self) -> None:
+        """Make them."""
+        self.registry = registry = CollectorRegistry()
+        self.rounds = Counter("edl_scheduler_rounds", "Plans made.", registry=registry)
+        self.seconds = Gauge(
+            "edl_scheduler_plan_seconds", "CPU time of the last plan.", registry=registry
+        )
+        self.jobs = Gauge("edl_scheduler_jobs", "Jobs by state.", ["state"], registry=registry)
+        self.workers = Gauge("edl_scheduler_workers", "Workers planned.", registry=registry)
+
+    def measured(self, policy: Policy) -> Policy:
+        """Return the policy, measured."""
+        return _Measured(policy, self)
+
+
+class _Measured:
+    def __init__(self, policy: Policy, metrics: Metrics) -> None:
+        self._policy = policy
+        self._metrics = metrics
+
+    def plan(self, jobs: Sequence[Job], nodes: Sequence[Node], now: float) -> Plan:
+        began = time.thread_time()
+        plan = self._policy.plan(jobs, nodes, now)
+        self._metrics.rounds.inc()
+        self._metrics.seconds.set(time.thread_time() - began)
+        run = sum(each.shape.workers > 0 for each in plan.values())
+        self._metrics.jobs.labels("runs").set(run)
+        self._metrics.jobs.labels("waits").set(len(plan) - run)
+        self._metrics.workers.set(sum(each.shape.workers for each in plan.values()))
+        return plan
+
+
+@contextmanager
+def _ends(on_signal: Callable[[], object]) -> Iterator[Ends]:
+    """Let signals, and threads that fail, end what is in the block."""
+    ends = Ends()
+
+    def failed(found: threading.ExceptHookArgs) -> None:
+        threading.__excepthook__(found)
+        ends.end(f"a thread failed: {found.exc_value!r}")
+
+    def told(*_: object) -> None:
+        ends.end()
+        on_signal()
+
+    threading.excepthook = failed
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, told)
+    yield ends

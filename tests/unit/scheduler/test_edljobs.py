@@ -1,0 +1,223 @@
+"""EdlJobs are seen by their specs, statuses and pods, and changed by their specs alone."""
+
+import copy
+
+import pytest
+from tools.reports import make_report
+
+from edl.common import report
+from edl.k8s import names
+from edl.scheduler.cluster import Resources
+from edl.scheduler.edljobs import Copy, Looker, change
+from edl.scheduler.jobs import Given, Shape
+
+NOW = 1_800_000_000.0
+THEN, LATER = "2027-01-15T07:59:00Z", "2027-01-15T07:59:30Z"  # 60 s and 30 s before NOW
+RUNS = {"phase": "Running", "startTime": THEN}
+
+
+def edljob(name="a", status=None, annotations=None, **spec):
+    made = {
+        "image": "edl:1",
+        "settings": {"model_def": "iris", "training_data": "/data"},
+        "jobVolume": {"persistentVolumeClaim": {"claimName": "jobs"}},
+        "ps": {"replicas": 2},
+        "worker": {"replicas": 3, "minReplicas": 1, "maxReplicas": 8},
+        "scheduling": {},
+        **spec,
+    }
+    about = {"name": name, "namespace": "n", "uid": f"uid-{name}", "generation": 1}
+    about |= {"resourceVersion": "7", "creationTimestamp": THEN, "annotations": annotations or {}}
+    return {"metadata": about, "spec": made, "status": RUNS if status is None else status}
+
+
+def node(name="n1", cpu="8"):
+    return {
+        "metadata": {"name": name},
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": "64Gi"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def pod(role, on="n1", job="a", **status):
+    about = {"namespace": "n", "labels": names.labels(job, role), "creationTimestamp": THEN}
+    spec = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}
+    if on:
+        spec["nodeName"] = on
+    return {"metadata": about, "spec": spec, "status": {"phase": "Running", **status}}
+
+
+def look(*jobs, pods=(), nodes=None, looker=None, now=NOW):
+    looker = looker or Looker(False)
+    return looker.look(Copy(list(jobs), nodes or [node()], list(pods)), now)
+
+
+def test_a_job_that_runs_has_what_its_spec_says_where_its_pods_are():
+    pods = [pod("worker"), pod("worker", "n2"), pod("worker", ""), pod("ps"), pod("master")]
+
+    seen = look(edljob(), pods=pods)
+
+    (job,) = seen.jobs
+    assert job.held == Shape(3, 2)
+    assert (job.workers_on, job.servers_on) == ({"n1": 1, "n2": 1}, {"n1": 1})
+    assert (job.minimum, job.maximum, job.servers) == (1, 8, (2,))
+    assert job.worker == Resources(1.0, 4096 * 2**20)
+    assert job.master == Resources()  # it is on a node already
+    assert (job.may_be_suspended, job.is_pinned, job.waits_since) == (True, False, None)
+    assert seen.nodes[0].free.cpu == 7.0  # less the master
+
+
+def test_a_job_that_waits_has_nothing_and_its_master_needs_room():
+    (job,) = look(edljob(status={}, suspend=True)).jobs
+
+    assert job.held == Shape()
+    assert job.master.cpu == 0.1
+    assert job.waits_since == NOW - 60
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        edljob(suspend=True),  # by somebody else, after it had begun
+        {**edljob(), "spec": {k: v for k, v in edljob()["spec"].items() if k != "scheduling"}},
+        edljob(status={**RUNS, "phase": "Succeeded"}),
+        edljob(status={**RUNS, "phase": "Failed"}),
+    ],
+)
+def test_jobs_that_are_none_of_the_scheduler(job):
+    seen = look(job, pods=[pod("worker")])
+
+    assert seen.jobs == []
+    assert seen.nodes[0].free.cpu == 7.0  # their pods take room all the same
+
+
+def test_a_job_that_the_scheduler_suspended_waits_since_then():
+    (job,) = look(edljob(suspend=True, annotations={names.QUEUED: LATER})).jobs
+
+    assert (job.held, job.waits_since, job.is_pinned) == (Shape(), NOW - 30, False)
+
+
+def test_a_job_whose_pods_still_end_is_left_alone_and_they_take_room():
+    job = edljob(suspend=True, annotations={names.QUEUED: LATER})
+
+    seen = look(job, pods=[pod("worker")])
+
+    assert seen.jobs[0].is_pinned
+    assert seen.nodes[0].free.cpu == 7.0
+
+
+def test_a_job_that_begins_is_left_alone_for_a_while():
+    status = {"phase": "Pending"}
+
+    assert look(edljob(status=status)).jobs[0].is_pinned
+    assert not look(edljob(status=status), now=NOW + 120).jobs[0].is_pinned
+
+
+def test_wishes_are_read():
+    said = {"priority": 3, "deadline": LATER, "user": "anna"}
+
+    (job,) = look(edljob(scheduling=said)).jobs
+
+    assert (job.priority, job.deadline, job.user, job.namespace) == (3, NOW - 30, "anna", "n")
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"worker": {"replicas": 2}}, "spec.worker.maxReplicas is missing"),
+        ({"worker": {"minReplicas": 3, "maxReplicas": 2}}, "minReplicas 3 is more than"),
+        ({"settings": {"model_deff": "x"}}, "model_deff"),
+        ({"scheduling": {"deadline": "soon"}}, "'soon' is no time"),
+        (
+            {"worker": {"maxReplicas": 2, "nodeSelector": {"gpu": "yes"}}},
+            "no node has the labels that its workers ask for",
+        ),
+    ],
+)
+def test_a_bad_job_is_told_and_stops_no_others(spec, says):
+    seen = look(edljob("bad", **spec), edljob("good"))
+
+    assert [job.name for job in seen.jobs] == ["good"]
+    assert says in seen.ignored["bad"]
+
+
+def test_a_report_of_another_version_is_ignored_and_the_job_is_not():
+    told = report.compact(report.write(make_report()))
+    good = edljob("good", status={**RUNS, "report": told})
+    bad = edljob("bad", status={**RUNS, "report": {**told, "version": 99}})
+
+    seen = look(good, bad)
+
+    assert [(job.name, job.left) for job in seen.jobs] == [("good", 900), ("bad", None)]
+    assert "has a report that is ignored" in seen.ignored["bad"]
+
+
+def test_no_more_are_believed_to_fit_than_do_while_no_node_takes_a_worker():
+    looker = Looker(False)
+    since = {"type": "PodScheduled", "status": "False", "lastTransitionTime": LATER}
+    stuck = [pod("worker"), pod("worker"), pod("worker", "", conditions=[since])]
+
+    fits = [
+        look(edljob(), pods=stuck, looker=looker, now=now).jobs[0].maximum
+        for now in (NOW - 20, NOW)
+    ]
+    again = [
+        look(edljob(), pods=stuck[:2], looker=looker, now=now).jobs[0].maximum
+        for now in (NOW + 60, NOW + 301)
+    ]
+
+    assert (fits, again) == ([8, 2], [2, 8])
+
+
+def test_jobs_of_all_namespaces_are_told_apart():
+    other = edljob()
+    other["metadata"] |= {"namespace": "m", "uid": "other"}
+
+    seen = look(edljob(), other, looker=Looker(True))
+
+    assert [job.name for job in seen.jobs] == ["n/a", "m/a"]
+
+
+def changed(it, workers, servers=2):
+    looker = Looker(False)
+    (job,) = look(it, looker=looker).jobs
+    return change(it, job, Given(Shape(workers, servers if workers else 0), "so"), "NOW")
+
+
+def test_workers_are_changed_against_the_version_that_was_seen():
+    assert changed(edljob(), 5) == {
+        "metadata": {"resourceVersion": "7"},
+        "spec": {"worker": {"replicas": 5}},
+    }
+    assert changed(edljob(), 3) is None
+
+
+def test_a_job_begins_with_all_that_it_is_given():
+    it = edljob(suspend=True, annotations={names.QUEUED: LATER})
+
+    patch = changed(it, 4)
+
+    assert patch["spec"] == {"suspend": False, "worker": {"replicas": 4}, "ps": {"replicas": 2}}
+    assert patch["metadata"]["annotations"] == {names.QUEUED: None}
+
+
+@pytest.mark.parametrize(("workers", "servers"), [(0, 0), (3, 4)])
+def test_a_job_that_loses_all_or_changes_its_servers_waits_first(workers, servers):
+    patch = changed(edljob(), workers, servers)
+
+    assert patch["spec"] == {"suspend": True}
+    assert patch["metadata"]["annotations"] == {names.QUEUED: "NOW"}
+
+
+def test_what_may_not_be_changed_is_not():
+    assert changed(edljob(status={"phase": "Pending"}), 5) is None
+
+
+def test_looking_changes_nothing():
+    it = edljob()
+    before = copy.deepcopy(it)
+    look(it, pods=[pod("worker")])
+
+    assert it == before

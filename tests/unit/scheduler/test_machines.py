@@ -1,0 +1,135 @@
+"""Nodes are seen with what is free on them, and with who may be put there."""
+
+import pytest
+
+from edl.common.errors import UsageError
+from edl.scheduler.cluster import Node, Resources
+from edl.scheduler.machines import is_usable, machines, market, may_be_on
+from edl.scheduler.quotas import read_quotas
+
+
+def node(name="n", cpu="4", labels=None, taints=(), ready="True", **spec):
+    return {
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {"taints": list(taints), **spec},
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": "8Gi", "nvidia.com/gpu": "2", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": ready}],
+        },
+    }
+
+
+def pod(on="n", phase="Running", cpu="500m", **more):
+    requests = {"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
+    return {
+        "metadata": {},
+        "spec": {"nodeName": on, "containers": [requests], **more},
+        "status": {"phase": phase},
+    }
+
+
+def test_free_is_what_pods_of_others_leave():
+    before = {"resources": {"limits": {"cpu": "3"}}}  # it runs before: the most counts
+    pods = [pod(), pod(on="m"), pod(phase="Succeeded"), pod(cpu="1", initContainers=[before])]
+
+    found, _ = machines([node()], pods, {})
+
+    assert found == [Node("n", Resources(0.5, 6 * 2**30, 2.0))]
+
+
+def test_nodes_that_take_no_pods_are_none():
+    nodes = [node("a", ready="False"), node("b", unschedulable=True), node("c", ready="Unknown")]
+
+    assert [is_usable(each) for each in nodes] == [False] * 3
+    assert machines(nodes, [], {}) == ([], {})
+
+
+def test_nodes_of_one_kind_are_those_of_the_same_jobs():
+    gpu = {"nodeSelector": {"gpu": "yes"}}
+    taint = {"key": "only", "effect": "NoSchedule"}
+    nodes = [node("a"), node("b", labels={"gpu": "yes"}), node("c"), node("d", taints=[taint])]
+
+    found, welcome = machines(nodes, [], {"any": {}, "gpu": gpu})
+
+    assert [(each.name, each.kind) for each in found] == [("a", ""), ("b", "as b"), ("c", "")]
+    assert welcome == {"": {"any"}, "as b": {"any", "gpu"}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        ({}, "on-demand"),
+        ({"karpenter.sh/capacity-type": "spot"}, "spot"),
+        ({"karpenter.sh/capacity-type": "on-demand"}, "on-demand"),
+        ({"cloud.google.com/gke-spot": "true"}, "spot"),
+    ],
+)
+def test_a_market_is_told_by_the_labels_of_clouds(labels, found):
+    assert market(node(labels=labels)) == found
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "is_so"),
+    [
+        ([], False),
+        ([{"operator": "Exists"}], True),
+        ([{"key": "only", "operator": "Exists"}], True),
+        ([{"key": "only", "value": "us"}], True),
+        ([{"key": "only", "value": "them"}], False),
+        ([{"key": "only", "value": "us", "effect": "NoExecute"}], False),
+        ([{"key": "other", "operator": "Exists"}], False),
+    ],
+)
+def test_a_taint_keeps_away_who_does_not_bear_it(tolerations, is_so):
+    taints = [{"key": "only", "value": "us", "effect": "NoSchedule"}]
+    taints.append({"key": "soft", "effect": "PreferNoSchedule"})
+
+    assert may_be_on({"tolerations": tolerations}, node(taints=taints)) is is_so
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_so"),
+    [
+        ({"operator": "In", "values": ["a", "b"]}, True),
+        ({"operator": "In", "values": ["b"]}, False),
+        ({"operator": "NotIn", "values": ["b"]}, True),
+        ({"operator": "Exists"}, True),
+        ({"operator": "DoesNotExist"}, False),
+    ],
+)
+def test_an_affinity_that_is_required_holds(expression, is_so):
+    term = {"matchExpressions": [{"key": "zone", **expression}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+
+    spec = {"affinity": {"nodeAffinity": required}}
+    assert may_be_on(spec, node(labels={"zone": "a"})) is is_so
+
+
+def test_quotas_are_read_and_what_is_not_said_has_no_limit(tmp_path):
+    path = tmp_path / "quotas.yaml"
+    path.write_text("- {namespace: a, cpu: 16, memory: 1Gi}\n- {user: anna, gpu: 2}\n")
+
+    a, anna = read_quotas(str(path))
+
+    assert (a.namespace, a.user, a.most.cpu, a.most.memory) == ("a", None, 16.0, 2.0**30)
+    assert (anna.namespace, anna.user, anna.most.gpu) == (None, "anna", 2.0)
+    assert a.most.gpu == anna.most.cpu == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: 1", "is no list of quotas"),
+        ("- 1", "quota 1 is 1: write"),
+        ("- {cpus: 1}", "quota 1 has no field 'cpus'"),
+        ("- {user: anna}", "quota 1 limits nothing"),
+        ("- {cpu: many}", "quota 1: cpu: 'many' is no quantity"),
+        ("- [", "cannot be read"),
+    ],
+)
+def test_quotas_that_are_none_name_the_entry_and_the_field(tmp_path, text, says):
+    path = tmp_path / "quotas.yaml"
+    path.write_text(text)
+
+    with pytest.raises(UsageError, match=says):
+        read_quotas(str(path))
