@@ -167,6 +167,7 @@ class Looker:
             servers=(servers,),
             left=report.records_left if report is not None and is_known else None,
             deadline=seconds(scheduling["deadline"]) if scheduling.get("deadline") else None,
+            budget=_rest_of(scheduling.get("budget"), report),
             held=Shape(held, servers if held else 0),
             resize_s=_RESIZE_S if cost_s is None else cost_s,
             resizes=self._resizes.get(about["uid"], 0),
@@ -215,6 +216,13 @@ def _barred(job: Job, kinds: set[str]) -> Job:
     """Return the job with no speed at all on nodes of these kinds."""
     speed = job.speed
     return replace(job, speed=lambda shape: 0.0 if shape.kind in kinds else speed(shape))
+
+
+def _rest_of(budget: float | None, report: reports.Report | None) -> float | None:
+    """Return what is left of a job's budget, $, if each record may cost as much."""
+    if budget is None or report is None or not report.records_total:
+        return None
+    return float(budget) * (report.records_left or 0) / report.records_total
 
 
 def _has_servers(spec: Object) -> bool:

@@ -18,7 +18,7 @@ from ...k8s import nodes as told
 from ...k8s.api import Api, Object
 from ...k8s.connection import ApiError
 from ...k8s.reflector import Change, Reflector
-from ..local import Tell
+from ..place import Tell
 
 log = logging.getLogger(__name__)
 

@@ -6,29 +6,22 @@ not planned on, so that workers leave them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from ...common.errors import PeerError, UsageError
 from ...k8s import nodes as told
-from ...k8s.api import Api
+from ...k8s.api import Api, Object
 from ..autoscaler import Autoscaler
 from ..cluster import Node
 from ..jobs import Job, Plan
-from ..local import Seen, Tell
 from ..nodes import Wanted
+from ..place import Place, Seen, Tell
 from ..prices import ON_DEMAND, SPOT
 from .asker import Asker
 from .fleet import Fleet, Wish, fleet_of
-
-
-class Place(Protocol):
-    """A place of jobs, as the service has it."""
-
-    def look(self) -> Seen: ...
-
-    def act(self, plan: Plan, seen: Seen, tell: Tell) -> None: ...
 
 
 class Growing:
@@ -37,13 +30,15 @@ class Growing:
     def __init__(
         self,
         place: Place,
+        nodes: Callable[[], Iterable[Object]],
         api: Api,
         scaler: Autoscaler,
         asker: Asker,
         clock: Callable[[], float],
     ) -> None:
-        """Take the parts. `clock`: seconds since the epoch; `api` may list nodes."""
+        """Take the parts. `nodes`: of the whole cluster; `clock`: seconds since the epoch."""
         self._place = place
+        self._nodes = nodes
         self._api = api
         self._scaler = scaler
         self._asker = asker
@@ -55,9 +50,9 @@ class Growing:
         self._noted: dict[str, dict[str, tuple[str, str]]] = {}
 
     def look(self) -> Seen:
-        """Return the jobs, and the nodes that are to stay. Raises PeerError."""
+        """Return the jobs, and the nodes that are to stay."""
         seen = self._place.look()
-        self._fleet = fleet_of(self._scaler.pool, self._api.list("Node")[0])
+        self._fleet = fleet_of(self._scaler.pool, self._nodes())
         self._whole = [node for node in seen.nodes if node.name not in self._fleet.notices]
         going = self._going(seen.jobs)
         return replace(seen, nodes=[node for node in self._whole if node.name not in going])
@@ -84,8 +79,12 @@ class Growing:
             tell(f"nodes: {asked}")
         self._wanted, self._asked = wanted, asked
 
+    def keep(self, plan: str, tell: Tell) -> None:
+        """Keep the plan, and with it what is asked for and why."""
+        self._place.keep(json.dumps({**json.loads(plan), **self.told()}, indent=1), tell)
+
     def told(self) -> dict[str, Any]:
-        """Return what is asked for and why, for the file of the plan."""
+        """Return what is asked for and why, as the plan that is kept has it."""
         wanted = self._wanted
         if wanted is None:
             return {}

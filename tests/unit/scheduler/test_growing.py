@@ -1,12 +1,14 @@
 """A place whose nodes come and go: what is planned on, what is asked, and what is told."""
 
+import json
+
 from edl.k8s import nodes as told
 from edl.scheduler.asking.fleet import Pool
 from edl.scheduler.asking.place import Growing
 from edl.scheduler.autoscaler import Autoscaler, Rules
 from edl.scheduler.cluster import Node, Resources
 from edl.scheduler.jobs import Job
-from edl.scheduler.local import Seen
+from edl.scheduler.place import Seen
 from edl.scheduler.policy import make_policy
 
 FOUR = Resources(cpu=4)
@@ -24,6 +26,9 @@ class Inner:
 
     def act(self, plan, seen, tell):
         self.acted += 1
+
+    def keep(self, plan, tell):
+        self.kept = json.loads(plan)
 
 
 class Cloud:
@@ -49,7 +54,8 @@ def of(server, api, jobs, freeze_s=600.0):
         server.add("nodes", f"n{i}", metadata={"labels": labels}, spec={}, status=status)
     inner, cloud = Inner(jobs), Cloud()
     scaler = Autoscaler(Pool(FOUR), make_policy(), Rules(freeze_s=freeze_s))
-    return Growing(inner, api, scaler, cloud, lambda: 0.0), inner, cloud
+    nodes = lambda: api.list("Node")[0]
+    return Growing(inner, nodes, api, scaler, cloud, lambda: 0.0), inner, cloud
 
 
 def test_nodes_that_are_to_go_are_emptied_and_those_with_servers_stay(server, api):
@@ -63,7 +69,9 @@ def test_nodes_that_are_to_go_are_emptied_and_those_with_servers_stay(server, ap
     assert [node.name for node in later.nodes] == ["n0"]
     assert (inner.acted, cloud.wishes[-1].nodes["on-demand"]) == (1, 1)
     assert said[0].startswith("nodes: 0 spot and 6 on-demand -> 0 and 1: utility 0.08 is below")
-    assert growing.told()["nodes"]["wanted"] == {"on-demand": 1, "spot": 0}
+    growing.keep('{"at": 7, "jobs": []}', said.append)
+    assert inner.kept["at"] == 7
+    assert inner.kept["nodes"]["wanted"] == {"on-demand": 1, "spot": 0}
 
 
 def test_nothing_is_planned_on_a_node_with_a_notice(server, api):
