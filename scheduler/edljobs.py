@@ -17,7 +17,7 @@ from ..k8s import names, observe
 from ..k8s.api import Object
 from .cluster import Resources
 from .jobs import Given, Job, Shape
-from .machines import machines, resources
+from .machines import expected, machines, resources
 from .place import Seen, seconds
 from .speed import served_s, speed_of
 
@@ -110,7 +110,7 @@ class Looker:
             for job in seen
             if job.held.workers
         }
-        return Seen(seen, nodes, ignored)
+        return Seen(expected(seen, nodes), nodes, ignored)
 
     def _job(
         self,
@@ -166,8 +166,7 @@ class Looker:
             maximum=maximum,
             servers=(servers,),
             left=report.records_left if report is not None and is_known else None,
-            deadline=seconds(scheduling["deadline"]) if scheduling.get("deadline") else None,
-            budget=_rest_of(scheduling.get("budget"), report),
+            **_terms(scheduling, report),
             held=Shape(held, servers if held else 0),
             resize_s=_RESIZE_S if cost_s is None else cost_s,
             resizes=self._resizes.get(about["uid"], 0),
@@ -218,11 +217,14 @@ def _barred(job: Job, kinds: set[str]) -> Job:
     return replace(job, speed=lambda shape: 0.0 if shape.kind in kinds else speed(shape))
 
 
-def _rest_of(budget: float | None, report: reports.Report | None) -> float | None:
-    """Return what is left of a job's budget, $, if each record may cost as much."""
-    if budget is None or report is None or not report.records_total:
-        return None
-    return float(budget) * (report.records_left or 0) / report.records_total
+def _terms(scheduling: Object, report: reports.Report | None) -> dict[str, float | None]:
+    """Return a job's deadline, and what is left of its budget, $, if all records cost alike."""
+    deadline, budget = scheduling.get("deadline"), scheduling.get("budget")
+    if report is None or report.records_left is None or not report.records_total:
+        budget = None
+    elif budget is not None:
+        budget = budget * report.records_left / report.records_total
+    return {"deadline": seconds(deadline) if deadline else None, "budget": budget}
 
 
 def _has_servers(spec: Object) -> bool:

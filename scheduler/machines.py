@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ..k8s import names, observe
 from ..k8s.api import Object
 from ..k8s.job import Requests, requested
 from ..k8s.nodes import is_ready, kind_of
 from .cluster import Node, Resources
+from .jobs import Job
+from .options import amounts, rooms
 
 _GPU = "/gpu"  # nvidia.com/gpu, amd.com/gpu
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
@@ -59,6 +64,35 @@ def machines(
         left = resources({key: max(0.0, amount) for key, amount in free.items()})
         found.append(Node(name, left, kind, kind_of(node)[1]))
     return found, {kind: set(welcome) for welcome, kind in kinds.items()}
+
+
+def expected(jobs: Sequence[Job], nodes: Sequence[Node]) -> list[Job]:
+    """Return the jobs with places also for those of their pods that no node has taken yet.
+
+    Each is expected where most is free, as kube-scheduler does; one for which there is no room is
+    expected nowhere.
+    """
+    known = [node.name for node in nodes]
+    free = np.array([amounts(node.free) for node in nodes]).reshape(-1, 3)
+    for job in jobs:
+        for on, pod in ((job.workers_on, job.worker), (job.servers_on, job.server)):
+            free -= np.outer([on.get(name, 0) for name in known], amounts(pod))
+    found = []
+    for job in jobs:
+        workers, servers = dict(job.workers_on), dict(job.servers_on)
+        for places, pod, count in (
+            (workers, job.worker, job.held.workers),
+            (servers, job.server, job.held.servers),
+        ):
+            for _ in range(sum(places.values()), count):
+                room = rooms(free, pod)
+                if not room.max(initial=0):
+                    break
+                best = int(room.argmax())
+                places[known[best]] = places.get(known[best], 0) + 1
+                free[best] -= amounts(pod)
+        found.append(replace(job, workers_on=workers, servers_on=servers))
+    return found
 
 
 def may_be_on(spec: Object, node: Object) -> bool:

@@ -14,20 +14,20 @@ from edl.nn import SGD, Embedding, Mean
 
 
 class Counting(nn.Module):
-    def __init__(self, delay_s: float) -> None:
+    def __init__(self, delay_s: float, record_s: float = 0.0) -> None:
         super().__init__()
         self.counts = Embedding("counts", 1, initializer="zeros", feature="record")
         self.total = nn.Parameter(torch.zeros(1))
-        self.delay_s = delay_s
+        self.delay_s, self.record_s = delay_s, record_s
 
     def forward(self, features):
-        time.sleep(self.delay_s)
+        time.sleep(self.delay_s + self.record_s * len(features["record"]))
         rows = self.counts(features["record"])
         return rows + self.total
 
 
-def model(delay_s=0.0):
-    return Counting(delay_s)
+def model(delay_s=0.0, record_s=0.0):
+    return Counting(delay_s, record_s)
 
 
 def loss(outputs, labels):

@@ -1,12 +1,15 @@
 """Nodes are seen with what is free on them, and with who may be put there."""
 
+from dataclasses import replace
+
 import pytest
 
 from edl.common.errors import UsageError
 from edl.k8s.nodes import is_ready as is_usable
 from edl.k8s.nodes import kind_of
 from edl.scheduler.cluster import Node, Resources
-from edl.scheduler.machines import machines, may_be_on
+from edl.scheduler.jobs import Job, Shape
+from edl.scheduler.machines import expected, machines, may_be_on
 from edl.scheduler.quotas import read_quotas
 
 
@@ -37,6 +40,20 @@ def test_free_is_what_pods_of_others_leave():
     found, _ = machines([node()], pods, {})
 
     assert found == [Node("n", Resources(0.5, 6 * 2**30, 2.0))]
+
+
+def test_pods_that_no_node_has_taken_yet_are_expected_where_most_is_free():
+    one = Resources(cpu=1.0)
+    nodes = [Node("a", Resources(cpu=2.0)), Node("b", Resources(cpu=3.0))]
+    begins = Job("begins", len, one, 0.0, server=one, held=Shape(3, 1))
+    there = Job("there", len, one, 0.0, held=Shape(1), workers_on={"b": 1})
+
+    first, second = expected([begins, there], nodes)
+
+    assert (first.workers_on, first.servers_on) == ({"a": 2, "b": 1}, {"b": 1})
+    assert second.workers_on == {"b": 1}
+    (more,) = expected([replace(begins, held=Shape(9))], nodes)
+    assert sum(more.workers_on.values()) == 5  # there is no room for the others
 
 
 def test_nodes_that_take_no_pods_are_none():
