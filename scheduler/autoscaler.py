@@ -174,13 +174,16 @@ class Autoscaler:
         self, jobs: Sequence[Job], nodes: Sequence[Node], fleet: Fleet, held: Held
     ) -> Wanted:
         others = [node for node in nodes if node.name not in fleet.markets]
+        kinds = [node.kind for node in nodes if node.name in fleet.markets]
+        kind = max(sorted(kinds), key=kinds.count, default=_NEW)  # one that bars nobody
         here = [node for node in nodes if node.name in fleet.markets]
         known = [_believed(job) for job in jobs]
         utilities: dict[int, float] = {}
 
         def found(count: int) -> float:
             if count not in utilities:
-                new = [Node(f"{_NEW}{i}", self.pool.node) for i in range(count - len(here))]
+                names = [f"{_NEW}{i}" for i in range(count - len(here))]
+                new = [Node(name, self.pool.node, kind) for name in names]
                 utilities[count] = self._utility(known, [*others, *here[:count], *new])
             return utilities[count]
 
@@ -214,7 +217,7 @@ def _believed(job: Job) -> Job:
     """Return the job as it is planned for: more workers than were ever seen only where known."""
     if job.speed is unknown_speed:
         job = replace(job, maximum=max(job.minimum, job.held.workers))
-    return replace(job, is_nearly_done=False, workers_on={}, servers_on={})
+    return replace(job, is_nearly_done=False, may_move=True, workers_on={}, servers_on={})
 
 
 def _use(job: Job, shape: Shape) -> Use | None:

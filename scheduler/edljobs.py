@@ -15,9 +15,9 @@ from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
 from ..k8s import names, observe
 from ..k8s.api import Object
-from .cluster import Resources
+from .cluster import Node, Resources
 from .jobs import Given, Job, Shape
-from .machines import expected, machines, resources
+from .machines import expected, machines, may_be_on, resources
 from .place import Seen, seconds
 from .speed import served_s, speed_of
 
@@ -27,6 +27,7 @@ _UNPLACED_S = 20.0  # of a pod that no node takes, until fewer are believed to f
 _FULL_S = 300.0  # for so long after that
 _OVER = ("Succeeded", "Failed")
 _ROLES = ("master", "ps", "worker")
+_WHERE = ("nodeSelector", "affinity", "tolerations")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Asked:
 
     worker: Object  # the spec of its pods
     needs: Mapping[str, Resources]  # of a pod of each role
+    elsewhere: Mapping[str, Object]  # specs of roles that ask for other nodes than workers do
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ def asked(job: Object) -> Asked:
     """Return what a job's pods ask for. Raises UsageError, as the controller would."""
     made = edljob.templates(job)
     needs = {role: resources(edljob.requested(made[role]["spec"])) for role in _ROLES}
-    return Asked(made["worker"]["spec"], needs)
+    specs = {role: made[role]["spec"] for role in _ROLES}
+    where = {role: [spec.get(key) for key in _WHERE] for role, spec in specs.items()}
+    elsewhere = {role: spec for role, spec in specs.items() if where[role] != where["worker"]}
+    return Asked(specs["worker"], needs, elsewhere)
 
 
 class Looker:
@@ -96,21 +101,25 @@ class Looker:
         others = [pod for pod in copy.pods if id(pod) not in ours]
         specs = {job.name: asks[job.name].worker for job in jobs}
         nodes, welcome = machines(copy.nodes, others, specs)
+        theirs_are = {node.name for node in nodes}
+        there = [node for node in copy.nodes if node["metadata"]["name"] in theirs_are]
         seen = []
         for job in jobs:
-            barred = {kind for kind, them in welcome.items() if job.name not in them}
-            if barred and len(barred) == len(welcome):
+            if welcome and not any(job.name in jobs for jobs in welcome.values()):
                 ignored[job.name] = (
                     "is left alone: no node has the labels that its workers ask for, or bears them"
                 )
                 continue
-            seen.append(_barred(job, barred) if barred else job)
+            seen.append(_alone(job, asks[job.name], there))
         self._held = {
             self.objects[job.name]["metadata"]["uid"]: job.held.workers
             for job in seen
             if job.held.workers
         }
-        return Seen(expected(seen, nodes), nodes, ignored)
+        seen = expected(seen, nodes, welcome)
+        if len(welcome) > 1:
+            seen = [_restricted(job, nodes, welcome) for job in seen]
+        return Seen(seen, nodes, ignored)
 
     def _job(
         self,
@@ -175,6 +184,7 @@ class Looker:
             is_pinned=bool(waits and alive) or (begins and now - begun < _BEGINS_S),
             is_nearly_done=report is not None and report.nearly_done,
             may_be_suspended=edljob.durable(spec),
+            may_move=False,
             workers_on=_counts(placed, "worker") if held else {},
             servers_on=_counts(placed, "ps") if held else {},
         )
@@ -211,10 +221,25 @@ def _is_ours(it: Object) -> bool:
     return not spec.get("suspend") or edljob.is_queued(it)
 
 
-def _barred(job: Job, kinds: set[str]) -> Job:
-    """Return the job with no speed at all on nodes of these kinds."""
-    speed = job.speed
-    return replace(job, speed=lambda shape: 0.0 if shape.kind in kinds else speed(shape))
+def _alone(job: Job, ask: Asked, nodes: Sequence[Object]) -> Job:
+    """Return the job without what those of its pods take that no node of workers takes."""
+    gone = {
+        role
+        for role, spec in ask.elsewhere.items()
+        if not any(may_be_on(spec, node) for node in nodes)
+    }
+    job = replace(job, server=Resources()) if "ps" in gone else job
+    return replace(job, master=Resources()) if "master" in gone else job
+
+
+def _restricted(job: Job, nodes: Sequence[Node], welcome: Mapping[str, set[str]]) -> Job:
+    """Return the job with the kind of nodes that it is on, and no speed on those barred to it."""
+    speed, barred = job.speed, {kind for kind, jobs in welcome.items() if job.name not in jobs}
+    kinds = [node.kind for node in nodes for _ in range(job.workers_on.get(node.name, 0))]
+    held = replace(job.held, kind=max(sorted(kinds), key=kinds.count)) if kinds else job.held
+    return replace(
+        job, held=held, speed=lambda shape: 0.0 if shape.kind in barred else speed(shape)
+    )
 
 
 def _terms(scheduling: Object, report: reports.Report | None) -> dict[str, float | None]:

@@ -59,6 +59,7 @@ class Job:
     is_pinned: bool = False  # keeps what it has: it starts, ends, or may not be changed
     is_nearly_done: bool = False
     may_be_suspended: bool = True  # while it runs; else it keeps its minimum
+    may_move: bool = True  # else the pods that it keeps stay on their nodes
     # Where what it has is; empty: nobody knows, and it may be put anywhere.
     workers_on: dict[str, int] = field(default_factory=dict, hash=False)
     servers_on: dict[str, int] = field(default_factory=dict, hash=False)

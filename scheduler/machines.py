@@ -52,7 +52,7 @@ def machines(
         welcome = frozenset(job for job, spec in asks.items() if may_be_on(spec, node))
         if asks and not welcome:
             continue
-        kind = kinds.setdefault(welcome, f"as {name}" if kinds else "")
+        kind = kinds.setdefault(welcome, f"as {name}")
         free = {
             key: float(names.quantity(str(amount), key))
             for key, amount in node["status"]["allocatable"].items()
@@ -63,14 +63,19 @@ def machines(
                 free[key] = free.get(key, 0.0) - amount
         left = resources({key: max(0.0, amount) for key, amount in free.items()})
         found.append(Node(name, left, kind, kind_of(node)[1]))
+    if len(kinds) == 1:
+        found = [replace(node, kind="") for node in found]
+        kinds = dict.fromkeys(kinds, "")
     return found, {kind: set(welcome) for welcome, kind in kinds.items()}
 
 
-def expected(jobs: Sequence[Job], nodes: Sequence[Node]) -> list[Job]:
+def expected(
+    jobs: Sequence[Job], nodes: Sequence[Node], welcome: Mapping[str, set[str]]
+) -> list[Job]:
     """Return the jobs with places also for those of their pods that no node has taken yet.
 
     Each is expected where most is free, as kube-scheduler does; one for which there is no room is
-    expected nowhere.
+    expected nowhere. `welcome`: of each kind of nodes the jobs that may be put there.
     """
     known = [node.name for node in nodes]
     free = np.array([amounts(node.free) for node in nodes]).reshape(-1, 3)
@@ -79,6 +84,7 @@ def expected(jobs: Sequence[Job], nodes: Sequence[Node]) -> list[Job]:
             free -= np.outer([on.get(name, 0) for name in known], amounts(pod))
     found = []
     for job in jobs:
+        barred = [job.name not in welcome[node.kind] for node in nodes]
         workers, servers = dict(job.workers_on), dict(job.servers_on)
         for places, pod, count in (
             (workers, job.worker, job.held.workers),
@@ -86,6 +92,7 @@ def expected(jobs: Sequence[Job], nodes: Sequence[Node]) -> list[Job]:
         ):
             for _ in range(sum(places.values()), count):
                 room = rooms(free, pod)
+                room[barred] = 0
                 if not room.max(initial=0):
                     break
                 best = int(room.argmax())

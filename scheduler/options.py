@@ -132,15 +132,17 @@ def options(job: Job, kinds: Sequence[Kind]) -> Options:
     Raises UsageError for a job that makes no sense, and for predictions that are none.
     """
     check(job)
-    shapes = [Shape()]
+    shapes, held = [Shape()], job.held
+    stays = bool(held.workers) and not job.may_move and any(k.name == held.kind for k in kinds)
     for kind in kinds:
+        if stays and kind.name != held.kind:
+            continue
         per_node, total = kind.rooms(job.worker)
         bounds = (job.minimum, min(job.maximum, total), per_node, kind.name)
         if job.servers == (0,):
             shapes += _sizes(*bounds)
         else:
             shapes += _pairs(*bounds, job.servers)
-    held = job.held
     if (
         job.minimum <= held.workers <= job.maximum
         and held.servers in job.servers

@@ -3,7 +3,7 @@
 A job is put onto as few nodes as it fits on, of these onto those where it is already, then onto
 those where others that are not yet put have least, then where least stays free. Two jobs without
 servers of which each spans several nodes share none (interference; Pollux, OSDI '21, section
-4.2.1).
+4.2.1). Where the pods of a job do not move, only those that come are put anywhere.
 """
 
 from __future__ import annotations
@@ -43,20 +43,27 @@ class Placement:
         self._full = np.maximum(self._free.max(axis=0, initial=0.0), 1.0)
         self._spanned = np.zeros(len(nodes), bool)  # by a job without servers
         self._others = np.zeros(len(nodes), np.int64)  # pods of jobs that are not yet put
+        fixed = list(fixed)
+        stays = {job.name for job in fixed}
+        self._held = np.zeros_like(self._free)  # by workers that stay, but may be fewer
         for job in jobs:
             self._others += self._pods(job)
+            if not job.may_move and job.name not in stays:
+                self._held += self._amounts(self._counts(job.workers_on), job.worker)
+                self._free -= self._own(job)
         for job in fixed:
-            workers, servers = self._counts(job.workers_on), self._counts(job.servers_on)
-            self._take(job, job.held, workers, servers)
+            self._take(job, job.held, self._counts(job.workers_on), self._counts(job.servers_on))
 
     def free(self, kind: str) -> Floats:
-        """Return what is free on the nodes of a kind, [nodes, RESOURCES]."""
-        free: Floats = np.maximum(self._free[self._kinds == kind], 0.0)
+        """Return what is free on the nodes of a kind, or held by workers, [nodes, RESOURCES]."""
+        free: Floats = np.maximum((self._free + self._held)[self._kinds == kind], 0.0)
         return free
 
     def leave(self, job: Job) -> None:
         """Give up the places that the job has now: it is given nothing."""
         self._others -= self._pods(job)
+        if not job.may_move:
+            self._free += self._own(job)
 
     def count(self, pod: Resources) -> int:
         """Return how many such pods still fit onto the nodes."""
@@ -70,6 +77,8 @@ class Placement:
         found = self.find(job, shape, spread)
         if found is None:
             return None
+        if not job.may_move:
+            self._free += self._own(job)
         self._take(job, shape, *found)
         workers, servers = found
         return Placed(self._named(workers), self._named(servers))
@@ -79,6 +88,8 @@ class Placement:
     ) -> tuple[Integers, Integers] | None:
         """Return how many workers and servers `put` would put on each node."""
         own_workers, own_servers = self._counts(job.workers_on), self._counts(job.servers_on)
+        if not job.may_move:
+            return self._beside(job, shape, own_workers, own_servers)
         others = self._others - self._pods(job)
         servers = np.zeros(len(self._names), np.int64)
         if shape.servers:
@@ -103,6 +114,46 @@ class Placement:
             return None
         return workers, servers
 
+    def _beside(
+        self, job: Job, shape: Shape, own_workers: Integers, own_servers: Integers
+    ) -> tuple[Integers, Integers] | None:
+        """Return where the pods are of a job that keeps its own where they are."""
+        own_workers[self._kinds != shape.kind] = own_servers[self._kinds != shape.kind] = 0
+        kept = own_servers if shape.servers == job.held.servers else np.zeros_like(own_servers)
+        servers = self._joined(job.server, shape, shape.servers, kept, 0.0)
+        if servers is None:
+            return None
+        taken = self._amounts(servers - kept, job.server)
+        workers = self._joined(job.worker, shape, shape.workers, own_workers, taken)
+        if workers is None:
+            return None
+        less = self._amounts(workers - own_workers, job.worker) + taken
+        if rooms(self._free - less, job.master).max(initial=0) == 0:
+            return None
+        return workers, servers
+
+    def _joined(
+        self, pod: Resources, shape: Shape, count: int, own: Integers, taken: Floats | float
+    ) -> Integers | None:
+        """Return so many pods: first of those that are there, then where most is free."""
+        stay = _first_of(own, count)
+        left = self._rooms(pod, shape.kind, taken)
+        for _ in range(count - int(stay.sum())):
+            if not left.max(initial=0):
+                return None
+            best = int(left.argmax())
+            stay[best] += 1
+            left[best] -= 1
+        return stay
+
+    def _own(self, job: Job) -> Floats:
+        """Return what the pods of a job take now, [nodes, RESOURCES]."""
+        workers, servers = self._counts(job.workers_on), self._counts(job.servers_on)
+        return self._amounts(workers, job.worker) + self._amounts(servers, job.server)
+
+    def _amounts(self, counts: Integers, pod: Resources) -> Floats:
+        return np.outer(counts, amounts(pod))
+
     def _take(self, job: Job, shape: Shape, workers: Integers, servers: Integers) -> None:
         self._others -= self._pods(job)
         masters = self._masters_node(job, workers, servers) if shape.workers else None
@@ -110,7 +161,7 @@ class Placement:
         self._free -= np.outer(servers, amounts(job.server))
         if masters is not None:
             self._free[masters] -= amounts(job.master)
-        if not shape.servers and np.count_nonzero(workers) > 1:
+        if job.may_move and not shape.servers and np.count_nonzero(workers) > 1:
             self._spanned |= workers > 0
 
     def _masters_node(self, job: Job, workers: Integers, servers: Integers) -> int | None:

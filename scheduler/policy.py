@@ -97,12 +97,15 @@ class _Best:
         total = sum((node.free for node in nodes), Resources())
         outlook = Outlook(room.tables, total, now)
         aim = AIMS[self.objective](outlook)
-        turns = Turns(room, outlook, aim, placement, self.limits.patience_s)
-        for _ in range(_TRIES):
+        turns = Turns(room, outlook, aim, Placement(nodes, (), fixed), self.limits.patience_s)
+        tries = _TRIES
+        while tries:
             placement = Placement(nodes, jobs, fixed)
             outcomes = _placed(placement, room, turns, self._chosen(room, aim, turns))
-            if not turns.give_up(j for j, each in outcomes.items() if each.is_lost):
-                break
+            lost = {j for j, each in outcomes.items() if each.is_lost}
+            if turns.longest in lost and turns.evict():
+                continue
+            tries = tries - 1 if turns.give_up(lost) else 0
         plan |= reasons.explain(list(outcomes.values()), placement, self.limits.quotas, fixed, now)
         return {name: plan[name] for name in order}
 
@@ -155,14 +158,23 @@ def _placed(
 ) -> dict[int, Outcome]:
     """Return, by its place, what each job is given, after it was put onto nodes.
 
-    Whoever has waited longest comes first, then by priority the large before the small, so that
-    these find whole nodes.
+    Jobs whose pods stay on their nodes and that get no more come first, then whoever has waited
+    longest, then by priority the large before the small, so that these find whole nodes.
     """
 
     def rank(j: int) -> tuple[object, ...]:
         job, shape = room.tables[j].job, room.tables[j].shapes[chosen[j]]
         kept = chosen[j] == room.tables[j].kept
-        return j != turns.longest, -job.priority, -shape.nodes, -shape.workers, not kept, job.name
+        grows = job.may_move or shape.workers > job.held.workers
+        return (
+            grows,
+            j != turns.longest,
+            -job.priority,
+            -shape.nodes,
+            -shape.workers,
+            not kept,
+            job.name,
+        )
 
     outcomes = {}
     for j in sorted(range(len(chosen)), key=rank):

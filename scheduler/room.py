@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -43,6 +44,7 @@ class Room:
 
         Options that would not fit even if the fixed jobs were gone are dropped.
         """
+        self._slot = _slot(tables)
         self._columns = {kind.name: i * len(RESOURCES) for i, kind in enumerate(kinds)}
         self._quotas = quotas
         pods = _sizes(tables)
@@ -71,14 +73,30 @@ class Room:
 
     def _rows(self, table: Options) -> Floats:
         width = len(RESOURCES)
+        takes = table.takes if table.job.may_move else self._more(table)
         rows = np.zeros((len(table.shapes), len(self.limits)))
         for i, shape in enumerate(table.shapes[1:], 1):
             column = self._columns[shape.kind]
-            rows[i, column : column + width] = table.takes[i]
+            rows[i, column : column + width] = takes[i]
         for i, quota in enumerate(self._quotas, len(self._columns)):
             if covers(quota, table.job):
                 rows[:, i * width : (i + 1) * width] = table.takes
         return rows
+
+    def _more(self, table: Options) -> Floats:
+        """Return what each option of a job takes whose servers and master stay where they are.
+
+        Those that are not there yet count as whole workers where all workers are of one size: there
+        is room for them then, whatever is left over on nodes.
+        """
+        job = table.job
+        there = sum(job.servers_on.values())
+        found = np.outer([shape.workers for shape in table.shapes], amounts(job.worker))
+        for i, shape in enumerate(table.shapes[1:], 1):
+            servers = shape.servers - (there if shape.servers == job.held.servers else 0)
+            comes = amounts(job.server * servers + job.master)
+            found[i] += _whole(comes, self._slot)
+        return found
 
 
 def loose(limits: Floats) -> Floats:
@@ -87,10 +105,26 @@ def loose(limits: Floats) -> Floats:
 
 
 def _sizes(tables: Sequence[Options]) -> set[Resources]:
-    """Return the different sizes of pods."""
+    """Return the different sizes of pods that are to be put somewhere."""
     sizes = {table.job.worker for table in tables}
-    sizes |= {table.job.server for table in tables if any(table.job.servers)}
-    return sizes | {table.job.master for table in tables} - {Resources()}
+    moves = [table.job for table in tables if table.job.may_move]
+    sizes |= {job.server for job in moves if any(job.servers)}
+    return sizes | {job.master for job in moves} - {Resources()}
+
+
+def _slot(tables: Sequence[Options]) -> Floats | None:
+    """Return the size of all workers; None where they have several."""
+    sizes = {table.job.worker for table in tables}
+    return amounts(next(iter(sizes))) if len(sizes) == 1 else None
+
+
+def _whole(comes: Floats, slot: Floats | None) -> Floats:
+    """Return what comes in as many whole workers as hold it, where there is such a number."""
+    if slot is None or ((comes > 0) & (slot == 0)).any():
+        return comes
+    asked = slot > 0
+    count = math.ceil((comes[asked] / slot[asked]).max(initial=0.0) - _ROUNDING)
+    return np.asarray(slot * count)
 
 
 def _usable(free: Floats, pods: set[Resources]) -> Floats:

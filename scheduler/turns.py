@@ -78,6 +78,20 @@ class Turns:
             self.allowed[j] = ~self._runs(j)
         return bool(more)
 
+    def evict(self) -> bool:
+        """Give nothing to one of those whose pods do not move; tell whether there was one left.
+
+        Another one that has waited longest has no place beside them; they find one anew.
+        """
+        jobs = self._jobs
+        stay = [
+            j
+            for j, job in enumerate(jobs)
+            if not job.may_move and job.may_be_suspended and job.held.workers and j not in self.lost
+        ]
+        stay.sort(key=lambda j: (jobs[j].priority, -jobs[j].held.workers))
+        return bool(stay) and self.give_up(stay[:1])
+
     def _serve_first(self, j: int, placement: Placement) -> bool:
         """Make the job sure of the least that can be put onto the nodes, and of no less."""
         table, rows = self._room.tables[j], self._room.takes[j]

@@ -45,6 +45,7 @@ def held(job: Job, given: Given, now: float) -> dict[str, object]:
         "servers_on": given.servers_on,
         "waits_since": waits,
         "resizes": job.resizes + (given.shape != job.held and bool(job.held.workers)),
+        "master": Resources() if given.shape.workers else job.master,
     }
 
 
@@ -62,6 +63,7 @@ def broken(
     for job in jobs:
         wrong += [f"{job.name}: {fault}" for fault in _faults(job, plan[job.name], machines)]
     wrong += _overfull(plan, jobs, machines)
+    wrong += _moved(plan, jobs, machines)
     for quota in quotas:
         mine = [
             job
@@ -104,24 +106,47 @@ def _faults(job: Job, given: Given, machines: Sequence[Node]) -> Iterator[str]:
         yield f"on {on} of another kind than {shape.kind}"
 
 
+def _moved(plan: Plan, jobs: Sequence[Job], machines: Sequence[Node]) -> Iterator[str]:
+    """Yield the pods that were moved although they stay where they are."""
+    for job in jobs:
+        given = plan[job.name]
+        fewer = given.shape.workers < job.held.workers
+        if job.may_move or stays(job) or fewer or given.shape.kind != job.held.kind:
+            continue
+        for node in (each.name for each in machines):
+            if given.workers_on.get(node, 0) < job.workers_on.get(node, 0):
+                yield f"{job.name} was moved from {node}: {job.workers_on} -> {given.workers_on}"
+
+
 def _overfull(plan: Plan, jobs: Sequence[Job], machines: Sequence[Node]) -> Iterator[str]:
     spans: dict[str, str] = {}
     for job in jobs:
         given = plan[job.name]
-        if not given.shape.servers and len(given.workers_on) > 1:
+        if job.may_move and not given.shape.servers and len(given.workers_on) > 1:
             for name in given.workers_on:
                 if name in spans and not (stays(job) and spans[name] == "fixed"):
                     yield f"{job.name} and {spans[name]} span node {name}"
                 spans[name] = "fixed" if stays(job) else job.name
+    masters = [job.master for job in jobs if plan[job.name].shape.workers and not stays(job)]
     for node in machines:
         new, old = _NOTHING, _NOTHING
+        for master in list(masters):  # all of one size: whichever node comes first
+            beside = new + master + sum((_on(plan, job, node.name) for job in jobs), _NOTHING)
+            if _fits(beside, node.free, _NOTHING):
+                new += master
+                masters.remove(master)
         for job in jobs:
-            given = plan[job.name]
-            takes = job.worker * given.workers_on.get(node.name, 0)
-            takes += job.server * given.servers_on.get(node.name, 0)
+            takes = _on(plan, job, node.name)
             new, old = (new, old + takes) if stays(job) else (new + takes, old)
         if not _fits(new, node.free, old):
             yield f"{node} holds {new} beside {old}"
+    if any(master != _NOTHING for master in masters):
+        yield f"{len(masters)} masters have no room"
+
+
+def _on(plan: Plan, job: Job, node: str) -> Resources:
+    given = plan[job.name]
+    return job.worker * given.workers_on.get(node, 0) + job.server * given.servers_on.get(node, 0)
 
 
 def _sum(plan: Plan, jobs: Sequence[Job], changed: bool) -> Resources:

@@ -144,6 +144,24 @@ def test_a_bad_job_is_told_and_stops_no_others(spec, says):
     assert says in seen.ignored["bad"]
 
 
+def test_a_job_of_one_kind_of_nodes_stays_there_and_gets_nothing_of_others():
+    gpu = {"replicas": 1, "maxReplicas": 2, "nodeSelector": {"gpu": "yes"}}
+    labelled = node("n2")
+    labelled["metadata"]["labels"] = {"gpu": "yes"}
+
+    seen = look(edljob(), edljob("b", worker=gpu), pods=[pod("worker")], nodes=[node(), labelled])
+
+    a, b = seen.jobs
+    kind, other = (each.kind for each in seen.nodes)
+    assert (a.held.kind, b.held.kind) == (kind, other)
+    assert [job.speed(Shape(1, 2, 1, each)) > 0 for job in (a, b) for each in (kind, other)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
 def test_a_report_of_another_version_is_ignored_and_the_job_is_not():
     told = report.compact(report.write(make_report()))
     good = edljob("good", status={**RUNS, "report": told})
@@ -222,3 +240,19 @@ def test_looking_changes_nothing():
     look(it, pods=[pod("worker")])
 
     assert it == before
+
+
+def test_servers_and_master_that_ask_for_other_nodes_take_no_room_of_the_workers():
+    def at(where, **more):
+        return {"nodeSelector": {"market": where}, **more}
+
+    spot, dear = node("s"), node("d")
+    spot["metadata"]["labels"], dear["metadata"]["labels"] = {"market": "spot"}, {"market": "dear"}
+    parts = {"ps": at("dear", replicas=2), "master": at("dear")}
+    worker = at("spot", replicas=1, minReplicas=1, maxReplicas=8)
+
+    (job,) = look(edljob(status={}, suspend=True, worker=worker, **parts), nodes=[spot, dear]).jobs
+    (mixed,) = look(edljob(status={}, suspend=True, **parts), nodes=[spot, dear]).jobs
+
+    assert (job.server, job.master, job.servers) == (Resources(), Resources(), (2,))
+    assert mixed.server.cpu == 1.0

@@ -48,12 +48,14 @@ def test_pods_that_no_node_has_taken_yet_are_expected_where_most_is_free():
     begins = Job("begins", len, one, 0.0, server=one, held=Shape(3, 1))
     there = Job("there", len, one, 0.0, held=Shape(1), workers_on={"b": 1})
 
-    first, second = expected([begins, there], nodes)
+    first, second = expected([begins, there], nodes, {"": {"begins", "there"}})
 
     assert (first.workers_on, first.servers_on) == ({"a": 2, "b": 1}, {"b": 1})
     assert second.workers_on == {"b": 1}
-    (more,) = expected([replace(begins, held=Shape(9))], nodes)
+    (more,) = expected([replace(begins, held=Shape(9))], nodes, {"": {"begins"}})
     assert sum(more.workers_on.values()) == 5  # there is no room for the others
+    (barred,) = expected([begins], nodes, {"": set()})
+    assert barred.workers_on == {}
 
 
 def test_nodes_that_take_no_pods_are_none():
@@ -70,8 +72,12 @@ def test_nodes_of_one_kind_are_those_of_the_same_jobs():
 
     found, welcome = machines(nodes, [], {"any": {}, "gpu": gpu})
 
-    assert [(each.name, each.kind) for each in found] == [("a", ""), ("b", "as b"), ("c", "")]
-    assert welcome == {"": {"any"}, "as b": {"any", "gpu"}}
+    assert [(each.name, each.kind) for each in found] == [
+        ("a", "as a"),
+        ("b", "as b"),
+        ("c", "as a"),
+    ]
+    assert welcome == {"as a": {"any"}, "as b": {"any", "gpu"}}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ def made_job(dice: random.Random, number: int, now: float) -> Job:
         maximum=minimum + dice.choice([-1, 0, 1, 3, 20]),
         server=Resources(cpu=dice.choice([1, 2])) if any(servers) else Resources(),
         servers=servers,
+        master=dice.choice([Resources(), Resources(cpu=0.25)]),
+        may_move=dice.random() < 0.7,
         left=dice.choice([None, 10.0, 1e5, 1e8]),
         deadline=dice.choice([None, now + 500, now + 5000]),
         resize_s=dice.choice([0.0, 1.0, 30.0]),
