@@ -34,6 +34,7 @@ FOLDERS = [
     "replay",
     "runtime",
     "scheduler",
+    "scheduler.asking",
     "scheduler.simulator",
     "worker",
     "worker.group",

@@ -18,6 +18,7 @@ from .. import __version__
 from ..common.errors import EdlError, UsageError
 from . import jobs, train
 from .chaos import chaos
+from .cost import cost
 from .data import data
 from .doctor import doctor
 from .kernels import kernels
@@ -139,6 +140,7 @@ for _command in (
     launch,
     *jobs.COMMANDS,
     schedule,
+    cost,
     doctor,
     *(chaos, replay, zoo, data, kernels),
     *(completion, version),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..common.errors import UsageError
+from . import nodes as pool
 from .options import NAMES
 from .output import is_drawn, outputs, print_report
 from .place import complete_jobs, where
@@ -65,6 +66,7 @@ def _policy(command: Callable[..., Any]) -> Callable[..., Any]:
 @schedule.command()
 @_policy
 @click.option("--every", default=5.0, show_default=True, metavar="SECONDS", help="A round.")
+@pool.nodes_options
 def serve(
     every: float, runtime: str, namespace: str, everywhere: bool, workers: int | None, **rules: Any
 ) -> None:
@@ -73,10 +75,12 @@ def serve(
 
     if not every > 0:
         raise UsageError(f"--every {every}: give a time above 0 s.")
+    asked = pool.take(rules)
     policy = _made(**rules)
+    beside = pool.made(asked, policy, runtime == "kubernetes" or bool(namespace))
     with _cluster(runtime, namespace, everywhere, workers) as api:
         if api is not None:
-            serving.serve_cluster(api, everywhere, policy, every, click.echo)
+            serving.serve_cluster(api, everywhere, policy, every, click.echo, beside)
             return
         place = local.LocalPlace(workers or os.cpu_count() or 1)
         serving.serve_here(service.Service(place, policy, time.time, click.echo), every)

@@ -57,6 +57,11 @@ def fixed_port(variable: str) -> int:
     return int(value)
 
 
+def own_machine() -> str:
+    """Return the name of the machine that this process is on: in a pod that of its node."""
+    return os.environ.get("EDL_NODE") or socket.gethostname()
+
+
 def family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 

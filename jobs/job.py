@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 Status = dict[str, Any]  # docs/cli.md lists its fields
+Kind = tuple[str, str]  # of a machine, as a price table has it, and the market it was had on
 
 ENDED = ("done", "failed")
 INTERRUPTED = 130
@@ -39,6 +40,9 @@ class Job(Protocol):
 
     def look(self) -> Status | None:
         """Return the job's state now, None where it is gone. Raises Unreachable for what passes."""
+
+    def kinds(self, machines: Iterable[str]) -> dict[str, Kind]:
+        """Return kind and market of these machines of the job, by name, where they are known."""
 
     def events(self) -> Report: ...
 

@@ -22,13 +22,14 @@ from ..common.errors import EdlError, JobError, Unreachable, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import Identity
 from . import logs, view
-from .job import INTERRUPTED, Report, Status
+from .job import INTERRUPTED, Kind, Report, Status
 
 if TYPE_CHECKING:
     import psutil
 
     from ..master.client import MasterClient
 
+HERE = "here"  # the kind of this machine in a price table
 _KILLED_S = 10.0  # a killed process is gone at once; only a hung disk takes longer
 _GO_S = 10.0  # for a master that is told to go before it has begun
 _LOOK_S = 0.05
@@ -134,6 +135,9 @@ class LocalJob:
 
     def look(self) -> Status | None:
         return self.status()
+
+    def kinds(self, machines: Iterable[str]) -> dict[str, Kind]:
+        return dict.fromkeys(machines, (HERE, "on-demand"))
 
     def events(self) -> Report:
         told = self.status().get("events") or []

@@ -28,6 +28,7 @@ PATHS = {
     "Namespace": ("api/v1", "namespaces"),
     "PersistentVolumeClaim": ("api/v1", "persistentvolumeclaims"),
     "ServiceAccount": ("api/v1", "serviceaccounts"),
+    "PodTemplate": ("api/v1", "podtemplates"),
     "Job": ("apis/batch/v1", "jobs"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
@@ -37,10 +38,13 @@ PATHS = {
     "LocalSubjectAccessReview": ("apis/authorization.k8s.io/v1", "localsubjectaccessreviews"),
     "PodMetrics": ("apis/metrics.k8s.io/v1beta1", "pods"),
     "CustomResourceDefinition": ("apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
+    "ProvisioningRequest": ("apis/autoscaling.x-k8s.io/v1", "provisioningrequests"),
+    "NodePool": ("apis/karpenter.sh/v1", "nodepools"),
     "EdlJob": (f"apis/{GROUP}/{VERSION}", PLURAL),
 }
 _CLUSTER_WIDE = {
     "Node",
+    "NodePool",
     "Namespace",
     "PriorityClass",
     "CustomResourceDefinition",
@@ -170,6 +174,21 @@ class Api:
             if error.status == 404 or (error.status == 409 and uid):
                 return False
             raise
+        return True
+
+    def evict(self, pod: str) -> bool:
+        """Ask for a pod's end in order, as a drain of its node does; return whether it was there.
+
+        Raises ApiError: 429 where a disruption budget forbids it now.
+        """
+        body = {"metadata": {"name": pod, "namespace": self.namespace}}
+        try:
+            path = self.path("Pod", pod) + "/eviction"
+            self.connection.request("POST", path, body=body, patience_s=0.0)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return False
         return True
 
     def watch(self, kind: str, selector: str, version: str, timeout_s: float) -> Iterator[Object]:

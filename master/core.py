@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from ..common import faults
 from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
+from ..common.listen import own_machine
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Loop, Script
@@ -27,6 +28,7 @@ from .books.queue_view import QueueView
 from .books.task import Task
 from .books.task_queue import Decision, TaskQueue
 from .evaluation import Evaluations
+from .machines import Machines
 from .membership import Membership
 from .recorder import Recorder
 from .replicas import Replicas, ServersWanted
@@ -72,6 +74,7 @@ class Core:
         self.status = Status(clock.now())
         self.recorder = Recorder()
         self.changing: ServersWanted | None = None  # a change of the servers that is under way
+        self.machines = Machines(clock.now(), own_machine())
         self.version = 0  # of the parameters, as the servers' heartbeats tell it
         self._memory = memory
         self._answers: list[tuple[Future[Any], Any]] = []

@@ -80,7 +80,8 @@ class Lookers:
         done = status["records_done"]
         if looks:
             self._reporter.look(now, done)
-        return {**status, "report": report.write(self._reporter.report(done))}
+        told = report.write(self._reporter.report(done))
+        return {**status, "usage": self._reporter.usage(now, done), "report": told}
 
     def _reply(self) -> pb.StatusReply:
         return pb.StatusReply(revision=self._core.status.revision, status_json=self.as_json())

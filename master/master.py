@@ -146,7 +146,9 @@ class Master:
         now = self.core.clock.now()
         self._resumed = True
         self.status.remember(memory.status, now, self.core.journal.epoch)
-        if failed is not None or not after:  # it did not run meanwhile, for who knows how long
+        went_on = failed is None and bool(after)  # else who knows how long it did not run
+        self.core.machines.restore(memory.machines, now, went_on)
+        if not went_on:
             self._begin_run(now)
         else:
             self.core.recorder.forget_changes()
@@ -195,6 +197,7 @@ class Master:
             stop_reason=self._shutdown.reason,
             group=self.group.memory(),
             course=self.course.memory(),
+            machines=self.core.machines.state(),
         )
         return dump_all(memory)
 

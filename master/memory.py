@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..durable.schema import Json
 from ..runtime.base import Replica
 from .course import CourseMemory
 from .evaluation import EvaluationsState
+from .machines import MachinesState
 from .membership import Member
 from .replicas import ReplicasState
 from .status import StatusMemory
@@ -33,3 +34,4 @@ class Memory:
     stop_reason: str
     group: Json
     course: CourseMemory
+    machines: MachinesState = field(default_factory=MachinesState)

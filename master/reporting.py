@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..common.report import VERSION, Bounds, Configuration, Model, Report, StepTimes
 from ..common.settings import JobSettings
+from ..durable.schema import Json
 from .books.queue_view import QueueView
 from .core import Core
 from .groups.group import Group
@@ -42,6 +43,18 @@ class Reporter:
             Spent.told([worker.scalars for worker in workers]),
         )
         self._servers.look(core.recorder.samples)
+
+    def usage(self, now: float, records_done: int) -> dict[str, Json]:
+        """Return what the job has used by now: the machines' time, and the records done."""
+        core = self._core
+        workers, servers = core.members.of(WORKER), core.members.of(SERVER)
+        core.machines.look(
+            now,
+            records_done,
+            [(worker.host, worker.state) for worker in workers],
+            [server.host for server in servers],
+        )
+        return core.machines.usage()
 
     def report(self, records_done: int) -> Report:
         """Return the report of now."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -131,7 +130,7 @@ class Server:
             address=self.address,
             metrics_address=self._metrics_address,
             pid=os.getpid(),
-            host=socket.gethostname(),
+            host=listen.own_machine(),
         )
         deadline = time.monotonic() + patience_s
         faults.point("ps.register")

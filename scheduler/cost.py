@@ -20,7 +20,7 @@ class Usage:
     recompute_s: float = 0.0  # in which such were computed as were lost, or computed before
     idle_s: float = 0.0
     start_s: float = 0.0  # from the begin of the machine's time to the first record
-    preempted: int = 0  # machines that were taken away
+    preempted: int = 0  # machines, or processes, that were taken away
 
     @property
     def wasted_s(self) -> float:
@@ -57,7 +57,7 @@ class Cost:
             ),
             f"| useful | {self.useful_s:,.0f} |",
             f"| wasted | {self.wasted_s:,.0f}{wasted} |",
-            f"| machines taken away | {self.preempted:,} |",
+            f"| taken away | {self.preempted:,} |",
             f"| $ | {self.dollars:,.2f} |",
             f"| $ per million records | {each} |",
             f"| $ saved against all on-demand | {self.saved:,.2f} |",

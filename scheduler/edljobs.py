@@ -18,7 +18,7 @@ from ..k8s import names, observe
 from ..k8s.api import Object
 from .cluster import Node, Resources
 from .jobs import Given, Job, Shape
-from .machines import expected, machines, resources
+from .machines import expected, machines, may_be_on, resources
 from .place import Seen, seconds
 from .speed import is_measured, served_s, speed_of
 
@@ -29,6 +29,7 @@ _UNPLACED_S = 20.0  # of a pod that no node takes, until fewer are believed to f
 _FULL_S = 300.0  # for so long after that
 _OVER = ("Succeeded", "Failed")
 _ROLES = ("master", "ps", "worker")
+_WHERE = ("nodeSelector", "affinity", "tolerations")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Asked:
 
     worker: Object  # the spec of its pods
     needs: Mapping[str, Resources]  # of a pod of each role
+    elsewhere: Mapping[str, Object]  # specs of roles that ask for other nodes than workers do
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,10 @@ def asked(job: Object) -> Asked:
     """Return what a job's pods ask for. Raises UsageError, as the controller would."""
     made = edljob.templates(job)
     needs = {role: resources(edljob.requested(made[role]["spec"])) for role in _ROLES}
-    return Asked(made["worker"]["spec"], needs)
+    specs = {role: made[role]["spec"] for role in _ROLES}
+    where = {role: [spec.get(key) for key in _WHERE] for role, spec in specs.items()}
+    elsewhere = {role: spec for role, spec in specs.items() if where[role] != where["worker"]}
+    return Asked(specs["worker"], needs, elsewhere)
 
 
 class Looker:
@@ -98,6 +103,8 @@ class Looker:
         others = [pod for pod in copy.pods if id(pod) not in ours]
         specs = {job.name: asks[job.name].worker for job in jobs}
         nodes, welcome = machines(copy.nodes, others, specs)
+        theirs_are = {node.name for node in nodes}
+        there = [node for node in copy.nodes if node["metadata"]["name"] in theirs_are]
         seen = []
         for job in jobs:
             if welcome and not any(job.name in jobs for jobs in welcome.values()):
@@ -105,7 +112,7 @@ class Looker:
                     "is left alone: no node has the labels that its workers ask for, or bears them"
                 )
                 continue
-            seen.append(job)
+            seen.append(_alone(job, asks[job.name], there))
         self._held = {
             self.objects[job.name]["metadata"]["uid"]: job.held.workers
             for job in seen
@@ -178,7 +185,7 @@ class Looker:
             maximum=maximum,
             servers=choice,
             left=report.records_left if report is not None and is_known else None,
-            deadline=seconds(scheduling["deadline"]) if scheduling.get("deadline") else None,
+            **_terms(scheduling, report),
             held=Shape(held, servers if held else 0),
             resize_s=_RESIZE_S if resize.workers is None else resize.workers,
             servers_resize_s=_SERVERS_RESIZE_S if resize.servers is None else resize.servers,
@@ -225,6 +232,17 @@ def _is_ours(it: Object) -> bool:
     return not spec.get("suspend") or edljob.is_queued(it)
 
 
+def _alone(job: Job, ask: Asked, nodes: Sequence[Object]) -> Job:
+    """Return the job without what those of its pods take that no node of workers takes."""
+    gone = {
+        role
+        for role, spec in ask.elsewhere.items()
+        if not any(may_be_on(spec, node) for node in nodes)
+    }
+    job = replace(job, server=Resources()) if "ps" in gone else job
+    return replace(job, master=Resources()) if "master" in gone else job
+
+
 def _restricted(job: Job, nodes: Sequence[Node], welcome: Mapping[str, set[str]]) -> Job:
     """Return the job with the kind of nodes that it is on, and no speed on those barred to it."""
     speed, barred = job.speed, {kind for kind, jobs in welcome.items() if job.name not in jobs}
@@ -233,6 +251,16 @@ def _restricted(job: Job, nodes: Sequence[Node], welcome: Mapping[str, set[str]]
     return replace(
         job, held=held, speed=lambda shape: 0.0 if shape.kind in barred else speed(shape)
     )
+
+
+def _terms(scheduling: Object, report: reports.Report | None) -> dict[str, float | None]:
+    """Return a job's deadline, and what is left of its budget, $, if all records cost alike."""
+    deadline, budget = scheduling.get("deadline"), scheduling.get("budget")
+    if report is None or report.records_left is None or not report.records_total:
+        budget = None
+    elif budget is not None:
+        budget = budget * report.records_left / report.records_total
+    return {"deadline": seconds(deadline) if deadline else None, "budget": budget}
 
 
 def _has_servers(spec: Object) -> bool:

@@ -22,12 +22,12 @@ from ..k8s import names
 from ..k8s.api import Api, Object
 from ..k8s.connection import ApiError
 from ..k8s.leadership import Leadership
+from ..k8s.nodes import is_ready
 from ..k8s.outside import rights
 from ..k8s.outside.submit import holder
 from ..k8s.reflector import Change, Reflector
 from .edljobs import Copy, Looker, change
 from .jobs import Plan
-from .machines import is_usable
 from .place import Seen, Tell, read_plan
 
 NAME = "edl-scheduler"  # of its Lease and its ConfigMap
@@ -232,7 +232,7 @@ def _digest(kind: str, it: Object) -> Any:
     if kind == names.KIND:
         return about["generation"], about.get("annotations"), status.get("phase")
     if kind == "Node":
-        return spec, about.get("labels"), status.get("allocatable"), is_usable(it)
+        return spec, about.get("labels"), status.get("allocatable"), is_ready(it)
     return spec.get("nodeName"), status.get("phase"), about.get("deletionTimestamp")
 
 

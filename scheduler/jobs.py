@@ -50,6 +50,7 @@ class Job:
     servers: tuple[int, ...] = (0,)  # the numbers of servers that it may have
     left: float | None = None
     deadline: float | None = None  # s
+    budget: float | None = None  # $ that what is left may cost
     held: Shape = field(default_factory=Shape)  # what it has now
     resize_s: float = 30.0  # that a change of its shape costs, as measured
     servers_resize_s: float | None = None  # where servers change too; None: as much

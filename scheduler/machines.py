@@ -16,17 +16,11 @@ import numpy as np
 from ..k8s import names, observe
 from ..k8s.api import Object
 from ..k8s.job import Requests, requested
+from ..k8s.nodes import is_ready, kind_of
 from .cluster import Node, Resources
 from .jobs import Job
 from .options import amounts, rooms
 
-# Labels by which clouds and Karpenter tell that a node may be taken away at any time.
-_SPOT = {
-    "karpenter.sh/capacity-type": "spot",
-    "eks.amazonaws.com/capacityType": "SPOT",
-    "cloud.google.com/gke-spot": "true",
-    "kubernetes.azure.com/scalesetpriority": "spot",
-}
 _GPU = "/gpu"  # nvidia.com/gpu, amd.com/gpu
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 
@@ -35,12 +29,6 @@ def resources(asked: Mapping[str, float]) -> Resources:
     """Return amounts by Kubernetes' names as the three that are scheduled."""
     gpu = sum(amount for name, amount in asked.items() if name.endswith(_GPU))
     return Resources(asked.get("cpu", 0.0), asked.get("memory", 0.0), gpu)
-
-
-def market(node: Object) -> str:
-    """Return whether a node is a spot one, or on-demand."""
-    labels = node["metadata"].get("labels") or {}
-    return "spot" if any(labels.get(key) == word for key, word in _SPOT.items()) else "on-demand"
 
 
 def machines(
@@ -58,7 +46,7 @@ def machines(
     found: list[Node] = []
     kinds: dict[frozenset[str], str] = {}
     for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
-        if not is_usable(node):
+        if not is_ready(node):
             continue
         name = node["metadata"]["name"]
         welcome = frozenset(job for job, spec in asks.items() if may_be_on(spec, node))
@@ -74,7 +62,7 @@ def machines(
             for key, amount in each.items():
                 free[key] = free.get(key, 0.0) - amount
         left = resources({key: max(0.0, amount) for key, amount in free.items()})
-        found.append(Node(name, left, kind, market(node)))
+        found.append(Node(name, left, kind, kind_of(node)[1]))
     if len(kinds) == 1:
         found = [replace(node, kind="") for node in found]
         kinds = dict.fromkeys(kinds, "")
@@ -112,13 +100,6 @@ def expected(
                 free[best] -= amounts(pod)
         found.append(replace(job, workers_on=workers, servers_on=servers))
     return found
-
-
-def is_usable(node: Object) -> bool:
-    """Tell whether a node takes new pods: it answers, and is not cordoned."""
-    conditions = (node.get("status") or {}).get("conditions") or []
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-    return ready and not (node.get("spec") or {}).get("unschedulable")
 
 
 def may_be_on(spec: Object, node: Object) -> bool:

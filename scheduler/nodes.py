@@ -226,11 +226,14 @@ def by_budget(offers: Sequence[Offer], left: float, dollars: float) -> Wanted:
 class Steady:
     """A brake that keeps the number of nodes from flapping: it knows the last ask, and when.
 
-    After a change nothing changes for `freeze_s`, and fewer nodes must have been right for so long.
+    Fewer nodes must have been right for `freeze_s`, and so long there must have been no change; for
+    so long after that there are no more, and another kind waits for it after any change. More after
+    more come at once: a job is known better with each node.
     """
 
     asked: Wanted
     changed_at: float = -math.inf
+    shrunk_at: float = -math.inf
     fewer_since: float | None = None
     freeze_s: float = 600.0
 
@@ -243,9 +246,13 @@ class Steady:
             return wanted, replace(self, asked=wanted, changed_at=changed_at, fewer_since=None)
         is_fewer = wanted.nodes < asked.nodes and wanted.kind == asked.kind
         since = (now if self.fewer_since is None else self.fewer_since) if is_fewer else None
-        begin = self.changed_at if since is None else max(since, self.changed_at)
+        is_more = wanted.nodes > asked.nodes and wanted.kind == asked.kind
+        last = self.shrunk_at if is_more else self.changed_at
+        begin = last if since is None else max(since, last)
         wait_s = begin + self.freeze_s - now
         if wait_s > 0:
             why = f"no change for {wait_s:.0f} s more ({asked.why}), then: {wanted.why}"
             return replace(asked, why=why), replace(self, fewer_since=since)
-        return wanted, replace(self, asked=wanted, changed_at=now, fewer_since=None)
+        shrunk_at = now if is_fewer else self.shrunk_at
+        after = replace(self, asked=wanted, changed_at=now, shrunk_at=shrunk_at, fewer_since=None)
+        return wanted, after

@@ -45,8 +45,10 @@ def of(prices: Mapping[str, Price], kind: str, market: str) -> float:
     return found
 
 
-def read(path: str, kinds: Collection[str]) -> Prices:
+def read(path: str, kinds: Collection[str], others: bool = False) -> Prices:
     """Return the prices of a YAML file. `kinds` are those that there are, or that one can ask for.
+
+    `others`: it may have more, which are of no use here.
 
     Raises UsageError that names the field: for a file that cannot be read, a kind that does not
     exist or has no price, an unknown market, and a price that is no number of at least 0.
@@ -59,21 +61,23 @@ def read(path: str, kinds: Collection[str]) -> Prices:
         raise UsageError(f"Cannot read the price table {path}: {error}.") from error
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
-    return parse(table, path, kinds)
+    return parse(table, path, kinds, others)
 
 
-def parse(table: object, where: str, kinds: Collection[str]) -> Prices:
+def parse(table: object, where: str, kinds: Collection[str], others: bool = False) -> Prices:
     """Return the prices of what YAML made of a table; `where` names it in errors. See `read`."""
     if not isinstance(table, Mapping):
         raise UsageError(f"{where} must hold kinds of nodes, each with `on-demand: $ an hour`.")
     prices = {}
     for kind, row in table.items():
-        if kind not in kinds:
+        if kind not in kinds and not others:
             raise UsageError(f"{where}: {kind}: there is no such kind of node{_near(kind, kinds)}.")
         prices[str(kind)] = _price(row, f"{where}: {kind}")
     for kind in sorted(kinds):
         if kind not in prices:
-            raise UsageError(f"{where}: {kind} is missing: give `{kind}:` and its price.")
+            near = difflib.get_close_matches(kind, prices, n=1)
+            said = f"; did {near[0]} mean it?" if near else f": give `{kind}:` and its price."
+            raise UsageError(f"{where}: {kind} is missing{said}")
     return prices
 
 

@@ -15,9 +15,11 @@ from ..common.errors import JobError
 from ..common.listen import serve_metrics
 from ..k8s.api import Api
 from . import in_cluster, local
+from .asking.make import Made
+from .asking.notices import Notices
 from .cluster import Node
 from .jobs import Job, Plan
-from .place import Tell
+from .place import Place, Tell
 from .policy import Policy
 from .service import Service
 
@@ -54,9 +56,16 @@ def serve_here(service: Service, every_s: float) -> None:
 
 
 def serve_cluster(
-    api: Api, is_everywhere: bool, policy: Policy, every_s: float, tell: Tell
+    api: Api,
+    is_everywhere: bool,
+    policy: Policy,
+    every_s: float,
+    tell: Tell,
+    nodes: Made | None = None,
 ) -> None:
     """Make rounds for a cluster, once this is its one scheduler, until SIGINT or SIGTERM.
+
+    `nodes`: an autoscaler beside it. What is on a node with a notice is drained in any case.
 
     Raises JobError where it cannot go on: another one acts, or a thread failed.
     """
@@ -69,14 +78,19 @@ def serve_cluster(
         leads = in_cluster.acquire(leadership, ends.over, tell)
         if leads:
             watched = in_cluster.Watched(api, is_everywhere, ends.wake.set, tell)
+            notices = Notices(api.inside("") if is_everywhere else api, tell)
             try:
                 leadership.keep(lambda why: ends.end(f"another scheduler acts: {why}"))
                 tell("has the Lease, and acts")
                 watched.start()
-                place = in_cluster.ClusterPlace(api, is_everywhere, time.time, watched.copy)
+                notices.start()
+                place: Place = in_cluster.ClusterPlace(api, is_everywhere, time.time, watched.copy)
+                if nodes is not None:
+                    place = nodes.beside(place, lambda: watched.copy().nodes, api)
                 service = Service(place, metrics.measured(policy), time.time, tell)
                 service.serve(every_s, ends.wake, lambda: ends.over.wait(_PAUSE_S))
             finally:
+                notices.close()
                 watched.close()
                 leadership.close()
     if ends.problem:

@@ -16,7 +16,6 @@ import argparse
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 from pathlib import Path
@@ -155,7 +154,7 @@ class _Process:
                 self._server.address,
                 self._metrics_address,
                 os.getpid(),
-                os.environ.get("EDL_NODE") or socket.gethostname(),  # a pod's is its own name
+                listen.own_machine(),
             )
             if reply.fenced:
                 raise UsageError(f"the master does not know incarnation {incarnation!r}: leaving")

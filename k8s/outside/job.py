@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...common import launched
 from ...common.errors import JobError, Unreachable, UsageError
-from ...jobs.job import ENDED, INTERRUPTED, Report, Status
+from ...jobs.job import ENDED, INTERRUPTED, Kind, Report, Status
 from ...jobs.wait import GOALS
-from .. import names, objects
+from .. import names, nodes, objects
 from ..api import Api, Object
 from ..connection import ApiError
 from . import events, logs, rights, state, view
@@ -205,6 +205,15 @@ class ClusterJob:
     ) -> Iterator[str]:
         return logs.lines(self, role=role, index=index, tail=tail, follow=follow)
 
+    def kinds(self, machines: Iterable[str]) -> dict[str, Kind]:
+        """Return kind and market of these nodes, by name, where anybody still knows it."""
+        noted = (self.top()["metadata"].get("annotations") or {}).get(nodes.NOTED)
+        found = nodes.read_noted(noted)
+        for name in set(machines) - found.keys():
+            if (node := self._node(name)) is not None:
+                found[name] = nodes.kind_of(node)
+        return found
+
     def events(self) -> Report:
         found = events.of_job(self.api, self.name, self.pods.found())
         now = datetime.datetime.now(datetime.UTC)
@@ -230,6 +239,14 @@ class ClusterJob:
         rows = view.usage_rows(self.pods.found(), metrics, self.status())
         measured = metrics is not None
         return Report(rows, lambda _wide: view.usage_table(rows, measured)), measured
+
+    def _node(self, name: str) -> Object | None:
+        try:
+            return self.api.get("Node", name)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return None  # the user may not see nodes
 
     def _going_on(self) -> Object:
         """Return the top object of a job that is not over. Raises JobError where it is."""

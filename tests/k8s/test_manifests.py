@@ -83,13 +83,15 @@ def test_chart_and_base_with_the_scheduler_are_the_same_objects(run, tmp_path, t
     overlay = {
         "namespace": "edl",
         "resources": [os.path.relpath(MANIFESTS / "base", tmp_path.resolve())],
-        "components": [os.path.relpath(MANIFESTS / "scheduler", tmp_path.resolve())],
+        "components": [
+            os.path.relpath(MANIFESTS / each, tmp_path.resolve()) for each in ("scheduler", "nodes")
+        ],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     base = by_name(objects(run("kubectl", "kustomize", str(tmp_path))))
     del base["Namespace", "edl"]  # Helm makes it, or somebody before
 
-    made = template("scheduler.enabled=true")
+    made = template("scheduler.enabled=true", "scheduler.nodes=true")
     chart = {name: plain(each) for name, each in by_name(made).items()}
     assert {name: plain(each) for name, each in base.items()} == chart
 

@@ -296,7 +296,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 "items": copy.deepcopy(items),
                 "metadata": {"resourceVersion": str(api.version)},
             }
-        if self.command == "POST":
+        if self.command == "POST" and sub != "eviction":
             name = body["metadata"]["name"]
             if (plural, name) in api.objects:
                 return 409, ("AlreadyExists", f"{name} already exists")
@@ -336,7 +336,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 _merge(found, body)
             api._note(plural, "MODIFIED", found)
             return 200, copy.deepcopy(found)
-        assert self.command == "DELETE"
+        assert self.command == "DELETE" or sub == "eviction"
         wanted = (body or {}).get("preconditions", {}).get("uid")
         if wanted not in (None, found["metadata"]["uid"]):
             return 409, ("Conflict", "another uid")

@@ -325,7 +325,7 @@ class Cluster:
 
 
 def images() -> dict[str, Object]:
-    """Return the images that process nodes know: one, which is this environment and checkout.
+    """Return the images that process nodes know: this environment and checkout, and a pause.
 
     A pod's root holds this machine's root file system only: what lies on another is bound.
     """
@@ -338,7 +338,8 @@ def images() -> dict[str, Object]:
         "OMP_NUM_THREADS": "1",  # many pods, few cores
     }
     binds = sorted(str(path) for path in needed if path.stat().st_dev != machine)
-    return {IMAGE: {"env": env, "binds": binds}}
+    pause = {"env": {}, "entrypoint": ["sleep", "infinity"]}
+    return {IMAGE: {"env": env, "binds": binds}, "registry.k8s.io/pause:3.10": pause}
 
 
 def why_not() -> str:

@@ -227,3 +227,19 @@ def test_looking_changes_nothing():
     look(it, pods=[pod("worker")])
 
     assert it == before
+
+
+def test_servers_and_master_that_ask_for_other_nodes_take_no_room_of_the_workers():
+    def at(where, **more):
+        return {"nodeSelector": {"market": where}, **more}
+
+    spot, dear = node("s"), node("d")
+    spot["metadata"]["labels"], dear["metadata"]["labels"] = {"market": "spot"}, {"market": "dear"}
+    parts = {"ps": at("dear", replicas=2), "master": at("dear")}
+    worker = at("spot", replicas=1, minReplicas=1, maxReplicas=8)
+
+    (job,) = look(edljob(status={}, suspend=True, worker=worker, **parts), nodes=[spot, dear]).jobs
+    (mixed,) = look(edljob(status={}, suspend=True, **parts), nodes=[spot, dear]).jobs
+
+    assert (job.server, job.master, job.servers) == (Resources(), Resources(), (2,))
+    assert mixed.server.cpu == 1.0

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from edl.common.errors import UsageError
+from edl.k8s.nodes import is_ready as is_usable
+from edl.k8s.nodes import kind_of
 from edl.scheduler.cluster import Node, Resources
 from edl.scheduler.jobs import Job, Shape
-from edl.scheduler.machines import expected, is_usable, machines, market, may_be_on
+from edl.scheduler.machines import expected, machines, may_be_on
 from edl.scheduler.quotas import read_quotas
 
 
@@ -88,7 +90,7 @@ def test_nodes_of_one_kind_are_those_of_the_same_jobs():
     ],
 )
 def test_a_market_is_told_by_the_labels_of_clouds(labels, found):
-    assert market(node(labels=labels)) == found
+    assert kind_of(node(labels=labels))[1] == found
 
 
 @pytest.mark.parametrize(

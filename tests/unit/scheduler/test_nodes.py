@@ -215,8 +215,16 @@ def test_fewer_nodes_must_have_been_right_for_a_while():
     assert asked == [4] * 10 + [2] * 20
 
 
-def test_after_a_change_more_nodes_wait_too_and_it_is_said():
-    steady = Steady(wanted(4), changed_at=0.0)
+def test_more_nodes_after_more_come_at_once():
+    found, after = Steady(wanted(4), changed_at=0.0).settle(wanted(6), 5.0)
+
+    assert (found.nodes, after.changed_at) == (6, 5.0)
+
+
+def test_after_nodes_were_given_back_more_wait_and_it_is_said():
+    steady = Steady(wanted(6), changed_at=-600.0, fewer_since=-600.0)
+    found, steady = steady.settle(wanted(4), 0.0)
+    assert found.nodes == 4
 
     found, after = steady.settle(wanted(6), 240)
 

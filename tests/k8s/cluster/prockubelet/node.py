@@ -2,7 +2,9 @@
 
 A node's annotations play its fate: `prockubelet/crashed=true` is the loss of the machine (its
 processes die, and nobody says so), and `prockubelet/linger=10` leaves a deleted pod's object for
-that many seconds after its end, as a real kubelet does.
+that many seconds after its end, as a real kubelet does. A node that somebody else makes with the
+label `prockubelet/made=true` is served from the next heartbeat on; once it is deleted, the machine
+is gone with all its pods.
 """
 
 import json
@@ -16,6 +18,7 @@ from .api import MERGE, ApiError, log
 from .pod import Pod
 from .times import now, now_precisely
 
+MADE = "/api/v1/nodes?labelSelector=prockubelet%2Fmade%3Dtrue"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 CONDITIONS = (
     ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
@@ -39,6 +42,7 @@ class Nodes:
         self.lock = threading.Lock()  # a pod is seen by the watch and by a node that comes back
         self.fresh = set(self.names)  # what they last said was said by an earlier daemon
         self.crashed = set()
+        self.made = set()  # names of nodes that somebody else has made
 
     def prepare(self):
         for folder in (self.pods_folder, self.logs_folder, self.claims_folder):
@@ -72,12 +76,30 @@ class Nodes:
 
     def heartbeat(self, every_s):
         while True:
+            try:
+                self._see_made()
+            except ApiError as error:
+                log("heartbeat", "made nodes", error)
             for name in sorted(self.names):
                 try:
                     self._beat(name)
                 except ApiError as error:
                     log("heartbeat", name, error)
             time.sleep(every_s)
+
+    def _see_made(self):
+        there = {found["metadata"]["name"] for found in self.api.call("GET", MADE)["items"]}
+        for name in self.made - there:
+            log("gone", name)
+            with self.lock:
+                self.names -= {name}
+            for pod in self._on(name):
+                pod.lose()
+                self.pods.pop(pod.uid, None)
+        with self.lock:
+            self.names |= there
+            self.fresh |= there - self.made
+        self.made = there
 
     def _beat(self, name):
         node = self._registered(name)
@@ -103,7 +125,7 @@ class Nodes:
         try:
             return self.api.call("GET", f"/api/v1/nodes/{name}")
         except ApiError as error:
-            if error.code != 404:
+            if error.code != 404 or name in self.made:  # a made one that is gone is gone
                 raise
         log("registered", name)
         return self.api.call("POST", "/api/v1/nodes", self._object(name))
