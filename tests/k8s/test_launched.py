@@ -274,3 +274,19 @@ def test_a_script_that_is_not_there_fails_before_any_node_is_made(job, namespace
     assert status["exitCode"] == 2
     assert "The script /code/train.py is not there, in the image" in status["message"]
     assert workers == {}
+
+
+def test_a_failing_script_fails_the_job_with_its_rank_its_node_and_its_words(
+    job, namespace, folder
+):
+    script = folder / "fails.py"
+    script.write_text("raise ValueError('too hot')\n")
+    job.apply(spec(folder, script=str(script), max_restarts=1))
+
+    namespace.wait("edljobs", lambda jobs: phase(jobs["counted"]) == "Failed")
+    status = namespace.objects("edljobs")["counted"]["status"]
+
+    assert (status["exitCode"], status["restarts"], status["masters"]) == (1, 1, 1)
+    assert "rank 0 on node-0 (" in status["message"]
+    assert "ended with exit code 1, after 1 restarts." in status["message"]
+    assert "ValueError: too hot" in status["message"]
