@@ -223,6 +223,15 @@ class Api:
         with self.connection.open(self.path("Pod", pod) + "/log", query, None) as answer:
             yield from answer.pieces()
 
+    def through(self, pod: str, port: int, path: str, read_s: float) -> Iterator[bytes]:
+        """Yield what a pod answers to a GET over HTTPS at this port, in pieces.
+
+        Raises ApiError where it cannot be reached, Unreachable where it says nothing for `read_s`.
+        """
+        where = f"{self.path('Pod', f'https:{pod}:{port}')}/proxy/{path}"
+        with self.connection.open(where, {}, read_s) as answer:
+            yield from answer.pieces()
+
     def version(self) -> tuple[Object, str]:
         """Return what the server says of itself, and its clock (the header Date)."""
         with self.connection.open("/version", {}, READ_S) as answer:
