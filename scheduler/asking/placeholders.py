@@ -34,8 +34,8 @@ class Placeholders:
         """Keep as many placeholders as nodes are wished. Raises PeerError."""
         found, _ = self._api.list("Pod", f"app.kubernetes.io/name={_NAME}")
         alive = [each for each in found if not each["metadata"].get("deletionTimestamp")]
-        for pod in [each for each in alive if _phase(each) in _ENDED]:
-            self._delete(pod)  # its node went; another one is made in the next round
+        for pod in [each for each in alive if _is_over(each, wish)]:
+            self._delete(pod)  # another one is made in the next round
             alive.remove(pod)
         waiting = 0
         for market in MARKETS:
@@ -134,5 +134,8 @@ def pod_template(pool: Pool, market: str, image: str = IMAGE) -> Object:
     return {"metadata": {"labels": labels}, "spec": spec}
 
 
-def _phase(pod: Object) -> str:
-    return str((pod.get("status") or {}).get("phase", "Pending"))
+def _is_over(pod: Object, wish: Wish) -> bool:
+    """Tell whether a placeholder has ended, or its node has: a cluster sees that later."""
+    node = pod["spec"].get("nodeName")
+    gone = node is not None and node not in wish.fleet.kinds
+    return gone or (pod.get("status") or {}).get("phase") in _ENDED
