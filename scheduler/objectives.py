@@ -82,11 +82,13 @@ def finish(outlook: Outlook) -> Aim:
     if not known:
         return goodput(outlook)
     median = statistics.median(known)
-    ranked = sorted(
+    jobs = [table.job for table in outlook.tables]
+    ranked = sorted(  # of equal ones the first that came is the heaviest: it stays so
         range(len(sizes)),
         key=lambda j: (
             -(median if (size := sizes[j]) is None else size),
-            *_turn(outlook.tables[j]),
+            -jobs[j].submitted,
+            jobs[j].name,
         ),
     )
     ends = (np.arange(len(sizes) + 1) / len(sizes)) ** (1 / (1 - _CONCAVITY))

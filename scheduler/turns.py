@@ -55,6 +55,9 @@ class Turns:
             waits = not self._jobs[claim.job].held.workers
             if not (held_up and waits) and not self._serve(claim) and claim.options.any():
                 held_up = aim.in_turn
+        for j in sorted(range(len(self._jobs)), key=lambda j: -self._jobs[j].priority):
+            if self._jobs[j].held.workers:  # whoever runs goes on, with less at worst
+                self._serve(Claim(j, self._runs(j)))
         if aim.in_turn:
             for j, option in enumerate(self._sure):
                 if not option:

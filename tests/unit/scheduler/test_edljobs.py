@@ -4,49 +4,13 @@ import copy
 
 import pytest
 from tools.reports import make_report
+from tools.scheduled import LATER, NOW, RUNS, edljob, node, pod
 
 from edl.common import report
 from edl.k8s import names
 from edl.scheduler.cluster import Resources
 from edl.scheduler.edljobs import Copy, Looker, change
 from edl.scheduler.jobs import Given, Shape
-
-NOW = 1_800_000_000.0
-THEN, LATER = "2027-01-15T07:59:00Z", "2027-01-15T07:59:30Z"  # 60 s and 30 s before NOW
-RUNS = {"phase": "Running", "startTime": THEN}
-
-
-def edljob(name="a", status=None, annotations=None, **spec):
-    made = {
-        "image": "edl:1",
-        "settings": {"model_def": "iris", "training_data": "/data"},
-        "jobVolume": {"persistentVolumeClaim": {"claimName": "jobs"}},
-        "ps": {"replicas": 2},
-        "worker": {"replicas": 3, "minReplicas": 1, "maxReplicas": 8},
-        "scheduling": {},
-        **spec,
-    }
-    about = {"name": name, "namespace": "n", "uid": f"uid-{name}", "generation": 1}
-    about |= {"resourceVersion": "7", "creationTimestamp": THEN, "annotations": annotations or {}}
-    return {"metadata": about, "spec": made, "status": RUNS if status is None else status}
-
-
-def node(name="n1", cpu="8"):
-    return {
-        "metadata": {"name": name},
-        "status": {
-            "allocatable": {"cpu": cpu, "memory": "64Gi"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-
-
-def pod(role, on="n1", job="a", **status):
-    about = {"namespace": "n", "labels": names.labels(job, role), "creationTimestamp": THEN}
-    spec = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}
-    if on:
-        spec["nodeName"] = on
-    return {"metadata": about, "spec": spec, "status": {"phase": "Running", **status}}
 
 
 def look(*jobs, pods=(), nodes=None, looker=None, now=NOW):

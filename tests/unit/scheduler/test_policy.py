@@ -203,7 +203,7 @@ def test_who_has_waited_longest_and_fits_nowhere_does_not_keep_the_next_from_bei
 
 
 def test_who_waits_for_what_there_will_never_be_changes_nothing_for_others() -> None:
-    small = job("small", left=10.0, minimum=4)
+    small = job("small", left=10.0, minimum=3)
     runs = has("runs", {"n0": 4}, left=1e9)
     never = job("never", minimum=99, maximum=99)
 
@@ -213,7 +213,20 @@ def test_who_waits_for_what_there_will_never_be_changes_nothing_for_others() -> 
             [replace(small, submitted=HOUR + 1), runs, *others], nodes(1), 2 * HOUR, "finish"
         )
 
-        assert 4 == made["small"].shape.workers == late["small"].shape.workers
+        assert 3 == made["small"].shape.workers == late["small"].shape.workers
+
+
+def test_who_runs_goes_on_until_another_has_waited_too_long_or_comes_first() -> None:
+    """However soon the other would end: a start that is taken back costs both."""
+    small = job("small", left=10.0, minimum=4)
+    runs = has("runs", {"n0": 4}, left=1e9)
+
+    soon = plan([small, runs], nodes(1), HOUR - 1, "finish")
+    late = plan([small, runs], nodes(1), HOUR + 1, "finish")
+    first = plan([replace(small, priority=1), runs], nodes(1), HOUR - 1, "finish")
+
+    assert {"small": 0, "runs": 4} == workers(soon)
+    assert {"small": 4, "runs": 0} == workers(late) == workers(first)
 
 
 def test_room_is_counted_in_whole_workers() -> None:
