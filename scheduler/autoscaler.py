@@ -189,7 +189,9 @@ class Autoscaler:
 
         low, high = max(1, self.pool.least), max(1, self.pool.most)
         middle = (self.rules.low + self.rules.high) / 2
-        found(held.total)
+        present = held.total
+        if present:
+            found(present)
         while low < high:  # more nodes have no more utility
             count = (low + high) // 2
             if found(count) > middle:
@@ -198,12 +200,14 @@ class Autoscaler:
                 high = count
         found(low)
         found(max(1, self.pool.least, low - 1))
-        if not held.total:
-            utilities[0] = 1.0 if utilities[0] == 0.0 else utilities[0]  # jobs, and no node
         price = self.rules.price
         is_cheap = price is not None and price.spot is not None and price.spot < price.on_demand
         market = SPOT if is_cheap and self.pool.spot is not None else ON_DEMAND
-        return by_utility(held, utilities, market, self.rules.low, self.rules.high)
+        if present:
+            return by_utility(held, utilities, market, self.rules.low, self.rules.high)
+        best = min(utilities, key=lambda count: (abs(utilities[count] - middle), -count))
+        spot = best if market == SPOT else 0
+        return Wanted("", spot, best - spot, best, f"there are jobs, and no node: {best} would do")
 
     def _utility(self, jobs: Sequence[Job], nodes: Sequence[Node]) -> float:
         if not nodes:
