@@ -56,6 +56,7 @@ class Autoscaler:
     pool: Pool
     policy: Policy
     rules: Rules
+    takes: Resources = Resources()  # of a new node, by whoever asks for it
     _steady: Steady | None = None
     _forecast: Forecast = field(default_factory=Forecast)
     _looked: float | None = None
@@ -155,7 +156,9 @@ class Autoscaler:
         return by_budget([offer], left, job.budget or 0.0)
 
     def _offer(self, job: Job, price: Price, fleet: Fleet) -> Offer | None:
-        each = 1 / (job.worker.share_of(self.pool.node) or 1.0)  # workers on a node
+        each = 1 / (
+            job.worker.share_of(self.pool.node.less(self.takes)) or 1.0
+        )  # workers on a node
         servers = job.held.servers or job.servers[0]
         speeds = [0.0]
         for nodes in range(1, self.pool.most + 1):
@@ -183,7 +186,7 @@ class Autoscaler:
         def found(count: int) -> float:
             if count not in utilities:
                 names = [f"{_NEW}{i}" for i in range(count - len(here))]
-                new = [Node(name, self.pool.node, kind) for name in names]
+                new = [Node(name, self.pool.node.less(self.takes), kind) for name in names]
                 utilities[count] = self._utility(known, [*others, *here[:count], *new])
             return utilities[count]
 

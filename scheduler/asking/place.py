@@ -43,6 +43,7 @@ class Growing:
         self._nodes = nodes
         self._api = api
         self._scaler = scaler
+        self._scaler.takes = asker.takes
         self._asker = asker
         self._clock = clock
         self._whole: list[Node] = []
@@ -56,7 +57,13 @@ class Growing:
         """Return the jobs, and the nodes that are to stay."""
         seen = self._place.look()
         self._fleet = fleet_of(self._scaler.pool, self._nodes())
-        self._whole = [node for node in seen.nodes if node.name not in self._fleet.notices]
+        self._whole = [
+            replace(node, free=node.free.less(self._asker.takes))
+            if node.name in self._fleet.markets
+            else node
+            for node in seen.nodes
+            if node.name not in self._fleet.notices
+        ]
         going = self._going(seen.jobs)
         return replace(seen, nodes=[node for node in self._whole if node.name not in going])
 

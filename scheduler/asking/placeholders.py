@@ -12,10 +12,12 @@ from typing import Any
 
 from ...k8s.api import Api, Object
 from ...k8s.connection import ApiError
+from ..cluster import Resources
 from ..prices import MARKETS, ON_DEMAND, SPOT
 from .fleet import Pool, Wish
 
 IMAGE = "registry.k8s.io/pause:3.10"
+TAKES = Resources(cpu=0.001, memory=2**20)
 _NAME = "edl-placeholder"
 MARKET_LABEL = "edl.dev/market"
 _ENDED = ("Succeeded", "Failed")
@@ -25,6 +27,8 @@ _SPOT_TAINTS = ("kubernetes.azure.com/scalesetpriority", "cloud.google.com/gke-s
 
 class Placeholders:
     """Placeholder pods in the namespace of `api`, made of `image`, which is to do nothing."""
+
+    takes = TAKES
 
     def __init__(self, api: Api, image: str = IMAGE) -> None:
         self._api = api

@@ -37,6 +37,8 @@ class Inner:
 class Cloud:
     """Whoever is asked for nodes."""
 
+    takes = Resources(cpu=0.5)
+
     def __init__(self):
         self.wishes = []
 
@@ -69,9 +71,9 @@ def test_nodes_that_are_to_go_are_emptied_and_those_with_servers_stay(server, ap
     growing.act(NONE, growing.look(), said.append)  # two cores of 24 are of use: one node is enough
     later = growing.look()
 
-    assert [node.name for node in later.nodes] == ["n0"]
+    assert [(node.name, node.free.cpu) for node in later.nodes] == [("n0", 3.5)]
     assert (inner.acted, cloud.wishes[-1].nodes["on-demand"]) == (1, 1)
-    assert said[0].startswith("nodes: 0 spot and 6 on-demand -> 0 and 1: utility 0.08 is below")
+    assert said[0].startswith("nodes: 0 spot and 6 on-demand -> 0 and 1: utility 0.10 is below")
     growing.keep('{"at": 7, "jobs": []}', said.append)
     assert inner.kept["at"] == 7
     assert inner.kept["nodes"]["wanted"] == {"on-demand": 1, "spot": 0}
