@@ -56,7 +56,7 @@ class Autoscaler:
     pool: Pool
     policy: Policy
     rules: Rules
-    takes: Resources = Resources()  # of a new node, by whoever asks for it
+    takes: Resources = field(default_factory=Resources)  # of a new node, by whoever asks for it
     _steady: Steady | None = None
     _forecast: Forecast = field(default_factory=Forecast)
     _looked: float | None = None
@@ -156,13 +156,12 @@ class Autoscaler:
         return by_budget([offer], left, job.budget or 0.0)
 
     def _offer(self, job: Job, price: Price, fleet: Fleet) -> Offer | None:
-        each = 1 / (
-            job.worker.share_of(self.pool.node.less(self.takes)) or 1.0
-        )  # workers on a node
+        node = self.pool.node.less(self.takes)
+        each = int(1 / (job.worker.share_of(node) or 1.0) + 1e-9)  # workers on a node
         servers = job.held.servers or job.servers[0]
         speeds = [0.0]
         for nodes in range(1, self.pool.most + 1):
-            workers = min(int(each * nodes), job.maximum)
+            workers = min(each * nodes, job.maximum)
             enough = workers >= job.minimum
             speeds.append(job.speed(Shape(workers, servers, nodes)) if enough else 0.0)
         if not max(speeds) > 0:
