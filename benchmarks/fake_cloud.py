@@ -47,7 +47,7 @@ BATCH = 16
 BOOT_S = 15.0
 MOST = 4
 POOL, SPOT = ("edl.dev/pool", "cloud"), ("karpenter.sh/capacity-type", "spot")
-LONG, SHORT = 120_000, 24_000  # records: 40 and 8 minutes of one worker
+SHORT = 24_000  # records: 8 minutes of one worker
 DEADLINE_S = 1800.0
 
 
@@ -125,12 +125,12 @@ class Played:
                     last = now
 
 
-def wait_for(until: Callable[[], object], what: str) -> float:
+def wait_for(until: Callable[[], object], what: str, every_s: float = 0.5) -> float:
     """Return how long it took until this was so, s."""
     began = time.monotonic()
     while not until():
         assert time.monotonic() - began < DEADLINE_S, what
-        time.sleep(0.02)
+        time.sleep(every_s)
     return time.monotonic() - began
 
 
@@ -153,7 +153,8 @@ def _lives(pod: Object) -> bool:
 
 def play(cluster: Cluster, here: Namespace, folder: Path, freeze_s: float) -> None:
     """Play all of it, and print what happens."""
-    jobs = {"small": (LONG, 3), "burst-1": (SHORT, 6), "burst-2": (SHORT, 6)}
+    long = round((freeze_s + 700) * 3 / RECORD_S / 1000) * 1000  # as long as all of it, with three
+    jobs = {"small": (long, 3), "burst-1": (SHORT, 6), "burst-2": (SHORT, 6)}
     flags = (
         *("--nodes_by", "pods", "--pool", "=".join(POOL), "--spot", "=".join(SPOT)),
         *("--node", "cpu=4,memory=8Gi", "--max_nodes", str(MOST), "--freeze", f"{freeze_s:g}"),
@@ -198,7 +199,7 @@ def _notice(here: Namespace, cloud: Cloud, played: Played) -> None:
     (name,) = [node for node in cloud.nodes() if workers_on(here, node)][:1]
     before = workers_on(here, name)
     cloud.notice(name)
-    took = wait_for(lambda: not workers_on(here, name), "the workers leave")
+    took = wait_for(lambda: not workers_on(here, name), "the workers leave", 0.02)
     played.tell(f"a notice: {len(before)} workers had left {name} after {took:.2f} s")
     wait_for(lambda: name not in cloud.nodes(), "the node goes")
 

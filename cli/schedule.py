@@ -142,13 +142,14 @@ def why(job: str, runtime: str, namespace: str) -> None:
 
 
 @schedule.command()
-@click.argument("workload", type=click.Path(exists=True, dir_okay=False))
+@click.argument("workload")
 @click.option(
     "--traces",
     type=click.Path(exists=True, file_okay=False),
-    required=True,
     help="A folder for each application: how fast it is, and how it learns.",
 )
+@click.option("--machines", default="", metavar="KIND", help="Of Sia's traces: aws, rtx, ...")
+@click.option("--jobs", type=click.IntRange(1), help="Of `philly`. [default: 160]")
 @click.option("--nodes", default=16, show_default=True, type=click.IntRange(1), help="Of a kind.")
 @click.option("--gpus", default=4, show_default=True, type=click.IntRange(1), help="Of a node.")
 @click.option("--objective", default=("finish",), multiple=True, help="May be given repeatedly.")
@@ -164,22 +165,26 @@ def why(job: str, runtime: str, namespace: str) -> None:
 @click.option("--plots", type=click.Path(file_okay=False), help="A folder for pictures, as SVG.")
 def simulate(
     workload: str,
-    traces: str,
+    traces: str | None,
     nodes: int,
     gpus: int,
     objective: tuple[str, ...],
     plots: str | None,
     **rules: Any,
 ) -> None:
-    """Play a workload of many jobs (name, time, application) with the same policies."""
+    """Play a workload of many jobs with the same policies.
+
+    WORKLOAD is a CSV file of name, time in seconds and application, as those of Pollux and Sia;
+    `philly`, which is drawn by the parameters of these (--seed); or a folder of jobs of this
+    machine, of which each is as long and as fast as it was ($EDL_HOME/jobs; a GPU is a worker).
+    """
     from ..scheduler.policy import make_policy
     from ..scheduler.simulator import play, plot
-    from ..scheduler.simulator.application import read_applications
-    from ..scheduler.simulator.workload import read_workload
+    from ..scheduler.simulator.source import read
 
     policies = {name: make_policy(name) for name in objective}
-    applications = read_applications(Path(traces))
-    arrivals = read_workload(Path(workload), applications)
+    source = {each: rules.pop(each) for each in ("machines", "jobs")}
+    arrivals, applications = read(workload, traces, rules["seed"], **source)
     how = play.Rules(restart_s=rules["restart"], known=rules["known"], seed=rules["seed"])
     machines, results = play.cluster(nodes, gpus), {}
     click.echo("objective   mean JCT      p50      p99  makespan  restarts  GPU h  policy CPU")

@@ -128,6 +128,8 @@ def check(spec: Object, account: str, usual_account: str, allowed: Allowed) -> N
         said = spec.get(role) or {}
         fields = ("priorityClassName", "tolerations", "nodeSelector")
         found.pod(f"spec.{role}", {name: said.get(name) for name in fields}, role)
+        if role == "worker":
+            found.pod("spec.worker.low", said.get("low") or {}, role)
         template = said.get("podTemplate") or {}
         path = f"spec.{role}.podTemplate"
         for part, value in template.items():

@@ -260,6 +260,11 @@ def _check_workers(worker: Object) -> None:
         raise UsageError(
             "spec.worker.highFraction and spec.worker.priorityClassName: leave out one of them."
         )
+    if "low" in worker and "highFraction" not in worker:
+        raise UsageError(
+            "spec.worker.low is of the workers that are edl-low: say in spec.worker.highFraction "
+            "how many are not."
+        )
 
 
 def _resources(spec: Object, role: str) -> dict[str, str]:
@@ -295,6 +300,8 @@ def _overlays(spec: Object) -> dict[str, Object]:
             free = {name: value for name, value in labels.items() if not name.startswith(_OURS)}
             template["metadata"]["labels"] = free
         found[role] = pods.merged(layer, template)
+    if low := (spec.get("worker") or {}).get("low"):
+        found["worker_low"] = {"spec": dict(low)}
     return found
 
 

@@ -56,6 +56,7 @@ class Autoscaler:
     pool: Pool
     policy: Policy
     rules: Rules
+    takes: Resources = field(default_factory=Resources)  # of a new node, by whoever asks for it
     _steady: Steady | None = None
     _forecast: Forecast = field(default_factory=Forecast)
     _looked: float | None = None
@@ -155,11 +156,12 @@ class Autoscaler:
         return by_budget([offer], left, job.budget or 0.0)
 
     def _offer(self, job: Job, price: Price, fleet: Fleet) -> Offer | None:
-        each = 1 / (job.worker.share_of(self.pool.node) or 1.0)  # workers on a node
+        node = self.pool.node.less(self.takes)
+        each = int(1 / (job.worker.share_of(node) or 1.0) + 1e-9)  # workers on a node
         servers = job.held.servers or job.servers[0]
         speeds = [0.0]
         for nodes in range(1, self.pool.most + 1):
-            workers = min(int(each * nodes), job.maximum)
+            workers = min(each * nodes, job.maximum)
             enough = workers >= job.minimum
             speeds.append(job.speed(Shape(workers, servers, nodes)) if enough else 0.0)
         if not max(speeds) > 0:
@@ -183,13 +185,15 @@ class Autoscaler:
         def found(count: int) -> float:
             if count not in utilities:
                 names = [f"{_NEW}{i}" for i in range(count - len(here))]
-                new = [Node(name, self.pool.node, kind) for name in names]
+                new = [Node(name, self.pool.node.less(self.takes), kind) for name in names]
                 utilities[count] = self._utility(known, [*others, *here[:count], *new])
             return utilities[count]
 
         low, high = max(1, self.pool.least), max(1, self.pool.most)
         middle = (self.rules.low + self.rules.high) / 2
-        found(held.total)
+        present = held.total
+        if present:
+            found(present)
         while low < high:  # more nodes have no more utility
             count = (low + high) // 2
             if found(count) > middle:
@@ -198,12 +202,14 @@ class Autoscaler:
                 high = count
         found(low)
         found(max(1, self.pool.least, low - 1))
-        if not held.total:
-            utilities[0] = 1.0 if utilities[0] == 0.0 else utilities[0]  # jobs, and no node
         price = self.rules.price
         is_cheap = price is not None and price.spot is not None and price.spot < price.on_demand
         market = SPOT if is_cheap and self.pool.spot is not None else ON_DEMAND
-        return by_utility(held, utilities, market, self.rules.low, self.rules.high)
+        if present:
+            return by_utility(held, utilities, market, self.rules.low, self.rules.high)
+        best = min(utilities, key=lambda count: (abs(utilities[count] - middle), -count))
+        spot = best if market == SPOT else 0
+        return Wanted("", spot, best - spot, best, f"there are jobs, and no node: {best} would do")
 
     def _utility(self, jobs: Sequence[Job], nodes: Sequence[Node]) -> float:
         if not nodes:

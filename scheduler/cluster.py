@@ -17,6 +17,11 @@ class Resources:
     def __add__(self, other: Resources) -> Resources:
         return Resources(self.cpu + other.cpu, self.memory + other.memory, self.gpu + other.gpu)
 
+    def less(self, other: Resources) -> Resources:
+        """Return what is left of it without the other, at least nothing."""
+        cpu, memory, gpu = self.cpu - other.cpu, self.memory - other.memory, self.gpu - other.gpu
+        return Resources(max(0.0, cpu), max(0.0, memory), max(0.0, gpu))
+
     def __mul__(self, times: float) -> Resources:
         return Resources(self.cpu * times, self.memory * times, self.gpu * times)
 

@@ -57,7 +57,25 @@ def asked(job: Object) -> Asked:
     specs = {role: made[role]["spec"] for role in _ROLES}
     where = {role: [spec.get(key) for key in _WHERE] for role, spec in specs.items()}
     elsewhere = {role: spec for role, spec in specs.items() if where[role] != where["worker"]}
-    return Asked(specs["worker"], needs, elsewhere)
+    is_split = "low" in (job["spec"].get("worker") or {})
+    return Asked(_either(made) if is_split else specs["worker"], needs, elsewhere)
+
+
+def _either(made: Mapping[str, Object]) -> Object:
+    """Return a spec for nodes that workers of high priority may be on, or those of low."""
+    high, low = made["worker_high"]["spec"], made["worker_low"]["spec"]
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": key, "operator": "In", "values": [value]}
+                for key, value in (each.get("nodeSelector") or {}).items()
+            ]
+        }
+        for each in (high, low)
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    places = {"nodeSelector": {}, "affinity": {"nodeAffinity": required}}
+    return {**high, **places, "tolerations": low.get("tolerations") or []}
 
 
 class Looker:

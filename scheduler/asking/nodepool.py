@@ -13,13 +13,15 @@ from dataclasses import replace
 from ...common.errors import UsageError
 from ...k8s.api import Api
 from .fleet import Pool, Wish
-from .placeholders import IMAGE, Placeholders
+from .placeholders import IMAGE, TAKES, Placeholders
 
 LABEL = "karpenter.sh/nodepool"
 
 
 class NodePool:
     """The NodePool of this name, with placeholders in the namespace of `api`."""
+
+    takes = TAKES
 
     def __init__(self, api: Api, name: str, image: str = IMAGE) -> None:
         self._api = api

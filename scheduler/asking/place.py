@@ -16,12 +16,14 @@ from ...k8s import nodes as told
 from ...k8s.api import Api, Object
 from ..autoscaler import Autoscaler
 from ..cluster import Node
-from ..jobs import Job, Plan
+from ..jobs import Given, Job, Plan
 from ..nodes import Wanted
 from ..place import Place, Seen, Tell
 from ..prices import ON_DEMAND, SPOT
 from .asker import Asker
 from .fleet import Fleet, Wish, fleet_of
+
+_BOOTS = 3  # of a node, that jobs without one wait for it before they are suspended
 
 
 class Growing:
@@ -41,26 +43,34 @@ class Growing:
         self._nodes = nodes
         self._api = api
         self._scaler = scaler
+        self._scaler.takes = asker.takes
         self._asker = asker
         self._clock = clock
         self._whole: list[Node] = []
         self._fleet = Fleet({}, {}, {})
         self._wanted: Wanted | None = None
         self._asked = ""
+        self._bare: dict[str, float] = {}  # jobs without a node, since when
         self._noted: dict[str, dict[str, tuple[str, str]]] = {}
 
     def look(self) -> Seen:
         """Return the jobs, and the nodes that are to stay."""
         seen = self._place.look()
         self._fleet = fleet_of(self._scaler.pool, self._nodes())
-        self._whole = [node for node in seen.nodes if node.name not in self._fleet.notices]
+        self._whole = [
+            replace(node, free=node.free.less(self._asker.takes))
+            if node.name in self._fleet.markets
+            else node
+            for node in seen.nodes
+            if node.name not in self._fleet.notices
+        ]
         going = self._going(seen.jobs)
         return replace(seen, nodes=[node for node in self._whole if node.name not in going])
 
     def act(self, plan: Plan, seen: Seen, tell: Tell) -> None:
         """Act on the jobs, then ask for nodes; what fails is told, and tried again next time."""
-        self._place.act(plan, seen, tell)
         now = self._clock()
+        self._place.act(self._patient(plan, seen, now), seen, tell)
         wanted = self._scaler.wanted(seen.jobs, self._whole, self._fleet, now)
         on_demand = wanted.on_demand
         wish = Wish({SPOT: wanted.spot, ON_DEMAND: on_demand}, self._fleet, _busy(seen.jobs))
@@ -97,6 +107,22 @@ class Growing:
                 "notices": dict(self._fleet.notices),
             }
         }
+
+    def _patient(self, plan: Plan, seen: Seen, now: float) -> Plan:
+        """Return the plan without the end of jobs all of whose nodes were taken, while others come.
+
+        Their masters and servers go on meanwhile: nothing is begun anew.
+        """
+        here = {node.name for node in seen.nodes}
+        bare = {
+            job.name: Given(job.held, "waits for nodes that are to come")
+            for job in seen.jobs
+            if job.held.workers and not plan[job.name].shape.workers
+            if not here & job.workers_on.keys()
+        }
+        self._bare = {name: self._bare.get(name, now) for name in bare}
+        patience_s = _BOOTS * self._scaler.rules.boot_s
+        return {**plan, **{n: g for n, g in bare.items() if now - self._bare[n] <= patience_s}}
 
     def _going(self, jobs: Sequence[Job]) -> set[str]:
         """Return the nodes to be emptied: those with the least on them, and no servers, first."""

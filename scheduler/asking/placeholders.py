@@ -12,10 +12,12 @@ from typing import Any
 
 from ...k8s.api import Api, Object
 from ...k8s.connection import ApiError
+from ..cluster import Resources
 from ..prices import MARKETS, ON_DEMAND, SPOT
 from .fleet import Pool, Wish
 
 IMAGE = "registry.k8s.io/pause:3.10"
+TAKES = Resources(cpu=0.001, memory=2**20)
 _NAME = "edl-placeholder"
 MARKET_LABEL = "edl.dev/market"
 _ENDED = ("Succeeded", "Failed")
@@ -26,6 +28,8 @@ _SPOT_TAINTS = ("kubernetes.azure.com/scalesetpriority", "cloud.google.com/gke-s
 class Placeholders:
     """Placeholder pods in the namespace of `api`, made of `image`, which is to do nothing."""
 
+    takes = TAKES
+
     def __init__(self, api: Api, image: str = IMAGE) -> None:
         self._api = api
         self._image = image
@@ -34,8 +38,8 @@ class Placeholders:
         """Keep as many placeholders as nodes are wished. Raises PeerError."""
         found, _ = self._api.list("Pod", f"app.kubernetes.io/name={_NAME}")
         alive = [each for each in found if not each["metadata"].get("deletionTimestamp")]
-        for pod in [each for each in alive if _phase(each) in _ENDED]:
-            self._delete(pod)  # its node went; another one is made in the next round
+        for pod in [each for each in alive if _is_over(each, wish)]:
+            self._delete(pod)  # another one is made in the next round
             alive.remove(pod)
         waiting = 0
         for market in MARKETS:
@@ -134,5 +138,8 @@ def pod_template(pool: Pool, market: str, image: str = IMAGE) -> Object:
     return {"metadata": {"labels": labels}, "spec": spec}
 
 
-def _phase(pod: Object) -> str:
-    return str((pod.get("status") or {}).get("phase", "Pending"))
+def _is_over(pod: Object, wish: Wish) -> bool:
+    """Tell whether a placeholder has ended, or its node has: a cluster sees that later."""
+    node = pod["spec"].get("nodeName")
+    gone = node is not None and node not in wish.fleet.kinds
+    return gone or (pod.get("status") or {}).get("phase") in _ENDED

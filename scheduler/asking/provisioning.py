@@ -14,6 +14,7 @@ import datetime
 from ...common.retry import Backoff
 from ...k8s.api import Api, Object
 from ...k8s.connection import ApiError
+from ..cluster import Resources
 from ..prices import MARKETS
 from .fleet import Pool, Wish
 from .placeholders import IMAGE, MARKET_LABEL, pod_template
@@ -29,6 +30,8 @@ _NAMED = "app.kubernetes.io/name=edl-nodes"
 
 class Provisioning:
     """ProvisioningRequests in the namespace of `api`."""
+
+    takes = Resources()
 
     def __init__(self, api: Api, image: str = IMAGE) -> None:
         self._api = api

@@ -7,7 +7,8 @@ The tables are those that the authors of Pollux (OSDI '21) published, in one fol
     validation-BATCH.csv  of each epoch with this batch: where its progress ends, and its gradient
 
 Local batch: what a replica computes at once. Progress counts steps of the initial batch size, the
-smallest that was validated; the largest is the most that a job may use.
+smallest that was validated; the largest is the most that a job may use. Sia's authors (SOSP '23)
+added tables of other kinds of machines, as placements-KIND.csv and scalability-KIND.csv.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,17 +50,39 @@ POLLUX = {  # the limits by which Pollux's authors played these, by the names of
 }
 
 
+class Traced(Protocol):
+    """What a job is of, as it can be played."""
+
+    name: str
+    local_range: tuple[int, int]  # of what a replica computes at once
+    batch_range: tuple[int, int]
+    batch: int | None  # that it must use
+    replicas: int  # the most
+    epochs: int
+
+    def end_of(self, epoch: int) -> float:
+        """Return the progress with which an epoch ends, in steps of the least batch."""
+
+    def step_s(self, placement: Placement, local_batch: int) -> tuple[float, float]:
+        """Return the seconds of a step, and those of its synchronisation."""
+
+    def gradient(self, batch: int, epoch: int) -> GradParams:
+        """Return what is measured of the gradient in an epoch with a batch."""
+
+
 class Application:
     """An application by its traces. All its answers are remembered."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
-        """Read the tables.
+    def __init__(self, folder: Path, limits: Limits | None = None, kind: str = "") -> None:
+        """Read the tables. `kind`: of the machines, as Sia's authors name them; "": Pollux's.
 
         Raises UsageError for one that is missing or wrong.
         """
+        suffix = f"-{kind}" if kind else ""
+        self._scalability = folder / f"scalability{suffix}.csv"
         self.name = folder.name
         self.folder = folder
-        self._by_placement = _by_placement(folder / "placements.csv")
+        self._by_placement = _by_placement(folder / f"placements{suffix}.csv")
         self._gradients = _validated(folder)
         limits = limits or POLLUX.get(self.name) or Limits()
         sizes = [local_n for local_n, _ in self._by_placement.values()]
@@ -109,7 +132,7 @@ class Application:
             for local_batch, times in zip(local_n.tolist(), times_n2, strict=True):
                 point = (len(placement), sum(placement), local_batch)
                 alike.setdefault(point, []).append(times)
-        path = self.folder / "scalability.csv"
+        path = self._scalability
         columns = dict.fromkeys(("num_nodes", "num_replicas", "local_bsz", *_TIMES), amount)
         rows = [list(row.values()) for _, row in read_table(path, columns)]
         farther = np.array(rows, float).reshape(-1, len(columns))
@@ -167,12 +190,15 @@ def _validated(folder: Path) -> dict[int, Floats]:
     return dict(sorted(tables.items()))
 
 
-def read_applications(folder: Path) -> dict[str, Application]:
+def read_applications(folder: Path, kind: str = "") -> dict[str, Traced]:
     """Return the applications by name: those whose folders are in this one.
+
+    `kind`: of the machines whose tables are read, as in `Application`.
 
     Raises UsageError where there is none, and for tables that are missing or wrong.
     """
-    found = [Application(path.parent) for path in sorted(folder.glob("*/placements.csv"))]
+    file = f"placements-{kind}.csv" if kind else "placements.csv"
+    found = [Application(path.parent, kind=kind) for path in sorted(folder.glob(f"*/{file}"))]
     if not found:
-        raise UsageError(f"{folder} has no folder of an application with a file placements.csv")
+        raise UsageError(f"{folder} has no folder of an application with a file {file}")
     return {application.name: application for application in found}

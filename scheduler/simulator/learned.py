@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from ...goodput import GoodputFunction, GradParams, PerfParams, fit_perf_params
 from ...goodput.speedup import best_goodput
 from ..jobs import Shape
-from .application import Application
+from .application import Traced
 
 # By nodes, replicas, local batch: s of a pass that only accumulates, s of one that synchronises.
 Measured = Mapping[tuple[int, int, int], tuple[float, float]]
@@ -25,7 +25,7 @@ _FIRST_SIZE = 8  # replicas of which the speeds are predicted at once
 class Speeds:
     """The speed that a job predicts of itself: useful records a second, by shape."""
 
-    def __init__(self, application: Application, perf: PerfParams, grad: GradParams) -> None:
+    def __init__(self, application: Traced, perf: PerfParams, grad: GradParams) -> None:
         """Take the model, and the bounds of the application."""
         low, high = application.local_range
         self._bounds = application.batch_range[1], (low, high), True
@@ -51,7 +51,7 @@ class Learning:
     `last`: what a job of it has measured, and predicts; None: no job has, or nobody remembers.
     """
 
-    def __init__(self, application: Application, remembers: bool = False) -> None:
+    def __init__(self, application: Traced, remembers: bool = False) -> None:
         """Begin with none. `remembers`: new jobs may know what the last one has learned."""
         self._application = application
         self._remembers = remembers

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..cluster import Node, Resources
 from ..jobs import Job, Plan
-from .application import Application
+from .application import Traced
 from .learned import Learning
 from .result import Outcome, Result
 from .running import Running
@@ -45,7 +45,7 @@ def cluster(nodes: int = 16, gpus: int = 4) -> list[Node]:
 
 def play(
     arrivals: Sequence[Arrival],
-    applications: Mapping[str, Application],
+    applications: Mapping[str, Traced],
     nodes: Sequence[Node],
     planner: Planner,
     rules: Rules,
@@ -65,7 +65,7 @@ class _Play:
     def __init__(
         self,
         arrivals: Sequence[Arrival],
-        applications: Mapping[str, Application],
+        applications: Mapping[str, Traced],
         nodes: Sequence[Node],
         planner: Planner,
         rules: Rules,
@@ -156,7 +156,7 @@ class _Play:
 
 
 def _running(
-    arrivals: Sequence[Arrival], applications: Mapping[str, Application], rules: Rules
+    arrivals: Sequence[Arrival], applications: Mapping[str, Traced], rules: Rules
 ) -> list[Running]:
     """Return the jobs as they come, each with the end that its user states, if any."""
     learning = {name: Learning(each, rules.history) for name, each in applications.items()}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..cluster import Resources
 from ..jobs import Job, Shape
 from ..speed import unknown_speed
-from .application import Application, Placement
+from .application import Placement, Traced
 from .learned import Batch, Learning, Measured, Speeds
 from .workload import Arrival
 
@@ -24,7 +24,7 @@ class Running:
     def __init__(
         self,
         arrival: Arrival,
-        application: Application,
+        application: Traced,
         learning: Learning,
         restart_s: float,
         stated: float | None,

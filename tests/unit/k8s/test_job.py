@@ -129,6 +129,7 @@ BAD = [
         "spec.worker.minReplicas 4 is more than spec.worker.maxReplicas 3",
     ),
     ({"worker": {"highFraction": 0.5, "priorityClassName": "x"}}, "leave out one of them"),
+    ({"worker": {"low": {"nodeSelector": {"a": "b"}}}}, "spec.worker.low is of the workers that"),
     ({"volumes": [{"name": "shm", "emptyDir": {}}]}, "the name shm is edl's own"),
     ({"worker": {"resources": {"requests": {"cpu": "2u"}}}}, "spec.worker.resources: '2u'"),
     (
@@ -221,6 +222,21 @@ def test_what_has_no_flag_is_laid_over_the_pods_of_its_role():
     assert all(each["spec"]["imagePullSecrets"] == [{"name": "registry"}] for each in made.values())
     assert "nodeSelector" not in ps["spec"]
     assert "priorityClassName" not in ps["spec"]
+
+
+def test_a_fraction_of_the_workers_may_be_on_other_nodes():
+    market, toleration = "karpenter.sh/capacity-type", {"key": "spot", "operator": "Exists"}
+    low = {"nodeSelector": {market: "spot"}, "tolerations": [toleration]}
+    worker = {"highFraction": 0.25, "nodeSelector": {market: "on-demand", "a": "b"}, "low": low}
+
+    made = wanted(edljob(worker=worker)).templates
+
+    places = {role: made[role]["spec"].get("nodeSelector") for role in pods.ROLES}
+    assert places["worker_high"] == {market: "on-demand", "a": "b"}
+    assert places["worker_low"] == {market: "spot", "a": "b"}
+    assert toleration in made["worker_low"]["spec"]["tolerations"]
+    assert toleration not in made["worker_high"]["spec"]["tolerations"]
+    assert places["master"] is None
 
 
 def test_a_volume_may_be_mounted_twice():

@@ -3,6 +3,7 @@
 import pytest
 
 from edl.k8s import nodes
+from edl.k8s.outside.job import ClusterJob
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,19 @@ def test_what_is_noted_is_read_and_what_is_not_of_ours_is_left():
     assert nodes.read_noted(nodes.noted(kinds)) == kinds
     assert nodes.read_noted('{"a": ["b"], "c": ["d", "e"]}') == {"c": ("d", "e")}
     assert [{}, {}, {}] == [nodes.read_noted(text) for text in (None, "{", "[1]")]
+
+
+def test_a_job_knows_the_kinds_of_its_nodes_by_what_was_noted_and_by_those_that_are_there(
+    server, api
+):
+    noted = {nodes.NOTED: nodes.noted({"gone": ("m5", "spot")})}
+    server.add("edljobs", "a", spec={}, metadata={"generation": 1, "annotations": noted})
+    labels = {"node.kubernetes.io/instance-type": "p3"}
+    server.add("nodes", "here", metadata={"labels": labels})
+
+    found = ClusterJob(api, "a").kinds(["gone", "here", "nobody"])
+    server.forbidden.add(("get", "nodes"))
+    blind = ClusterJob(api, "a").kinds(["gone", "here"])
+
+    assert found == {"gone": ("m5", "spot"), "here": ("p3", "on-demand")}
+    assert blind == {"gone": ("m5", "spot")}

@@ -25,7 +25,7 @@ def node(name, ready="True", taints=(), **labels):
 
 
 def wish(on_demand=0, spot=0, there=(), busy=()):
-    fleet = Fleet(dict(there), {}, {})
+    fleet = Fleet(dict(there), dict.fromkeys(("busy", "idle", "other"), ("m5", ON_DEMAND)), {})
     return Wish({ON_DEMAND: on_demand, SPOT: spot}, fleet, frozenset(busy))
 
 
@@ -84,14 +84,16 @@ def test_placeholders_that_wait_or_are_on_idle_nodes_go_first(server, api):
     assert sorted(left) == ["edl-placeholder-on-demand-0", "edl-placeholder-on-demand-2"]
 
 
-def test_an_ended_placeholder_is_made_anew(server, api):
+def test_a_placeholder_that_has_ended_or_whose_node_is_gone_is_made_anew(server, api):
     asker = Placeholders(api)
-    asker.ask(POOL, wish(on_demand=1), NOW)
+    asker.ask(POOL, wish(on_demand=2), NOW)
     server.set_status("edl-placeholder-on-demand-0", phase="Failed")
+    server.objects["pods", "edl-placeholder-on-demand-1"]["spec"]["nodeName"] = "taken"
 
-    asker.ask(POOL, wish(on_demand=1), NOW)
+    asker.ask(POOL, wish(on_demand=2), NOW)
 
-    assert [pod["status"]["phase"] for pod in server.pods()] == ["Pending"]
+    assert [pod["status"]["phase"] for pod in server.pods()] == ["Pending"] * 2
+    assert not [pod for pod in server.pods() if "nodeName" in pod["spec"]]
 
 
 def condition(server, request, kind, time="2027-01-15T08:00:00Z"):  # which is NOW

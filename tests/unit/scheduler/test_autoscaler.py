@@ -54,6 +54,8 @@ def test_a_job_of_which_nothing_is_known_gets_no_more_than_its_minimum_needs():
     unknown = job(speed=unknown_speed, minimum=2)
 
     assert asked(scaler(), [unknown], fleet(), 0.0).nodes == 1
+    # below the band with one node already, but not without any
+    assert asked(scaler(), [replace(unknown, minimum=1)], fleet(), 0.0).nodes == 1
 
 
 def test_within_ten_minutes_nothing_flaps_and_fewer_nodes_come_late():

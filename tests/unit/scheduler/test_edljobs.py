@@ -229,6 +229,19 @@ def test_looking_changes_nothing():
     assert it == before
 
 
+def test_workers_of_which_a_fraction_is_elsewhere_may_be_on_both_kinds_of_nodes():
+    nodes = [node("s"), node("d"), node("x")]
+    for each, market in zip(nodes, ("spot", "dear", "else"), strict=True):
+        each["metadata"]["labels"] = {"market": market}
+    low = {"nodeSelector": {"market": "spot"}}
+    worker = {"nodeSelector": {"market": "dear"}, "highFraction": 0.5, "low": low}
+    worker |= {"replicas": 1, "maxReplicas": 8}
+
+    seen = look(edljob(status={}, suspend=True, worker=worker), nodes=nodes)
+
+    assert [node.name for node in seen.nodes] == ["d", "s"]  # kube-scheduler says which of them
+
+
 def test_servers_and_master_that_ask_for_other_nodes_take_no_room_of_the_workers():
     def at(where, **more):
         return {"nodeSelector": {"market": where}, **more}
