@@ -18,6 +18,7 @@ from ..k8s import names, observe
 from ..k8s.api import Object
 from .cluster import Node, Resources
 from .jobs import Given, Job, Shape
+from .kueue import Gates
 from .machines import expected, machines, may_be_on, resources
 from .place import Seen, seconds
 from .speed import is_measured, served_s, speed_of
@@ -48,6 +49,7 @@ class Copy:
     jobs: Sequence[Object]
     nodes: Sequence[Object]
     pods: Sequence[Object]
+    workloads: Sequence[Object] | None = None  # Kueue's, of EdlJobs; None where there is no Kueue
 
 
 def asked(job: Object) -> Asked:
@@ -88,6 +90,7 @@ class Looker:
         self._held: dict[str, int] = {}  # workers, by uid
         self._resizes: dict[str, int] = {}
         self._full: dict[str, tuple[int, float]] = {}  # by uid: workers that fit, believed until
+        self.gates = Gates()
         self.objects: dict[str, Object] = {}  # the EdlJobs of what was seen last, by name
 
     def look(self, copy: Copy, now: float) -> Seen:
@@ -98,19 +101,23 @@ class Looker:
             about = pod["metadata"]
             if job := (about.get("labels") or {}).get(names.JOB_LABEL):
                 theirs.setdefault((about["namespace"], job), []).append(pod)
+        self.gates.look(copy.jobs, copy.workloads, copy.pods, now)
         self.objects, asks, jobs, ours = {}, {}, [], set()
         known = self._asked
         self._asked = {}
         for each in copy.jobs:
             about = each["metadata"]
             name = f"{about['namespace']}/{about['name']}" if self._is_everywhere else about["name"]
-            if not _is_ours(each):
+            gate = self.gates.of(each)
+            if gate.says:
+                ignored[name] = gate.says
+            if not gate.is_open or not _is_ours(each):
                 continue
             key = about["uid"], about["generation"]
             try:
                 asks[name] = self._asked[key] = known.get(key) or asked(each)
                 mine = theirs.get((about["namespace"], about["name"]), [])
-                job = self._job(name, each, self._asked[key], mine, now, ignored)
+                job = gate.fit(self._job(name, each, self._asked[key], mine, now, ignored))
             except EdlError as error:
                 ignored[name] = f"is left alone: {error}"
                 continue
