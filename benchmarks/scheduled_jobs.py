@@ -5,8 +5,8 @@
 
 *eight*: eight jobs come over ten minutes, two each of servers, all-reduce, both, and a script.
 *two*: ElasticDL's two jobs (benchmarks/two_jobs.py), the second one DELAY_S after the first. A
-record takes RECORD_S of a worker, so that what a job is given is what it is worth; cores are asked for,
-not used.
+record takes RECORD_S of a worker, so that what a job is given is what it is worth; cores are asked
+for, not used.
 
 *finish*: each job may have from 1 worker to MOST, as the scheduler's plans say. *fifo*: whole gangs
 of GANG workers in the order of their coming, by the same service. *alone*: no scheduler; each asks
