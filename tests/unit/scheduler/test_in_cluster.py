@@ -76,13 +76,13 @@ def test_jobs_give_up_before_others_begin(server, api, two):
 def test_what_somebody_changed_meanwhile_is_left_to_the_next_round(server, api, two):
     place = ClusterPlace(api, False, lambda: NOW)
     seen, told = place.look(), []
-    api.patch("EdlJob", "z", {"spec": {"worker": {"replicas": 7}}})
+    api.patch("EdlJob", "a", {"spec": {"worker": {"maxReplicas": 1}}})
 
     place.act(plan(a=2, z=1), seen, told.append)
 
-    assert told[0] == "z: not changed, it was changed meanwhile; it is looked at again"
-    assert told[1] == "a: 2 are so"
-    assert server.objects["edljobs", "z"]["spec"]["worker"]["replicas"] == 7
+    assert told[0] == "z: 1 are so"
+    assert told[1] == "a: not changed, it was changed meanwhile; it is looked at again"
+    assert server.objects["edljobs", "a"]["spec"]["suspend"]
 
 
 def test_a_plan_is_kept_for_whoever_asks_and_not_written_without_news(server, api):

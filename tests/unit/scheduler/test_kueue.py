@@ -95,7 +95,7 @@ class World:
         job = self.jobs[name]
         for key, value in patch["spec"].items():
             job["spec"][key] = {**job["spec"][key], **value} if key != "suspend" else value
-        for key, value in patch["metadata"].get("annotations", {}).items():
+        for key, value in patch.get("metadata", {}).get("annotations", {}).items():
             job["metadata"]["annotations"][key] = value
             if value is None:
                 del job["metadata"]["annotations"][key]
