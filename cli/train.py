@@ -71,7 +71,7 @@ def _job_command(name: str, help: str) -> click.Command:
     def command(detach: bool, queue: bool, max_ps: int | None, **given: Any) -> int:
         if max_ps is not None and not queue:
             raise UsageError("--max_ps is for the scheduler: give --queue too, or leave it out.")
-        return _run_job(name, detach, queue=queue, max_ps=max_ps or 0, **given)
+        return _run_job(name, detach, queue=(max_ps or 0) if queue else None, **given)
 
     return command
 
@@ -85,10 +85,10 @@ def _run_job(
     as_objects: str | None,
     kind: str,
     submits: bool = False,
-    queue: bool = False,
-    max_ps: int = 0,
+    queue: int | None = None,
     **flags: Any,
 ) -> int:
+    """Run a job, or `queue` it: then the number is the most servers that it may be given, or 0."""
     values, origins = given_values(config, flags)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
         if two and {"dry_run": dry_run, "detach": detach and not submits}[one]:
@@ -111,8 +111,8 @@ def _run_job(
         return 0
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
-    if queue:
-        return _queue(settings, stands, max_ps)
+    if queue is not None:
+        return _queue(settings, stands, queue)
     if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind)
     from ..jobs.follow import follow
