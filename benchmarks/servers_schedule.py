@@ -10,8 +10,9 @@ in both, by the samples of the job's own report.
 
 As in benchmarks/servers_model.py, whose words on what two cores can and cannot show hold here too,
 times that matter are pauses: a step's, and a service at each server's failpoint, one push at a
-time. The hottest of P servers has HOT + (1 - HOT) / P of the work, which nobody tells the scheduler.
-The numbers are such that the best pair lies within: neither the most workers nor the most servers.
+time. The hottest of P servers has HOT + (1 - HOT) / P of the work, which nobody tells the
+scheduler. The numbers are such that the best pair lies within: neither the most workers nor the
+most servers.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..common import report as reports
 from ..common.errors import EdlError, JobError
+from ..goodput.reported import servers_points
 from ..jobs import queue
 from ..jobs.job import Status
 from ..jobs.local import LocalJob, all_jobs
@@ -26,6 +27,7 @@ _RUNS = ("running", "waiting")  # states of a job whose workers may be changed
 _RESIZE_S = 3.0  # that a change of the workers costs until one was measured
 _SERVERS_RESIZE_S = 15.0  # and one of the servers
 _MEASURED_S = 3.0  # of throughput, before what a job has counts as measured
+_LONGEST_S = 60.0  # after which it does also without phases of enough minibatches
 _OVER = ("left", "failed", "lost")  # states of a worker that is none any more
 _SERVES = ("serving", "waiting")  # states of a server that is ready
 Tell = Callable[[str], None]
@@ -170,9 +172,8 @@ def _count(status: Status, role: str) -> int:
 
 
 def _is_measured(report: reports.Report | None, held: Shape) -> bool:
-    """Tell whether the throughput of what a job has was measured for long enough."""
-    samples = report.samples if report is not None else ()
-    return any(
-        (sample.workers, sample.servers) == _pair(held) and sample.seconds >= _MEASURED_S
-        for sample in samples
-    )
+    """Tell whether the throughput of what a job has, and its phases, were measured enough."""
+    for sample in report.samples if report is not None else ():
+        if (sample.workers, sample.servers) == _pair(held) and sample.seconds >= _MEASURED_S:
+            return bool(servers_points([sample])) or sample.seconds >= _LONGEST_S
+    return False
