@@ -1,6 +1,6 @@
 """A job that begins with 1 worker and 1 server: how near the best the scheduler brings it, and how.
 
-    python -m benchmarks.servers_schedule [--room 8] [--seconds 6]       from the repository root
+    python -m benchmarks.servers_schedule [--room 8] [--seconds 10]       from the repository root
 
 Two real jobs of `edl train --queue --max_ps 4`, one after the other. The first begins with one
 worker and one server, and is then the scheduler's (scheduler/local.py, objective `finish`), which
@@ -43,8 +43,8 @@ from edl.scheduler.policy import make_policy
 from edl.scheduler.service import Service, claim
 
 MOST_SERVERS, MINIBATCH = 4, 128
-OWN_S = 0.12  # of a minibatch's compute
-SERVE_S, HOT = 0.06, 0.2  # of a push to one server; the part that stays on one of many
+OWN_S = 0.4  # of a minibatch's compute
+SERVE_S, HOT = 0.2, 0.2  # of a push to one server; the part that stays on one of many
 EVERY_S = 2.0  # a round of the scheduler
 QUIET_S = 90.0  # without a change: it has decided
 DEADLINE_S = 240.0
@@ -216,7 +216,7 @@ def shown(found: dict[Pair, float], changes: list[Change], last: report.Report, 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.servers_schedule")
     parser.add_argument("--room", type=int, default=8, help="for workers and servers together")
-    parser.add_argument("--seconds", type=float, default=6.0, help="that each pair is measured")
+    parser.add_argument("--seconds", type=float, default=10.0, help="that each pair is measured")
     parser.add_argument("--found", type=Path, help="keep the search here, or take it from there")
     given = parser.parse_args()
     before = measure.load()
