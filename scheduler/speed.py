@@ -17,6 +17,7 @@ from ..goodput.reported import fitted, params_of, servers_points
 from .jobs import Shape, Speed
 
 _MEASURED_S = 3.0  # of throughput, before what a job has counts as measured
+_LONGEST_S = 60.0  # after which it does also without phases of enough minibatches
 _FARTHER = 2  # times as many workers, or servers, as were ever seen are tried, no more
 
 
@@ -63,13 +64,12 @@ class Told:
         return sum(each.seconds * each.workers for each in samples)
 
     def is_measured(self, held: Shape) -> bool:
-        """Tell whether the throughput of what the job has was measured for long enough."""
-        samples = self.report.samples if self.report is not None else ()
-        return any(
-            (sample.workers, sample.servers) == (held.workers, held.servers)
-            and sample.seconds >= _MEASURED_S
-            for sample in samples
-        )
+        """Tell whether the throughput of what the job has, and its phases, were measured enough."""
+        for sample in self.report.samples if self.report is not None else ():
+            is_it = (sample.workers, sample.servers) == (held.workers, held.servers)
+            if is_it and sample.seconds >= _MEASURED_S:
+                return bool(servers_points([sample])) or sample.seconds >= _LONGEST_S
+        return False
 
 
 def speed_of(report: Report | None) -> tuple[Speed, bool]:

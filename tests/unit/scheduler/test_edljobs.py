@@ -206,7 +206,7 @@ def test_servers_are_changed_while_the_job_runs():
 
 
 def test_other_servers_are_offered_once_what_there_is_was_measured():
-    sample = report.Sample(2, 3, 1, 64, 100.0, 10.0, 3)
+    sample = report.Sample(2, 3, 1, 64, 100.0, 60.0, 3)
 
     def told(**values):
         return report.compact(report.write(make_report(**values)))
