@@ -110,6 +110,7 @@ class Gates:
         self._jobs: list[_Seen] = []
         self._sets: dict[tuple[str, int], list[Object]] = {}  # of pods, by uid and generation
         self.labels: dict[str, dict[str, str]] = {}  # of nodes, by flavor: told from outside
+        self.told: set[str] = set()  # what went wrong, for whoever acts
 
     def look(
         self,
@@ -314,7 +315,7 @@ class _Seen:
         steps += self._drops([*dead, *held], free)
         taken = {workloads.index_of(each) for each in self._pieces}
         indices = [k for k in range(1, wants + len(taken) + 1) if k not in taken]
-        for index in indices[: max(0, wants - len(live))] if self._sets else []:
+        for index in indices[: max(0, wants - len(live) - len(dead))] if self._sets else []:
             steps.append(self._make(workloads.piece(self.job, self._sets, index, version)))
         return steps
 
