@@ -19,6 +19,8 @@ from .jobs import Shape, Speed
 _MEASURED_S = 3.0  # of throughput, before what a job has counts as measured
 _LONGEST_S = 60.0  # after which it does also without phases of enough minibatches
 _FARTHER = 2  # times as many workers, or servers, as were ever seen are tried, no more
+_SURE_S = 3.0  # of measured throughput: it is believed, whatever the model says
+_DOUBT = 0.95  # of what a model promises beside what was measured: it errs by so much
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,12 @@ class Told:
 def speed_of(report: Report | None) -> tuple[Speed, bool]:
     """Return the predicted goodput of a job, records/s, and whether anything is known of it.
 
-    By the model that it has fitted itself, where it is on servers that of their phases; else by the
-    throughput that was measured, in between lines, and beyond it what its workers had each; without
-    either a job is as fast as it has workers, in units that mean nothing. A job is tried with at
-    most twice as many as it has ever had, of workers and of servers (Pollux, OSDI '21, section
-    4.1). Raises ValueError for a model that no job can have.
+    By the model that it has fitted itself, where it is on servers by what was measured there, and
+    elsewhere by the model of its phases; else by the throughput that was measured, in between
+    lines, and beyond it what its workers had each; without either a job is as fast as it has
+    workers, in units that mean nothing. A job is tried with at most twice as many as it has ever
+    had, of workers and of servers (Pollux, OSDI '21, section 4.1). Raises ValueError for a model
+    that no job can have.
     """
     if report is not None and report.model is not None:
         return _by_model(report.model), True
@@ -114,12 +117,19 @@ def _by_phases(report: Report) -> Speed | None:
     last = phased[-1]
     workers = _FARTHER * max(sample.workers for sample in phased)
     servers = _FARTHER * max(sample.servers for sample in phased)
+    measured = {
+        (sample.workers, sample.servers): sample.records_per_s
+        for sample in phased
+        if sample.seconds >= _SURE_S and sample.minibatch == last.minibatch
+    }
 
     def speed(shape: Shape) -> float:
         if not shape.workers:
             return 0.0
         place = min(shape.workers, workers), min(shape.servers or last.servers, servers)
-        return float(params.throughput(*place, last.minibatch))
+        if place in measured:
+            return measured[place]
+        return float(_DOUBT * params.throughput(*place, last.minibatch))
 
     return speed
 
