@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from ..common import launched
 from ..common.errors import JobError, UsageError
 from ..common.values import seconds
 from .output import is_drawn, outputs, print_report
@@ -163,14 +164,37 @@ def stop(job: str | None, runtime: str, namespace: str) -> None:
 
 @click.command()
 @_job
-@click.option("--num_workers", type=click.IntRange(1), required=True, help="Workers wanted.")
+@click.argument("number", required=False, type=click.IntRange(1), metavar="[N]")
+@click.option(
+    *("--num_workers", "--nodes", "option"),
+    type=click.IntRange(1),
+    metavar="N",
+    help="Workers wanted, or nodes of a script's job; or say it as the last word.",
+)
+@click.option("--num_ps", type=click.IntRange(1), help="Servers wanted; a pause of some seconds.")
 @where
-def scale(job: str | None, num_workers: int, runtime: str, namespace: str) -> None:
-    """Change the number of workers of a running job."""
+def scale(
+    job: str | None,
+    number: int | None,
+    option: int | None,
+    num_ps: int | None,
+    runtime: str,
+    namespace: str,
+) -> None:
+    """Change the number of workers (or servers) of a running job, or of nodes of a script's.
+
+    In short: `edl scale JOB N`.
+    """
+    if number is not None and option is not None or not (number or option or num_ps):
+        raise UsageError("How many? Say it once: `edl scale JOB N`, --num_workers N or --num_ps N.")
+    wanted = number or option or 0
     with place(runtime, namespace) as jobs:
         found = jobs.find(job)
-        previous = found.scale(num_workers)
-    click.echo(f"{found.name}: {previous} -> {num_workers} workers wanted")
+        previous = found.scale(wanted, num_ps or 0)
+        what = "nodes" if found.status().get("command") == launched.COMMAND else "workers"
+    told = [f"{previous} -> {wanted} {what} wanted"] if wanted else []
+    told += [f"{num_ps} servers wanted"] if num_ps else []
+    click.echo(f"{found.name}: {', '.join(told)}")
 
 
 @click.command()

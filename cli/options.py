@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from ..common import job_file
+from ..common import job_file, launched
 from ..common.errors import EdlError, UsageError
 from ..common.knobs import Knob
 from ..common.settings import knobs, spellings
@@ -55,7 +55,7 @@ _ELSEWHERE = {
     **{re.compile(name): what for name, what in _INSTEAD.items()},
 }
 
-_SHORT = {"namespace": ("-n",)}  # as of the commands on jobs
+_SHORT = {"namespace": ("-n",), "module": ("-m",)}  # as of the commands on jobs, and of Python
 _METAVARS: dict[Any, str] = {
     int: "N",
     int | None: "N",
@@ -124,7 +124,7 @@ class JobCommand(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups = {knob.name: knob.group for knob in knobs()}
+        groups = {knob.name: knob.group for knob in (*knobs(), *launched.own_knobs())}
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -142,6 +142,14 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if knob.kind is bool:
             function = click.option(f"--no_{knob.name}", is_flag=True, hidden=True)(function)
         function = _option(knob)(function)
+    return function
+
+
+def script_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the settings of a script as options, but for what runs, which has no name."""
+    for knob in reversed(launched.own_knobs()):
+        if knob.name not in ("script", "arguments"):
+            function = _option(knob)(function)
     return function
 
 
@@ -185,7 +193,7 @@ def given_values(
     if config is not None:
         for name, (value, where) in job_file.read(config, spellings()).items():
             values[name], origins[name] = value, where
-    for knob in knobs():
+    for knob in (*knobs(), *launched.own_knobs()):
         given = flags.get(knob.name)
         if knob.kind is bool and flags.get(f"no_{knob.name}"):
             if given is not None:
@@ -216,7 +224,7 @@ def as_yaml(command: str, values: dict[str, Any], origins: dict[str, str]) -> st
 
     lines = [f"# edl {command}"]
     section = ""
-    for knob in knobs():
+    for knob in launched.knobs() if command == launched.COMMAND else knobs():
         if knob.group != section:
             section = knob.group
             lines += ["", f"# {section}"]

@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..common import paths
+from ..common import launched, paths
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
-from .options import NAMES, JobCommand, as_yaml, given_values, job_options
+from .options import (
+    NAMES,
+    JobCommand,
+    as_yaml,
+    flags_given,
+    given_values,
+    job_options,
+    script_options,
+)
 
 if TYPE_CHECKING:
     from ..jobs.queue import Wishes
@@ -60,6 +68,9 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--deadline", metavar="TIME", help="In the queue: when it should have ended."),
         click.option("--user", metavar="NAME", help="In the queue: whose quota it counts for."),
+        click.option(
+            "--max_ps", type=click.IntRange(1), help="In the queue: the most servers it may get."
+        ),
         click.option("--dry_run", is_flag=True, help="Print the resolved job; start nothing."),
         click.option("--config", metavar="FILE", type=click.Path(), help="Settings out of YAML."),
     ):
@@ -92,9 +103,10 @@ def _run_job(
     priority: int | None,
     deadline: str | None,
     user: str | None,
+    max_ps: int | None,
     **flags: Any,
 ) -> int:
-    wishes = _wishes(queue, priority, deadline, user)
+    wishes = _wishes(queue, priority=priority, deadline=deadline, user=user, max_ps=max_ps)
     values, origins = given_values(config, flags)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
         if two and {"dry_run": dry_run, "detach": detach and not submits}[one]:
@@ -134,18 +146,17 @@ def _run_job(
     return follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
 
 
-def _wishes(
-    queue: bool, priority: int | None, deadline: str | None, user: str | None
-) -> Wishes | None:
+def _wishes(queue: bool, **given: Any) -> Wishes | None:
     """Return a queued job's wishes; None for a job that is not queued. Raises UsageError."""
-    given = {"priority": priority, "deadline": deadline, "user": user}
     if not queue:
         if said := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"--{said[0]} is of the queue: add --queue, or leave it out.")
         return None
     from ..jobs.queue import Wishes
 
-    return Wishes.of(priority or 0, deadline, user or "")
+    return Wishes.of(
+        given["priority"] or 0, given["deadline"], given["user"] or "", given["max_ps"] or 0
+    )
 
 
 def _queue(settings: JobSettings, stands: bool, wishes: Wishes) -> int:
@@ -199,7 +210,19 @@ predict = _job_command(
 )
 
 
+def _script_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what a script's job has besides."""
+    for option in (
+        click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]..."),
+        click.argument("script", required=False, default=""),
+        script_options,
+    ):
+        command = option(command)
+    return command
+
+
 @click.command("submit", cls=JobCommand, epilog=EPILOG, context_settings=NAMES)
+@_script_flags
 @click.option("--follow", "-f", is_flag=True, help="Watch it to its end, as `edl train` does.")
 @click.option(
     "--command",
@@ -208,6 +231,18 @@ predict = _job_command(
     help="What the job does.",
 )
 @_job_flags
-def submit(command: str, follow: bool, **given: Any) -> int:
-    """Give a job to a Kubernetes cluster and return: `edl train --runtime kubernetes --detach`."""
+def submit(
+    command: str, follow: bool, script: str, arguments: tuple[str, ...], **given: Any
+) -> int:
+    """Give a job to a Kubernetes cluster and return: `edl train --runtime kubernetes --detach`.
+
+    With a SCRIPT it is run as by `edl launch`, each node a pod: see docs/launch.md. It is a path in
+    the pods; what it gets may stand after `--`.
+    """
+    if script:
+        if "command" in flags_given():
+            raise UsageError(f"--command {command} runs no script: leave out one of them.")
+        command, given = launched.COMMAND, {**given, "script": script, "arguments": arguments}
+    elif own := flags_given() & {knob.name for knob in launched.own_knobs()}:
+        raise UsageError(f"--{min(own)} is of a script: name it (`edl submit SCRIPT`).")
     return _run_job(command, not follow, submits=True, **given)

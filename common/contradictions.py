@@ -46,7 +46,12 @@ def check_meaning(command: str, values: Mapping[str, Any], origins: Mapping[str,
 
 def check_values(settings: JobSettings, say: Say) -> None:
     """Refuse what the settings alone show to be impossible. Raises UsageError."""
-    _check_names(settings, say)
+    check_names(settings, say)
+    if not settings.model_def:
+        raise UsageError(
+            "No --model_def: name a definition (`edl zoo list` shows them), or a file of your own "
+            "(`edl zoo init` makes one)."
+        )
     _check_consistency(settings, say)
     _check_checkpoints(settings, say)
     _check_inputs(settings)
@@ -78,17 +83,13 @@ def check_no_cluster(values: Mapping[str, Any], origins: Mapping[str, str]) -> N
             )
 
 
-def _check_names(settings: JobSettings, say: Say) -> None:
+def check_names(settings: JobSettings, say: Say) -> None:
+    """Refuse names that a job, or a variable of its environment, cannot have."""
     if not _JOB_NAME.fullmatch(settings.job_name):
         fitting = re.sub(r"[^a-z0-9]+", "-", settings.job_name.lower())[:50].strip("-")
         raise UsageError(
             f"{say('job_name')} is made of at most 50 lower-case letters, digits and dashes, "
             f"not {settings.job_name!r}{f'; {fitting!r} would do' if fitting else ''}."
-        )
-    if not settings.model_def:
-        raise UsageError(
-            "No --model_def: name a definition (`edl zoo list` shows them), or a file of your own "
-            "(`edl zoo init` makes one)."
         )
     for name in settings.envs:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

@@ -1,7 +1,7 @@
 """The report of a job: what a scheduler must know of it, by one versioned schema. Pure.
 
 A report stands as JSON values in the status of every job (docs/reports.md says what each field
-means). `write` makes them, `read` takes those of its own version alone.
+means). `write` makes them, `read` takes those of its own version, and of those before it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 from .errors import ReportError
 
-VERSION = 1
+VERSION = 2
+_READ = (1, VERSION)  # a report of version 1 is one of version 2 without phases and servers_model
 
 Json = Any  # what the json module reads and writes
 
@@ -31,12 +32,28 @@ class Configuration:
 
 
 @dataclass(frozen=True)
+class Phases:
+    """What a worker whose model is on servers spends a minibatch on, in the mean of so many.
+
+    `share`: of all that is pushed, the part that goes to the server which gets the most.
+    """
+
+    minibatches: int
+    data_s: float  # waited for the next minibatch
+    compute_s: float
+    pull_s: float
+    push_s: float
+    share: float
+
+
+@dataclass(frozen=True)
 class Sample(Configuration):
     """The throughput that was measured in one configuration, in `looks` spans of time together."""
 
     records_per_s: float
     seconds: float
     looks: int
+    phases: Phases | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,23 @@ class Model:
     initial_batch: int
     largest_batch: int
     local_batch: int | None
+
+
+@dataclass(frozen=True)
+class ServersModel:
+    """The fitted model of a job on servers: the fields of goodput's ServersParams, by name."""
+
+    own_s: float
+    own_record_s: float
+    crowding: float
+    trip_s: float
+    trip_server_s: float
+    trip_record_s: float
+    serve_s: float
+    serve_record_s: float
+    hot: float
+    hidden: float
+    queueing: float
 
 
 @dataclass(frozen=True)
@@ -99,6 +133,7 @@ class Report:
     priority: str | None
     nearly_done: bool
     suspended: bool
+    servers_model: ServersModel | None = None
 
 
 def write(report: Report) -> dict[str, Json]:
@@ -120,16 +155,23 @@ def read(values: Json) -> Report:
     """Return the report that these values are.
 
     A field that may be null may be left out. Raises ReportError, which names the field and what
-    would be right, where the values are no report of this version.
+    would be right, where the values are no report of this version or of one before.
     """
-    if isinstance(values, dict) and values.get("version") != VERSION:
-        raise _wrong("report.version", values.get("version"), f"{VERSION}, as this edl reads")
+    if isinstance(values, dict) and values.get("version") not in _READ:
+        numbers = " or ".join(map(str, _READ))
+        raise _wrong("report.version", values.get("version"), f"{numbers}, as this edl reads")
     report: Report = _read(Report, values, "report")
     for name in ("workers", "nodes"):
         bounds: Bounds = getattr(report, name)
         low, high = bounds.minimum, bounds.maximum
         if low is not None and high is not None and low > high:
             raise _wrong(f"report.{name}.minimum", low, f"at most the maximum, {high}")
+    for i, sample in enumerate(report.samples):
+        if sample.phases is not None and sample.phases.share > 1:
+            raise _wrong(f"report.samples[{i}].phases.share", sample.phases.share, "at most 1")
+    for name in ("hot", "hidden", "queueing") if report.servers_model is not None else ():
+        if (value := getattr(report.servers_model, name)) > 1:
+            raise _wrong(f"report.servers_model.{name}", value, "at most 1")
     return report
 
 
@@ -157,7 +199,8 @@ _PLAIN = {
 
 # The types of the fields of each object in a report, by name.
 _TYPES = {
-    kind: typing.get_type_hints(kind) for kind in (Report, Sample, Model, StepTimes, Resize, Bounds)
+    kind: typing.get_type_hints(kind)
+    for kind in (Report, Sample, Phases, Model, StepTimes, ServersModel, Resize, Bounds)
 }
 
 

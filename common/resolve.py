@@ -17,8 +17,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import paths, storage
-from .contradictions import Say, check_cluster, check_meaning, check_no_cluster, check_values
+from . import launched, paths, storage
+from .contradictions import (
+    Say,
+    check_cluster,
+    check_meaning,
+    check_names,
+    check_no_cluster,
+    check_values,
+)
 from .errors import CheckpointError, UsageError
 from .knobs import Knob
 from .locations import DATA, absolute, is_file, is_local, parts
@@ -42,6 +49,13 @@ def resolve(
     `origins` says where a value stands ("job.yaml:3"), for the errors. Raises UsageError.
     """
     say = _sayer(origins)
+    if command == launched.COMMAND:
+        script = typed(command, launched.with_nodes(dict(values)), origins)
+        assert isinstance(script, launched.LaunchedSettings)
+        check_names(script, say)
+        launched.check(script, say)
+        check_cluster(script, say)
+        return script
     check_meaning(command, values, origins or {})
     settings = typed(command, values, origins)
     check_values(settings, say)
@@ -58,14 +72,17 @@ def typed(
 ) -> JobSettings:
     """Do as `resolve`, without its look at what is lacking, contradicts or lies outside."""
     say = _sayer(origins)
-    known = spellings()
-    rows = {knob.name: knob for knob in knobs()}
+    of_script = command == launched.COMMAND
+    known = launched.spellings() if of_script else spellings()
+    rows = {knob.name: knob for knob in (launched.knobs() if of_script else knobs())}
     in_pods = str(values.get("runtime", "")).lower() == "kubernetes"
     given: dict[str, Any] = {}
     for spelled, value in values.items():
         if spelled not in known:
             near = difflib.get_close_matches(spelled, known, n=1)
             hint = f"; did you mean --{near[0]}?" if near else "."
+            if of_script and spelled in spellings():
+                raise UsageError(f"{say(spelled)} is not of a script's job: leave it out.")
             raise UsageError(f"There is no setting --{spelled}{hint}")
         name = known[spelled]
         if name in _CHECKPOINTS and not in_pods:
@@ -79,10 +96,11 @@ def typed(
             raise UsageError(f"{say('resume')} is of `edl train`: give --checkpoint_dir_for_init.")
         given = _resumed(given, say)
     if not given.get("job_name"):
-        given["job_name"] = _made_up_name(command, given.get("model_def", ""))
+        what = given.get("script" if of_script else "model_def", "")
+        given["job_name"] = _made_up_name(command, what)
     if is_file(given.get("model_def", "")):
         given["model_def"] = _path(given["model_def"], say("model_def"), in_pods)
-    return JobSettings(command=command, **given)
+    return (launched.LaunchedSettings if of_script else JobSettings)(command=command, **given)
 
 
 def _sayer(origins: Mapping[str, str] | None) -> Say:

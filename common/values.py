@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 
 from .errors import UsageError
@@ -51,8 +52,8 @@ def yaml_loader() -> Any:
 def convert(value: object, kind: object, said: str) -> Any:
     """Return `value` (text of a flag, or what YAML made of it) as `kind`.
 
-    A kind is str, int, float, bool, a dictionary, or one of those or None. `said` names the setting
-    in the UsageError.
+    A kind is str, int, float, bool, a list of texts, a dictionary, or one of the plain ones or
+    None. `said` names the setting in the UsageError.
     """
     if kind in (int | None, float | None) and _is_none(value):
         return None
@@ -64,6 +65,8 @@ def convert(value: object, kind: object, said: str) -> Any:
         return _boolean(value, said)
     if kind is str:
         return _string(value, said)
+    if kind == list[str]:
+        return _texts(value, said)
     return _dictionary(value, said, typed=kind == dict[str, Any])
 
 
@@ -95,6 +98,19 @@ def _string(value: object, said: str) -> str:
     if value is None or isinstance(value, bool | list | dict):
         raise UsageError(f"{said} takes a text, not {value!r}: put it in quotes.")
     return str(value)
+
+
+def _texts(value: object, said: str) -> list[str]:
+    """Return a list's items as text; a text is split as a shell does."""
+    if isinstance(value, str):
+        try:
+            return shlex.split(value)
+        except ValueError as error:
+            raise UsageError(f"{said}: {value!r} cannot be split: {error}.") from error
+    items = value if isinstance(value, list | tuple) else [None]
+    if not all(isinstance(each, str | int | float) for each in items):
+        raise UsageError(f"{said} takes a list of texts and numbers, not {value!r}.")
+    return [as_text(each) for each in items]
 
 
 def _dictionary(value: object, said: str, *, typed: bool) -> dict[str, Any]:

@@ -58,8 +58,11 @@ class Job(Protocol):
     def stop(self, reason: str) -> str:
         """End the job in order; return what happens now, for the user."""
 
-    def scale(self, num_workers: int) -> int:
-        """Ask for so many workers; return how many were wanted before."""
+    def scale(self, num_workers: int, num_ps: int = 0) -> int:
+        """Ask for so many workers and servers; return how many workers were wanted before.
+
+        0: as many as there are. Raises JobError where the servers of this job cannot change.
+        """
 
     def cancel(self, reason: str) -> None:
         """End the job at once, without a checkpoint; what is known of it stays."""

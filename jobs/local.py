@@ -171,10 +171,10 @@ class LocalJob:
             f"is stopping{last}: `edl status {self.name}` shows when it has, and what it waits for."
         )
 
-    def scale(self, num_workers: int) -> int:
+    def scale(self, num_workers: int, num_ps: int = 0) -> int:
         self.check_running()
         with contextlib.closing(self.client()) as client:
-            return client.scale(num_workers)
+            return client.scale(num_workers, num_ps)
 
     def cancel(self, reason: str) -> None:
         if paths.is_queued(self.folder):

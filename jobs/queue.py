@@ -24,22 +24,23 @@ class Wishes:
     priority: int = 0  # those of a higher one come first
     deadline: str | None = None
     user: str = ""  # whose quota it counts for
+    max_ps: int = 0  # servers that it may be given; 0: it keeps those that it begins with
 
     @classmethod
-    def of(cls, priority: int, deadline: str | None, user: str) -> Wishes:
+    def of(cls, priority: int, deadline: str | None, user: str, max_ps: int) -> Wishes:
         """Return wishes as a user says them; the deadline in any form of ISO 8601.
 
         Raises UsageError for a deadline that is no time.
         """
         if deadline is None:
-            return cls(priority, None, user)
+            return cls(priority, None, user, max_ps)
         try:
             when = datetime.datetime.fromisoformat(deadline).astimezone(datetime.UTC)
         except ValueError as error:
             raise UsageError(
                 f"--deadline {deadline} is no time: write 2026-12-24T18:00:00Z, for example."
             ) from error
-        return cls(priority, when.strftime("%Y-%m-%dT%H:%M:%SZ"), user)
+        return cls(priority, when.strftime("%Y-%m-%dT%H:%M:%SZ"), user, max_ps)
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,18 @@ class Ask:
     submitted: int  # seconds since the epoch
     minimum: int  # workers without which it does not begin
     maximum: int
+    servers: int = 1  # that it begins with
     wishes: Wishes = Wishes()
 
 
-def bounds(settings: JobSettings) -> tuple[int, int]:
+def bounds(settings: JobSettings, wishes: Wishes) -> tuple[int, int]:
     """Return the fewest and the most workers of a queued job, whose most is `num_workers`.
 
-    Raises UsageError where it wants more workers at least than at most.
+    Raises UsageError where it wants more workers, or servers, at least than at most, or has no
+    servers that could change.
     """
+    if wishes.max_ps:
+        _check_servers(settings, wishes.max_ps)
     minimum = max(1, settings.min_workers)
     if minimum > settings.num_workers:
         raise UsageError(
@@ -71,14 +76,27 @@ def put(settings: JobSettings, submitted: int, wishes: Wishes = Wishes()) -> Loc
 
     Raises UsageError where a job of its name runs, and as `bounds` does.
     """
-    minimum, maximum = bounds(settings)
+    minimum, maximum = bounds(settings, wishes)
     job, lock = make(settings)
     try:
-        ask = Ask(submitted, minimum, maximum, wishes)
+        ask = Ask(submitted, minimum, maximum, max(1, settings.num_ps), wishes)
         storage.write_file(job.folder / paths.QUEUED, json.dumps(dataclasses.asdict(ask)).encode())
     finally:
         os.close(lock)
     return job
+
+
+def _check_servers(settings: JobSettings, most: int) -> None:
+    if settings.command != "train" or settings.strategy != "ps" or settings.deterministic:
+        raise UsageError(
+            "--max_ps is of jobs that train with --strategy ps, and are not --deterministic: only "
+            "these can go on with other servers: leave it out."
+        )
+    if most < settings.num_ps:
+        raise UsageError(
+            f"--max_ps {most} is below --num_ps {settings.num_ps}, that the job begins with: raise "
+            "one or lower the other."
+        )
 
 
 def ask_of(job: LocalJob) -> Ask | None:
@@ -89,22 +107,23 @@ def ask_of(job: LocalJob) -> Ask | None:
     path = job.folder / paths.QUEUED
     try:
         values = parse(read_plain(path))
-        must_be(values, {"submitted": int, "minimum": int, "maximum": int, "wishes": dict})
-        wishes = Wishes(**values["wishes"])
+        numbers = dict.fromkeys(("submitted", "minimum", "maximum", "servers"), int)
+        must_be(values, {**numbers, "wishes": dict})
+        return Ask(**{**values, "wishes": Wishes(**values["wishes"])})
     except FileNotFoundError:
         return None
     except (TypeError, ValueError, EdlError) as error:
         raise UsageError(f"{path} is no ask of a queued job: {error}") from error
-    return Ask(values["submitted"], values["minimum"], values["maximum"], wishes)
 
 
-def begin(job: LocalJob, num_workers: int) -> subprocess.Popen[bytes]:
-    """Begin a queued job with so many workers.
+def begin(job: LocalJob, num_workers: int, num_ps: int = 0) -> subprocess.Popen[bytes]:
+    """Begin a queued job with so many workers and servers; 0 servers are those that it stated.
 
     Raises UsageError where it was begun, or taken back, meanwhile.
     """
     if not paths.is_queued(job.folder):
         raise UsageError(f"The job {job.name!r} is not in the queue any more.")
     settings = dataclasses.replace(JobSettings.of_job(job.folder), num_workers=num_workers)
+    settings = dataclasses.replace(settings, num_ps=num_ps or settings.num_ps)
     storage.write_file(job.folder / "settings.json", settings.to_json().encode())
     return go_on(job)[1]

@@ -80,6 +80,8 @@ def panel(status: Status) -> RenderableType:
 
 def line(status: Status) -> str:
     """Return where the job stands, in one line."""
+    if status.get("command") == "launch":
+        return f"{status.get('state', '?')} · {dict(figures.launched(status))['now']}".rstrip(" ·")
     parts = [str(status.get("state", "?")), figures.progress(status)]
     parts += figures.now(status)
     tasks = status.get("tasks") or {}

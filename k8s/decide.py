@@ -23,6 +23,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..common import launched
 from ..common.errors import UsageError
 from ..common.identity import Identity
 from . import job as edljob
@@ -180,7 +181,8 @@ class _Decision:
                 if (observe.deletion(pod) or 0) > _KILL_S:  # its journal loses nothing by that
                     self._delete("Pod", pod, _KILL_S)
         self._end(self._of_role("ps"))  # each leaves a snapshot
-        self._end(self._of_role("worker"), grace_s=_KILL_S)  # whom would they hand back to?
+        saves = self._spec.get("command") == launched.COMMAND  # else whom would they hand back to?
+        self._end(self._of_role("worker"), grace_s=None if saves else _KILL_S)
 
     # -- what is wanted
 
@@ -269,6 +271,12 @@ class _Decision:
         for kind, body in made.items():
             if there[kind] is None:
                 self._create(body)
+        least = made["PodDisruptionBudget"]["spec"]["minAvailable"]
+        budget = there["PodDisruptionBudget"]
+        if budget is not None and budget["spec"].get("minAvailable") != least:
+            change = {"spec": {"minAvailable": least}}  # other servers than before
+            name = budget["metadata"]["name"]
+            self._actions.append(Action("patch", "PodDisruptionBudget", name, change))
 
     def _comes_back(self) -> bool:
         """Tell whether the job was suspended and nobody is there who knows the old certificate."""

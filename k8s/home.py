@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common import storage
-from ..common.errors import Fenced, PeerError, UsageError
+from ..common.errors import EdlError, Fenced, PeerError, UsageError
 from ..common.settings import JobSettings
 from ..runtime.base import OnReport, Replica, Runtime
 from . import names, objects, oom, pods
@@ -76,6 +76,36 @@ class Home:
         """Return where the others find the master."""
         return objects.address(self._job, self._api.namespace)
 
+    def live(self, job_dir: Path, run: Callable[[], tuple[int, str]]) -> int:
+        """Run the job as the one master among the pods that may try; return its exit code.
+
+        `run` returns the exit code and, where it could not even begin, why. It leaves result.json,
+        unless the job did not begin. What ends it is told before the pod ends, so that no other
+        tries again. Raises PeerError where another pod goes on.
+        """
+        try:
+            try:
+                self.acquire(job_dir)
+            except UsageError as error:  # nowhere to write the result: only told
+                self.decided(_failed(self._job, error.exit_code, str(error)))
+                raise
+            result = job_dir / "result.json"
+            if not result.exists():
+                try:
+                    code, message = run()
+                except PeerError:
+                    raise  # the pod is told to go, or nobody answers: another one goes on
+                except EdlError as error:
+                    code, message = error.exit_code, str(error)
+                if not result.exists():  # it could not even begin
+                    ended = _failed(self._job, code, message)
+                    storage.write_file(result, json.dumps(ended).encode())
+            status = json.loads(result.read_bytes())
+            self.decided(status)
+            return int(status["exit_code"])
+        finally:
+            self.close()
+
     def acquire(self, job_dir: Path) -> None:
         """Become the one master of the job.
 
@@ -108,31 +138,44 @@ class Home:
             storage.write_file(job_dir / "settings.json", self._settings.to_json().encode())
             storage.write_file(mark, self._owner["uid"].encode())
 
-    def start_runtime(self, report: OnReport) -> Runtime:
+    def start_runtime(self, report: OnReport, keep_done: bool = False) -> Runtime:
+        """Return what runs the pods. `keep_done`: one that has ended well stays, for its log."""
         return KubernetesRuntime(
-            self._api, self._job, make=self._make, cap=self._cap, report=report
+            self._api,
+            self._job,
+            make=self._make,
+            cap=self._cap,
+            report=report,
+            keep_done=keep_done,
         )
 
     def serve(
-        self, scale: Callable[[int], Any], stop: Callable[[str], Any], fence: Callable[[str], None]
+        self,
+        scale: Callable[[int, int], Any],
+        stop: Callable[[str], Any],
+        fence: Callable[[str], None],
     ) -> None:
-        """Do what is wanted from now on, and keep the lease."""
+        """Do what is wanted from now on, and keep the lease.
+
+        `scale(workers, servers)`: 0 servers are as many as there are.
+        """
         self._leadership.keep(fence)
-        workers: int | None = None  # the journal may remember another number: told in any case
+        told: tuple[int, int] | None = None  # the journal may remember others: told in any case
 
         def look(change: Change) -> None:
-            nonlocal workers
+            nonlocal told
             if change.gone:
                 return
             try:
                 wanted = json.loads(change.after["data"][objects.WANTED])
-                number, reason = int(wanted["num_workers"]), str(wanted["stop"])
+                numbers = int(wanted["num_workers"]), int(wanted.get("num_ps", 0))
+                reason = str(wanted["stop"])
             except (KeyError, TypeError, ValueError) as error:
                 log.error("%s cannot be read: %r: it is left alone", objects.WANTED, error)
                 return
-            if number != workers:
-                workers = number
-                scale(number)
+            if numbers != told:
+                told = numbers
+                scale(*numbers)
             if reason:
                 stop(reason)
 
@@ -188,6 +231,12 @@ class Home:
         settings = self._settings
         pool = pods.worker_pool(settings.worker_pod_priority, settings.num_workers, index)
         return self._templates[pool]
+
+
+def _failed(job: str, code: int, message: str) -> dict[str, Any]:
+    """Return the status of a job that could not begin."""
+    ended = {"job_name": job, "state": "failed", "exit_code": code}
+    return {**ended, "message": message, "resume": None}
 
 
 class _StatusWriter:

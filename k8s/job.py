@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from ..common import launched
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings, knobs, spellings
-from . import allowed, names, pods
+from . import allowed, names, objects, pods
 from .allowed import USUAL, Installed
 from .api import Object
 
@@ -32,6 +33,7 @@ _ELSEWHERE = {
     "num_workers": "spec.worker.replicas",
     "min_workers": "spec.worker.minReplicas",
     "num_ps": "spec.ps.replicas",
+    "nodes": "spec.worker.minReplicas and maxReplicas",
     "envs": "spec.envs",
     "image_name": "spec.image",
     "image_pull_policy": "spec.imagePullPolicy",
@@ -50,7 +52,7 @@ _ELSEWHERE |= {
 }
 # What of a job that has begun may change all the same: how it runs, not what it computes.
 _FREE = {knob.name for knob in knobs() if knob.group in ("Cluster", "Watching")}
-_FREE |= {"num_workers", "envs"}
+_FREE |= {"num_workers", "envs", "nodes"}
 _FLAG = re.compile(r"--(\w+)")
 _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
 _TAKEN = {"controller"}  # names of jobs whose Lease would be the controller's
@@ -85,8 +87,9 @@ def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) 
         for template in made.values():
             pods.container_of(template)
         if source := spec.get("jobVolume"):
-            for role in ("master", "ps"):
-                _put_job_volume(made[role], source, settings.job_name)
+            for template in made.values():
+                _put_job_volume(template, source, settings.job_name)
+        check_state(settings, made, "spec.jobVolume")
         image, policy = installed.image, installed.pull_policy
         if not image:
             image, policy = settings.image_name, settings.image_pull_policy
@@ -167,9 +170,10 @@ def bounded(spec: Object) -> str:
 def adopted(begun: JobSettings, now: JobSettings) -> tuple[JobSettings, list[str]]:
     """Return the settings that a job goes on with under a new spec, and those it cannot change."""
     before, after = dataclasses.asdict(begun), dataclasses.asdict(now)
-    kept = {name: after[name] for name in _FREE}
-    fixed = before.keys() - _FREE - {"resume"}  # which a controller may have set
-    refused = sorted(name for name in fixed if before[name] != after[name])
+    free = _FREE | {"num_ps"} if objects.servers_wanted(begun) else _FREE
+    kept = {name: after[name] for name in free & before.keys() & after.keys()}
+    fixed = before.keys() - free - {"resume"}  # which a controller may have set
+    refused = sorted(name for name in fixed if before[name] != after.get(name))
     return dataclasses.replace(begun, **kept), refused
 
 
@@ -186,26 +190,45 @@ def outlives(path: str, template: Object) -> bool:
     )
 
 
+def check_state(settings: JobSettings, templates: dict[str, Object], said: str) -> None:
+    """Refuse a script whose state would go with its pod. `said`: what names the job's volume.
+
+    Raises UsageError.
+    """
+    if isinstance(settings, launched.LaunchedSettings):
+        folder = pods.state_folder(settings)
+        if not outlives(folder, templates["worker"]):
+            raise UsageError(
+                f"{said}: a script keeps its state in {folder}, which all its pods must see: give "
+                "a volume for the job, or --checkpoint_dir in another one."
+            )
+
+
 # -- spec
 
 
 def _settings(job: Object) -> JobSettings:
     spec = job["spec"]
     worker, ps = spec.get("worker") or {}, spec.get("ps") or {}
+    command = spec.get("command", "train")
+    of_script = command == launched.COMMAND
     given: dict[str, Any] = dict(spec.get("settings") or {})
-    known = spellings()
+    known = {**spellings(), **(launched.spellings() if of_script else {})}
     for spelled in given:
         if (name := known.get(spelled, "")) in _ELSEWHERE:
             raise UsageError(
                 f"spec.settings.{spelled} does not stand in an EdlJob: {_ELSEWHERE[name]}."
             )
     _check_workers(worker)
+    if of_script and ps not in ({}, {"replicas": 1}):  # which is the default of any EdlJob
+        raise UsageError("spec.ps: a script's job has no parameter servers: leave it out.")
     told = {
         "job_name": job["metadata"]["name"],
         "runtime": "kubernetes",
         "num_workers": workers(spec),
         "min_workers": worker.get("minReplicas"),
-        "num_ps": ps.get("replicas"),
+        "num_ps": None if of_script else ps.get("replicas"),
+        "nodes": _nodes(spec) if of_script else None,
         "envs": spec.get("envs"),
         "image_name": spec.get("image"),
         "image_pull_policy": spec.get("imagePullPolicy"),
@@ -217,7 +240,13 @@ def _settings(job: Object) -> JobSettings:
     told = {name: value for name, value in told.items() if value is not None}
     origins = {name: _ELSEWHERE[name] for name in told}
     origins |= {name: f"spec.settings.{name}" for name in given}
-    return resolve(spec.get("command", "train"), {**given, **told}, origins)
+    return resolve(command, {**given, **told}, origins)
+
+
+def _nodes(spec: Object) -> str:
+    worker = spec.get("worker") or {}
+    most = worker.get("maxReplicas", max(workers(spec), worker.get("minReplicas", 1)))
+    return f"{worker.get('minReplicas', 1)}:{most}"
 
 
 def _check_workers(worker: Object) -> None:

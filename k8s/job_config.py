@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..common import launched
 from ..common.settings import JobSettings
 from . import job as edljob
 from . import objects
@@ -20,15 +21,13 @@ def begun(config: Object) -> Wanted:
     Raises KeyError, TypeError or ValueError where somebody has written something else into it.
     """
     data = config["data"]
-    return Wanted(
-        JobSettings.from_json(data[objects.SETTINGS]), json.loads(data[objects.TEMPLATES])
-    )
+    return Wanted(launched.read(data[objects.SETTINGS]), json.loads(data[objects.TEMPLATES]))
 
 
 def settings(config: Object | None) -> JobSettings | None:
     """Return the settings that the job has begun with, None where none can be read."""
     try:
-        return JobSettings.from_json(config["data"][objects.SETTINGS]) if config else None
+        return launched.read(config["data"][objects.SETTINGS]) if config else None
     except (KeyError, TypeError, ValueError):  # somebody has written into it: it is made anew
         return None
 
@@ -47,10 +46,13 @@ def changes(
         now, refused = edljob.adopted(before, now)
     data = config["data"]
     parts: dict[str, str] = {}
-    number = edljob.workers(spec)
     said = _parsed(data.get(objects.WANTED))
-    if said.get("num_workers") != number:
-        parts[objects.WANTED] = objects.wanted(number, str(said.get("stop") or ""))
+    there = said.get("num_workers"), said.get("num_ps", 0)
+    asked = edljob.workers(spec), objects.servers_wanted(wanted.settings)
+    if there != asked:
+        workers, servers = asked
+        stop = str(said.get("stop") or "")
+        parts[objects.WANTED] = objects.wanted(workers, stop, servers)
     if whole:
         now = dataclasses.replace(now, resume=_resume(now, spec, wanted, told))
         if _parsed(data.get(objects.SETTINGS)) != dataclasses.asdict(now):

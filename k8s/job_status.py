@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..common import report
+from ..common import launched, report
 from ..common.errors import ReportError
 from . import names, objects, observe
 from .api import Object
@@ -18,7 +18,13 @@ from .job import bounded, durable, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 _REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
-_IDLE = ("", "starting", "draining")  # states of a process that does not work yet, or no more
+_IDLE = (
+    "",
+    "starting",
+    "draining",
+    "waiting",
+    "stopping",
+)  # states of a process that does not work yet, or no more
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,8 @@ def status(here: Situation, now: str) -> Object:
     ended = phase in ("Succeeded", "Failed")
     alive = [pod for pod in workers_there if lives(pod)]
     alive_servers = [pod for pod in servers if lives(pod)]
-    wanted_servers = (spec.get("ps") or {}).get("replicas", 1)
+    of_script = spec.get("command") == launched.COMMAND
+    wanted_servers = 0 if of_script else (spec.get("ps") or {}).get("replicas", 1)
     why = _why(here, phase)
     found: Object = {
         "phase": phase,
@@ -161,11 +168,16 @@ def _report(here: Situation, ended: bool, now: str) -> Object:
         return kept
     spec = here.job["spec"]
     worker: Object = spec.get("worker") or {}
+    bounds = report.Bounds(worker.get("minReplicas"), worker.get("maxReplicas"))
     try:
         told = report.read(told)
+        if spec.get("command") == launched.COMMAND:  # whose replicas are nodes
+            nproc = int((here.told or {}).get("nproc_per_node") or 1)
+            told = dataclasses.replace(told, nodes=bounds)
+            bounds = report.Bounds(*(n and n * nproc for n in (bounds.minimum, bounds.maximum)))
         told = dataclasses.replace(
             told,
-            workers=report.Bounds(worker.get("minReplicas"), worker.get("maxReplicas")),
+            workers=bounds,
             priority=worker.get("priorityClassName") or told.priority,
             suspended=bool(spec.get("suspend")),
         )
@@ -174,7 +186,7 @@ def _report(here: Situation, ended: bool, now: str) -> Object:
     made = report.compact(report.write(told))
     known = kept.get("report")
     if known is not None and not ended and _age_s(kept.get("reportTime", ""), now) < _REPORT_S:
-        flags = ("nearly_done", "suspended", "workers", "priority")
+        flags = ("nearly_done", "suspended", "workers", "nodes", "priority")
         if all(known.get(name) == made.get(name) for name in flags):
             return kept
     return kept if known == made else {"report": made, "reportTime": now}
@@ -213,12 +225,14 @@ def _ready(told: Mapping[str, Any], role: str, alive: Sequence[Object]) -> int:
         for pod in alive
         if isinstance(observe.observe(pod), observe.Running)
     }
+    of_script = role == "workers" and told.get("command") == launched.COMMAND
+    role, index = ("nodes", "place") if of_script else (role, "index")
     rows = [
         row
         for row in told.get(role) or []
         if row.get("heartbeat_age_s") is not None
         and row.get("state", "") not in _IDLE
-        and str(row.get("index")) in running
+        and str(row.get(index)) in running
     ]
     return len(rows)
 

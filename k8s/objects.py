@@ -38,7 +38,7 @@ def config(settings: JobSettings, templates: dict[str, Object]) -> Object:
     data = {
         SETTINGS: settings.to_json(),
         TEMPLATES: json.dumps(templates),
-        WANTED: wanted(settings.num_workers),
+        WANTED: wanted(settings.num_workers, num_ps=servers_wanted(settings)),
     }
     job = settings.job_name
     made = _object("v1", "ConfigMap", job, names.object_name(job), {"data": data})
@@ -46,9 +46,18 @@ def config(settings: JobSettings, templates: dict[str, Object]) -> Object:
     return made
 
 
-def wanted(num_workers: int, stop: str = "") -> str:
-    """Return the user's wish for a job that runs: so many workers, or its end (and why)."""
-    return json.dumps({"num_workers": num_workers, "stop": stop})
+def wanted(num_workers: int, stop: str = "", num_ps: int = 0) -> str:
+    """Return the user's wish for a job that runs: so many workers, or its end (and why).
+
+    `num_ps`: servers; 0: as many as there are.
+    """
+    return json.dumps({"num_workers": num_workers, "stop": stop, "num_ps": num_ps})
+
+
+def servers_wanted(settings: JobSettings) -> int:
+    """Return the servers of a job that can go on with others; 0 for every other job."""
+    changes = settings.command == "train" and settings.strategy == "ps"
+    return settings.num_ps if changes else 0
 
 
 def status(job: str, text: str) -> Object:

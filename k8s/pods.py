@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from ..common import launched
 from ..common.errors import UsageError
 from ..common.identity import IDENTITY_VARIABLE, TOKEN_VARIABLE
 from ..common.settings import JobSettings
@@ -33,6 +34,7 @@ REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
 ROLES = ("master", "ps", "worker", "worker_high", "worker_low")  # templates, and keys of an overlay
 
 _MODULES = {"master": "edl.master", "ps": "edl.ps", "worker": "edl.worker"}
+_OF_SCRIPT = "edl.launch"  # master and workers of a script's job: coordinator and node agents
 _GRACE_BEYOND_DRAIN_S = 10
 _SERVER_GRACE_S = 30
 _MASTER_GRACE_S = 60  # it hands everything back and writes a checkpoint
@@ -112,7 +114,7 @@ def confined(
         {
             **check,
             "name": "check",
-            "command": ["python", "-m", "edl.master.check"],
+            "command": ["python", "-m", "edl.k8s.check"],
             "args": [SETTINGS_DIR, CHECKED_DIR, JOB_DIR, owner],
             "resources": main["resources"],
         }
@@ -155,6 +157,11 @@ def replica(
         for part in ("requests", "limits"):
             container["resources"].setdefault(part, {})["memory"] = memory
     return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def state_folder(settings: JobSettings) -> str:
+    """Return the folder, in the pods, of what a script saves."""
+    return settings.checkpoint_dir or f"{JOB_DIR}/checkpoints"
 
 
 def worker_pool(priority: str, workers: int, index: int) -> str:
@@ -258,6 +265,8 @@ def _template(settings: JobSettings, component: str, pool: str, grpc_probes: boo
         "prometheus.io/port": str(METRICS_PORT),
         "prometheus.io/path": "/metrics",
     }
+    if settings.command == launched.COMMAND:
+        annotations = {}  # what it measures is the script's own
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
@@ -287,7 +296,7 @@ def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict
         "name": CONTAINER,
         "image": settings.image_name,
         "imagePullPolicy": settings.image_pull_policy,
-        "command": ["python", "-m", _MODULES[component]],
+        "command": ["python", "-m", _module(settings, component)],
         "env": env,
         "resources": _resources(settings, component),
         "securityContext": {
@@ -312,6 +321,10 @@ def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict
         ports.append({"name": "grpc", "containerPort": GRPC_PORT})
     container["ports"] = ports
     return container
+
+
+def _module(settings: JobSettings, component: str) -> str:
+    return _OF_SCRIPT if settings.command == launched.COMMAND else _MODULES[component]
 
 
 def _resources(settings: JobSettings, component: str) -> dict[str, Any]:
@@ -340,6 +353,8 @@ def _number(amount: str) -> Decimal:
 def _has_job_volume(settings: JobSettings, component: str) -> bool:
     """Tell whether a component writes to the job's volume: snapshots, or the master's journal."""
     writers = {"ps": ("ps",), "allreduce": ("worker",), "hybrid": ("ps", "worker")}
+    if settings.command == launched.COMMAND:
+        return component in ("master", "worker")
     return component in ("master", *writers[settings.strategy])
 
 
@@ -379,7 +394,10 @@ def _priority(settings: JobSettings, component: str, pool: str) -> str:
 
 def _grace_s(settings: JobSettings, component: str) -> int:
     if component == "worker":
-        return math.ceil(settings.drain_grace_s) + _GRACE_BEYOND_DRAIN_S
+        drain_s = settings.drain_grace_s
+        if isinstance(settings, launched.LaunchedSettings):
+            drain_s = settings.seconds("stop_timeout")
+        return math.ceil(drain_s) + _GRACE_BEYOND_DRAIN_S
     if component == "master":
         return _MASTER_GRACE_S + math.ceil(settings.drain_grace_s)
     return _SERVER_GRACE_S

@@ -49,7 +49,8 @@ class KubernetesRuntime:
     """A runtime (runtime/base.py) whose replicas are pods of a cluster.
 
     `make(role, index, incarnation, env, arguments, memory)` makes the pod; `cap(role, index)` is
-    the most memory of one that ran out of it.
+    the most memory of one that ran out of it. `keep_done`: a pod that has ended well stays, for its
+    log.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class KubernetesRuntime:
         make: Callable[[str, int, str, Mapping[str, str], Sequence[str], str], Object],
         cap: Callable[[str, int], str],
         report: OnReport,
+        keep_done: bool = False,
     ) -> None:
+        self._least_kept = 0 if keep_done else 1
         self._api = api
         self._job = job
         self._make = make
@@ -289,7 +292,9 @@ class KubernetesRuntime:
             elif limit:
                 why = f"{ended.why} ({limit}, the most it may get: --oom_memory_cap)"
                 ended = observe.Ended(ended.code, why)
-        if not gone and ended.code <= 0:  # of the others the logs are kept until the job is deleted
+        if (
+            not gone and ended.code < self._least_kept
+        ):  # of the others the logs are kept until the job is deleted
             self._calls.put(lambda: self._remove(pod.name))
         self._end(pod, ended.code, ended.why, ended.unknown)
 

@@ -23,10 +23,10 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 from ..common.errors import JobError
 from ..proto import rendezvous_pb2 as pb
 from . import script as script_
-from .coordinator import INTERRUPTED
 from .handler import EdlRendezvous, handler_of
 from .node import Node
 from .state import DRAINED
+from .status import INTERRUPTED
 
 log = logging.getLogger("edl.launch")
 

@@ -22,6 +22,7 @@ class RendezvousClient(Line):
     """One node's line to the coordinator.
 
     Safe to share among threads. `where` tells the address of now (None: the one that was given).
+    `node`: its name; "": a new one.
     Raises Unreachable when nobody has answered for `patience_s`, Unauthenticated where the token or
     the certificate is another job's.
     """
@@ -33,8 +34,9 @@ class RendezvousClient(Line):
         *,
         patience_s: float,
         where: Callable[[], str | None] = lambda: None,
+        node: str = "",
     ) -> None:
-        self.node = uuid.uuid4().hex
+        self.node = node or uuid.uuid4().hex
         super().__init__(
             address,
             rendezvous_pb2_grpc.RendezvousStub,

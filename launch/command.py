@@ -11,9 +11,9 @@ from typing import NoReturn
 
 from ..common import paths
 from ..common.errors import UsageError
-from ..common.values import seconds
+from ..common.launched import parse_nodes, time_of
 from . import local
-from .settings import LaunchSettings, parse_nodes
+from .settings import LaunchSettings
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _PORT_MOST = (1 << 16) - 1
@@ -72,16 +72,19 @@ def launch(flags: Flags, say: Callable[[str], None]) -> int:
         script=" ".join([flags.script, *flags.arguments]),
         keep_checkpoint_max=flags.keep_checkpoint_max,
         max_restarts=flags.max_restarts,
-        last_call_s=_seconds("last_call", flags.last_call),
-        freeze_s=_seconds("freeze", flags.freeze),
-        nearly_done_s=_seconds("nearly_done", flags.nearly_done),
-        wait_for_nodes_s=_seconds("wait_for_nodes", flags.wait_for_nodes),
+        last_call_s=time_of("--last_call", flags.last_call),
+        freeze_s=time_of("--freeze", flags.freeze),
+        nearly_done_s=time_of("--nearly_done", flags.nearly_done),
+        wait_for_nodes_s=time_of("--wait_for_nodes", flags.wait_for_nodes),
         # Longer than a held call and its repeat.
-        silent_s=_seconds("lease", flags.lease, least_s=4.0),
-        stop_timeout_s=round(_seconds("stop_timeout", flags.stop_timeout)),
+        silent_s=time_of("--lease", flags.lease, least_s=4.0),
+        stop_timeout_s=round(time_of("--stop_timeout", flags.stop_timeout)),
         port=flags.port,
+        python=python,
+        nproc_per_node=flags.nproc_per_node,
+        local_nodes=here,
     )
-    return local.launch(settings, python, nproc=flags.nproc_per_node, local_nodes=here, say=say)
+    return local.launch(settings, say)
 
 
 def join(flags: Flags, where: str, token_file: str) -> NoReturn:
@@ -109,13 +112,3 @@ def _python(flags: Flags) -> list[str]:
             f"The script {script} {what}: give the path of a Python file, or -m MODULE."
         )
     return [str(Path(script).absolute()), *flags.arguments]
-
-
-def _seconds(flag: str, text: str, least_s: float = 0.0) -> float:
-    try:
-        found = seconds(text)
-    except ValueError as error:
-        raise UsageError(f"--{flag}: {error}.") from error
-    if found < least_s:
-        raise UsageError(f"--{flag} {text}: at least {least_s:g}s.")
-    return found

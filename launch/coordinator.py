@@ -14,22 +14,22 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..common import report as reports
 from ..common.clock import Clock
-from ..common.errors import EdlError, JobError
+from ..common.errors import EdlError, Fenced, JobError, UsageError
 from ..durable.journal import Journal
 from ..durable.schema import Json
+from ..runtime.base import Report
+from . import status
+from .fleet import Fleet
 from .history import History
-from .nodes import Failure, Node, Round
-from .rounds import DONE, FAILED, STOPPED, Rendezvous
+from .nodes import Failure, Round
+from .rounds import STOPPED, Rendezvous
 from .settings import LaunchSettings
 
 log = logging.getLogger("edl.launch")
 
 STATE = "rendezvous"  # in the journal
 FORMAT = 1  # of what stands there: the fields of nodes.State; 0 is that of before
-INTERRUPTED = 130
-_CODES = {DONE: 0, FAILED: 1, STOPPED: INTERRUPTED}
 _MOST_EVENTS = 200
 _PARK_S = 60.0
 
@@ -58,6 +58,7 @@ class Coordinator:
         self._revision = 1
         self._error: EdlError | None = None
         self._gone = False
+        self._fleet: Fleet | None = None
         if found is not None:
             self._tell("the coordinator was killed and goes on")
             log.info("resuming epoch=%d", journal.epoch)
@@ -173,7 +174,52 @@ class Coordinator:
     def leave(self, node: str) -> None:
         self._apply(lambda machine, now: machine.leave(node, now), lambda _: True, 0.0)
 
+    # -- of the agents that are kept here
+
+    def keep(self, fleet: Fleet, number: int) -> None:
+        """Keep these agents from now on: those of the journal, or `number` at first."""
+
+        def begin(machine: Rendezvous, _now: float) -> None:
+            fleet.begin(machine, number, self.happened)
+            self._fleet = fleet
+
+        with self._changed:
+            self._settle(begin)
+            self._changed.notify_all()
+
+    def happened(self, report: Report) -> None:
+        """Note what the runtime reports of an agent."""
+
+        def event(machine: Rendezvous, now: float) -> None:
+            if self._fleet is not None:
+                self._fleet.happened(machine, report, now)
+
+        with self._changed:
+            self._settle(event)
+            self._changed.notify_all()
+
+    def scale(self, number: int) -> int:
+        """Want so many agents here; return how many were wanted before. Raises UsageError."""
+        if self._fleet is None:
+            raise UsageError(
+                "this coordinator keeps no node agents: `edl launch --join` brings one more."
+            )
+        fleet, before = self._fleet, [0]
+        fleet.check(number, self.settings)
+
+        def event(machine: Rendezvous, _now: float) -> None:
+            before[0] = fleet.scale(machine, number)
+
+        self._apply(event, lambda _: True, 0.0)
+        return before[0]
+
     # -- of the command line
+
+    def fence(self, reason: str) -> None:
+        """End this coordinator, not the job: another one goes on."""
+        with self._changed:
+            self._error = self._error or Fenced(reason)
+            self._changed.notify_all()
 
     def stop(self, reason: str) -> None:
         self._apply(lambda machine, _: machine.end(STOPPED, reason), lambda _: True, 0.0)
@@ -192,6 +238,17 @@ class Coordinator:
         The nodes have `goodbye_s` at most to go. Raises Fenced where another coordinator has taken
         the job over, JobError where the journal cannot be written.
         """
+        over = True
+        try:
+            return self._run(goodbye_s)
+        except Fenced:
+            over = False  # another one goes on with all that runs
+            raise
+        finally:
+            if self._fleet is not None:
+                self._fleet.close(over)
+
+    def _run(self, goodbye_s: float) -> int:
         give_up: float | None = None
         with self._changed:
             while True:
@@ -202,12 +259,19 @@ class Coordinator:
                 ended = self._rendezvous.outcome[0]
                 if ended:
                     give_up = give_up if give_up is not None else now + goodbye_s
-                    if not self._rendezvous.nodes or now >= give_up:
+                    gone = self._fleet is None or self._fleet.has_ended()
+                    if (gone and not self._rendezvous.nodes) or now >= give_up:
                         self._gone = True
                         self._bump()
-                        return _CODES[ended]
-                due = self._rendezvous.next_tick(now) if give_up is None else give_up
+                        return status.CODES[ended]
+                due = self._due(now) if give_up is None else give_up
                 self._changed.wait(min(max(due - now, 0.01), _PARK_S))
+
+    def _due(self, now: float) -> float:
+        """Return when something is to be done, if nothing happens before."""
+        due = self._rendezvous.next_tick(now)
+        start = self._fleet.places.next_start() if self._fleet is not None else None
+        return due if start is None else min(due, start)
 
     def final_status(self) -> dict[str, Any]:
         with self._changed:
@@ -243,20 +307,37 @@ class Coordinator:
         """Apply an event; what it changed is on disk and told when this returns."""
         if self._error is not None:
             return
-        event(self._rendezvous, self._clock.now())
+        machine, now = self._rendezvous, self._clock.now()
+        event(machine, now)
+        fleet = None if machine.outcome[0] else self._fleet
+        if fleet is None:
+            self._write()
+            return
+        starts = fleet.due(machine, now)
+        if not self._write():
+            return
+        for place in starts:
+            fleet.start(machine, place, now)
+        fleet.stop_leaving()
+        if starts:
+            self._write()  # where they run
+
+    def _write(self) -> bool:
+        """Put what has changed on disk, then tell it; return whether it is on disk."""
         for text in self._rendezvous.news:
             self._tell(text)
         self._rendezvous.news.clear()
         dumped = self._rendezvous.dump()
         lasting = json.dumps(_lasting(dumped))
         if lasting == self._written:
-            return
+            return True
         try:
             self._journal.put(STATE, {"rendezvous": dumped, "events": self._events})
         except EdlError as error:  # nothing is said any more that is not on disk; `run` raises it
             self._error = error
         self._written = lasting
         self._bump()
+        return self._error is None
 
     def _bump(self) -> None:
         self._revision += 1
@@ -268,63 +349,9 @@ class Coordinator:
         self._events = [*self._events[1 - _MOST_EVENTS :], {"t": since, "text": text}]
 
     def _status(self) -> dict[str, Any]:
-        machine, now = self._rendezvous, self._clock.now()
-        ended, message = machine.outcome
-        state = "running" if machine.running else "waiting" if machine.round else "starting"
-        if ended:
-            state = {DONE: "done"}.get(ended, "failed") if self._gone else "stopping"
-        found, report = machine.round, machine.state.report
-        return {
-            "job_name": self.settings.job_name,
-            "command": "launch",
-            "script": self.settings.script,
-            "state": state,
-            "exit_code": _CODES[ended] if ended and self._gone else None,
-            "message": message,
-            "resume": None,
-            "started_s_ago": now - machine.state.began_at,
-            "min_nodes": self.settings.min_nodes,
-            "max_nodes": self.settings.max_nodes,
-            "round": found.number if found else 0,
-            "round_s": now - found.formed_at if found and machine.running else None,
-            "world_size": found.world_size if found and machine.running else 0,
-            "num_restarts": found.restarts if found else 0,
-            "failures": machine.state.restarts_used,
-            "throughput": report.throughput if report and not ended else None,
-            "remaining_s": None if ended else machine.left_s(now),
-            "checkpoint_dir": self.settings.checkpoint_dir,
-            "nodes": [self._node(node, now) for node in machine.nodes],
-            "report": self._report(now),
-            "events": self._events,
-        }
-
-    def _report(self, now: float) -> Json:
-        """Return the report to schedulers."""
-        machine, policy = self._rendezvous, self.settings.policy
-        left_s = machine.left_s(now)
-        ends = bool(machine.state.succeeded or machine.outcome[0])
-        nearly_done = ends or (left_s is not None and left_s < policy.nearly_done_s)
-        return reports.write(self._history.report(policy, nearly_done))
-
-    def _node(self, node: Node, now: float) -> dict[str, Any]:
-        machine = self._rendezvous
-        runs = machine.runs_in(node.name) is not None
-        state = "running" if runs else "waiting" if node.joined else "starting"
-        if runs and machine.state.has_succeeded(node.name):
-            state = "finished"
-        elif not runs and not node.joined and machine.round is not None:
-            state = "stopping" if machine.round.rank(node.name) is not None else state
-        rank = machine.round.rank(node.name) if runs and machine.round else None
-        return {
-            "index": node.arrival,
-            "state": state,
-            "rank": rank,
-            "nproc": node.nproc,
-            "host": node.host,
-            "pid": node.pid,
-            "heartbeat_age_s": now - node.last_heard,
-            "held_back": machine.held_back(now) if state == "waiting" else "",
-        }
+        history, events = self._history, self._events
+        now = self._clock.now()
+        return status.render(self.settings, self._rendezvous, history, events, self._gone, now)
 
 
 def _lasting(dumped: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`edl launch` on this machine: the coordinator, node agents beside it, and the view of both.
+"""`edl launch` on this machine: its coordinator, which starts the node agents, and the view of it.
 
 All are processes of their own sessions: Ctrl-C reaches this one only, which asks the coordinator to
 end the job in order; killed, it takes nothing with it.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,25 +24,15 @@ from ..jobs.follow import follow
 from ..jobs.job import INTERRUPTED, Status
 from ..jobs.local import LocalJob
 from ..jobs.local_source import LocalSource, wait_until_serving
-from ..jobs.start import spawn, start
+from ..jobs.start import start
 from .settings import LaunchSettings
 
 _COMMAND = (sys.executable, "-m", "edl.launch")
 _END_S = 10.0  # a node of a job that is over has nothing to do but to go
 
 
-def launch(
-    settings: LaunchSettings,
-    script: Sequence[str],
-    *,
-    nproc: int,
-    local_nodes: int,
-    say: Callable[[str], None],
-) -> int:
-    """Run the job, show it to its end, and return the exit code.
-
-    `script`: what each worker's Python gets.
-    """
+def launch(settings: LaunchSettings, say: Callable[[str], None]) -> int:
+    """Run the job, show it to its end, and return the exit code."""
     job, child = start(settings, _COMMAND, _identity())
     try:
         wait_until_serving(job, child)
@@ -51,21 +40,10 @@ def launch(
         local.kill(job, child)
         job.give_up(INTERRUPTED, "interrupted")
         raise
-    if settings.max_nodes > local_nodes:
-        say(_how_to_join(job, nproc, script))
-    nodes = [_start_node(job, index, script, nproc) for index in range(local_nodes)]
-    screen = Screen(job, say)
-    for index, node in enumerate(nodes):
-        threading.Thread(target=_watch, args=(job, index, node, say), daemon=True).start()
-    try:
-        told = f"the scripts get SIGTERM, and SIGKILL after {settings.stop_timeout_s} s"
-        return follow(LocalSource(job, child, told), screen)
-    finally:
-        for node in nodes:
-            try:
-                node.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                node.kill()  # its workers go with it
+    if settings.max_nodes > settings.local_nodes:
+        say(_how_to_join(job, settings))
+    told = f"the scripts get SIGTERM, and SIGKILL after {settings.stop_timeout_s} s"
+    return follow(LocalSource(job, child, told), Screen(job, say))
 
 
 def join(
@@ -120,37 +98,16 @@ def _identity() -> Identity | None:
     return Identity.create(secrets.token_hex(16))
 
 
-def _how_to_join(job: LocalJob, nproc: int, script: Sequence[str]) -> str:
+def _how_to_join(job: LocalJob, settings: LaunchSettings) -> str:
     found = job.address()
     assert found is not None
     kept = job.folder / ("identity" if (job.folder / "identity").exists() else "token")
+    nproc = settings.nproc_per_node
     more = f" --nproc_per_node {nproc}" if nproc > 1 else ""
     return (
         f"{job.name} serves at {found[0]}; one more node: edl launch --join {found[0]} "
-        f"--token_file {kept}{more} {shlex.join(script)}"
+        f"--token_file {kept}{more} {shlex.join(settings.python)}"
     )
-
-
-def _start_node(
-    job: LocalJob, index: int, script: Sequence[str], nproc: int
-) -> subprocess.Popen[bytes]:
-    found = job.address()
-    assert found is not None
-    folder = job.folder / "logs"
-    told = ["--node", found[0], "--nproc", str(nproc), "--logs", str(folder)]
-    return spawn(job, [*_COMMAND, *told, "--", *script], folder / f"node-{index}.log")
-
-
-def _watch(
-    job: LocalJob, index: int, node: subprocess.Popen[bytes], say: Callable[[str], None]
-) -> None:
-    code = node.wait()
-    if code and not job.is_over():
-        log = job.folder / "logs" / f"node-{index}.log"
-        lines = log.read_text(errors="replace").splitlines()
-        last = f": {lines[-1]}" if lines else ""
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        say(f"a node agent of this machine {how}{last} (see {log})")
 
 
 class Screen:

@@ -89,6 +89,22 @@ class Report:
 
 
 @dataclass
+class Place:
+    """A place for a node agent that the coordinator keeps itself, and what became of its agents."""
+
+    index: int
+    incarnation: str = ""  # of the agent, whose name as a node it is; "": none runs
+    pid: int = 0  # where it is a process of this machine,
+    started: int = 0  # and its start (runtime/base.py)
+    began: float = 0.0
+    not_before: float = 0.0
+    leaving: bool = False  # told to go
+    failures: int = 0  # in a row, each before it was in a round
+    end: str = ""  # how the last one ended, in words
+    waits: str = ""  # why the one that is to run does not, in words of the runtime
+
+
+@dataclass
 class State:
     """The state that a restarted coordinator must know.
 
@@ -108,6 +124,8 @@ class State:
     report: Report | None = None
     outcome: str = ""
     message: str = ""
+    places: list[Place] = field(default_factory=list)  # of agents that the coordinator keeps
+    wanted: int = 0  # so many of them
 
     @property
     def by_arrival(self) -> list[Node]:

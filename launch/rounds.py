@@ -120,8 +120,8 @@ class Rendezvous:
             self._break(f"{state.told(name)} starts its workers anew", now)
         self.tick(now)
 
-    def leave(self, name: str, now: float) -> None:
-        self._lose(name, "left", now)
+    def leave(self, name: str, now: float, how: str = "left") -> None:
+        self._lose(name, how, now)
         self.tick(now)
 
     def succeed(self, name: str, round: int, now: float) -> None:
@@ -257,6 +257,8 @@ class Rendezvous:
         for node in state.nodes.values():
             node.last_heard = now - max(0.0, policy.silent_s - policy.reconnect_s)
             node.since = now
+        for place in state.places:
+            place.began = place.not_before = now
         found = state.round
         if found is not None:  # a machine that booted counts anew
             state.round = dataclasses.replace(found, formed_at=min(found.formed_at, now))

@@ -6,6 +6,7 @@ says where it serves, DIR/result.json is its last status, as of any job.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 
@@ -22,40 +24,84 @@ from ..common.clock import MonotonicClock
 from ..common.errors import EdlError
 from ..durable.journal import Journal
 from ..proto import master_pb2_grpc, rendezvous_pb2_grpc
+from ..runtime.base import OnReport, Runtime
+from ..runtime.local import LocalRuntime
 from .coordinator import FORMAT, Coordinator
+from .fleet import Crew, Fleet
 from .servicer import LookServicer, RendezvousServicer
 from .settings import LaunchSettings
 
 log = logging.getLogger("edl.launch")
 
 JOURNAL = "rendezvous.sqlite"
+BOARD = "EDL_TENSORBOARD_LOGDIR"  # where adaptive/env.py tells scripts to write events
 _RPC_THREADS = 512  # a held call has one, a node two calls; they are made as needed
 _GOODBYE_S = 20.0  # beyond what the scripts have to end
 
 
+class Home(Protocol):
+    """The place where a coordinator lives: it tells what its user wants, and runs the agents."""
+
+    @property
+    def crew(self) -> Crew: ...
+
+    def start_runtime(self, report: OnReport, address: str) -> Runtime:
+        """Return what runs the agents, which find the coordinator at `address`."""
+        ...
+
+    def serve(self, coordinator: Coordinator) -> None:
+        """Hand on, from now on, what the user wants of the job, and show its status."""
+        ...
+
+
+class LocalHome:
+    """A home on this machine: signals stop the job, whose agents are processes here."""
+
+    def __init__(self, job_dir: Path, settings: LaunchSettings) -> None:
+        self._job_dir = job_dir
+        told = ("--nproc", str(settings.nproc_per_node), "--logs", str(job_dir / "logs"))
+        self.crew = Crew(
+            role="node",
+            env={BOARD: os.environ.get(BOARD) or str(job_dir / "tensorboard")},
+            arguments=(*told, "--", *settings.python),
+            grace_s=settings.stop_timeout_s + _GOODBYE_S,
+            in_pods=False,
+        )
+
+    def start_runtime(self, report: OnReport, address: str) -> Runtime:
+        command = {self.crew.role: (sys.executable, "-m", "edl.launch")}
+        return LocalRuntime(self._job_dir, master_address=address, report=report, command=command)
+
+    def serve(self, coordinator: Coordinator) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: _stop_soon(coordinator, signal.Signals(number)))
+
+
 def serve(job_dir: Path, stop: str = "") -> int:
-    """Coordinate the job to its end, and return its exit code.
+    """Coordinate a job of this machine to its end, and return its exit code.
 
     `stop`: why it is to be stopped at once.
     """
     logs.configure(role="coordinator")
     try:
-        return _serve(job_dir, stop)
+        settings = LaunchSettings.of_job(job_dir)
+        return run(settings, job_dir, LocalHome(job_dir, settings), settings.local_nodes, stop)
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _serve(job_dir: Path, stop: str) -> int:
-    settings = LaunchSettings.of_job(job_dir)
+def run(settings: LaunchSettings, job_dir: Path, home: Home, number: int, stop: str = "") -> int:
+    """Coordinate a job to its end, and return its exit code. `number`: of agents at first."""
     journal = Journal(job_dir / JOURNAL, FORMAT)
     coordinator = Coordinator(settings, journal, MonotonicClock())
     server = _listen(coordinator, settings.port, job_dir)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: _stop_soon(coordinator, signal.Signals(number)))
     about = {"address": server.address, "pid": os.getpid()}
     storage.write_file(job_dir / "master.json", json.dumps(about).encode())
     log.info("serving address=%s", server.address)
+    make_runtime = functools.partial(_runtime, home, server.address)
+    coordinator.keep(Fleet(home.crew, make_runtime), number)
+    home.serve(coordinator)
     if stop:
         coordinator.stop(stop)
     try:
@@ -66,6 +112,10 @@ def _serve(job_dir: Path, stop: str) -> int:
         server.stop()
         journal.close()
     return code
+
+
+def _runtime(home: Home, address: str, report: OnReport) -> Runtime:
+    return home.start_runtime(report, address)
 
 
 def _stop_soon(coordinator: Coordinator, number: signal.Signals) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import grpc
 
-from ..common.errors import EdlError
+from ..common.errors import EdlError, UsageError
 from ..proto import master_pb2, master_pb2_grpc, rendezvous_pb2_grpc
 from ..proto import rendezvous_pb2 as pb
 from .coordinator import Coordinator
@@ -125,14 +125,16 @@ class LookServicer(master_pb2_grpc.MasterServicer):
         return master_pb2.StopReply()
 
     def Scale(
-        self, _request: master_pb2.ScaleRequest, context: grpc.ServicerContext
+        self, request: master_pb2.ScaleRequest, context: grpc.ServicerContext
     ) -> master_pb2.ScaleReply:
-        context.abort(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            "a launched job grows by `edl launch --join` on one more node, and shrinks where a "
-            "node agent is ended",
-        )
-        raise AssertionError("abort raises")
+        try:
+            if request.num_servers:
+                raise UsageError("A script's job has no servers: scale its nodes alone.")
+            before = _ask(lambda: self._coordinator.scale(request.num_workers), context)
+        except UsageError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise AssertionError("abort raises") from error
+        return master_pb2.ScaleReply(previous=before)
 
 
 def _number(report: pb.NodeReport, name: str) -> float | None:
@@ -155,6 +157,8 @@ def _refuse(context: grpc.ServicerContext, message: str) -> None:
 def _ask(question: Callable[[], Answer], context: grpc.ServicerContext) -> Answer:
     try:
         return question()
+    except UsageError:
+        raise  # what was asked for, not who was asked
     except EdlError as error:  # its journal cannot be written, or is another's: it ends
         context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
     raise AssertionError("abort raises")

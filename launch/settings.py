@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Self
 
-from ..common.errors import UsageError
+from ..common.launched import LaunchedSettings
 from ..common.stored import Stored
 from .rounds import Policy
 
@@ -16,8 +17,8 @@ from .rounds import Policy
 class LaunchSettings(Stored):
     """The settings of a launched job, which all its nodes get.
 
-    `checkpoint_dir`: absolute, and the same place on every machine. `script`: for the eye only;
-    each node runs the one that it was given.
+    `checkpoint_dir`: absolute, and the same place on every machine. `script`: for the eye only; a
+    node that joins runs the one that it was given.
     """
 
     job_name: str
@@ -36,6 +37,9 @@ class LaunchSettings(Stored):
     coordinator_timeout_s: float = 300.0  # a node goes on so long without the coordinator
     port: int = 0
     command: str = "launch"
+    python: list[str] = field(default_factory=list)  # of the agents that the coordinator starts:
+    nproc_per_node: int = 1  # what each worker's Python gets, and how many of them
+    local_nodes: int = 0
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -48,25 +52,31 @@ class LaunchSettings(Stored):
             values["silent_s"] = values.pop("lease_s")
         return cls(**values)
 
+    @classmethod
+    def in_pods(cls, settings: LaunchedSettings, checkpoint_dir: str) -> Self:
+        """Return the settings of a job whose nodes are pods: these wait for room without end."""
+        least, most = settings.bounds
+        return cls(
+            job_name=settings.job_name,
+            min_nodes=least,
+            max_nodes=most,
+            checkpoint_dir=checkpoint_dir,
+            script=" ".join([settings.script, *settings.arguments]),
+            keep_checkpoint_max=settings.keep_checkpoint_max or cls.keep_checkpoint_max,
+            max_restarts=settings.max_restarts,
+            last_call_s=settings.seconds("last_call"),
+            silent_s=settings.lease_seconds,
+            wait_for_nodes_s=math.inf,
+            freeze_s=settings.seconds("freeze"),
+            nearly_done_s=settings.seconds("nearly_done"),
+            stop_timeout_s=round(settings.seconds("stop_timeout")),
+            port=settings.port,
+            python=settings.python,
+            nproc_per_node=settings.nproc_per_node,
+        )
+
     @property
     def policy(self) -> Policy:
         names = [each.name for each in dataclasses.fields(Policy)]
         ours = {name: getattr(self, name) for name in names if hasattr(self, name)}
         return Policy(**ours, rejoin_s=2 * self.stop_timeout_s + 60.0)
-
-
-def parse_nodes(text: str) -> tuple[int, int]:
-    """Return the least and the most nodes of MIN:MAX, or of one number for both.
-
-    Raises UsageError.
-    """
-    low, colon, high = text.partition(":")
-    try:
-        least, most = int(low), int(high if colon else low)
-    except ValueError as error:
-        raise UsageError(f"--nodes {text} is no range: say MIN:MAX, 1:4 for example.") from error
-    if least < 1:
-        raise UsageError(f"--nodes {text}: a job needs at least 1 node.")
-    if most < least:
-        raise UsageError(f"--nodes {text}: MIN is above MAX; did you mean {most}:{least}?")
-    return least, most

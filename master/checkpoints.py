@@ -2,6 +2,7 @@
 
     <checkpoint_dir, or the job's folder>/checkpoints/version-...  the newest, --keep_checkpoint_max
     <...>/best/version-...                                         one, of --keep_best
+    <...>/servers/version-...                                      where its servers began
 
 Scripts, as those of course.py. The best is written of the very cut that was evaluated.
 """
@@ -23,7 +24,7 @@ from .groups.group import Group
 from .groups.servers import Cut, Snapshot
 from .judge import Judge, Judges
 
-BEST = "best"
+BEST, SERVERS = "best", "servers"
 
 
 class Checkpoints:
@@ -132,7 +133,7 @@ class Checkpoints:
     def _write_manifest(
         self, directory: Path, version: int, snapshot: Snapshot, books: dict[str, Any]
     ) -> None:
-        settings = dataclasses.asdict(self._settings)
+        settings = dataclasses.asdict(self._core.settings)  # of now: its servers may change
         more = {"settings": settings}
         if self._judges:
             more["judged"] = self._judges.memory()
@@ -142,6 +143,21 @@ class Checkpoints:
         self._core.status.checkpoint = str(directory)
         self._core.tell(f"checkpoint {directory.name} is written")
         self._core.save()
+
+    # -- for other servers
+
+    def hand_over(self, cut: Cut, books: dict[str, Any]) -> Script[Path]:
+        """Write what other servers begin with, and return where it is.
+
+        Raises OSError, EdlError.
+        """
+        folder = self.folder / SERVERS
+        directory: Path = yield self._loop.background(lambda: self._write(folder, cut, books))
+        return directory
+
+    def handed_over(self, directory: Path) -> None:
+        """Remove what servers before these have begun with."""
+        self._loop.background(lambda: _remove_others(directory))
 
     # -- the best
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..common import paths, rpc
+from ..common.errors import JobError
 from ..common.identity import Identity
 from ..common.line import Line
 from ..proto import master_pb2 as pb
@@ -261,9 +262,17 @@ class MasterClient(Line):
         reply = self._call("Status", request, wait_s)
         return reply.revision, json.loads(reply.status_json)
 
-    def scale(self, num_workers: int) -> int:
-        """Ask for that many workers; returns how many were wanted before."""
-        return int(self._call("Scale", pb.ScaleRequest(num_workers=num_workers)).previous)
+    def scale(self, num_workers: int, num_servers: int = 0) -> int:
+        """Ask for so many workers and servers; returns how many workers were wanted before.
+
+        `num_servers`: 0: as many as there are. Raises JobError where the servers of this job
+        cannot change.
+        """
+        request = pb.ScaleRequest(num_workers=num_workers, num_servers=num_servers)
+        reply: pb.ScaleReply = self._call("Scale", request)
+        if reply.refused:
+            raise JobError(reply.refused)
+        return int(reply.previous)
 
     def stop(self, reason: str = "") -> None:
         """Drain the workers, write a checkpoint if the job has a place for one, end."""

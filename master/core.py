@@ -31,7 +31,7 @@ from .evaluation import Evaluations
 from .machines import Machines
 from .membership import Membership
 from .recorder import Recorder
-from .replicas import Replicas
+from .replicas import Replicas, ServersWanted
 from .status import Status
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class Core:
         self.status = Status(clock.now())
         self.recorder = Recorder()
         self.machines = Machines(clock.now(), own_machine())
+        self.changing: ServersWanted | None = None  # a change of the servers that is under way
         self.version = 0  # of the parameters, as the servers' heartbeats tell it
         self._memory = memory
         self._answers: list[tuple[Future[Any], Any]] = []

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from ..common import faults
 from ..proto import master_pb2 as pb
+from . import servers_change
 from .asking import ROUND, SERVERS, TASK, Asking
 from .books.decisions import Done, Failed, HandBack
 from .books.task import Failure, Task
@@ -107,9 +108,19 @@ class Front:
         return self._asking.post(lambda: self._lookers.park(request, future), future)
 
     def scale(self, request: pb.ScaleRequest) -> Future[pb.ScaleReply]:
-        return self._asking.ask(
-            lambda: pb.ScaleReply(previous=self._processes.scale(request.num_workers))
-        )
+        def scale() -> pb.ScaleReply:
+            core, servers = self._core, request.num_servers
+            changing = core.changing
+            previous = core.replicas.wanted if changing is None else changing.workers
+            workers = request.num_workers or previous
+            if servers and (changing is not None or servers != core.settings.num_ps):
+                refused = servers_change.ask(core, servers, workers)
+                if refused:
+                    core.tell(f"stays on {core.settings.num_ps} servers: {refused}")
+                return pb.ScaleReply(previous=previous, refused=refused)
+            return pb.ScaleReply(previous=self._processes.scale(workers))
+
+        return self._asking.ask(scale)
 
     def stop(self, reason: str) -> Future[pb.StopReply]:
         def stop() -> pb.StopReply:

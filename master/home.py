@@ -75,7 +75,9 @@ class PodHome:
             self._nursery.close()  # it was for the check of the definition alone
         front = master.front
         self._pod.serve(
-            lambda workers: front.scale(pb.ScaleRequest(num_workers=workers)),
+            lambda workers, servers: front.scale(
+                pb.ScaleRequest(num_workers=workers, num_servers=servers)
+            ),
             front.stop,
             master.fence,
         )

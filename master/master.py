@@ -41,6 +41,7 @@ from .membership import SERVER, WORKER
 from .memory import Memory
 from .opening import Books
 from .processes import TICK_S, Processes
+from .servers_change import ServersChange, recall
 from .shutdown import Shutdown
 from .state import dump_queue
 
@@ -86,6 +87,10 @@ class Master:
         losses = Losses(core, group)
         self._processes = Processes(core, group, losses, identity)
         self._shutdown = Shutdown(core, group, self._processes, self.course.checkpoints)
+        self._servers_change: ServersChange | None = None
+        if isinstance(group, ServerGroup):
+            checkpoints = self.course.checkpoints
+            self._servers_change = ServersChange(core, group, self._processes, checkpoints)
         self._lookers = Lookers(core, group, watch)
         self._asking = Asking(core, group)
         self.front = Front(
@@ -158,6 +163,9 @@ class Master:
             self.members.restore(members, memory.gone)
             self._shutdown.reason = memory.stop_reason
             self._processes.remember(memory.replicas, memory.processes, members, now)
+        if self.core.settings.strategy != "allreduce":
+            servers = sum(slot.role == SERVER for slot in memory.replicas.slots)
+            recall(self.core, servers, has_failed=failed is not None)
         self.core.evaluations.restore(memory.evaluations)
         self.core.version = memory.version
         self.group.remember(memory.group)
@@ -273,6 +281,8 @@ class Master:
         now = self.core.clock.now()
         if not self._shutdown.over:
             self._processes.expire(now)
+            if self._servers_change is not None:
+                self._servers_change.settle()
             self._processes.start(now)
             self.group.settle()
             for index in self.group.workers.overdue():

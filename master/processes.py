@@ -126,6 +126,22 @@ class Processes:
         if replica.pid:
             self._await_registration(replica)
 
+    def renew_servers(self, servers: int) -> list[Replica]:
+        """Want so many servers, all new; return the processes of before, which are no more ours."""
+        for member in self._core.members.of(SERVER):
+            self._core.members.lose(member.incarnation)
+        before = [place for place in self._running if place[0] == SERVER]
+        for place in before:
+            self._silent.pop(place, None)
+        self._core.replicas.renew_servers(servers)
+        return [self._running.pop(place) for place in before]
+
+    def kill(self, replicas: Iterable[Replica]) -> None:
+        """Kill processes, also such as are no more ours."""
+        assert self._runtime is not None
+        for replica in replicas:
+            self._runtime.stop(replica, 0)
+
     # -- what becomes of them
 
     def reported(self, report: Report) -> None:
@@ -226,16 +242,25 @@ class Processes:
                 f"not scaled to {workers} workers: the job is {self._core.status.state}"
             )
             return self._core.replicas.wanted
-        previous = self._core.replicas.scale(workers)
+        if (changing := self._core.changing) is not None:  # then
+            previous, changing.workers = changing.workers, workers
+            return previous
+        previous = self.want_workers(workers)
         if previous == workers:
             return previous
         if not self._group.workers.trains_in_rounds:  # else their pauses are measured
             self._core.recorder.decided(WORKER, self._core.clock.now())
         self._core.tell(f"workers wanted: {workers} (were {previous})")
         self._core.save_soon()
-        for slot in self._core.replicas.running(WORKER):
-            if slot.leaving:
-                self.stop(WORKER, slot.index, self._core.settings.drain_grace_s)
+        return previous
+
+    def want_workers(self, workers: int) -> int:
+        """Want so many workers, and drain the others; returns how many were wanted before."""
+        previous = self._core.replicas.scale(workers)
+        if workers < previous:
+            for slot in self._core.replicas.running(WORKER):
+                if slot.leaving:
+                    self.stop(WORKER, slot.index, self._core.settings.drain_grace_s)
         return previous
 
     def must_leave(self, role: str, index: int) -> bool:

@@ -78,6 +78,18 @@ class Start:
     incarnation: str
 
 
+@dataclass
+class ServersWanted:
+    """A change of the servers that is under way: to so many, and then to so many workers.
+
+    `then`: what was asked for since, once that is over; 0: nothing else.
+    """
+
+    servers: int
+    workers: int
+    then: int = 0
+
+
 @dataclass(frozen=True)
 class ReplicasState:
     """The content of Replicas, for the journal, without what their maker gives."""
@@ -226,6 +238,18 @@ class Replicas:
                 missing -= 1
             index += 1
         return len(wanted)
+
+    def renew_servers(self, servers: int) -> None:
+        """Want so many servers, all of them new ones; those that run are none of these."""
+        self.slots = {place: slot for place, slot in self.slots.items() if place[0] != SERVER}
+        self._waiting = {place: None for place in self._waiting if place[0] != SERVER}
+        for index in range(servers):
+            self._put(Slot(SERVER, index))
+
+    @property
+    def servers(self) -> int:
+        """The number of servers that there are, or are to be."""
+        return sum(slot.role == SERVER for slot in self.slots.values())
 
     def end(self) -> None:
         """Start nothing more: the job is over, and whoever leaves now has finished."""

@@ -11,6 +11,8 @@ from .books.queue_view import QueueView
 from .core import Core
 from .groups.group import Group
 from .membership import DRAINING, SERVER, WORKER, Member
+from .recorder import Spent
+from .servers_fit import ServersFit
 
 _IDLE = ("", "starting", DRAINING)  # states of those who do not work yet, or no more
 
@@ -22,6 +24,7 @@ class Reporter:
         self._core = core
         self._group = group
         self._model: Model | None = None  # the newest, also while who has told it is away
+        self._servers = ServersFit(core.loop)
 
     def look(self, now: float, records_done: int) -> None:
         """Show the recorder how far the job is, and in which configuration."""
@@ -37,7 +40,9 @@ class Reporter:
             records_done,
             self._configuration(workers, servers) if is_same else None,
             (self._group.workers.lessee, members),
+            Spent.told([worker.scalars for worker in workers]),
         )
+        self._servers.look(core.recorder.samples)
 
     def usage(self, now: float, records_done: int) -> dict[str, Json]:
         """Return what the job has used by now: the machines' time, and the records done."""
@@ -68,6 +73,7 @@ class Reporter:
             priority=_priority(settings.worker_pod_priority),
             nearly_done=nearly_done(queue),
             suspended=False,
+            servers_model=self._servers.model,
         )
 
     def _trains(self) -> bool:

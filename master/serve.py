@@ -21,14 +21,14 @@ from typing import Any
 from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
-from ..common.errors import EdlError, Fenced, PeerError, UsageError
+from ..common.errors import EdlError, Fenced
 from ..common.identity import job_identity
 from ..common.listen import own_host
 from ..common.settings import JobSettings
 from ..durable.schema import Json
 from ..proto import master_pb2_grpc
 from ..runtime.nursery import Nursery
-from . import check, opening
+from . import opening
 from .core import MEMORY
 from .describe import describe
 from .groups.servers import RemoteServers
@@ -85,45 +85,17 @@ def seldom_collect_garbage() -> None:
 
 
 def _serve_in_pod(settings: JobSettings, job_dir: Path, after: str, checked: Path | None) -> int:
-    """Run the job as the one master among the pods that may try.
-
-    What ends it is told before the pod ends, so that no other tries again.
-    """
+    """Run the job as the one master among the pods that may try."""
     from ..k8s.home import Home as Pod
 
     pod = Pod(settings)
-    try:
-        try:
-            pod.acquire(job_dir)
-        except UsageError as error:  # nowhere to write the result: only told
-            pod.decided(_failed(settings, error.exit_code, str(error)))
-            raise
-        result = job_dir / "result.json"
-        if not result.exists():
-            code, message = 0, ""
-            try:
-                make_home = functools.partial(PodHome, pod)
-                code = run(settings, job_dir, make_home, after, checked=checked)
-            except PeerError:
-                raise  # the pod is told to go, or nobody answers: another one goes on
-            except EdlError as error:
-                code, message = error.exit_code, str(error)
-            if not result.exists():  # it could not even begin
-                if not message and checked is None:
-                    message = _last_words(job_dir / "logs" / "describe.log")
-                ended = _failed(settings, code, message)
-                storage.write_file(result, json.dumps(ended).encode())
-        status = json.loads(result.read_bytes())
-        pod.decided(status)
-        return int(status["exit_code"])
-    finally:
-        pod.close()
 
+    def run_it() -> tuple[int, str]:
+        code = run(settings, job_dir, functools.partial(PodHome, pod), after, checked=checked)
+        begun = checked is not None or (job_dir / "result.json").exists()
+        return code, "" if begun else _last_words(job_dir / "logs" / "describe.log")
 
-def _failed(settings: JobSettings, code: int, message: str) -> dict[str, Any]:
-    """Return the status of a job that could not begin."""
-    ended = {"job_name": settings.job_name, "state": "failed", "exit_code": code}
-    return {**ended, "message": message, "resume": None}
+    return pod.live(job_dir, run_it)
 
 
 def _last_words(log: Path) -> str:
@@ -172,6 +144,8 @@ def _describe(
     if nursery is not None:
         return describe(settings, job_dir, nursery)
     assert checked is not None
+    from ..k8s import check
+
     described = check.read(checked)
     storage.write_file(job_dir / "describe.json", json.dumps(described).encode())
     return described, 0

@@ -105,10 +105,12 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
         return await _wait(self._front.get_status(request), context, request.wait_s)
 
     async def Scale(self, request: pb.ScaleRequest, context: Context) -> pb.ScaleReply:
-        if request.num_workers < 1:
+        if request.num_workers < (0 if request.num_servers > 0 else 1):
             await _refuse(
                 context, f"{request.num_workers} workers: scale to at least 1, or stop the job"
             )
+        if request.num_servers < 0:
+            await _refuse(context, f"{request.num_servers} servers: a job has at least 1")
         return await _wait(self._front.scale(request), context)
 
     async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:

@@ -90,6 +90,7 @@ class Shutdown:
 
     def _stopping(self, reason: str) -> Script[None]:
         """Stop because somebody wants it: hand everything back, keep what was learnt."""
+        yield lambda: self._core.changing is None or self._core.ended
         together = self._group.workers.trains_in_rounds
         resume = yield from (self._stop_members() if together else self._stop_workers())
         if not self._core.ended:

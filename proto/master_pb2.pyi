@@ -545,16 +545,20 @@ class StatusReply(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., status_json: _Optional[str] = ...) -> None: ...
 
 class ScaleRequest(_message.Message):
-    __slots__ = ("num_workers",)
+    __slots__ = ("num_workers", "num_servers")
     NUM_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SERVERS_FIELD_NUMBER: _ClassVar[int]
     num_workers: int
-    def __init__(self, num_workers: _Optional[int] = ...) -> None: ...
+    num_servers: int
+    def __init__(self, num_workers: _Optional[int] = ..., num_servers: _Optional[int] = ...) -> None: ...
 
 class ScaleReply(_message.Message):
-    __slots__ = ("previous",)
+    __slots__ = ("previous", "refused")
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     previous: int
-    def __init__(self, previous: _Optional[int] = ...) -> None: ...
+    refused: str
+    def __init__(self, previous: _Optional[int] = ..., refused: _Optional[str] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("reason",)

@@ -148,7 +148,7 @@ class MasterServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Scale(self, request, context):
-        """Change the wanted number of workers.
+        """Change the wanted number of workers, and of servers (master/servers_change.py).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

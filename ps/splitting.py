@@ -93,6 +93,7 @@ class Splitter:
                     rows[index] |= {table: (ids, values)} if len(ids) else {}
                 elif len(place):
                     rows[index][table] = (ids.take(place), values.take(place, axis=0))
+        sizes = []
         for index in range(self._slot_map.num_shards):
             nbytes = sum(values.nbytes for _, _, values in chunks[index])
             nbytes += sum(i.nbytes + v.nbytes for i, v in rows[index].values())
@@ -102,8 +103,9 @@ class Splitter:
                     f"a push may take {_PUSH_NBYTES}: use more servers (--num_ps) or a smaller "
                     "--minibatch_size"
                 )
+            sizes.append(nbytes)
         return [
-            ShardPush(span, versions[index], chunks[index], rows[index], wire)
+            ShardPush(span, versions[index], chunks[index], rows[index], wire, nbytes=sizes[index])
             for index in range(self._slot_map.num_shards)
         ]
 

@@ -55,7 +55,7 @@ class PushResult:
 
     `pulled`: the dense values of `versions` have been written to where the push wanted them;
     `changed` are those that were. `servers_version`: the answers are those of these servers or of
-    newer ones.
+    newer ones. `nbytes`: of what was pushed, by shard.
     """
 
     outcome: PushOutcome
@@ -64,6 +64,7 @@ class PushResult:
     pulled: bool = False
     changed: frozenset[str] = frozenset()
     servers_version: int = 0
+    nbytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,7 @@ class PsClient:
 
         replies = self._shards.ask(begin, deadline, shards)
         self._refuse_moved(r.outcome == pb.PushReply.MOVED for r in replies)
-        result = _summary(replies, servers_version)
+        result = _summary(replies, servers_version, [push.nbytes for push in pushes])
         if into is None:
             return result
         changed = set[str]()
@@ -336,7 +337,9 @@ class PsClient:
             )
 
 
-def _summary(replies: Sequence[ShardPushed], servers_version: int) -> PushResult:
+def _summary(
+    replies: Sequence[ShardPushed], servers_version: int, nbytes: Sequence[int]
+) -> PushResult:
     versions = tuple(reply.version for reply in replies)
     outcomes = {reply.outcome for reply in replies}
     position = None
@@ -351,4 +354,6 @@ def _summary(replies: Sequence[ShardPushed], servers_version: int) -> PushResult
         outcome = PushOutcome.STALE
     else:
         outcome = PushOutcome.APPLIED
-    return PushResult(outcome, versions, position, servers_version=servers_version)
+    return PushResult(
+        outcome, versions, position, servers_version=servers_version, nbytes=tuple(nbytes)
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..common import launched
 from ..common import report as reports
 from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
@@ -19,9 +20,10 @@ from .cluster import Node, Resources
 from .jobs import Given, Job, Shape
 from .machines import expected, machines, may_be_on, resources
 from .place import Seen, seconds
-from .speed import served_s, speed_of
+from .speed import is_measured, served_s, speed_of
 
 _RESIZE_S = 3.0  # that a change of the workers costs until one was measured
+_SERVERS_RESIZE_S = 25.0  # and one of the servers
 _BEGINS_S = 120.0  # a job whose workers have not come by then may be changed all the same
 _UNPLACED_S = 20.0  # of a pod that no node takes, until fewer are believed to fit
 _FULL_S = 300.0  # for so long after that
@@ -154,12 +156,14 @@ class Looker:
             raise UsageError(
                 "spec.worker.maxReplicas is missing: say the most workers that it may be given."
             )
-        report = None
+        report, (speed, is_known) = None, speed_of(None)
         try:
             if status.get("report") is not None:
                 report = reports.read(status["report"])
-        except EdlError as error:
+                speed, is_known = speed_of(report)
+        except (EdlError, ValueError) as error:
             ignored[name] = f"has a report that is ignored: {error}"
+            report = None
         waits, alive = bool(spec.get("suspend")), [pod for pod in mine if _is_alive(pod)]
         held = 0 if waits else edljob.workers(spec)
         before = self._held.get(about["uid"])
@@ -167,11 +171,17 @@ class Looker:
             self._resizes[about["uid"]] = self._resizes.get(about["uid"], 0) + 1
         begun = _begun(it)
         begins = not waits and status.get("phase", "Pending") == "Pending"
-        speed, is_known = speed_of(report)
-        cost_s = report.resize.workers if report is not None else None
-        servers = int((spec.get("ps") or {}).get("replicas", 1)) if _has_servers(spec) else 0
+        resize = report.resize if report is not None else reports.Resize()
+        ps: Object = spec.get("ps") or {}
+        servers = int(ps.get("replicas", 1)) if _has_servers(spec) else 0
+        choice: tuple[int, ...] = (servers,)
         minimum, maximum = int(worker.get("minReplicas", 1)), int(worker["maxReplicas"])
         placed = [pod for pod in alive if pod["spec"].get("nodeName")]
+        if held and servers and "maxReplicas" in ps:  # one thing after the other is learnt of
+            if not is_measured(report, Shape(held, servers)):
+                maximum = max(minimum, held)
+            elif is_known:
+                choice = tuple(range(1, max(int(ps["maxReplicas"]), servers) + 1))
         has_master = any(_role(pod) == "master" for pod in placed)
         if held and _is_stuck(alive, now):
             fits = max(minimum, sum(_role(pod) == "worker" for pod in placed))
@@ -191,11 +201,12 @@ class Looker:
             priority=int(scheduling.get("priority") or 0),
             minimum=minimum,
             maximum=maximum,
-            servers=(servers,),
+            servers=choice,
             left=report.records_left if report is not None and is_known else None,
             **_terms(scheduling, report),
             held=Shape(held, servers if held else 0),
-            resize_s=_RESIZE_S if cost_s is None else cost_s,
+            resize_s=_RESIZE_S if resize.workers is None else resize.workers,
+            servers_resize_s=_SERVERS_RESIZE_S if resize.servers is None else resize.servers,
             resizes=self._resizes.get(about["uid"], 0),
             served_s=served_s(report),
             waits_since=_waits_since(it) if waits else None,
@@ -217,7 +228,7 @@ def change(it: Object, job: Job, given: Given, now: str) -> Object | None:
     about: Object = {"resourceVersion": it["metadata"]["resourceVersion"]}
     if job.is_pinned or (has.workers, has.servers) == (gets.workers, gets.servers):
         return None
-    if has.workers and (not gets.workers or has.servers != gets.servers):
+    if has.workers and not gets.workers:
         return {
             "metadata": {**about, "annotations": {names.QUEUED: now}},
             "spec": {"suspend": True},
@@ -226,8 +237,8 @@ def change(it: Object, job: Job, given: Given, now: str) -> Object | None:
     if not has.workers:
         about["annotations"] = {names.QUEUED: None}
         spec["suspend"] = False
-        if gets.servers:
-            spec["ps"] = {"replicas": gets.servers}
+    elif has.servers != gets.servers:
+        spec["ps"] = {"replicas": gets.servers}
     return {"metadata": about, "spec": spec}
 
 
@@ -272,7 +283,7 @@ def _terms(scheduling: Object, report: reports.Report | None) -> dict[str, float
 
 def _has_servers(spec: Object) -> bool:
     settings: Object = spec.get("settings") or {}
-    return settings.get("strategy") != "allreduce"
+    return spec.get("command") != launched.COMMAND and settings.get("strategy") != "allreduce"
 
 
 def _role(pod: Object) -> str:

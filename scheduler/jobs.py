@@ -53,6 +53,7 @@ class Job:
     budget: float | None = None  # $ that what is left may cost
     held: Shape = field(default_factory=Shape)  # what it has now
     resize_s: float = 30.0  # that a change of its shape costs, as measured
+    servers_resize_s: float | None = None  # where servers change too; None: as much
     resizes: int = 0
     served_s: float = 0.0  # resource-seconds that it has had, in workers
     waits_since: float | None = None  # s; when it last had nothing, None while it has something
@@ -63,6 +64,12 @@ class Job:
     # Where what it has is; empty: nobody knows, and it may be put anywhere.
     workers_on: dict[str, int] = field(default_factory=dict, hash=False)
     servers_on: dict[str, int] = field(default_factory=dict, hash=False)
+
+    def price_s(self, shape: Shape) -> float:
+        """Return what a change to this shape costs, s, where it is not the one that it has."""
+        others = self.held.workers and shape.servers != self.held.servers
+        servers_s = self.servers_resize_s
+        return servers_s if others and servers_s is not None else self.resize_s
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """The queued jobs of this machine, as the scheduler sees them, and what it does to them.
 
-The machine has room for so many workers, by default as many as cores. Servers, and jobs that were
-not queued, are not counted. A job that runs is never suspended here.
+The machine has room for so many workers, by default as many as cores. Servers are counted as
+workers are where a job may have other ones (`--max_ps`), else they are not, nor are jobs that were
+not queued. A job that runs is never suspended here. One that may have other servers grows, and
+changes them, only once what it has was measured.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 from ..common import paths, storage
 from ..common import report as reports
-from ..common.errors import EdlError, UsageError
+from ..common.errors import EdlError, JobError, UsageError
 from ..common.foreign import read_plain
 from ..jobs import queue
 from ..jobs.job import Status
@@ -20,12 +22,14 @@ from ..jobs.local import LocalJob, all_jobs
 from .cluster import Node, Resources
 from .jobs import Job, Plan, Shape
 from .place import Seen, Tell, read_plan, seconds
-from .speed import served_s, speed_of
+from .speed import is_measured, served_s, speed_of
 
 NODE = "here"
 _RUNS = ("running", "waiting")  # states of a job whose workers may be changed
 _RESIZE_S = 3.0  # that a change of the workers costs until one was measured
+_SERVERS_RESIZE_S = 15.0  # and one of the servers
 _OVER = ("left", "failed", "lost")  # states of a worker that is none any more
+_SERVES = ("serving", "waiting")  # states of a server that is ready
 _PLAN = "plan.json"
 
 
@@ -72,7 +76,8 @@ class LocalPlace:
     def __init__(self, workers: int) -> None:
         """Take the number of workers that all jobs may have together."""
         self._nodes = [Node(NODE, Resources(cpu=float(workers)))]
-        self._wanted: dict[str, int] = {}  # what each running job was told last
+        self._wanted: dict[str, tuple[int, int]] = {}  # what each running job was told last
+        self._fixed: set[str] = set()  # jobs that have refused other servers
         self._resizes: dict[str, int] = {}
         self._found: dict[str, LocalJob] = {}
         self._begun: list[subprocess.Popen[bytes]] = []  # kept until each has ended
@@ -94,7 +99,7 @@ class LocalPlace:
             status = job.status()
             if status.get("state") != "dead" and status.get("exit_code") is None:
                 seen.jobs.append(self._job(job, ask, status, seen.ignored))
-        self._wanted = {job.name: job.held.workers for job in seen.jobs if job.held.workers}
+        self._wanted = {job.name: _pair(job.held) for job in seen.jobs if job.held.workers}
         return seen
 
     def act(self, plan: Plan, seen: Seen, tell: Tell) -> None:
@@ -104,56 +109,99 @@ class LocalPlace:
             return plan[job.name].shape.workers > job.held.workers
 
         for job in sorted(seen.jobs, key=grows):
-            workers = plan[job.name].shape.workers
-            if job.is_pinned or workers in (0, job.held.workers):
+            given = plan[job.name].shape
+            if job.is_pinned or not given.workers or _pair(given) == _pair(job.held):
                 continue
             try:
                 if job.held.workers:
-                    self._found[job.name].scale(workers)
+                    others = given.servers if given.servers != job.held.servers else 0
+                    self._found[job.name].scale(given.workers, others)
                     self._resizes[job.name] = self._resizes.get(job.name, 0) + 1
                 else:
-                    self._begun.append(queue.begin(self._found[job.name], workers))
+                    begun = queue.begin(self._found[job.name], *_pair(given))
+                    self._begun.append(begun)
             except EdlError as error:
                 tell(f"{job.name}: {error}")
+                if isinstance(error, JobError) and given.servers != job.held.servers:
+                    self._fixed.add(job.name)
                 continue
-            self._wanted[job.name] = workers
-            tell(f"{job.name}: {job.held.workers} -> {workers} workers: {plan[job.name].why}")
+            self._wanted[job.name] = _pair(given)
+            what = f"{job.held.workers} -> {given.workers} workers"
+            if given.servers != job.held.servers:
+                what += f", {job.held.servers} -> {given.servers} servers"
+            tell(f"{job.name}: {what}: {plan[job.name].why}")
 
     def keep(self, plan: str, _tell: Tell) -> None:
         """Keep the plan in a file."""
         storage.write_file(folder() / _PLAN, plan.encode())
 
     def _job(self, job: LocalJob, ask: queue.Ask, status: Status, ignored: dict[str, str]) -> Job:
-        report = None
+        report, (speed, is_known) = None, speed_of(None)
         try:
             if status.get("report") is not None:
                 report = reports.read(status["report"])
-        except EdlError as error:
+                speed, is_known = speed_of(report)
+        except (EdlError, ValueError) as error:
             ignored[job.name] = f"has a report that is ignored: {error}"
-        state, rows = status.get("state"), status.get("workers") or []
-        here = sum(row["state"] not in _OVER for row in rows)
+            report = None
+        state = status.get("state")
         is_queued = state == "queued"
-        held = 0 if is_queued else self._wanted.get(job.name) or here or ask.minimum
-        speed, is_known = speed_of(report)
-        cost_s = report.resize.workers if report is not None else None
+        held, servers = self._held(job.name, ask, status)
+        resize = report.resize if report is not None else reports.Resize()
+        is_pinned = not is_queued and state not in _RUNS
+        maximum = ask.maximum
+        if ask.wishes.max_ps:
+            there = [row for row in status.get("servers") or [] if row["state"] not in _OVER]
+            is_there = servers[-1] == len(there) and all(r["state"] in _SERVES for r in there)
+            is_pinned = is_pinned or not (is_queued or is_there)
+            if not is_queued and not is_measured(report, held):
+                maximum = max(ask.minimum, held.workers)
+            elif is_known and job.name not in self._fixed:
+                servers = tuple(range(1, ask.wishes.max_ps + 1))
         return Job(
             name=job.name,
             speed=speed,
             worker=Resources(cpu=1.0),
+            server=Resources(cpu=1.0 if ask.wishes.max_ps else 0.0),
             submitted=float(ask.submitted),
             user=ask.wishes.user,
             priority=ask.wishes.priority,
             deadline=seconds(ask.wishes.deadline) if ask.wishes.deadline else None,
             minimum=ask.minimum,
-            maximum=ask.maximum,
+            maximum=maximum,
+            servers=servers,
             left=report.records_left if report is not None and is_known else None,
-            held=Shape(held, 0, min(held, 1)),
-            resize_s=_RESIZE_S if cost_s is None else cost_s,
+            held=held,
+            resize_s=_RESIZE_S if resize.workers is None else resize.workers,
+            servers_resize_s=_SERVERS_RESIZE_S if resize.servers is None else resize.servers,
             resizes=self._resizes.get(job.name, 0),
             served_s=served_s(report),
             waits_since=float(ask.submitted) if is_queued else None,
-            is_pinned=not is_queued and state not in _RUNS,
+            is_pinned=is_pinned,
             is_nearly_done=report is not None and report.nearly_done,
             may_be_suspended=False,
-            workers_on={NODE: held} if held else {},
+            workers_on={NODE: held.workers} if held.workers else {},
+            servers_on={NODE: held.servers} if held.servers else {},
         )
+
+    def _held(self, name: str, ask: queue.Ask, status: Status) -> tuple[Shape, tuple[int, ...]]:
+        """Return what the job has, or was told to have, and its servers as the one choice.
+
+        Servers are counted (else 0) where a job may have others.
+        """
+        stated = ask.servers if ask.wishes.max_ps else 0
+        if status.get("state") == "queued":
+            return Shape(), (stated,)
+        told_workers, told_servers = self._wanted.get(name, (0, 0))
+        workers = told_workers or _count(status, "workers") or ask.minimum
+        servers = stated and (told_servers or _count(status, "servers") or stated)
+        return Shape(workers, servers, min(workers, 1)), (servers,)
+
+
+def _pair(shape: Shape) -> tuple[int, int]:
+    return shape.workers, shape.servers
+
+
+def _count(status: Status, role: str) -> int:
+    """Return how many of a role there are, or come."""
+    return sum(row["state"] not in _OVER for row in status.get(role) or [])

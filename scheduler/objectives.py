@@ -151,7 +151,7 @@ def meeting(table: Options, now: float) -> Bools | None:
         return None
     with np.errstate(divide="ignore"):
         lasts_s = np.where(table.speeds > 0, _MARGIN * job.left / table.speeds, np.inf)
-    changes = np.full(len(lasts_s), job.resize_s)
+    changes = np.array([job.price_s(shape) for shape in table.shapes])
     if table.kept is not None:
         changes[table.kept] = 0
     return np.asarray(now + changes + lasts_s <= job.deadline)

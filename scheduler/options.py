@@ -103,6 +103,7 @@ def check(job: Job) -> None:
     """Raise UsageError, with a sentence that names the field, for a job that makes no sense."""
     wrong = None
     asked = (*amounts(job.worker), *amounts(job.server))
+    costs = (job.resize_s, job.servers_resize_s or 0.0)
     if job.minimum < 1:
         wrong = f"its minimum is {job.minimum}: a job needs at least 1 worker"
     elif job.maximum < job.minimum:
@@ -116,8 +117,8 @@ def check(job: Job) -> None:
         wrong = "its workers ask for no CPU, memory or GPU: say how much one needs"
     elif not job.servers or min(job.servers) < 0:
         wrong = f"its numbers of servers are {list(job.servers)}: give some of at least 0"
-    elif not 0 <= job.resize_s < math.inf:
-        wrong = f"a change of its shape costs {job.resize_s} s: give a time of at least 0 s"
+    elif bad := [cost_s for cost_s in costs if not 0 <= cost_s < math.inf]:
+        wrong = f"a change of its shape costs {bad[0]} s: give a time of at least 0 s"
     elif job.left is not None and not 0 <= job.left < math.inf:
         wrong = f"it has {job.left} records left: give a number of at least 0, or none"
     elif job.deadline is not None and math.isnan(job.deadline):
@@ -174,17 +175,18 @@ def worth_of_change(options: Options, now: float) -> Floats:
     """
     job = options.job
     worth = np.ones(len(options.shapes))
-    if not job.held.workers or not job.resize_s:
+    costs = np.array([job.price_s(shape) for shape in options.shapes])
+    if not job.held.workers or not costs.any():
         return worth
     age = max(now - job.submitted, 0.0)
     spent = job.resizes * job.resize_s
     if job.left is None:
-        worth[:] = (age - spent) / (age + job.resize_s)
+        worth[:] = (age - spent) / np.maximum(age + costs, 1e-9)
     else:
         with np.errstate(divide="ignore"):
             until = np.where(options.speeds > 0, job.left / options.speeds, np.inf)
-        worth = 1 / (1 + job.resize_s / np.maximum(until, 1e-9))
-        worth *= 1 - spent / (age + job.resize_s)
+        worth = 1 / (1 + costs / np.maximum(until, 1e-9))
+        worth *= 1 - spent / np.maximum(age + costs, 1e-9)
     worth = np.maximum(worth, _LEAST_WORTH)
     if options.kept is not None:
         worth[options.kept] = 1.0

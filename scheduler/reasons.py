@@ -132,7 +132,7 @@ def _runs(outcome: Outcome, now: float) -> str:
         before = _speed(table, job.held)
         if before and abs(speed / before - 1) > _SAME:
             head += f": {speed / before:.2g} times as fast"
-        notes.append(f"the change costs {lasts(job.resize_s)}")
+        notes.append(f"the change costs {lasts(job.price_s(given))}")
     if job.left is not None and speed:
         head += f"{',' if ':' in head else ':'} ends in {lasts(job.left / speed)}"
     meets = meeting(table, now)

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 
 import numpy as np
 
-from ..common.report import Model, Report
-from ..goodput import GoodputFunction, GradParams, PerfParams
+from ..common.report import Model, Report, Sample
+from ..goodput import GoodputFunction, GradParams, PerfParams, ServersParams
+from ..goodput.reported import fitted, params_of, servers_points
 from .jobs import Shape, Speed
 
-_FARTHER = 2  # times as many workers as were ever seen are believed to be as much faster, no more
+_MEASURED_S = 3.0  # of throughput, before what a job has counts as measured
+_FARTHER = 2  # times as many workers, or servers, as were ever seen are tried, no more
 
 
 def speed_of(report: Report | None) -> tuple[Speed, bool]:
     """Return the predicted goodput of a job, records/s, and whether anything is known of it.
 
-    By the model that it has fitted itself; else by the throughput that was measured, in between
-    lines, and beyond it what its workers had each (Pollux, OSDI '21, section 4.1: a job is tried
-    with at most twice as many as it has ever had); without either a job is as fast as it has
-    workers, in units that mean nothing.
+    By the model that it has fitted itself, where it is on servers that of their phases; else by the
+    throughput that was measured, in between lines, and beyond it what its workers had each; without
+    either a job is as fast as it has workers, in units that mean nothing. A job is tried with at
+    most twice as many as it has ever had, of workers and of servers (Pollux, OSDI '21, section
+    4.1). Raises ValueError for a model that no job can have.
     """
     if report is not None and report.model is not None:
         return _by_model(report.model), True
-    measured = _by_samples(report) if report is not None else None
+    measured = _by_phases(report) or _by_samples(report) if report is not None else None
     return (measured, True) if measured is not None else (unknown_speed, False)
+
+
+def is_measured(report: Report | None, held: Shape) -> bool:
+    """Tell whether the throughput of what a job has was measured for long enough."""
+    samples = report.samples if report is not None else ()
+    return any(
+        (sample.workers, sample.servers) == (held.workers, held.servers)
+        and sample.seconds >= _MEASURED_S
+        for sample in samples
+    )
 
 
 def served_s(report: Report | None) -> float:
@@ -47,6 +61,31 @@ def _by_model(model: Model) -> Speed:
         return float(goodput.optimize(nodes, shape.workers, *batches)[0])
 
     return speed
+
+
+def _by_phases(report: Report) -> Speed | None:
+    """Return the speed on workers and servers; None where no phases were measured."""
+    phased = tuple(sample for sample in report.samples if sample.phases is not None)
+    if not servers_points(phased):
+        return None
+    model = report.servers_model
+    params = params_of(model) if model is not None else _fitted(phased)
+    last = phased[-1]
+    workers = _FARTHER * max(sample.workers for sample in phased)
+    servers = _FARTHER * max(sample.servers for sample in phased)
+
+    def speed(shape: Shape) -> float:
+        if not shape.workers:
+            return 0.0
+        place = min(shape.workers, workers), min(shape.servers or last.servers, servers)
+        return float(params.throughput(*place, last.minibatch))
+
+    return speed
+
+
+@functools.lru_cache(64)
+def _fitted(samples: tuple[Sample, ...]) -> ServersParams:
+    return params_of(fitted(servers_points(samples)))
 
 
 def _by_samples(report: Report) -> Speed | None:

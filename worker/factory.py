@@ -173,6 +173,7 @@ class Factory:
                 wire=settings.gradient_wire,
                 patience_s=settings.server_wait_s,
             ),
+            phases=self._status.phases,
         )
         least = least_records(trainer.model)
         stream = TaskStream(

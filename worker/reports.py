@@ -12,6 +12,7 @@ from ..common.clock import Clock
 from ..proto import master_pb2 as pb
 from . import pulse
 from .batches import SpanError, user_code
+from .phases import Phases
 from .task_reader import Lease
 from .trainer import Tasks, Trainer
 
@@ -157,6 +158,7 @@ class Status:
         self.state = "starting"
         self.loss: float | None = None
         self.rate = Rate(clock)
+        self.phases = Phases()  # of a worker whose model is on servers
         self._log_loss_steps = log_loss_steps
         self._on_step = on_step
 
@@ -170,8 +172,8 @@ class Status:
         return bool(self._log_loss_steps) and step % self._log_loss_steps == 0
 
     def scalars(self) -> dict[str, float]:
-        """Return the loss, where there is one, and records_per_s."""
-        values = {"records_per_s": self.rate.per_s()}
+        """Return the loss, where there is one, records_per_s, and the phases as far as measured."""
+        values = {"records_per_s": self.rate.per_s(), **self.phases.scalars()}
         if self.loss is not None:
             values["loss"] = self.loss
         return values

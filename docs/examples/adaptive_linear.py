@@ -37,8 +37,10 @@ def main() -> None:
     arguments.add_argument("--autoscale", action="store_true", help="let the batch grow to 512")
     given = arguments.parse_args()
 
+    torch.manual_seed(0)
     adl.init_process_group("gloo")
-    loader = adl.AdaptiveDataLoader(records(given.records), batch_size=32, shuffle=True)
+    dataset = records(given.records)
+    loader = adl.AdaptiveDataLoader(dataset, batch_size=32, shuffle=True, drop_last=True)
     if given.autoscale:
         loader.autoscale_batch_size(512, local_bsz_bounds=(8, 128), gradient_accumulation=True)
     model = nn.Linear(len(WEIGHTS), 1)

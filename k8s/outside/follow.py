@@ -168,7 +168,8 @@ class ClusterSource:
         ):
             return  # its last words may be on their way
         code = INTERRUPTED if self._interrupts else int(status.get("exit_code") or 0)
-        if "records_done" not in status and code not in (0, INTERRUPTED):
+        begun = "records_done" in status or status.get("round")
+        if not begun and code not in (0, INTERRUPTED):
             kind = UsageError if code == UsageError.exit_code else JobError
             raise kind(
                 f"Job {self._job.name!r} failed before it began: {status.get('message')} (`edl "

@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ...common import launched
 from ...common.errors import JobError, Unreachable, UsageError
 from ...jobs.job import ENDED, INTERRUPTED, Kind, Report, Status
 from ...jobs.wait import GOALS
@@ -95,17 +96,32 @@ class ClusterJob:
                 raise
             raise Unreachable(str(error)) from error  # it passes
 
-    def scale(self, num_workers: int) -> int:
-        """Ask for so many workers; return how many were wanted before."""
+    def scale(self, num_workers: int, num_ps: int = 0) -> int:
+        """Ask for so many workers and servers; return how many workers were wanted before.
+
+        0: as many as there are. Raises UsageError for a number of nodes that a script's job does
+        not allow, and where the scheduler says how many there are.
+        """
         top = self._going_on()
         if top["kind"] == names.KIND:
-            before = int((top["spec"].get("worker") or {}).get("replicas") or 0)
-            self.api.patch(names.KIND, self.name, {"spec": {"worker": {"replicas": num_workers}}})
+            if "scheduling" in top["spec"]:
+                raise UsageError(
+                    f"Job {self.name!r} gets its workers from the scheduler: change "
+                    "spec.worker.minReplicas and maxReplicas, or take spec.scheduling away."
+                )
+            worker = top["spec"].get("worker") or {}
+            before = int(worker.get("replicas") or 0)
+            if top["spec"].get("command") == launched.COMMAND:
+                _check_nodes(worker, num_workers)
+            asked = {"worker": num_workers, "ps": num_ps}
+            spec = {role: {"replicas": count} for role, count in asked.items() if count}
+            self.api.patch(names.KIND, self.name, {"spec": spec})
             return before
 
         def change(wanted: dict[str, Any]) -> None:
             nonlocal before
-            before, wanted["num_workers"] = wanted["num_workers"], num_workers
+            before = wanted["num_workers"]
+            wanted.update(num_workers=num_workers or before, num_ps=num_ps)
 
         before = 0
         self._want(change)
@@ -140,7 +156,9 @@ class ClusterJob:
         self._pause({state.SUSPENDED: "true"})
         self.pods.await_master_gone()
         self.pods.delete(None, "ps")  # each leaves a snapshot
-        self.pods.delete(_CANCEL_GRACE_S, "worker")  # whom would they hand back to?
+        saves = self.status().get("command") == launched.COMMAND
+        # A script saves; whom would other workers hand back to?
+        self.pods.delete(None if saves else _CANCEL_GRACE_S, "worker")
 
     def resume(self) -> None:
         """Go on with the job where it was suspended."""
@@ -299,6 +317,16 @@ class ClusterJobs:
 
     def statuses(self) -> list[Status]:
         return all_jobs(self.api)
+
+
+def _check_nodes(worker: Object, number: int) -> None:
+    least, most = worker.get("minReplicas", 1), worker.get("maxReplicas")
+    if number < least or (most is not None and number > most):
+        bounds = f"{least}:{most}" if most is not None else f"{least} and more"
+        raise UsageError(
+            f"{number} nodes are not within minReplicas and maxReplicas of the job, {bounds}: "
+            "choose a number between these, or change them (`kubectl edit edljob`)."
+        )
 
 
 def all_jobs(api: Api) -> list[Status]:

@@ -127,7 +127,7 @@ def alive(masters: Sequence[Object]) -> list[Object]:
 def idle(status: Status) -> Status:
     """Return the status without the figures and the rows of processes, which are gone."""
     kept = {key: value for key, value in status.items() if key not in ("records_per_s",)}
-    return {**kept, **{key: [] for key in ("workers", "servers") if key in kept}}
+    return {**kept, **{key: [] for key in ("workers", "servers", "nodes") if key in kept}}
 
 
 def name_of(top: Object) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from ...common import launched
 from ...common.errors import UsageError
 from ...common.identity import Identity
 from ...common.settings import JobSettings, knobs
@@ -26,6 +27,7 @@ from ...jobs.queue import Wishes, bounds
 from .. import names, objects, pods
 from ..api import NEWEST, Api, Features, Object
 from ..connection import ApiError
+from ..job import check_state
 from .job import ClusterJob
 
 KINDS = ("auto", "job", "edljob")
@@ -33,7 +35,7 @@ CONTROLLER_LEASE = "edl-controller"
 _STALE_S = 60.0  # of a lease that is renewed every 4 s; clocks differ
 # Settings of the cluster that an EdlJob has no field of its own for.
 _KEPT = {"oom_memory_cap", "service_account"}
-_OWN_FIELDS = {"job_name", "envs", "num_workers", "num_ps", "port"}
+_OWN_FIELDS = {"job_name", "envs", "num_workers", "num_ps", "port", "nodes"}
 _LABELS = ("edl.dev/", "app.kubernetes.io/")
 
 Templates = dict[str, Object]
@@ -51,6 +53,7 @@ def plan(
     """
     settings = dataclasses.replace(settings, port=names.GRPC_PORT)
     base, changed, with_service = _templates(settings, features.grpc_probes)
+    check_state(settings, changed, "--job_volume")
     if kind == "edljob":
         made = edl_job(settings, base, changed)
         return [made if wishes is None else queued(made, settings, wishes)]
@@ -271,6 +274,10 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
     worker: Object = {**_role(base, changed, "worker"), "replicas": settings.num_workers}
     if settings.min_workers:
         worker["minReplicas"] = settings.min_workers
+    ps: Object = {**_role(base, changed, "ps"), "replicas": settings.num_ps}
+    if isinstance(settings, launched.LaunchedSettings):
+        worker["minReplicas"], worker["maxReplicas"] = settings.bounds
+        ps = {}
     if pods.is_fraction(settings.worker_pod_priority):
         worker["highFraction"] = float(settings.worker_pod_priority)
     job_volume = next(v for v in base["master"]["spec"]["volumes"] if v["name"] == "job")
@@ -286,7 +293,7 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
         "volumes": sources,
         "volumeMounts": mounts,
         "master": _role(base, changed, "master"),
-        "ps": {**_role(base, changed, "ps"), "replicas": settings.num_ps},
+        "ps": ps,
         "worker": worker,
     }
     return {
@@ -299,18 +306,21 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
 
 def queued(made: Object, settings: JobSettings, wishes: Wishes) -> Object:
     """Return an EdlJob that waits for the scheduler. Raises UsageError, as `queue.bounds` does."""
-    minimum, maximum = bounds(settings)
-    said = {name: value for name, value in vars(wishes).items() if value}
+    minimum, maximum = bounds(settings, wishes)
+    said = {name: value for name, value in vars(wishes).items() if value and name != "max_ps"}
     worker = {"replicas": minimum, "minReplicas": minimum, "maxReplicas": maximum}
     spec = {**made["spec"], "suspend": True, "scheduling": said}
-    return {**made, "spec": {**spec, "worker": {**spec["worker"], **worker}}}
+    spec["worker"] = {**spec["worker"], **worker}
+    if wishes.max_ps:
+        spec["ps"] = {**spec["ps"], "maxReplicas": wishes.max_ps}
+    return {**made, "spec": spec}
 
 
 def _said(settings: JobSettings) -> dict[str, Any]:
     """Return the settings that are not the default, and have no field of their own."""
     return {
         knob.name: value
-        for knob in knobs()
+        for knob in (launched.knobs() if settings.command == launched.COMMAND else knobs())
         if (value := getattr(settings, knob.name)) != knob.default
         and knob.name not in _OWN_FIELDS
         and (knob.group != "Cluster" or knob.name in _KEPT)

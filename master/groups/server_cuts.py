@@ -58,20 +58,30 @@ class ServerCuts:
         self._numbers = itertools.count(1)
         self.busy = False
 
-    def take(self) -> Script[tuple[Cut, dict[str, Any]]]:
+    def take(self, gives_up: bool = False) -> Script[tuple[Cut, dict[str, Any]]]:
         """Return one state of all shards, pinned on the servers, and the books of that very state.
 
-        Raises JobError where they cannot be brought to one.
+        `gives_up`: rather than wait for a worker where none is there. Raises JobError where they
+        cannot be brought to one.
         """
         core, queue = self._core, self._core.queue
-        yield from core.until(lambda: not self.busy, lambda: "another cut of the servers")
+
+        def hopeless() -> bool:
+            return self._nobody_levels or gives_up and self._is_stuck()
+
+        yield from core.until(
+            lambda: not self.busy or gives_up and self._is_stuck(),
+            lambda: "another cut of the servers",
+        )
+        if self.busy:
+            raise JobError("another cut of the servers waits for a worker to level them")
         self.busy = True
         hold_s, tries, told = _CUT_HOLD_S, 0, ""
         try:
             while True:
                 # Positions that a lost worker left uneven are only levelled by the next lease.
                 yield from core.until(
-                    lambda: not queue.uneven or self._nobody_levels,
+                    lambda: not queue.uneven or hopeless(),
                     lambda: f"a worker to level {_named(queue.uneven)}",
                 )
                 if queue.uneven:
@@ -115,6 +125,11 @@ class ServerCuts:
     def _nobody_levels(self) -> bool:
         core = self._core
         return core.status.state == "stopping" and not core.replicas.running(WORKER)
+
+    def _is_stuck(self) -> bool:
+        """Tell whether only a worker could bring the servers to one state, and none is there."""
+        queue = self._core.queue
+        return bool(queue.uneven) and not queue.fencing and not self._core.replicas.running(WORKER)
 
     def _lacks_nothing(self, done: Sequence[int], applied: Mapping[int, int]) -> bool:
         """Tell whether the cut has all of these tasks, which were done when it began.

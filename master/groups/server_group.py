@@ -44,6 +44,7 @@ class ServerGroup:
         self._servers: Servers | None = None
         self._recovering: set[str] = set()  # incarnations that are being made ready
         self._fences_sent: set[tuple[int, int]] = set()
+        self._begins = False  # servers that come after others are being made ready
         self.server_map = ServerMap(core, restore)
         self.cuts = ServerCuts(core, self)
         self.workers = SingleWorkers(core)
@@ -66,8 +67,12 @@ class ServerGroup:
 
     @property
     def shards(self) -> Servers:
-        """The client that calls all of them, for the background."""
-        assert self._servers is not None
+        """The client that calls all of them, for the background.
+
+        Raises Unreachable while they are changed for others.
+        """
+        if self._servers is None:
+            raise Unreachable("the servers are being changed for others")
         return self._servers
 
     def settle(self) -> None:
@@ -86,11 +91,11 @@ class ServerGroup:
         core = self._core
         members = core.members.of(SERVER)
         if self._servers is None and len(members) == core.settings.num_ps:
-            self._servers = self._connect([member.address for member in members])
-            self.server_map.begin(members)
-            if core.status.state == "starting":
-                core.status.state = "running"
-            core.save()
+            if not self.server_map.version:
+                self._serve(self._connect([member.address for member in members]), members)
+            elif not self._begins:
+                self._begins = True
+                core.loop.spawn(self._begin_others())
         if self._servers is not None and not core.ended:
             for member in members:
                 known = member.incarnation in self._recovering
@@ -100,9 +105,56 @@ class ServerGroup:
         if self._servers is not None:
             self._send_fences()
 
+    def _serve(self, servers: Servers, members: Sequence[Member]) -> None:
+        """Call these servers, and tell everybody of them."""
+        core = self._core
+        self._servers = servers
+        self.server_map.begin(members)
+        if core.status.state == "starting":
+            core.status.state = "running"
+        core.save()
+
     def close(self) -> None:
         if self._servers is not None:
             self._servers.close()
+
+    # -- all servers are changed for others
+
+    def forget(self, restore: str) -> None:
+        """Know of no server any more: others are to begin from this checkpoint.
+
+        Nobody may lease or push before they have.
+        """
+        self.close()
+        self._servers = None
+        self._recovering.clear()
+        self._fences_sent.clear()
+        self.server_map.forget(restore)
+
+    def _begin_others(self) -> Script[None]:
+        """Make servers ready that have come in the place of all others, then serve by them.
+
+        As for one that replaces another (`_recover`): nobody knows their addresses yet, and they
+        learn the attempts first. They stand at one state, that of the checkpoint.
+        """
+        core = self._core
+        members, attempts = core.members.of(SERVER), core.queue.unretired
+        servers = self._connect([member.address for member in members])
+        try:
+            answer = yield core.loop.background(lambda: servers.fence(attempts))
+        except Unreachable as error:  # they may still be restoring
+            log.debug("servers -> not ready error=%r", str(error))
+            answer = None
+            yield from core.loop.sleep(RETRY_S)
+        self._begins = False
+        there = [member.incarnation for member in core.members.of(SERVER)]
+        if answer is None or there != [member.incarnation for member in members] or core.ended:
+            servers.close()
+            return  # `tend` begins again
+        if apart := {task: applied for task, applied in answer.items() if len(set(applied)) > 1}:
+            raise PeerError(f"servers of one checkpoint stand apart: {apart}")
+        core.decide(Recovered({task: applied[0] for task, applied in answer.items()}))
+        self._serve(servers, members)
 
     def steps(self) -> Script[int]:
         return (yield from self._core.insist(lambda: self.shards.version()))

@@ -74,7 +74,7 @@ class ServerMap:
 
     def reply(self) -> pb.GetServersReply:
         """Return the answer to who asks where the servers are."""
-        if not self.version:
+        if not self._serving:
             return pb.GetServersReply()
         return pb.GetServersReply(
             slot_map_version=self.version, addresses=self.addresses, num_slots=NUM_SLOTS
@@ -93,9 +93,15 @@ class ServerMap:
         return arguments
 
     def begin(self, members: Sequence[Member]) -> None:
-        """Make the first map, of these servers."""
+        """Make the first map, or the first one after `forget`, of these servers."""
         self._serving = {member.index: member for member in members}
-        self.version = 1
+        self.version += 1
+
+    def forget(self, restore: str) -> None:
+        """Know of no server any more: others are to begin from this checkpoint."""
+        self._restore = restore
+        self._serving.clear()
+        self._coverage.clear()
 
     def serves(self, member: Member) -> bool:
         """Tell whether this server is the one in the map."""

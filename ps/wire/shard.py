@@ -43,7 +43,8 @@ class ShardPush:
     """The part of a push that is one shard's.
 
     `wire`: how the gradients travel (ps/wire/quantize.py). `then`: a pull of dense chunks whose
-    answer comes with the reply, once the version is made that this push is part of.
+    answer comes with the reply, once the version is made that this push is part of. `nbytes`: of
+    ids and gradients, before they are coded.
     """
 
     span: Span
@@ -52,6 +53,7 @@ class ShardPush:
     tables: Mapping[str, tuple[Ids, Floats]] = field(default_factory=dict)
     wire: str = "float32"
     then: ShardPull | None = None
+    nbytes: int = 0
 
 
 @dataclass(slots=True)

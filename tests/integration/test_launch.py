@@ -172,6 +172,26 @@ def test_every_record_counts_once_whoever_joins_or_is_killed(launched):
     assert 1 == ended["failures"]  # the killed worker; the lost node is none
 
 
+def test_nodes_of_this_machine_are_scaled_and_no_step_is_lost_or_repeated(launched, tmp_path):
+    job = launched("--nodes", "1:2", "--local_nodes", "1")
+    job.start(str(SCRIPT), str(tmp_path), "drain")
+    job.counting(round=1, world=1)
+
+    up = job.edl("scale", "it", "2", name="up")
+    job.counting(round=2, world=2)
+    job.watch(lambda status: status["throughput"] is not None)  # it listens
+    down = job.edl("scale", "it", "--nodes", "1", name="down")
+    job.counting(round=3, world=1)
+    too_many = job.edl("scale", "it", "3", name="too_many")
+
+    assert [0, 0, 1] == [each.wait(DEADLINE_S) for each in (up, down, too_many)]
+    assert "it: 1 -> 2 nodes wanted" in (tmp_path / "up.out").read_text()
+    assert "choose a number from 1 to 2" in (tmp_path / "too_many.out").read_text()
+    assert 0 == job.finish(), job.said()
+    assert list(range(1, len(job.steps()) + 1)) == job.steps()
+    assert ["1 1", "2 2", "1 1"] == job.seen()
+
+
 @pytest.mark.slow
 def test_a_planned_change_neither_loses_nor_repeats_a_step(launched, tmp_path):
     job = launched("--nodes", "1:2", "--local_nodes", "1")

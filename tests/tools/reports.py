@@ -4,10 +4,22 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from edl.common.report import VERSION, Bounds, Model, Report, Resize, Sample, StepTimes
+from edl.common.report import (
+    VERSION,
+    Bounds,
+    Model,
+    Phases,
+    Report,
+    Resize,
+    Sample,
+    ServersModel,
+    StepTimes,
+)
 
 COUNT = st.integers(0, 2**63 - 1)
 NUMBER = st.floats(0, 1e300)
+SHARE = st.floats(0, 1)
+PHASES = st.builds(Phases, COUNT, *[NUMBER] * 4, SHARE)
 STEP = st.builds(StepTimes, *[NUMBER] * 7)
 REPORTS = st.builds(
     Report,
@@ -16,7 +28,7 @@ REPORTS = st.builds(
     records_total=st.none() | COUNT,
     epochs=st.none() | COUNT,
     samples=st.lists(
-        st.builds(Sample, COUNT, COUNT, COUNT, COUNT, NUMBER, NUMBER, COUNT), max_size=3
+        st.builds(Sample, *[COUNT] * 4, NUMBER, NUMBER, COUNT, st.none() | PHASES), max_size=3
     ).map(tuple),
     model=st.none() | st.builds(Model, STEP, NUMBER, NUMBER, COUNT, COUNT, st.none() | COUNT),
     resize=st.builds(Resize, st.none() | NUMBER, st.none() | NUMBER),
@@ -25,6 +37,7 @@ REPORTS = st.builds(
     priority=st.none() | st.text(),
     nearly_done=st.booleans(),
     suspended=st.booleans(),
+    servers_model=st.none() | st.builds(ServersModel, *[NUMBER] * 8, *[SHARE] * 3),
 )
 
 _ONE = Report(

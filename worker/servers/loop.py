@@ -38,6 +38,7 @@ from ...proto import master_pb2 as pb
 from ...ps.worker_client import PushOutcome, PushResult
 from .. import pulse, reports
 from ..batches import SpanError, user_code
+from ..phases import COMPUTE, DATA
 from ..reports import Status
 from ..task_reader import Batch, Lease
 from ..task_stream import BadSpan, EndOfTask, Item, TaskStream
@@ -172,11 +173,13 @@ class Worker:
             # Nothing is ready: settle all pushes now, so that their task can be reported and the
             # master is not left waiting for it while we wait for the master.
             self._settle()
-            item = self._stream.next(_SOON_S)
+            with self.status.phases.of(DATA):
+                item = self._stream.next(_SOON_S)
         if item is None and not self._stream.ended:
             self.status.state = "waiting"
-            self._master.send_reports(self.status.state)
-            item = self._stream.next()
+            with self.status.phases.of(DATA):
+                self._master.send_reports(self.status.state)
+                item = self._stream.next()
         return item
 
     def _batch(self, batch: Batch) -> None:
@@ -270,12 +273,13 @@ class Worker:
             task = batch.lease.task
             stream = (task.epoch, task.id, batch.start)
             faults.point("worker.compute", task=task.id, start=batch.start)
-            gradients = self._guard(
-                batch,
-                lambda: self._trainer.gradients(
-                    batch.features, batch.labels, unique, pulled, stream
-                ),
-            )
+            with self.status.phases.of(COMPUTE):
+                gradients = self._guard(
+                    batch,
+                    lambda: self._trainer.gradients(
+                        batch.features, batch.labels, unique, pulled, stream
+                    ),
+                )
         self._on_gradients(batch, gradients.loss)
         return gradients
 

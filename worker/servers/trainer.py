@@ -34,6 +34,7 @@ from ...ps.wire import quantize
 from ...ps.worker_client import PsClient, Pulled, PushResult
 from ..device import Link, outputs_of, seed_of, seed_step, to_device, values_of
 from ..model import compiled, dense_tensors
+from ..phases import PULL, PUSH, Phases
 from ..trainer import Gradients, Pull
 from .ids import Unique
 from .rows import Ids, TableRows, Values
@@ -81,6 +82,7 @@ class PsTrainer:
         device: torch.device,
         compile: bool = False,
         exchange: Exchange = Exchange(),
+        phases: Phases | None = None,
     ) -> None:
         self._make_model = make_model
         self.model = make_model().to(device)
@@ -92,6 +94,7 @@ class PsTrainer:
         self._device = device
         self._link = Link(device)
         self._exchange = exchange
+        self._phases = phases or Phases()
         self._patience_s = exchange.patience_s
         self._residual: dict[str, Values] = {}  # what the codes of dense tensors have lost so far
         self._steps_since_pull = 0
@@ -255,15 +258,18 @@ class PsTrainer:
     def _send(
         self, span: Span, gradients: Gradients, into: Mapping[str, Values] | None
     ) -> PushResult:
-        return self._ps.push(
-            span,
-            gradients.versions,
-            dense=gradients.dense,
-            tables=gradients.rows,
-            wire=self._exchange.wire,
-            dense_into=into,
-            timeout_s=self._patience_s,
-        )
+        with self._phases.of(PUSH):
+            result = self._ps.push(
+                span,
+                gradients.versions,
+                dense=gradients.dense,
+                tables=gradients.rows,
+                wire=self._exchange.wire,
+                dense_into=into,
+                timeout_s=self._patience_s,
+            )
+        self._phases.pushed(result.nbytes)
+        return result
 
     @torch.no_grad()
     def outputs(self, features: Any, prepared: Mapping[str, Unique], cut: str) -> Any:
@@ -317,7 +323,10 @@ class PsTrainer:
     ) -> Pulled:
         """Pull; servers that have not been told the model are told."""
         while True:
-            pulled = self._ps.pull(ids, dense=dense, cut=cut, full=full, timeout_s=self._patience_s)
+            with self._phases.of(PULL):
+                pulled = self._ps.pull(
+                    ids, dense=dense, cut=cut, full=full, timeout_s=self._patience_s
+                )
             if pulled.initialized:
                 return pulled
             self._ps.init(self._spec, self._first_values(), timeout_s=self._patience_s)

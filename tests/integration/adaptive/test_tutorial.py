@@ -19,7 +19,7 @@ from edl.adaptive.env import num_replicas, num_restarts, replica_rank
 
 EXAMPLES = Path(edl.__file__).resolve().parent / "docs/examples"
 SCRIPTS = {
-    **{f"tutorial/step_{n}.py": ("--epochs", "2") for n in range(1, 6)},
+    **{f"tutorial/step_{n}.py": ("--epochs", "2") for n in range(1, 7)},
     "adaptive_transformer.py": ("--epochs", "2", "--words", "3000", "--autoscale-bsz"),
     "adaptive_linear.py": ("--epochs", "2"),
 }

@@ -14,9 +14,11 @@ from edl.common.report import (
     VERSION,
     Bounds,
     Model,
+    Phases,
     Report,
     Resize,
     Sample,
+    ServersModel,
     StepTimes,
     compact,
     read,
@@ -29,7 +31,7 @@ WHOLE = write(
         records_left=70,
         records_total=100,
         epochs=2,
-        samples=(Sample(1, 2, 1, 16, 12.5, 4.0, 3),),
+        samples=(Sample(1, 2, 1, 16, 12.5, 4.0, 3, Phases(9, 0.1, 0.2, 0.3, 0.4, 0.5)),),
         model=Model(StepTimes(*[0.1] * 6, 1.5), 1.0, 2.0, 16, 64, None),
         resize=Resize(0.5),
         workers=Bounds(1, 4),
@@ -37,6 +39,7 @@ WHOLE = write(
         priority=None,
         nearly_done=False,
         suspended=False,
+        servers_model=ServersModel(*[0.1] * 11),
     )
 )
 
@@ -47,6 +50,17 @@ def test_a_report_is_read_as_it_was_written_also_without_its_nulls(report):
 
     assert (report, report) == (read(written), read(compact(written)))
     assert "null" not in json.dumps(compact(written)).replace('"null"', "")
+
+
+def test_a_report_of_version_1_is_read_too():
+    before = {name: each for name, each in WHOLE.items() if name != "servers_model"}
+    (sample,) = before["samples"]
+    sample = {name: each for name, each in sample.items() if name != "phases"}
+
+    found = read({**before, "version": 1, "samples": [sample]})
+
+    assert (found.version, found.servers_model) == (1, None)
+    assert found.samples == (Sample(1, 2, 1, 16, 12.5, 4.0, 3),)
 
 
 def changed(*path, to=None, without=False):
@@ -67,8 +81,8 @@ def changed(*path, to=None, without=False):
     [
         (None, "report is None: it must be an object."),
         ([], "report is []: it must be an object."),
-        ({}, "report.version is None: it must be 1, as this edl reads."),
-        (changed("version", to=2), "report.version is 2: it must be 1, as this edl reads."),
+        ({}, "report.version is None: it must be 1 or 2, as this edl reads."),
+        (changed("version", to=3), "report.version is 3: it must be 1 or 2, as this edl reads."),
         (changed("version", to=True), "report.version is True: it must be a whole number from 0"),
         (changed("samples", without=True), "report.samples is missing: it must be a list."),
         (changed("resize", without=True), "report.resize is missing: it must be an object."),
@@ -98,7 +112,15 @@ def changed(*path, to=None, without=False):
         ),
         (
             changed("resize", "nodes", to=1.0),
-            "report.resize.nodes is no field of a report of version 1: there are workers, servers.",
+            "report.resize.nodes is no field of a report of version 2: there are workers, servers.",
+        ),
+        (
+            changed("samples", 0, "phases", "share", to=1.5),
+            "report.samples[0].phases.share is 1.5: it must be at most 1.",
+        ),
+        (
+            changed("servers_model", "hot", to=3.0),
+            "report.servers_model.hot is 3.0: it must be at most 1.",
         ),
     ],
 )

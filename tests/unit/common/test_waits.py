@@ -57,7 +57,6 @@ REASONS = {
     },
     "runtime/nursery.py": {"adopted.wait()": "a thread that waits for the end of a process"},
     "runtime/local.py": {"child.wait()": "the same"},
-    "launch/local.py": {"node.wait()": "the same"},
     "worker/group/follower.py": {"self._answer.result()": "it is done"},
     "worker/group/process_group.py": {
         "made.result()": "the end of the round, at the latest, settles it"
@@ -75,7 +74,6 @@ REASONS = {
         COLLECTIVE,
     ),
     "adaptive/gradient_noise_scale.py": {"pending.wait()": COLLECTIVE},
-    "master/check.py": {"process.communicate()": "it was killed in the line before"},
 }
 
 

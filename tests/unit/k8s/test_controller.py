@@ -424,12 +424,15 @@ def test_a_scaled_job_is_told_so_and_its_stop_is_kept(controller, api, server):
     wanted = objects.wanted(4, "enough")
     api.patch("ConfigMap", "edl-demo", {"data": {objects.WANTED: wanted}})
 
-    api.patch("EdlJob", "demo", {"spec": {"worker": {"replicas": 7}}})
+    api.patch("EdlJob", "demo", {"spec": {"worker": {"replicas": 7}, "ps": {"replicas": 3}}})
 
-    expected = {"num_workers": 7, "stop": "enough"}
+    expected = {"num_workers": 7, "stop": "enough", "num_ps": 3}
     server.wait_until(
         lambda: json.loads(server.objects[CONFIG]["data"][objects.WANTED]) == expected
     )
+    budget = ("poddisruptionbudgets", "edl-demo-ps")
+    server.wait_until(lambda: server.objects[budget]["spec"]["minAvailable"] == 2)
+    assert condition(server, "Accepted")["status"] == "True"
 
 
 def test_a_master_is_made_with_the_templates_of_now_and_the_settings_it_began_with(

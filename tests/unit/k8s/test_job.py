@@ -299,8 +299,17 @@ def test_a_job_that_has_begun_takes_how_it_runs_and_keeps_what_it_computes():
 
     settings, refused = adopted(begun, wanted(changed).settings)
 
-    assert refused == ["minibatch_size", "num_ps"]
-    assert (settings.image_name, settings.num_ps, settings.minibatch_size) == ("edl:2", 2, 64)
+    assert refused == ["minibatch_size"]
+    assert (settings.image_name, settings.num_ps, settings.minibatch_size) == ("edl:2", 3, 64)
+
+
+def test_only_a_job_that_trains_on_servers_alone_may_have_others():
+    begun = dataclasses.replace(wanted(edljob()).settings, strategy="hybrid")
+    changed = dataclasses.replace(begun, num_ps=3)
+
+    settings, refused = adopted(begun, changed)
+
+    assert (settings.num_ps, refused) == (2, ["num_ps"])
 
 
 # -- status

@@ -7,7 +7,16 @@ from hypothesis import given
 from tools.reports import REPORTS
 
 from edl.common import report
-from edl.common.report import Bounds, Model, Report, Resize, Sample, StepTimes
+from edl.common.report import (
+    Bounds,
+    Model,
+    Phases,
+    Report,
+    Resize,
+    Sample,
+    ServersModel,
+    StepTimes,
+)
 from edl.k8s.job_status import difference, status
 
 from .edljobs import edljob, told
@@ -92,7 +101,7 @@ def test_a_figure_that_nobody_knows_any_more_goes_away():
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (reported(version=2), "report.version is 2: it must be 1, as this edl reads."),
+        (reported(version=3), "report.version is 3: it must be 1 or 2, as this edl reads."),
         ({**reported(), "samples": 7}, "report.samples is 7: it must be a list."),
         ("?", "report is '?': it must be an object."),
     ],
@@ -148,7 +157,8 @@ def test_the_resource_has_all_fields_of_a_report_and_no_others():
         return described
 
     top = fields(SCHEMA["report"], Report)
-    fields(top["samples"]["items"], Sample)
+    fields(fields(top["samples"]["items"], Sample)["phases"], Phases)
+    fields(top["servers_model"], ServersModel)
     fields(fields(top["model"], Model)["step"], StepTimes)
     fields(top["resize"], Resize)
     fields(top["workers"], Bounds)

@@ -10,9 +10,10 @@ from tools.own import free_port
 
 from edl.cli import main as cli
 from edl.common.errors import UsageError
+from edl.common.launched import parse_nodes
 from edl.launch import load, script
 from edl.launch.reach import host_towards
-from edl.launch.settings import LaunchSettings, parse_nodes
+from edl.launch.settings import LaunchSettings
 
 
 @pytest.fixture(autouse=True)

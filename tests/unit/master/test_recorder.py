@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.common.report import Configuration, Resize, Sample
+from edl.common.report import Configuration, Phases, Resize, Sample
 from edl.master.membership import SERVER, WORKER
-from edl.master.recorder import Recorder
+from edl.master.recorder import Recorder, Spent
 
 ONE, TWO = Configuration(1, 1, 1, 16), Configuration(1, 2, 1, 16)
 
@@ -64,6 +64,42 @@ def test_each_configuration_has_its_own_figures_which_go_on_when_it_comes_back()
         (2, 20.0, 3.0, 3),
         (1, (2 * 10 + 3 * 5) / 5, 5.0, 5),
     ]
+
+
+def spent(count, seconds=1.0):
+    return Spent(count, *[count * seconds * n for n in (1, 2, 3, 4)], 100.0 * count, 60.0 * count)
+
+
+def test_phases_are_means_of_the_minibatches_between_the_looks_of_a_span():
+    """Broken once: the sums at the last look, what was spent before the span with them."""
+    found = recorded(
+        (0.0, 0, ONE, 1, spent(50)),
+        (1.0, 10, ONE, 1, spent(100)),  # the first rise: a span begins
+        (2.0, 20, ONE, 1, spent(110, 2.0) + spent(0)),
+        (3.0, 30, TWO, 1, spent(500)),
+        (4.0, 40, TWO, 1, None),  # somebody has not told
+        (5.0, 50, TWO, 1, spent(510)),
+    )
+
+    of_one, of_two = found.samples
+    assert of_one.phases == Phases(10, 12.0, 24.0, 36.0, 48.0, 0.6)
+    assert of_two.phases is None
+
+
+def test_phases_of_a_configuration_go_on_when_it_comes_back():
+    recorder = Recorder()
+    for begin, seconds in ((0.0, 1.0), (10.0, 3.0)):
+        for t in range(3):
+            recorder.look(begin + t, int(begin) + t, ONE, begin, spent(10 * t, seconds))
+
+    assert recorder.samples[0].phases == Phases(20, 2.0, 4.0, 6.0, 8.0, 0.6)
+
+
+def test_workers_phases_are_added_up_once_all_have_told():
+    told = {f"phase_{name}": float(n) for n, name in enumerate(Spent.__annotations__, 1)}
+
+    assert Spent.told([told, told]) == Spent(2, 4, 6, 8, 10, 12, 14)
+    assert Spent.told([told, {"loss": 1.0}]) is None
 
 
 def test_the_configurations_that_were_measured_last_are_kept():

@@ -3,7 +3,9 @@
 import pytest
 from unit.master.conftest import WAIT_S
 
-from edl.common.report import VERSION, Bounds, StepTimes, read
+from edl.common.report import VERSION, Bounds, Phases, StepTimes, read
+from edl.goodput.reported import params_of
+from edl.master.recorder import Spent
 from edl.proto import master_pb2 as pb
 
 TRAINS = {"loss": 0.5}
@@ -59,11 +61,11 @@ def test_nobody_knows_what_is_left_of_a_job_without_end(start):
     assert not found.nearly_done
 
 
-def rise(job, workers, task, position):
+def rise(job, workers, task, position, scalars=TRAINS):
     """Tell by heartbeats what these workers have done, and return the next status."""
     progress = [pb.Progress(task=task.id, attempt=task.attempt, position=position)]
     for worker in workers:
-        worker.client.heartbeat(state="training", scalars=TRAINS, progress=progress)
+        worker.client.heartbeat(state="training", scalars=scalars, progress=progress)
     revision, _ = job.cli.status(0, 0.0)
     _, status = job.cli.status(revision, WAIT_S)
     assert status["records_done"] == position
@@ -98,6 +100,29 @@ def test_throughput_is_sampled_while_all_train_and_the_start_has_cost_its_time(t
     assert sample.records_per_s * sample.seconds == pytest.approx(2 * sample.looks)
     assert found.resize.workers is None
     assert found.resize.servers is not None
+
+
+def test_phases_of_the_minibatches_are_told_and_two_configurations_give_a_model(trains):
+    job, workers, task = trains(1)
+    told = {**TRAINS, **{f"phase_{name}": 0.0 for name in Spent.__annotations__}}
+
+    def rises(positions):
+        for position in positions:
+            for name, more in (("minibatches", 10), ("compute_s", 0.5), ("push_s", 0.2)):
+                told[f"phase_{name}"] += more
+            found = report_of(rise(job, workers, task, position, told))
+        return found
+
+    alone = rises((2, 4, 6))
+    assert (alone.version, alone.servers_model) == (VERSION, None)
+    (sample,) = alone.samples
+    assert sample.phases == Phases(10, 0.0, pytest.approx(0.05), 0.0, pytest.approx(0.02), 1.0)
+    job.cli.scale(2)
+    workers.append(job.worker(1))
+    rises((8, 10, 12))
+    model = report_of(job.until(lambda s: s["report"]["servers_model"])).servers_model
+
+    assert params_of(model).throughput(1, 1, 2) > 0
 
 
 def test_a_change_of_the_workers_is_measured(trains):

@@ -182,13 +182,36 @@ def test_a_job_begins_with_all_that_it_is_given():
 
     patch = changed(it, 4)
 
-    assert patch["spec"] == {"suspend": False, "worker": {"replicas": 4}, "ps": {"replicas": 2}}
+    assert patch["spec"] == {"suspend": False, "worker": {"replicas": 4}}
     assert patch["metadata"]["annotations"] == {names.QUEUED: None}
 
 
-@pytest.mark.parametrize(("workers", "servers"), [(0, 0), (3, 4)])
-def test_a_job_that_loses_all_or_changes_its_servers_waits_first(workers, servers):
-    patch = changed(edljob(), workers, servers)
+def test_servers_are_changed_while_the_job_runs():
+    assert changed(edljob(), 3, 4)["spec"] == {"worker": {"replicas": 3}, "ps": {"replicas": 4}}
+
+
+def test_other_servers_are_offered_once_what_there_is_was_measured():
+    sample = report.Sample(2, 3, 1, 64, 100.0, 10.0, 3)
+
+    def told(**values):
+        return report.compact(report.write(make_report(**values)))
+
+    ps = {"replicas": 2, "maxReplicas": 3}
+    measured = edljob("a", ps=ps, status={**RUNS, "report": told(samples=(sample,))})
+    not_yet = edljob("b", ps=ps, status={**RUNS, "report": told()})
+    fixed = edljob("c", status={**RUNS, "report": told(samples=(sample,))})
+
+    seen = look(measured, not_yet, fixed)
+
+    assert [(job.servers, job.maximum) for job in seen.jobs] == [
+        ((1, 2, 3), 8),
+        ((2,), 3),
+        ((2,), 8),
+    ]
+
+
+def test_a_job_that_loses_all_waits():
+    patch = changed(edljob(), 0)
 
     assert patch["spec"] == {"suspend": True}
     assert patch["metadata"]["annotations"] == {names.QUEUED: "NOW"}

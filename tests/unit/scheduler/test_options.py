@@ -88,6 +88,7 @@ def test_each_kind_of_nodes_has_its_own_shapes() -> None:
         ({"servers": ()}, r"numbers of servers are \[\]"),
         ({"servers": (-1,)}, r"numbers of servers are \[-1\]"),
         ({"resize_s": math.nan}, "change of its shape costs nan s"),
+        ({"servers_resize_s": -1.0}, "change of its shape costs -1.0 s"),
         ({"left": -1.0}, r"has -1\.0 records left"),
         ({"deadline": math.nan}, "deadline is no time"),
         ({"speed": lambda shape: -1.0}, "predicted speed with 1 worker is -1.0"),
@@ -125,6 +126,29 @@ def test_a_change_is_worth_less_the_nearer_the_end_is() -> None:
     assert gain(110.0) < 1 < gain(130.0)
     assert 1.99 < gain(1e6)
     assert gain(1e6, resizes=300) < 0.25 * gain(1e6)
+
+
+def test_a_change_of_the_servers_is_worth_it_where_it_pays_its_own_price() -> None:
+    job = replace(
+        JOB,
+        speed=lambda s: s.workers * min(4.0, 2.0 * s.servers),
+        servers=(1, 2),
+        held=Shape(2, 1, 1),
+        resize_s=3.0,
+        servers_resize_s=20.0,
+    )
+
+    def best(left: float) -> Shape:
+        table = options(replace(job, left=left, maximum=2), kinds_of(nodes(1)))
+        worth = table.speeds * worth_of_change(table, 10_000.0)
+        return table.shapes[int(worth.argmax())]
+
+    # 4 -> 8 records/s: left / 8 + 20 s instead of left / 4
+    assert Shape(2, 1, 1) == best(150.0)
+    assert Shape(2, 2, 1) == best(170.0)
+    assert 3.0 == job.price_s(Shape(4, 1, 1))
+    assert 20.0 == job.price_s(Shape(4, 2, 1))
+    assert 3.0 == replace(job, held=Shape()).price_s(Shape(4, 2, 1))
 
 
 def test_nothing_is_to_be_paid_by_whoever_has_nothing_or_changes_nothing() -> None:

@@ -30,14 +30,15 @@ def begun(monkeypatch):
     return workers
 
 
-def put(name="j", submitted=5, **settings):
-    return queue.put(JobSettings(job_name=name, **settings), submitted)
+def put(name="j", submitted=5, max_ps=0, **settings):
+    wishes = queue.Wishes(max_ps=max_ps)
+    return queue.put(JobSettings(job_name=name, **settings), submitted, wishes)
 
 
 def test_a_queued_job_waits_with_what_it_asks():
     job = put(num_workers=4, min_workers=2)
 
-    assert queue.ask_of(job) == queue.Ask(5, 2, 4)
+    assert queue.ask_of(job) == queue.Ask(5, 2, 4, 1)
     assert job.status()["state"] == "queued"
     assert not paths.is_locked(job.folder)
 
@@ -49,6 +50,37 @@ def test_it_begins_once_with_the_workers_that_it_is_given(begun):
     assert begun == [3]
     with pytest.raises(UsageError, match="not in the queue"):
         queue.begin(job, 3)
+
+
+def test_it_may_be_given_other_servers_where_it_says_so(begun):
+    job = put(num_ps=2, max_ps=4)
+    queue.begin(job, 1, 3)
+
+    assert queue.ask_of(job) == queue.Ask(5, 1, 2, 2, queue.Wishes(max_ps=4))
+    assert JobSettings.of_job(job.folder).num_ps == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"num_ps": 5}, "--max_ps 4 is below --num_ps 5"),
+        ({"strategy": "hybrid"}, "--max_ps is of jobs that train with --strategy ps"),
+        ({"command": "evaluate"}, "--max_ps is of jobs that train"),
+        ({"deterministic": True}, "not --deterministic"),
+    ],
+)
+def test_most_servers_that_make_no_sense_are_refused(settings, why):
+    with pytest.raises(UsageError, match=why):
+        put(max_ps=4, **settings)
+
+
+def test_wishes_are_kept_and_a_deadline_is_told_in_one_form():
+    wishes = queue.Wishes.of(3, "2026-12-24T19:00:00+01:00", "anna", 0)
+    job = queue.put(JobSettings(job_name="j"), 5, wishes)
+
+    assert queue.ask_of(job).wishes == queue.Wishes(3, "2026-12-24T18:00:00Z", "anna")
+    with pytest.raises(UsageError, match="--deadline soon is no time"):
+        queue.Wishes.of(0, "soon", "", 0)
 
 
 @pytest.mark.parametrize("end", [LocalJob.stop, LocalJob.cancel])

@@ -3,8 +3,10 @@
 import pytest
 from tools.reports import make_report
 
-from edl.common.report import Model, Sample, StepTimes
+from edl.common.report import Model, Phases, Sample, StepTimes
 from edl.goodput import GoodputFunction, GradParams, PerfParams
+from edl.goodput.reported import fitted, servers_points
+from edl.goodput.servers import ServersParams
 from edl.scheduler.jobs import Shape
 from edl.scheduler.speed import speed_of
 
@@ -47,3 +49,45 @@ def test_a_model_of_the_job_s_own_goes_before_what_was_measured(local_batch):
     ]
 
     assert speeds(report, 0, 1, 3) == ([0, *map(float, expected)], True)
+
+
+TRUE = ServersParams(0.02, 1e-4, 0.0, 0.004, 0.0, 1e-5, 0.004, 1e-4, 0.2, 0.0, 0.6)
+
+
+def phased(workers, servers):
+    """What a job of TRUE would measure there."""
+    round_s = TRUE.round_s(workers, servers, 128)
+    exchange_s = TRUE.exchange_s(workers, servers, 128)
+    halves = exchange_s / 2, exchange_s / 2
+    phases = Phases(100, 0.0, round_s - exchange_s, *halves, 0.2 + 0.8 / servers)
+    return Sample(servers, workers, 1, 128, workers * 128 / round_s, 10.0, 40, phases)
+
+
+def test_on_servers_the_speed_is_that_of_the_phases_of_both():
+    samples = tuple(phased(*place) for place in ((1, 1), (2, 2), (4, 2), (4, 4)))
+    report = make_report(samples=samples)
+    told = make_report(samples=samples, servers_model=fitted(servers_points(samples)))
+
+    for found in (report, told):
+        speed, is_known = speed_of(found)
+        assert is_known
+        assert speed(Shape()) == 0
+        for workers in range(1, 9):
+            for servers in range(1, 9):
+                expected = TRUE.throughput(workers, servers, 128)
+                shape = Shape(workers, servers, 1)
+                assert speed(shape) == pytest.approx(expected, rel=0.1), shape
+
+
+def test_on_servers_at_most_twice_as_many_of_either_are_tried():
+    """Broken once: the bound of the servers is that of the workers."""
+    speed, _ = speed_of(make_report(samples=(phased(1, 1), phased(3, 1))))
+
+    assert speed(Shape(6, 1, 1)) == speed(Shape(7, 1, 1)) > speed(Shape(5, 1, 1))
+    assert speed(Shape(6, 2, 1)) == speed(Shape(6, 3, 1)) > speed(Shape(6, 1, 1))
+
+
+def test_servers_that_nobody_counts_are_those_that_it_has():
+    speed, _ = speed_of(make_report(samples=(phased(1, 1), phased(2, 2))))
+
+    assert speed(Shape(2, 0, 1)) == speed(Shape(2, 2, 1)) > speed(Shape(2, 1, 1))

@@ -1,11 +1,11 @@
 """The check of a definition, apart from the master.
 
-It is run by `python -m edl.master.check SETTINGS INTO JOB OWNER`.
+It is run by `python -m edl.k8s.check SETTINGS INTO JOB OWNER`.
 
 In a pod whose master has a token, the user's code runs in a container before the master's, which
-has none. That one runs this: `edl.worker --describe` as a process of its own, and how it ended as
-one file in INTO, which `read` reads on the master's side. All that lies there may be anything: the
-user's code could write it too.
+has none. That one runs this: `edl.worker --describe` (`edl.launch --describe` for a script) as a
+process of its own, and how it ended as one file in INTO, which `read` reads on the master's side.
+All that lies there may be anything: the user's code could write it too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..common import storage
+from ..common import launched, storage
 from ..common.errors import EdlError, JobError, UsageError
 from ..common.process import end_at_sigterm, leave
 
@@ -50,7 +50,9 @@ def main(arguments: list[str]) -> int:
     if _is_begun(Path(job_dir), owner):
         return 0  # the master reads the journal
     shutil.copy(Path(told) / "settings.json", Path(into) / "settings.json")
-    command = [sys.executable, "-m", "edl.worker", "--describe", "--job-dir", into]
+    told_by = json.loads((Path(into) / "settings.json").read_text())
+    module = "edl.launch" if told_by.get("command") == launched.COMMAND else "edl.worker"
+    command = [sys.executable, "-m", module, "--describe", "--job-dir", into]
     # The job's own folder is the master's to write: an index made here is not the job's.
     environment = {**os.environ, "EDL_JOB_DIR": into}
     process = subprocess.Popen(

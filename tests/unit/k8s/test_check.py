@@ -12,7 +12,7 @@ import pytest
 from edl import __version__
 from edl.common.errors import JobError, UsageError
 from edl.common.settings import JobSettings
-from edl.master import check
+from edl.k8s import check
 
 DESCRIBED = {"training": [["a", 3]]}
 
