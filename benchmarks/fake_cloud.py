@@ -215,12 +215,7 @@ def play_mixed(cluster: Cluster, here: Namespace, folder: Path) -> None:
             wait_for(lambda: done(here, "mixed") > 3000, "the job trains")
             cloud.take(there)
             played.tell(f"all {len(there)} spot nodes are taken")
-            last, risen, longest = done(here, "mixed"), time.monotonic(), 0.0
-            while time.monotonic() - played.began < DEADLINE_S and not _ended(here, "mixed"):
-                if (now := done(here, "mixed")) > last:
-                    longest = max(longest, time.monotonic() - risen)
-                    last, risen = now, time.monotonic()
-                time.sleep(0.2)
+            longest = _longest_pause(here, "mixed", until=played.began + DEADLINE_S)
             it = here.objects("edljobs")["mixed"]
         found = storage.latest(str(folder / "mixed"))
         assert found is not None
@@ -250,11 +245,21 @@ def _taken(here: Namespace, cloud: Cloud, played: Played) -> None:
     wait_for(lambda: any(workers_on(here, node) for node in cloud.nodes()), "workers come back")
     time.sleep(10)
     there = list(cloud.nodes())
-    before = done(here, "small")
     cloud.take(there)
-    played.tell(f"all {len(there)} nodes are taken; {before} records were done")
-    took = wait_for(lambda: done(here, "small") > before + 200, "records are done again")
-    played.tell(f"200 records more after {took:.0f} s")
+    played.tell(f"all {len(there)} nodes are taken")
+    longest = _longest_pause(here, "small", until=time.monotonic() + 120.0)
+    played.tell(f"no record more for {longest:.0f} s at most")
+
+
+def _longest_pause(here: Namespace, name: str, until: float) -> float:
+    """Return the longest time without a record more, until then or the job's end, s."""
+    last, risen, longest = done(here, name), time.monotonic(), 0.0
+    while time.monotonic() < until and not _ended(here, name):
+        if (now := done(here, name)) > last:
+            longest = max(longest, time.monotonic() - risen)
+            last, risen = now, time.monotonic()
+        time.sleep(0.2)
+    return longest
 
 
 def _ended(here: Namespace, name: str) -> bool:
