@@ -3,10 +3,10 @@
     python tests/tools/kube.py --nodes 6 --cpu 4          # in another shell: the cluster, 24 cores
     python -m benchmarks.scheduled_jobs [--workload eight|two] [--how finish fifo alone] [--kills N]
 
-*eight*: eight jobs come over ten minutes, three of servers, three of all-reduce, two hybrid. *two*:
-ElasticDL's two jobs (benchmarks/two_jobs.py), the second one DELAY_S after the first. A record
-takes RECORD_S of a worker, so that what a job is given is what it is worth; cores are asked for,
-not used.
+*eight*: eight jobs come over ten minutes, two each of servers, all-reduce, both, and a script.
+*two*: ElasticDL's two jobs (benchmarks/two_jobs.py), the second one DELAY_S after the first. A
+record takes RECORD_S of a worker, so that what a job is given is what it is worth; cores are asked
+for, not used.
 
 *finish*: each job may have from 1 worker to MOST, as the scheduler's plans say. *fifo*: whole gangs
 of GANG workers in the order of their coming, by the same service. *alone*: no scheduler; each asks
@@ -49,7 +49,7 @@ DEADLINE_S = 3600.0
 WORK = (400, 2000, 800, 3000, 500, 1600, 1000, 2400)  # of the eight: s of one worker
 TWO_WORK = 2400  # as ElasticDL's: about 400 s of one job with its 6 workers
 MODELS = {"ps": "counting", "allreduce": "tally", "hybrid": "hybrid"}
-STRATEGIES = ("ps", "allreduce", "hybrid")
+STRATEGIES = ("ps", "allreduce", "hybrid", "script")
 
 
 @dataclass(frozen=True)
@@ -69,24 +69,46 @@ def arrivals(workload: str) -> list[Arrival]:
     rng = random.Random(8)
     times = sorted([0.0, *(rng.uniform(0, SPAN_S) for _ in WORK[1:])])
     return [
-        Arrival(at, STRATEGIES[i % 3], round(work / RECORD_S / BATCH) * BATCH)
+        Arrival(at, STRATEGIES[i % 4], round(work / RECORD_S / BATCH) * BATCH)
         for i, (at, work) in enumerate(zip(times, WORK, strict=True))
     ]
 
 
 def submit(api: Api, job: str, folder: Path, it: Arrival, how: str, cores: float) -> None:
     """Submit one job as it would be under this way of scheduling."""
-    data = folder / f"{it.records}.npz"
-    if not data.exists():
-        np.savez(data, record=np.arange(it.records, dtype=np.int64))
     most = GANG if how == "fifo" else MOST
-    more = {} if it.strategy == "ps" else {"envs": f"MINIBATCH={BATCH}"}
-    sizes = "" if it.strategy == "ps" else f",records={it.records}"
-    flags = {
-        **more,
+    common = {
         "job_name": job,
         "namespace": api.namespace,
         "image_name": "edl:test",
+        "volume": f"host_path={folder},mount_path={folder}",
+        "job_volume": f"host_path={folder / 'volume'},type=DirectoryOrCreate",
+        "master_resource_request": "cpu=0.2,memory=512Mi",
+        "worker_resource_request": f"cpu={cores:g},memory=512Mi",
+    }
+    least = GANG if how == "fifo" else 1
+    command = [sys.executable, "-m", "edl", "submit"] + ([] if how == "alone" else ["--queue"])
+    if it.strategy == "script":
+        flags = {**common, "nodes": f"{least}:{most}"}
+        script = [ROOT / "benchmarks" / "counted_script.py", "--", folder / job, it.records]
+        script += [BATCH, RECORD_S]
+    else:
+        flags = {**common, "as": "edljob", **_model(job, folder, it), "num_workers": most}
+        flags["min_workers"] = least
+        script = []
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    subprocess.run([*command, *words, *map(str, script)], check=True, stdout=subprocess.DEVNULL)
+
+
+def _model(job: str, folder: Path, it: Arrival) -> dict[str, object]:
+    """Return the flags of a job of a definition."""
+    data = folder / f"{it.records}.npz"
+    if not data.exists():
+        np.savez(data, record=np.arange(it.records, dtype=np.int64))
+    more = {} if it.strategy == "ps" else {"envs": f"MINIBATCH={BATCH}"}
+    sizes = "" if it.strategy == "ps" else f",records={it.records}"
+    return {
+        **more,
         "strategy": it.strategy,
         "model_zoo": ROOT / "tests" / "zoo",
         "model_def": MODELS[it.strategy],
@@ -94,27 +116,19 @@ def submit(api: Api, job: str, folder: Path, it: Arrival, how: str, cores: float
         "training_data": data,
         "minibatch_size": BATCH,
         "num_minibatches_per_task": 4,
-        "num_workers": most,
-        "min_workers": GANG if how == "fifo" else 1,
         "num_ps": 1,
         "use_async": "true" if it.strategy == "ps" else "false",
         "checkpoint_dir": folder / job,
-        "volume": f"host_path={folder},mount_path={folder}",
-        "job_volume": f"host_path={folder / 'volume'},type=DirectoryOrCreate",
-        "master_resource_request": "cpu=0.2,memory=512Mi",
         "ps_resource_request": "cpu=0.5,memory=512Mi",
-        "worker_resource_request": f"cpu={cores:g},memory=512Mi",
     }
-    arguments = [f"--{name}={value}" for name, value in flags.items()]
-    command = [sys.executable, "-m", "edl", "submit", "--as=edljob", *arguments]
-    command += [] if how == "alone" else ["--queue"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def counts_of(folder: Path, it: Arrival) -> np.ndarray:
     """Return how often the job has applied each record, [records]."""
     from tools.servers import dense, table
 
+    if it.strategy == "script":
+        return np.load(folder / "counts.npy")
     found = storage.latest(str(folder))
     assert found is not None, folder
     if it.strategy == "ps":

@@ -148,6 +148,27 @@ def wait(job: str | None, goal: str, timeout: str, runtime: str, namespace: str)
     click.echo(f"{found.name} is {status.get('state') or goal}")
 
 
+@click.command("cp")
+@click.argument("source", metavar="JOB:PATH")
+@click.argument("dest")
+@click.option("--force", is_flag=True, help="Replace what stands at DEST.")
+@where
+def copy(source: str, dest: str, force: bool, runtime: str, namespace: str) -> None:
+    """Copy a file or a folder of a job, as JOB:checkpoints, to DEST on this machine.
+
+    PATH is relative to the job's folder; in a cluster also an absolute one of the pods' volumes.
+    The job may run, be suspended or be over.
+    """
+    from ..jobs import transfer
+
+    job, path = transfer.split(source)
+    with place(runtime, namespace) as jobs:
+        stands, nbytes = jobs.find(job).fetch(
+            path, dest, force, lambda text: click.echo(text, err=True)
+        )
+    click.echo(f"{source} -> {stands} ({nbytes:,} bytes)")
+
+
 # -- what is done to them
 
 
@@ -250,6 +271,7 @@ COMMANDS = (
     logs,
     events,
     wait,
+    copy,
     scale,
     suspend,
     resume,

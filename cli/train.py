@@ -25,6 +25,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..jobs.local import LocalJob
     from ..jobs.queue import Wishes
 
 EPILOG = """Flags may be written with dashes or underscores.
@@ -85,29 +86,19 @@ def _job_command(name: str, help: str) -> click.Command:
     @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
     @_job_flags
     def command(detach: bool, **given: Any) -> int:
-        return _run_job(name, detach, **given)
+        return _run_job(name, detach, given)
 
     return command
 
 
-def _run_job(
-    command: str,
-    detach: bool,
-    *,
-    config: str | None,
-    dry_run: bool,
-    as_objects: str | None,
-    kind: str,
-    submits: bool = False,
-    queue: bool,
-    priority: int | None,
-    deadline: str | None,
-    user: str | None,
-    max_ps: int | None,
-    **flags: Any,
-) -> int:
-    wishes = _wishes(queue, priority=priority, deadline=deadline, user=user, max_ps=max_ps)
-    values, origins = given_values(config, flags)
+def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = False) -> int:
+    """Run a job, or whatever else is to be done with it; return the exit code.
+
+    `given`: the values of `_job_flags`. `submits`: it is one of a cluster.
+    """
+    wishes = _wishes(given)
+    dry_run, as_objects, kind = (given.pop(name) for name in ("dry_run", "as_objects", "kind"))
+    values, origins = given_values(given.pop("config"), given)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
         if two and {"dry_run": dry_run, "detach": detach and not submits}[one]:
             other = "yaml" if two is as_objects else "dry_run"
@@ -133,12 +124,19 @@ def _run_job(
         return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
     if wishes is not None:
         return _queue(settings, stands, wishes)
+    return _run_here(settings, resolved, detach, before if stands else None)
+
+
+def _run_here(
+    settings: JobSettings, resolved: dict[str, Any], detach: bool, before: LocalJob | None
+) -> int:
+    """Start a job on this machine, or go on with the one that stands; return the exit code."""
     from ..jobs.follow import follow
     from ..jobs.local_source import LocalSource, wait_until_serving
     from ..jobs.start import go_on, start
     from .screen import open_screen
 
-    job, child = go_on(before) if stands else start(settings)
+    job, child = start(settings) if before is None else go_on(before)
     if detach:
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")
@@ -146,9 +144,10 @@ def _run_job(
     return follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
 
 
-def _wishes(queue: bool, **given: Any) -> Wishes | None:
-    """Return a queued job's wishes; None for a job that is not queued. Raises UsageError."""
-    if not queue:
+def _wishes(flags: dict[str, Any]) -> Wishes | None:
+    """Take a queued job's wishes out of the flags; None: it is not queued. Raises UsageError."""
+    given = {name: flags.pop(name) for name in ("priority", "deadline", "user", "max_ps")}
+    if not flags.pop("queue"):
         if said := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"--{said[0]} is of the queue: add --queue, or leave it out.")
         return None
@@ -245,4 +244,4 @@ def submit(
         command, given = launched.COMMAND, {**given, "script": script, "arguments": arguments}
     elif own := flags_given() & {knob.name for knob in launched.own_knobs()}:
         raise UsageError(f"--{min(own)} is of a script: name it (`edl submit SCRIPT`).")
-    return _run_job(command, not follow, submits=True, **given)
+    return _run_job(command, not follow, given, submits=True)

@@ -58,6 +58,15 @@ class Job(Protocol):
     def stop(self, reason: str) -> str:
         """End the job in order; return what happens now, for the user."""
 
+    def fetch(
+        self, path: str, dest: str, force: bool, say: Callable[[str], None]
+    ) -> tuple[str, int]:
+        """Copy a file or a folder of the job; return where it stands now, and its bytes.
+
+        `path` is relative to the job's folder; `force`: what stands there is replaced. Raises
+        UsageError for what cannot be, JobError where it did not come whole.
+        """
+
     def scale(self, num_workers: int, num_ps: int = 0) -> int:
         """Ask for so many workers and servers; return how many workers were wanted before.
 

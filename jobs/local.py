@@ -12,7 +12,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from ..common import paths, storage
 from ..common.errors import EdlError, JobError, Unreachable, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import Identity
-from . import logs, view
+from . import logs, transfer, view
 from .job import INTERRUPTED, Kind, Report, Status
 
 if TYPE_CHECKING:
@@ -170,6 +170,12 @@ class LocalJob:
         return (
             f"is stopping{last}: `edl status {self.name}` shows when it has, and what it waits for."
         )
+
+    def fetch(
+        self, path: str, dest: str, force: bool, _say: Callable[[str], None]
+    ) -> tuple[str, int]:
+        target = transfer.place_for(path, dest, force)
+        return str(target), transfer.copy(self.folder, path, target)
 
     def scale(self, num_workers: int, num_ps: int = 0) -> int:
         self.check_running()

@@ -41,6 +41,8 @@ PATHS = {
     "ProvisioningRequest": ("apis/autoscaling.x-k8s.io/v1", "provisioningrequests"),
     "NodePool": ("apis/karpenter.sh/v1", "nodepools"),
     "EdlJob": (f"apis/{GROUP}/{VERSION}", PLURAL),
+    "Workload": ("apis/kueue.x-k8s.io", "workloads"),  # and its version: `Api.kueue`
+    "ResourceFlavor": ("apis/kueue.x-k8s.io", "resourceflavors"),
 }
 _CLUSTER_WIDE = {
     "Node",
@@ -49,7 +51,9 @@ _CLUSTER_WIDE = {
     "PriorityClass",
     "CustomResourceDefinition",
     "SelfSubjectAccessReview",
+    "ResourceFlavor",
 }
+_KUEUE = ("v1beta2", "v1beta1")  # versions of Kueue's API that are spoken here, the best first
 _MERGE_PATCH = "application/merge-patch+json"
 _PAGE = 500  # objects of one answer to a list, as kubectl asks for
 _VERSION = re.compile(r"v(\d+)\.(\d+)")
@@ -76,6 +80,7 @@ class Api:
         self.connection = connection
         self.namespace = namespace
         self._features: list[Features] = []  # once they are known; of all namespaces
+        self._kueue: list[str] = []  # likewise
 
     @classmethod
     def connect(cls, namespace: str = "", patience_s: float = PATIENCE_S) -> Api:
@@ -223,6 +228,15 @@ class Api:
         with self.connection.open(self.path("Pod", pod) + "/log", query, None) as answer:
             yield from answer.pieces()
 
+    def through(self, pod: str, port: int, path: str, read_s: float) -> Iterator[bytes]:
+        """Yield what a pod answers to a GET over HTTPS at this port, in pieces.
+
+        Raises ApiError where it cannot be reached, Unreachable where it says nothing for `read_s`.
+        """
+        where = f"{self.path('Pod', f'https:{pod}:{port}')}/proxy/{path}"
+        with self.connection.open(where, {}, read_s) as answer:
+            yield from answer.pieces()
+
     def version(self) -> tuple[Object, str]:
         """Return what the server says of itself, and its clock (the header Date)."""
         with self.connection.open("/version", {}, READ_S) as answer:
@@ -235,6 +249,8 @@ class Api:
         root, plural = PATHS[kind]
         if kind == "PodDisruptionBudget":
             root = f"apis/policy/{self.features().budgets}"
+        if kind in ("Workload", "ResourceFlavor"):
+            root += f"/{self.kueue() or _KUEUE[0]}"
         everywhere = kind in _CLUSTER_WIDE or not self.namespace
         space = "" if everywhere else f"/namespaces/{self.namespace}"
         return f"/{root}{space}/{plural}" + (f"/{name}" if name else "")
@@ -246,6 +262,19 @@ class Api:
             probes = found is None or tuple(map(int, found.groups())) >= (1, 24)
             self._features.append(Features(probes, self._budgets()))
         return self._features[0]
+
+    def kueue(self) -> str:
+        """Return the version of Kueue's API to speak, "" where it has none; it is asked once."""
+        if not self._kueue:
+            found: Object = {"versions": []}
+            try:
+                found = self.connection.request("GET", "/apis/kueue.x-k8s.io")
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            served = {each["version"] for each in found["versions"]}
+            self._kueue.append(next((each for each in _KUEUE if each in served), ""))
+        return self._kueue[0]
 
     def _budgets(self) -> str:
         try:

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from ..common import launched
 from ..common.errors import UsageError
 from ..common.identity import Identity
+from . import copying, job_config, job_status, masters, names, objects, observe, oom
 from . import job as edljob
-from . import job_config, job_status, masters, names, objects, observe, oom
 from .allowed import USUAL, Installed, NotAllowed
 from .api import NEWEST, Features, Object
 from .job import Wanted
@@ -124,7 +124,9 @@ class _Decision:
         self._problem: Problem | None = None
         self._note = ""
         self._over = False
-        self._pods = [pod for pod in seen.pods if self._is_mine(pod)]
+        mine = [pod for pod in seen.pods if self._is_mine(pod)]
+        self._helpers = job_status.of_role(mine, copying.ROLE)
+        self._pods = [pod for pod in mine if pod not in self._helpers]
         self._config = seen.config if self._is_mine(seen.config) else None
         self._told = job_status.told_by(seen.status if self._is_mine(seen.status) else None)
         self._masters = max(
@@ -137,6 +139,7 @@ class _Decision:
         wanted = self._wanted()
         if not self._left_by_others():
             self._act(wanted)
+            self._give_files()
         self._show()
         actions = [*self._actions, *self._after]
         return Plan(actions, self._memory, self._again_s, over=self._over and not actions)
@@ -165,6 +168,19 @@ class _Decision:
             self._make_master(wanted)
         elif not living:
             self._again_s = self._memory.not_before - self._now
+
+    def _give_files(self) -> None:
+        """Make the pod that gives out files of the job, if somebody wants some."""
+        asked = copying.wish(self._job)
+        makes, going = copying.changes(self._name, asked, self._helpers)
+        for pod in going:
+            if "deletionTimestamp" not in pod["metadata"]:
+                self._delete("Pod", pod, _KILL_S)
+        if makes and asked is not None and job_config.settings(self._config) is not None:
+            assert self._config is not None
+            made = copying.template(job_config.begun(self._config).templates, asked)
+            made["metadata"]["name"] = copying.pod_name(self._name, asked.id)
+            self._create({"apiVersion": "v1", "kind": "Pod", **made})
 
     def _suspend(self, living: Sequence[Object]) -> None:
         """End the pods: the master's first, which would replace the others while it lives."""

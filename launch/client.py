@@ -15,7 +15,6 @@ from ..proto import rendezvous_pb2 as pb
 from ..proto import rendezvous_pb2_grpc
 
 HELD_S = 3.0  # of a held call; a guess: a fifth of the lease
-_LEAVE_S = 5.0
 
 
 class RendezvousClient(Line):
@@ -89,5 +88,5 @@ class RendezvousClient(Line):
             if reply.closed or reply.restart:
                 return reply
 
-    def leave(self, patience_s: float = _LEAVE_S) -> None:
+    def leave(self, patience_s: float) -> None:
         self._call("Leave", pb.LeaveRequest(node=self.node), 0.0, patience_s)

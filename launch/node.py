@@ -22,6 +22,8 @@ from .settings import LaunchSettings
 log = logging.getLogger("edl.launch")
 
 _HELLO_PATIENCE_S = 10.0  # a coordinator that runs answers in milliseconds
+_LEAVE_S = 5.0  # a coordinator may be started anew just now
+_LEAVE_IN_POD_S = 1.0  # who made the pod sees it end
 _QUICK_S = 0.1  # no two beats are closer
 
 
@@ -81,7 +83,7 @@ class Node:
     def leave(self) -> None:
         self._ends.set()
         try:
-            self._client.leave()
+            self._client.leave(_LEAVE_IN_POD_S if os.environ.get("EDL_POD") else _LEAVE_S)
         except EdlError as error:  # its lease will end
             log.warning("not told that this node leaves: %s", error)
         self._client.close()

@@ -73,8 +73,8 @@ class Core:
         )
         self.status = Status(clock.now())
         self.recorder = Recorder()
-        self.machines = Machines(clock.now(), own_machine())
         self.changing: ServersWanted | None = None  # a change of the servers that is under way
+        self.machines = Machines(clock.now(), own_machine())
         self.version = 0  # of the parameters, as the servers' heartbeats tell it
         self._memory = memory
         self._answers: list[tuple[Future[Any], Any]] = []

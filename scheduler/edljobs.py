@@ -18,9 +18,10 @@ from ..k8s import names, observe
 from ..k8s.api import Object
 from .cluster import Node, Resources
 from .jobs import Given, Job, Shape
+from .kueue import Gates
 from .machines import expected, machines, may_be_on, resources
 from .place import Seen, seconds
-from .speed import is_measured, served_s, speed_of
+from .speed import Told
 
 _RESIZE_S = 3.0  # that a change of the workers costs until one was measured
 _SERVERS_RESIZE_S = 25.0  # and one of the servers
@@ -48,6 +49,7 @@ class Copy:
     jobs: Sequence[Object]
     nodes: Sequence[Object]
     pods: Sequence[Object]
+    workloads: Sequence[Object] | None = None  # Kueue's, of EdlJobs; None where there is no Kueue
 
 
 def asked(job: Object) -> Asked:
@@ -88,6 +90,7 @@ class Looker:
         self._held: dict[str, int] = {}  # workers, by uid
         self._resizes: dict[str, int] = {}
         self._full: dict[str, tuple[int, float]] = {}  # by uid: workers that fit, believed until
+        self.gates = Gates()
         self.objects: dict[str, Object] = {}  # the EdlJobs of what was seen last, by name
 
     def look(self, copy: Copy, now: float) -> Seen:
@@ -98,19 +101,23 @@ class Looker:
             about = pod["metadata"]
             if job := (about.get("labels") or {}).get(names.JOB_LABEL):
                 theirs.setdefault((about["namespace"], job), []).append(pod)
+        self.gates.look(copy.jobs, copy.workloads, copy.pods, now)
         self.objects, asks, jobs, ours = {}, {}, [], set()
         known = self._asked
         self._asked = {}
         for each in copy.jobs:
             about = each["metadata"]
             name = f"{about['namespace']}/{about['name']}" if self._is_everywhere else about["name"]
-            if not _is_ours(each):
+            gate = self.gates.of(each)
+            if gate.says:
+                ignored[name] = gate.says
+            if not gate.is_open or not _is_ours(each):
                 continue
             key = about["uid"], about["generation"]
             try:
                 asks[name] = self._asked[key] = known.get(key) or asked(each)
                 mine = theirs.get((about["namespace"], about["name"]), [])
-                job = self._job(name, each, self._asked[key], mine, now, ignored)
+                job = gate.fit(self._job(name, each, self._asked[key], mine, now, ignored))
             except EdlError as error:
                 ignored[name] = f"is left alone: {error}"
                 continue
@@ -151,47 +158,27 @@ class Looker:
         ignored: dict[str, str],
     ) -> Job:
         spec, about, status = it["spec"], it["metadata"], it.get("status") or {}
-        worker, scheduling = spec.get("worker") or {}, spec["scheduling"]
-        if "maxReplicas" not in worker:
-            raise UsageError(
-                "spec.worker.maxReplicas is missing: say the most workers that it may be given."
-            )
-        report, (speed, is_known) = None, speed_of(None)
-        try:
-            if status.get("report") is not None:
-                report = reports.read(status["report"])
-                speed, is_known = speed_of(report)
-        except (EdlError, ValueError) as error:
-            ignored[name] = f"has a report that is ignored: {error}"
-            report = None
+        scheduling = spec["scheduling"]
+        told = Told.by(status.get("report"))
+        if told.problem:
+            ignored[name] = told.problem
         waits, alive = bool(spec.get("suspend")), [pod for pod in mine if _is_alive(pod)]
         held = 0 if waits else edljob.workers(spec)
-        before = self._held.get(about["uid"])
-        if before and held and before != held:
+        if held and self._held.get(about["uid"], held) != held:
             self._resizes[about["uid"]] = self._resizes.get(about["uid"], 0) + 1
-        begun = _begun(it)
-        begins = not waits and status.get("phase", "Pending") == "Pending"
-        resize = report.resize if report is not None else reports.Resize()
-        ps: Object = spec.get("ps") or {}
-        servers = int(ps.get("replicas", 1)) if _has_servers(spec) else 0
-        choice: tuple[int, ...] = (servers,)
-        minimum, maximum = int(worker.get("minReplicas", 1)), int(worker["maxReplicas"])
+        begins = not waits and (status.get("phase", "Pending") == "Pending" or _changes(it))
+        resize = told.resize
         placed = [pod for pod in alive if pod["spec"].get("nodeName")]
-        if held and servers and "maxReplicas" in ps:  # one thing after the other is learnt of
-            if not is_measured(report, Shape(held, servers)):
-                maximum = max(minimum, held)
-            elif is_known:
-                choice = tuple(range(1, max(int(ps["maxReplicas"]), servers) + 1))
         has_master = any(_role(pod) == "master" for pod in placed)
+        servers, choice, maximum = _choice(spec, held, told)
         if held and _is_stuck(alive, now):
-            fits = max(minimum, sum(_role(pod) == "worker" for pod in placed))
+            fits = sum(_role(pod) == "worker" for pod in placed)
             self._full[about["uid"]] = fits, now + _FULL_S
         fits, until = self._full.get(about["uid"], (0, 0.0))
-        if now < until:
-            maximum = min(maximum, fits)
+        minimum = int(spec["worker"].get("minReplicas", 1))
         return Job(
             name=name,
-            speed=speed,
+            speed=told.speed,
             worker=ask.needs["worker"],
             server=ask.needs["ps"],
             master=Resources() if has_master else ask.needs["master"],
@@ -200,18 +187,18 @@ class Looker:
             user=str(scheduling.get("user") or ""),
             priority=int(scheduling.get("priority") or 0),
             minimum=minimum,
-            maximum=maximum,
+            maximum=max(minimum, min(maximum, fits)) if now < until else maximum,
             servers=choice,
-            left=report.records_left if report is not None and is_known else None,
-            **_terms(scheduling, report),
+            left=told.left,
+            **_terms(scheduling, told.report),
             held=Shape(held, servers if held else 0),
             resize_s=_RESIZE_S if resize.workers is None else resize.workers,
             servers_resize_s=_SERVERS_RESIZE_S if resize.servers is None else resize.servers,
             resizes=self._resizes.get(about["uid"], 0),
-            served_s=served_s(report),
+            served_s=told.served_s,
             waits_since=_waits_since(it) if waits else None,
-            is_pinned=bool(waits and alive) or (begins and now - begun < _BEGINS_S),
-            is_nearly_done=report is not None and report.nearly_done,
+            is_pinned=bool(waits and alive) or (begins and now - _begun(it) < _BEGINS_S),
+            is_nearly_done=told.is_nearly_done,
             may_be_suspended=edljob.durable(spec),
             may_move=False,
             workers_on=_counts(placed, "worker") if held else {},
@@ -279,6 +266,34 @@ def _terms(scheduling: Object, report: reports.Report | None) -> dict[str, float
     elif budget is not None:
         budget = budget * report.records_left / report.records_total
     return {"deadline": seconds(deadline) if deadline else None, "budget": budget}
+
+
+def _choice(spec: Object, held: int, told: Told) -> tuple[int, tuple[int, ...], int]:
+    """Return a job's servers, the numbers of them that it may have, and its most workers.
+
+    Where servers may change, one thing after the other is learnt of: while what it has was not
+    measured, it gets no more.
+    """
+    worker, ps = spec.get("worker") or {}, spec.get("ps") or {}
+    if "maxReplicas" not in worker:
+        raise UsageError(
+            "spec.worker.maxReplicas is missing: say the most workers that it may be given."
+        )
+    servers = int(ps.get("replicas", 1)) if _has_servers(spec) else 0
+    maximum = int(worker["maxReplicas"])
+    if not (held and servers and "maxReplicas" in ps):
+        return servers, (servers,), maximum
+    if not told.is_measured(Shape(held, servers)):
+        return servers, (servers,), max(int(worker.get("minReplicas", 1)), held)
+    most = max(int(ps["maxReplicas"]), servers) if told.is_known else servers
+    return servers, tuple(range(1, most + 1)) if told.is_known else (servers,), maximum
+
+
+def _changes(it: Object) -> bool:
+    """Tell whether a job whose servers may change waits for some of them."""
+    ps, ready = it["spec"].get("ps") or {}, (it.get("status") or {}).get("psReady")
+    wanted = int(ps.get("replicas", 1))
+    return "maxReplicas" in ps and ready is not None and ready != f"{wanted}/{wanted}"
 
 
 def _has_servers(spec: Object) -> bool:

@@ -26,8 +26,9 @@ from ..k8s.nodes import is_ready
 from ..k8s.outside import rights
 from ..k8s.outside.submit import holder
 from ..k8s.reflector import Change, Reflector
+from .admission import admit
 from .edljobs import Copy, Looker, change
-from .jobs import Plan
+from .jobs import Job, Plan
 from .place import Seen, Tell, read_plan
 
 NAME = "edl-scheduler"  # of its Lease and its ConfigMap
@@ -37,7 +38,9 @@ _LABELS = {
     "app.kubernetes.io/component": "scheduler",
     "app.kubernetes.io/part-of": "edl",
 }
-_KINDS = (names.KIND, "Node", "Pod")
+_KINDS = (names.KIND, "Node", "Pod", "Workload")  # as Copy has them
+_EVERYWHERE = ("Node", "Pod")  # what of other namespaces is looked at
+_SELECTORS = {"Workload": "app.kubernetes.io/managed-by=edl"}
 _LISTED_S = 60.0  # until the API server must have given all once
 _ANEW_S = 30.0  # a plan that says nothing new is not written again sooner
 _AGAIN_S = 5.0  # until an API server that does not answer is asked for the Lease again
@@ -70,14 +73,16 @@ class ClusterPlace:
 
     def act(self, plan: Plan, seen: Seen, tell: Tell) -> None:
         """Change the EdlJobs that the plan changes; those that give something up come first."""
+        objects, gates = self._looker.objects, self._looker.gates
+        given = {job.name: gates.of(objects[job.name]).bound(plan[job.name]) for job in seen.jobs}
 
-        def grows(job_name: str) -> bool:
-            return plan[job_name].shape.workers > held[job_name]
+        def grows(job: Job) -> bool:
+            return given[job.name].shape.workers > job.held.workers
 
-        held = {job.name: job.held.workers for job in seen.jobs}
-        for job in sorted(seen.jobs, key=lambda job: grows(job.name)):
-            it = self._looker.objects[job.name]
-            patch = change(it, job, plan[job.name], _rfc3339(self._clock()))
+        now = _rfc3339(self._clock())
+        for job in sorted(seen.jobs, key=grows):
+            it = objects[job.name]
+            patch = change(it, job, given[job.name], now)
             if patch is None:
                 continue
             about = it["metadata"]
@@ -88,7 +93,9 @@ class ClusterPlace:
                 why = "it was changed meanwhile" if is_crossed else str(error)
                 tell(f"{job.name}: not changed, {why}; it is looked at again")
                 continue
-            tell(f"{job.name}: {plan[job.name].why}")
+            tell(f"{job.name}: {given[job.name].why}")
+        wanted = {objects[name]["metadata"]["uid"]: plan[name].shape.workers for name in given}
+        admit(self._api, gates, wanted, now, tell)
 
     def keep(self, plan: str, tell: Tell) -> None:
         """Keep the plan in a ConfigMap."""
@@ -112,10 +119,11 @@ class ClusterPlace:
 
     def _listed(self) -> Copy:
         def of(kind: str) -> list[Object]:
-            return (self._jobs if kind == names.KIND else self._api.inside("")).list(kind)[0]
+            here = self._api.inside("") if kind in _EVERYWHERE else self._jobs
+            return here.list(kind, _SELECTORS.get(kind, ""))[0]
 
         try:
-            return Copy(*map(of, _KINDS))
+            return Copy(*map(of, _kinds(self._api)))
         except ApiError as error:
             raise rights.explained(error) from error
 
@@ -131,16 +139,17 @@ class Watched:
         self._objects: dict[str, dict[str, Object]] = {}  # by kind and uid, once they are listed
         self._problem = ""
         everything = api.inside("")
+        self._kinds = _kinds(api)
         self._reflectors = [
             Reflector(
-                api if kind == names.KIND and not is_everywhere else everything,
+                everything if kind in _EVERYWHERE or is_everywhere else api,
                 kind,
-                "",
+                _SELECTORS.get(kind, ""),
                 lambda change, kind=kind: self._changed(kind, change),  # type: ignore[misc]
                 lambda _asked, found, kind=kind: self._found(kind, found),  # type: ignore[misc]
                 on_silence=self._silence,
             )
-            for kind in _KINDS
+            for kind in self._kinds
         ]
 
     def start(self) -> None:
@@ -148,7 +157,7 @@ class Watched:
         for reflector in self._reflectors:
             reflector.start()
         with self._lock:
-            if not self._lock.wait_for(lambda: len(self._objects) == len(_KINDS), _LISTED_S):
+            if not self._lock.wait_for(lambda: len(self._objects) == len(self._kinds), _LISTED_S):
                 raise JobError(f"the Kubernetes API gave no list in {_LISTED_S:g} s{self._problem}")
 
     def close(self) -> None:
@@ -159,7 +168,7 @@ class Watched:
     def copy(self) -> Copy:
         """Return the objects as they were told last."""
         with self._lock:
-            return Copy(*(list(self._objects[kind].values()) for kind in _KINDS))
+            return Copy(*(list(self._objects[kind].values()) for kind in self._kinds))
 
     def _found(self, kind: str, found: Mapping[str, Object]) -> None:
         with self._lock:
@@ -226,6 +235,10 @@ def last_plan(api: Api) -> dict[str, Any]:
     return read_plan(str((found.get("data") or {}).get(_PLAN)), f"the ConfigMap {NAME}")
 
 
+def _kinds(api: Api) -> tuple[str, ...]:
+    return _KINDS if api.kueue() else _KINDS[:-1]
+
+
 def _digest(kind: str, it: Object) -> Any:
     """Return the part of an object that a plan depends on, but the figures of a report."""
     about, spec, status = it["metadata"], it.get("spec") or {}, it.get("status") or {}
@@ -233,6 +246,8 @@ def _digest(kind: str, it: Object) -> Any:
         return about["generation"], about.get("annotations"), status.get("phase")
     if kind == "Node":
         return spec, about.get("labels"), status.get("allocatable"), is_ready(it)
+    if kind == "Workload":
+        return about["generation"], about.get("deletionTimestamp"), status
     return spec.get("nodeName"), status.get("phase"), about.get("deletionTimestamp")
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ..common import paths, storage
-from ..common import report as reports
 from ..common.errors import EdlError, JobError, UsageError
 from ..common.foreign import read_plain
 from ..jobs import queue
@@ -22,7 +21,7 @@ from ..jobs.local import LocalJob, all_jobs
 from .cluster import Node, Resources
 from .jobs import Job, Plan, Shape
 from .place import Seen, Tell, read_plan, seconds
-from .speed import is_measured, served_s, speed_of
+from .speed import Told
 
 NODE = "here"
 _RUNS = ("running", "waiting")  # states of a job whose workers may be changed
@@ -136,31 +135,26 @@ class LocalPlace:
         storage.write_file(folder() / _PLAN, plan.encode())
 
     def _job(self, job: LocalJob, ask: queue.Ask, status: Status, ignored: dict[str, str]) -> Job:
-        report, (speed, is_known) = None, speed_of(None)
-        try:
-            if status.get("report") is not None:
-                report = reports.read(status["report"])
-                speed, is_known = speed_of(report)
-        except (EdlError, ValueError) as error:
-            ignored[job.name] = f"has a report that is ignored: {error}"
-            report = None
+        told = Told.by(status.get("report"))
+        if told.problem:
+            ignored[job.name] = told.problem
         state = status.get("state")
         is_queued = state == "queued"
         held, servers = self._held(job.name, ask, status)
-        resize = report.resize if report is not None else reports.Resize()
+        resize = told.resize
         is_pinned = not is_queued and state not in _RUNS
         maximum = ask.maximum
         if ask.wishes.max_ps:
             there = [row for row in status.get("servers") or [] if row["state"] not in _OVER]
             is_there = servers[-1] == len(there) and all(r["state"] in _SERVES for r in there)
             is_pinned = is_pinned or not (is_queued or is_there)
-            if not is_queued and not is_measured(report, held):
+            if not is_queued and not told.is_measured(held):
                 maximum = max(ask.minimum, held.workers)
-            elif is_known and job.name not in self._fixed:
+            elif told.is_known and job.name not in self._fixed:
                 servers = tuple(range(1, ask.wishes.max_ps + 1))
         return Job(
             name=job.name,
-            speed=speed,
+            speed=told.speed,
             worker=Resources(cpu=1.0),
             server=Resources(cpu=1.0 if ask.wishes.max_ps else 0.0),
             submitted=float(ask.submitted),
@@ -170,15 +164,15 @@ class LocalPlace:
             minimum=ask.minimum,
             maximum=maximum,
             servers=servers,
-            left=report.records_left if report is not None and is_known else None,
+            left=told.left,
             held=held,
             resize_s=_RESIZE_S if resize.workers is None else resize.workers,
             servers_resize_s=_SERVERS_RESIZE_S if resize.servers is None else resize.servers,
             resizes=self._resizes.get(job.name, 0),
-            served_s=served_s(report),
+            served_s=told.served_s,
             waits_since=float(ask.submitted) if is_queued else None,
             is_pinned=is_pinned,
-            is_nearly_done=report is not None and report.nearly_done,
+            is_nearly_done=told.is_nearly_done,
             may_be_suspended=False,
             workers_on={NODE: held.workers} if held.workers else {},
             servers_on={NODE: held.servers} if held.servers else {},

@@ -4,16 +4,72 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..common.report import Model, Report, Sample
+from ..common import report as reports
+from ..common.errors import ReportError
+from ..common.report import Model, Report, Resize, Sample
 from ..goodput import GoodputFunction, GradParams, PerfParams, ServersParams
 from ..goodput.reported import fitted, params_of, servers_points
 from .jobs import Shape, Speed
 
 _MEASURED_S = 3.0  # of throughput, before what a job has counts as measured
 _FARTHER = 2  # times as many workers, or servers, as were ever seen are tried, no more
+
+
+@dataclass(frozen=True)
+class Told:
+    """A job's report, and what it says of its speed. `problem`: why the report is ignored."""
+
+    report: Report | None
+    speed: Speed
+    is_known: bool
+    problem: str = ""
+
+    @classmethod
+    def by(cls, values: Any) -> Told:
+        """Read the report of a status, None where it has none."""
+        if values is None:
+            return cls(None, *speed_of(None))
+        try:
+            report = reports.read(values)
+            return cls(report, *speed_of(report))
+        except (ReportError, ValueError) as error:
+            problem = f"has a report that is ignored: {error}"
+            return cls(None, *speed_of(None), problem)
+
+    @property
+    def left(self) -> float | None:
+        """Return the records until the end, None where nobody knows how long these take."""
+        return self.report.records_left if self.report is not None and self.is_known else None
+
+    @property
+    def is_nearly_done(self) -> bool:
+        """Tell whether a change would not pay any more."""
+        return self.report is not None and self.report.nearly_done
+
+    @property
+    def resize(self) -> Resize:
+        """Return what changes have cost."""
+        return self.report.resize if self.report is not None else Resize()
+
+    @property
+    def served_s(self) -> float:
+        """Return the worker-seconds that the job has trained for, as far as it is known."""
+        samples = self.report.samples if self.report is not None else ()
+        return sum(each.seconds * each.workers for each in samples)
+
+    def is_measured(self, held: Shape) -> bool:
+        """Tell whether the throughput of what the job has was measured for long enough."""
+        samples = self.report.samples if self.report is not None else ()
+        return any(
+            (sample.workers, sample.servers) == (held.workers, held.servers)
+            and sample.seconds >= _MEASURED_S
+            for sample in samples
+        )
 
 
 def speed_of(report: Report | None) -> tuple[Speed, bool]:
@@ -29,21 +85,6 @@ def speed_of(report: Report | None) -> tuple[Speed, bool]:
         return _by_model(report.model), True
     measured = _by_phases(report) or _by_samples(report) if report is not None else None
     return (measured, True) if measured is not None else (unknown_speed, False)
-
-
-def is_measured(report: Report | None, held: Shape) -> bool:
-    """Tell whether the throughput of what a job has was measured for long enough."""
-    samples = report.samples if report is not None else ()
-    return any(
-        (sample.workers, sample.servers) == (held.workers, held.servers)
-        and sample.seconds >= _MEASURED_S
-        for sample in samples
-    )
-
-
-def served_s(report: Report | None) -> float:
-    """Return the worker-seconds that a job has trained for, as far as it is known."""
-    return sum(each.seconds * each.workers for each in report.samples) if report else 0.0
 
 
 def _by_model(model: Model) -> Speed:

@@ -127,6 +127,13 @@ class ClusterJob:
         self._want(change)
         return before
 
+    def fetch(
+        self, path: str, dest: str, force: bool, say: Callable[[str], None]
+    ) -> tuple[str, int]:
+        from . import fetch
+
+        return fetch.fetch(self, path, dest, force, say)
+
     def stop(self, reason: str) -> str:
         """End the job in order, with a checkpoint; return what happens now."""
         if state.is_suspended(self._going_on()):

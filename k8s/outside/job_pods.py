@@ -10,6 +10,7 @@ from ..api import Api, Object
 from ..connection import ApiError
 from . import state
 
+COMPONENTS = ("master", "ps", "worker")  # helpers that give out files are not of the job
 SUSPENDING_S = 120.0  # a master has 60 s and the drain's to go
 _LOOK_S = 0.5
 
@@ -26,7 +27,8 @@ class JobPods:
 
     def found(self, *components: str) -> list[Object]:
         """Return the pods: master, servers, workers; by index; the oldest first."""
-        items, _ = self._api.list("Pod", names.selector(self._job, *components))
+        selector = names.selector(self._job, *(components or COMPONENTS))
+        items, _ = self._api.list("Pod", selector)
         return sorted(items, key=state.order)
 
     def metrics(self) -> list[Object] | None:

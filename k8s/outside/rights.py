@@ -28,6 +28,7 @@ ROLES: dict[str, dict[tuple[str, str], str]] = {
         ("", "persistentvolumeclaims"): _READ,
         ("", "serviceaccounts"): _READ,
         ("", "pods/log"): "get",
+        ("", "pods/proxy"): "get",
         ("events.k8s.io", "events"): _READ,
         ("coordination.k8s.io", "leases"): "get list",
         ("metrics.k8s.io", "pods"): "get list",

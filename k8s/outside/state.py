@@ -11,6 +11,7 @@ from .. import names, objects, observe
 from ..api import Object
 
 SUSPENDED = "edl.dev/suspended"  # annotation of a batch Job, whose parallelism is 0 then
+_OF_NOW = ("records_per_s", "throughput", "remaining_s", "world_size")
 _PHASES = {
     "Pending": "starting",
     "Running": "running",
@@ -126,7 +127,7 @@ def alive(masters: Sequence[Object]) -> list[Object]:
 
 def idle(status: Status) -> Status:
     """Return the status without the figures and the rows of processes, which are gone."""
-    kept = {key: value for key, value in status.items() if key not in ("records_per_s",)}
+    kept = {key: value for key, value in status.items() if key not in _OF_NOW}
     return {**kept, **{key: [] for key in ("workers", "servers", "nodes") if key in kept}}
 
 

@@ -5,6 +5,7 @@ kubectl and the command line are the user; whatever dies, each record counts onc
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from tools.kube_objects import IMAGE, phase
 from tools.waiting import until
 
 from edl.common import report
+from edl.launch import state
 
 SCRIPT = Path(ROOT) / "tests" / "launched" / "counting.py"
 MINE = "edl.dev/job-name=counted"
@@ -96,10 +98,23 @@ class Counted:
         found = self.namespace.objects("pods", f"{MINE},edl.dev/role={role}")
         return [name for name, pod in sorted(found.items()) if phase(pod) == "Running"]
 
-    def edl(self, *arguments: str, code: int = 0) -> str:
+    @functools.cached_property
+    def anna(self) -> Path:
+        """Make a user with the roles of the manifests, who may make no pods and run nothing there.
+
+        To stop a job in order it takes edl-submitter.
+        """
+        who = f"--serviceaccount={self.namespace.name}:anna"
+        self.namespace.kubectl("create", "serviceaccount", "anna")
+        for role in ("edl-user", "edl-submitter"):
+            self.namespace.kubectl("create", "rolebinding", role, f"--role={role}", who)
+        return self.namespace.kubeconfig("anna")
+
+    def edl(self, verb: str, *arguments: object, code: int = 0) -> str:
+        """Run the command line as that user."""
         done = subprocess.run(
-            [sys.executable, "-m", "edl", *arguments, "-n", self.namespace.name],
-            env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)},
+            [sys.executable, "-m", "edl", verb, "-n", self.namespace.name, *map(str, arguments)],
+            env={**os.environ, "KUBECONFIG": str(self.anna)},
             capture_output=True,
             text=True,
             check=False,
@@ -153,6 +168,51 @@ def test_a_script_from_apply_to_delete(job, namespace, folder):
     assert [each.suspended for each in reports] == [False, True, False]
     assert {each.nodes for each in reports} == {report.Bounds(1, 4)}
     assert {sample.nodes for sample in reports[-1].samples} <= {1, 2, 3}
+
+
+def test_all_verbs_on_a_script_by_a_user_of_the_manifests(job, folder, tmp_path):
+    small = "cpu=0.5,memory=1Gi"
+    job.edl(
+        "submit",
+        *("--job_name", "counted", "--image_name", IMAGE, "--nodes", "1:2", "--num_workers", 1),
+        *("--job_volume", f"host_path={folder / 'job'},type=DirectoryOrCreate"),
+        *("--volume", f"host_path={folder},mount_path={folder}", "--last_call", "0s"),
+        *("--master_resource_request", small, "--worker_resource_request", small),
+        *(SCRIPT, "--", folder, "drain"),
+    )
+    job.trains_on(1)
+    scaled = job.edl("scale", "counted", 2)
+    job.trains_on(2)
+    too_many = job.edl("scale", "counted", 3, code=2)
+    status = job.edl("status", "counted")
+    nowhere = job.edl("cp", "counted:chekpoints", tmp_path, code=2)
+    job.edl("stop", "counted")
+    job.edl("wait", "counted", "--for", "ended", "--timeout", "60s")
+    steps = job.steps()
+    copied = job.edl("cp", "counted:checkpoints", tmp_path)
+    printed = job.edl("logs", "counted")
+    listed = job.edl("list", "-o", "json")
+    job.edl("delete", "counted")
+
+    assert "counted: 1 -> 2 nodes wanted" in scaled
+    assert "3 nodes are not within minReplicas and maxReplicas of the job, 1:2" in too_many
+    assert "nodes 2 · workers 2" in status
+    assert "There is no chekpoints in the job's files; in" in nowhere
+    assert copied.startswith(f"counted:checkpoints -> {tmp_path}/checkpoints (")
+    assert "master     | " in printed
+    assert "round 1 begins" in printed
+    assert "worker-1" in printed  # its pod has ended, and stays for its log
+    (row,) = json.loads(listed)
+    assert (row["state"], row["exit_code"]) == ("failed", 130)
+    kept = saved(tmp_path / "checkpoints")
+    assert kept.progress["passes"] * 10 + kept.progress["position"] // 6 == len(steps)
+    assert sum(kept.state["counts"].tolist()) == 6 * len(steps)
+
+
+def saved(folder: Path) -> state.Saved:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDL_CHECKPOINT_PATH", str(folder))
+        return state.load()
 
 
 TUTORIAL = {
@@ -214,3 +274,19 @@ def test_a_script_that_is_not_there_fails_before_any_node_is_made(job, namespace
     assert status["exitCode"] == 2
     assert "The script /code/train.py is not there, in the image" in status["message"]
     assert workers == {}
+
+
+def test_a_failing_script_fails_the_job_with_its_rank_its_node_and_its_words(
+    job, namespace, folder
+):
+    script = folder / "fails.py"
+    script.write_text("raise ValueError('too hot')\n")
+    job.apply(spec(folder, script=str(script), max_restarts=1))
+
+    namespace.wait("edljobs", lambda jobs: phase(jobs["counted"]) == "Failed")
+    status = namespace.objects("edljobs")["counted"]["status"]
+
+    assert (status["exitCode"], status["restarts"], status["masters"]) == (1, 1, 1)
+    assert "rank 0 on node-0 (" in status["message"]
+    assert "ended with exit code 1, after 1 restarts." in status["message"]
+    assert "ValueError: too hot" in status["message"]

@@ -174,7 +174,12 @@ def test_the_scheduler_of_the_chart_gets_its_quotas_and_the_rights_of_all_namesp
     told = found["ConfigMap", "edl-scheduler-quotas"]["data"]["quotas.yaml"]
     assert yaml.safe_load(told) == quotas
     rules = found["ClusterRole", "edl-scheduler"]["rules"]
-    assert [rule["resources"] for rule in rules] == [["nodes", "pods"], ["edljobs"]]
+    assert [rule["resources"] for rule in rules] == [
+        ["nodes", "pods"],
+        ["resourceflavors"],
+        ["edljobs"],
+        ["workloads"],
+    ]
 
 
 @pytest.mark.parametrize(

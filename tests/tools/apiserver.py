@@ -90,6 +90,7 @@ class ApiServer:
         self.cut_watches = 0  # a count that every watch compares
         self.is_closed = False
         self.budget_versions = ["v1", "v1beta1"]  # of policy/...
+        self.kueue_versions: list[str] = []  # of kueue.x-k8s.io/...
         self.git_version = "v1.20.2"
         self.unknown: set[str] = set()  # resources that this cluster lacks: 404
         self.forbidden: set[tuple[str, str]] = set()  # (verb, resource): 403
@@ -208,6 +209,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._fault(fault)
         if url.path in [f"/apis/policy/{version}" for version in api.budget_versions]:
             return self._send(200, {"kind": "APIResourceList"})
+        if url.path == "/apis/kueue.x-k8s.io" and api.kueue_versions:
+            versions = [{"version": each} for each in api.kueue_versions]
+            return self._send(200, {"kind": "APIGroup", "versions": versions})
         if url.path == "/version":
             return self._send(200, {"gitVersion": api.git_version})
         found = _ITEM.fullmatch(url.path)

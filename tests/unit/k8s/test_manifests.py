@@ -147,13 +147,15 @@ def test_the_scheduler_makes_no_pod_and_writes_its_own_objects_alone():
     found = objects("../scheduler/role.yaml")
     rules = {each["kind"]: each["rules"] for each in found if "rules" in each}
 
-    (seen,) = rules["ClusterRole"]
+    seen, flavors = rules["ClusterRole"]
+    assert (flavors["resources"], flavors["verbs"]) == (["resourceflavors"], ["get"])
     assert (seen["resources"], set(seen["verbs"])) == (["nodes", "pods"], {"get", "list", "watch"})
     named = [rule for rule in rules["Role"] if "resourceNames" in rule]
     assert [rule["resourceNames"] for rule in named] == [["edl-scheduler"]] * 2
     rest = [rule for rule in rules["Role"] if rule not in named]
     assert [(r["resources"], r["verbs"]) for r in rest] == [
         (["edljobs"], ["get", "list", "watch", "patch"]),
+        (["workloads"], ["list", "watch", "create", "delete"]),  # and not what Kueue says of them
         (["configmaps"], ["create"]),
         (["leases"], ["create"]),
     ]

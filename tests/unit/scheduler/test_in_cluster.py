@@ -107,6 +107,57 @@ def test_a_plan_is_kept_for_whoever_asks_and_not_written_without_news(server, ap
     assert ["the plan is not kept" in line for line in told] == [True]
 
 
+@pytest.mark.parametrize("versions", [["v1beta1", "v1beta2"], ["v1beta1"]])
+def test_kueue_is_asked_in_the_best_version_that_it_serves(server, api, add, versions):
+    server.kueue_versions = versions
+    add("nodes", node())
+    it = edljob("a", status={}, suspend=True)
+    it["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    add("edljobs", it)
+    place = ClusterPlace(api, False, lambda: NOW)
+
+    first = act(place, {})
+    made = api.get("Workload", "edl-a-base")
+    server.add("resourceflavors", "spot", spec={"nodeLabels": {"pool": "spot"}})
+    sets = [{"name": name, "flavors": {"cpu": "spot"}} for name in ("master", "ps", "worker")]
+    yes = [{"type": "Admitted", "status": "True"}]
+    status = {"conditions": yes, "admission": {"podSetAssignments": sets}}
+    api.patch("Workload", "edl-a-base", {"status": status}, "status")
+    second = act(place, plan(a=5))
+
+    assert first == ["a: the Workload edl-a-base asks Kueue for quota"]
+    assert made["apiVersion"] == f"kueue.x-k8s.io/{versions[-1]}"
+    paths = [path for _, path in server.requests if "workloads" in path]
+    assert all(f"/apis/kueue.x-k8s.io/{versions[-1]}/namespaces/n/" in path for path in paths)
+    begun = server.objects["edljobs", "a"]["spec"]
+    assert (begun["suspend"], begun["worker"]["replicas"]) == (False, 1)
+    assert second[0] == "a: 5 are so; 1 of 5 workers are admitted by Kueue"
+    assert "write {pool: spot} into spec.master.nodeSelector" in place.look().ignored["a"]
+    assert [line for line in act(place, plan(a=5)) if "gives" not in line] == [
+        f"a: the Workload edl-a-piece-{k} asks Kueue for quota" for k in (1, 2, 3, 4)
+    ]
+
+
+def test_who_runs_without_kueues_leave_is_suspended_and_what_fails_is_told(server, api, add):
+    server.kueue_versions = ["v1beta2"]
+    add("nodes", node())
+    it = edljob("a", jobVolume=None)
+    it["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    add("edljobs", it)
+    place = ClusterPlace(api, False, lambda: NOW)
+
+    told = act(place, {})
+    suspended = server.objects["edljobs", "a"]
+    server.fail("POST", "workloads", 403)
+    failed = act(place, {})
+
+    assert told[0].startswith("a: is suspended, it waits for the queue q of Kueue; it begins anew")
+    assert suspended["spec"]["suspend"]
+    assert suspended["metadata"]["annotations"]["edl.dev/queued"] == "2027-01-15T08:00:00Z"
+    assert "Kueue: a: the Workload edl-a-base asks Kueue for quota: not done" in failed[0]
+    assert act(place, {}) == ["a: the Workload edl-a-base asks Kueue for quota"]
+
+
 def test_who_may_not_see_nodes_is_told(server, api, two):
     server.forbidden.add(("list", "nodes"))
 
@@ -119,7 +170,9 @@ def test_copies_follow_and_news_is_what_a_plan_depends_on(server, api, two, add)
     watched = Watched(api, False, news.set, told.append)
     watched.start()
     try:
-        assert [len(part) for part in vars(watched.copy()).values()] == [2, 1, 0]
+        copy = watched.copy()
+        assert [len(part) for part in (copy.jobs, copy.nodes, copy.pods)] == [2, 1, 0]
+        assert copy.workloads is None  # this cluster has no Kueue
         news.clear()
         add("pods", {**pod("worker"), "metadata": {**pod("worker")["metadata"], "name": "w"}})
         assert news.wait(WAIT_S)

@@ -1,0 +1,68 @@
+"""Steps of the gate of Kueue (kueue.py), made in a cluster: Workloads are made and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..common.errors import PeerError
+from ..k8s import names
+from ..k8s.api import Api
+from ..k8s.connection import ApiError
+from .kueue import Gates, Make, Step, Suspend
+from .place import Tell
+
+_CROSSED = (404, 409)  # somebody else was faster; the next round sees it
+
+
+def admit(api: Api, gates: Gates, planned: Mapping[str, int], now: str, tell: Tell) -> None:
+    """Ask Kueue for what was planned, and suspend whoever runs without its leave.
+
+    `planned`: workers by the uid of the job. `now`: RFC 3339. What fails is told, and tried again
+    in the next round.
+    """
+    if not api.kueue():
+        return
+    for step in gates.steps(planned, api.kueue()):
+        try:
+            _make(api, step, now, tell)
+        except PeerError as error:
+            if not (isinstance(error, ApiError) and error.status in _CROSSED):
+                tell(f"Kueue: {_words(step)}: not done, {error}; it is tried again")
+    for name in sorted(gates.flavors()):
+        gates.labels[name] = _labels(api, name, tell)
+
+
+def _make(api: Api, step: Step, now: str, tell: Tell) -> None:
+    if isinstance(step, Suspend):
+        about = step.job["metadata"]
+        patch = {
+            "metadata": {
+                "resourceVersion": about["resourceVersion"],
+                "annotations": {names.QUEUED: now},
+            },
+            "spec": {"suspend": True},
+        }
+        api.inside(about["namespace"]).patch(names.KIND, about["name"], patch)
+    elif isinstance(step, Make):
+        api.inside(step.body["metadata"]["namespace"]).create("Workload", step.body)
+    else:
+        api.inside(step.namespace).delete("Workload", step.name, uid=step.uid)
+    tell(_words(step))
+
+
+def _words(step: Step) -> str:
+    if isinstance(step, Suspend):
+        return f"{step.job['metadata']['name']}: is suspended, it {step.why}"
+    if isinstance(step, Make):
+        return f"{step.job}: the Workload {step.body['metadata']['name']} asks Kueue for quota"
+    return f"{step.job}: the Workload {step.name} gives its quota back"
+
+
+def _labels(api: Api, flavor: str, tell: Tell) -> dict[str, str]:
+    """Return the labels of a flavor's nodes; none where nobody may know."""
+    try:
+        found = api.get("ResourceFlavor", flavor) or {}
+    except PeerError as error:
+        tell(f"the flavor {flavor} of Kueue cannot be read: {error}")
+        return {}
+    return {str(k): str(v) for k, v in ((found.get("spec") or {}).get("nodeLabels") or {}).items()}

@@ -1,0 +1,384 @@
+"""Kueue's quota is never gone beyond, and gives and takes a job's workers above its minimum."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tools.kueue import Kueue, evict, holds, rfc3339, true
+from tools.scheduled import NOW, edljob, node, pod
+
+from edl.k8s import job as edljobs
+from edl.k8s import names
+from edl.scheduler import kueue, workloads
+from edl.scheduler.edljobs import Copy, Looker, change
+from edl.scheduler.jobs import Given, Shape
+
+LABEL = {workloads.QUEUE_LABEL: "q"}
+SUSPENDED = {"status": {}, "suspend": True}
+
+
+def queued(name="a", labels=LABEL, **spec):
+    it = edljob(name, **{**SUSPENDED, "priority": 0, **spec})
+    it["metadata"]["labels"] = dict(labels)
+    it["spec"]["scheduling"] = {"priority": it["spec"].pop("priority")}
+    return it
+
+
+class World:
+    """EdlJobs, their pods and Workloads: each step of the scheduler changes it at once."""
+
+    def __init__(self, jobs, quota, everyone=True):
+        self.kueue = Kueue({"cpu": quota})
+        self.jobs = {each["metadata"]["name"]: each for each in jobs}
+        self.pods = {name: {} for name in self.jobs}  # by role, how many
+        self.workloads = {}  # by name
+        self.now = NOW
+        self.made = 0
+        self.chosen = random.Random(0)
+        self.suspended = []
+        self.looker = Looker(False)
+
+    # -- others
+
+    def ask_kueue(self):
+        for each in self.kueue.look(self.workloads.values(), self.now):
+            self.workloads[each["metadata"]["name"]] = each
+
+    def move_pods(self, chosen=None):
+        """Let each job take a step to what its spec says."""
+        chosen = chosen or self.chosen
+        for name, job in self.jobs.items():
+            spec, has = job["spec"], self.pods[name]
+            over = job["status"].get("phase") == "Succeeded"
+            runs = not spec.get("suspend") and not over
+            wanted = {"master": 1, "ps": 2, "worker": edljobs.workers(spec)} if runs else {}
+            for role in ("master", "ps", "worker"):
+                less, more = has.get(role, 0), wanted.get(role, 0)
+                if chosen.random() < 0.7:
+                    has[role] = less + (more > less) - (more < less)
+            if runs and has.get("worker"):
+                job["status"] = {"phase": "Running", "startTime": rfc3339(self.now)}
+
+    def end(self, name):
+        self.jobs[name]["status"] = {"phase": "Succeeded"}
+
+    # -- the scheduler
+
+    def seen(self):
+        pods = [
+            pod(role, job=name)
+            for name, has in self.pods.items()
+            for role, count in has.items()
+            for _ in range(count)
+        ]
+        jobs, found = list(self.jobs.values()), list(self.workloads.values())
+        return self.looker.look(Copy(jobs, [node(cpu="1000")], pods, found), self.now)
+
+    def actions(self, wish):
+        """Yield what the scheduler would do, each to be done at once; `wish`: workers by job."""
+        seen = self.seen()
+        gates, objects = self.looker.gates, self.looker.objects
+        planned = {}
+        for job in seen.jobs:
+            workers = max(job.minimum, min(job.maximum, wish(job.name)))
+            plan = Given(Shape(workers, job.servers[0]), "so")
+            it = objects[job.name]
+            planned[it["metadata"]["uid"]] = workers
+            patch = change(it, job, gates.of(it).bound(plan), rfc3339(self.now))
+            if patch:
+                yield lambda name=job.name, patch=patch: self.patch(name, patch)
+        for step in gates.steps(planned, "v1beta2"):
+            yield lambda step=step: self.do(step)
+
+    def patch(self, name, patch):
+        job = self.jobs[name]
+        for key, value in patch["spec"].items():
+            job["spec"][key] = {**job["spec"][key], **value} if key != "suspend" else value
+        for key, value in patch["metadata"].get("annotations", {}).items():
+            job["metadata"]["annotations"][key] = value
+            if value is None:
+                del job["metadata"]["annotations"][key]
+
+    def do(self, step):
+        if isinstance(step, kueue.Suspend):
+            name = step.job["metadata"]["name"]
+            self.suspended.append(name)
+            self.patch(
+                name,
+                {
+                    "metadata": {"annotations": {names.QUEUED: rfc3339(self.now)}},
+                    "spec": {"suspend": True},
+                },
+            )
+        elif isinstance(step, kueue.Make):
+            self.made += 1
+            about = {"uid": f"w{self.made}", "creationTimestamp": rfc3339(self.now)}
+            body = {**step.body, "metadata": {**step.body["metadata"], **about}}
+            assert body["metadata"]["name"] not in self.workloads
+            self.workloads[body["metadata"]["name"]] = body
+        elif self.workloads.get(step.name, {"metadata": {"uid": ""}})["metadata"]["uid"]:
+            del self.workloads[step.name]
+
+    def round(self, wish=lambda _: 8, most=None):
+        for done, action in enumerate(list(self.actions(wish))):
+            if done == most:
+                break
+            action()
+        self.now += 5.0
+
+    # -- what is looked at
+
+    def held(self, name):
+        """Return the workers of a job for which quota is held, and whether its base is."""
+        mine = [
+            w for w in self.workloads.values() if w["metadata"]["labels"][names.JOB_LABEL] == name
+        ]
+        held = [each for each in mine if holds(each)]
+        has_base = any(not workloads.index_of(each) for each in held)
+        return sum(map(workloads.workers_of, held)), has_base
+
+    def check(self):
+        assert self.kueue.used(self.workloads.values())["cpu"] <= self.kueue.quota["cpu"]
+        for name, has in self.pods.items():
+            workers, has_base = self.held(name)
+            assert has.get("worker", 0) <= workers, (name, has, self.workloads)
+            assert has_base or not any(has.values()), (name, has)
+
+    def settle(self, wish=lambda _: 8, rounds=12, is_exact=True):
+        for _ in range(rounds):
+            self.round(wish)
+            self.ask_kueue()
+            for _ in range(8):
+                self.move_pods()
+            if is_exact:
+                self.check()
+
+
+def replicas(world, name="a"):
+    return world.jobs[name]["spec"]["worker"]["replicas"]
+
+
+def pieces(world, name="a"):
+    return sorted(
+        workloads.index_of(each)
+        for each in world.workloads.values()
+        if each["metadata"]["labels"][names.JOB_LABEL] == name and workloads.index_of(each)
+    )
+
+
+# master 0.1, two servers and each worker 1 CPU
+def test_a_job_is_admitted_by_its_minimum_and_each_worker_above_it_is_a_piece():
+    world = World([queued()], quota=6.5)
+
+    world.round()
+    (base,) = world.workloads.values()
+    before = world.seen()
+    world.ask_kueue()
+    after = world.seen()
+
+    sets = {each["name"]: each["count"] for each in base["spec"]["podSets"]}
+    assert sets == {"master": 1, "ps": 2, "worker": 1}
+    assert (base["spec"]["queueName"], base["spec"]["priority"]) == ("q", 0)
+    assert base["metadata"]["ownerReferences"][0]["uid"] == "uid-a"
+    assert before.jobs == []
+    assert before.ignored["a"].startswith("waits for the queue q of Kueue")
+    assert [(job.waits_since, job.may_be_suspended) for job in after.jobs] == [(0.0, False)]
+    world.settle()
+    assert (replicas(world), world.pods["a"]["worker"]) == (4, 4)  # 0.1 + 2 + 4 of 6.5
+    assert {each["spec"]["priority"] for each in world.workloads.values()} == {0, -(10**9)}
+    assert all(
+        set(container) == {"name", "resources"}
+        for each in world.workloads.values()
+        for part in each["spec"]["podSets"]
+        for container in part["template"]["spec"]["containers"]
+    )
+
+
+def test_a_base_is_all_or_nothing():
+    world = World([queued(worker={"replicas": 3, "minReplicas": 3, "maxReplicas": 8})], quota=5.0)
+
+    world.settle()
+
+    assert world.jobs["a"]["spec"]["suspend"]
+    assert "insufficient unused quota" in world.seen().ignored["a"]
+
+
+def test_who_comes_with_a_minimum_takes_the_pieces_of_others_one_by_one_and_they_run_on():
+    world = World([queued()], quota=8.2)
+    world.settle()
+    assert replicas(world) == 6
+
+    world.jobs["b"], world.pods["b"] = queued("b"), {}
+    world.settle()
+
+    assert world.suspended == []
+    assert (replicas(world), world.pods["a"]["worker"]) == (3, 3)  # 3.1 of b are three pieces
+    assert world.pods["b"]["worker"] == 1
+    assert "may have 3 workers by the queue q of Kueue" in world.seen().ignored["a"]
+    world.end("b")
+    world.settle(rounds=20)
+    assert replicas(world) == 6
+
+
+def test_a_base_that_is_evicted_suspends_the_job_and_its_quota_goes_with_its_last_pod():
+    world = World([queued()], quota=4.5)
+    world.settle()
+    world.jobs["b"], world.pods["b"] = queued("b", priority=5), {}
+
+    world.round()
+    world.ask_kueue()
+    assert true(world.workloads["edl-a-base"], "Evicted")
+    world.round()
+
+    assert world.suspended == ["a"]
+    assert names.QUEUED in world.jobs["a"]["metadata"]["annotations"]
+    world.round()
+    assert holds(world.workloads["edl-a-base"])  # its pods still live
+    world.settle()
+    assert (world.pods["a"]["worker"], world.pods["b"]["worker"]) == (0, 2)
+    assert not holds(world.workloads["edl-a-base"])  # it is queued again
+    world.end("b")
+    world.settle()
+    assert world.pods["a"]["worker"] == 2
+    assert world.suspended == ["a"]
+
+
+def test_what_is_planned_less_gives_its_quota_back_once_its_pods_are_gone():
+    world = World([queued()], quota=20.0)
+    world.settle()
+    assert (replicas(world), pieces(world)) == (8, list(range(1, 8)))
+
+    world.round(lambda _: 3)
+    world.round(lambda _: 3)
+
+    assert (replicas(world), len(pieces(world))) == (3, 7)
+    world.settle(lambda _: 3)
+    assert (world.pods["a"]["worker"], pieces(world)) == (3, [1, 2])
+
+
+def test_a_job_that_is_over_or_suspended_by_somebody_leaves_no_workload():
+    world = World([queued("a"), queued("b")], quota=20.0)
+    world.settle()
+
+    world.end("a")
+    world.jobs["b"]["spec"]["suspend"] = True
+    world.settle()
+
+    assert world.workloads == {}
+
+
+def test_an_evicted_workload_that_an_administrator_deactivated_is_not_made_anew():
+    world = World([queued()], quota=20.0)
+    world.settle()
+
+    world.workloads["edl-a-base"]["spec"]["active"] = False
+    world.settle(is_exact=False)  # Kueue itself gives the quota away at once
+
+    assert world.jobs["a"]["spec"]["suspend"]
+    assert "it is deactivated" in world.seen().ignored["a"]
+    assert list(world.workloads) == ["edl-a-base"]
+    world.workloads["edl-a-base"]["spec"]["active"] = True
+    world.settle()
+    assert world.pods["a"]["worker"] == 8
+
+
+def test_a_job_that_waits_and_asks_for_something_else_is_queued_anew():
+    world = World([queued()], quota=1.0)
+    world.settle()
+    before = world.workloads["edl-a-base"]["metadata"]["uid"]
+
+    world.jobs["a"]["spec"]["worker"]["minReplicas"] = 2
+    world.jobs["a"]["metadata"]["generation"] += 1
+    world.settle()
+
+    assert workloads.workers_of(world.workloads["edl-a-base"]) == 2
+    assert world.workloads["edl-a-base"]["metadata"]["uid"] != before
+
+
+@pytest.mark.parametrize(
+    ("labels", "spec", "found", "says"),
+    [
+        ({}, {}, [], None),
+        (LABEL, {}, None, "no Kueue of v1beta1 or v1beta2"),
+        (LABEL, {"worker": {"replicas": 1}}, [], "spec.worker.maxReplicas is missing"),
+    ],
+)
+def test_the_label_says_whose_job_it_is(labels, spec, found, says):
+    job = queued(labels=labels, **spec)
+    looker = Looker(False)
+
+    seen = looker.look(Copy([job], [node()], [], found), NOW)
+
+    assert [each.name for each in seen.jobs] == (["a"] if says is None else [])
+    assert says is None or says in seen.ignored["a"]
+    assert looker.gates.steps({}, "v1beta2") == []
+
+
+def test_a_label_without_scheduling_is_told_once_and_does_nothing():
+    job = queued()
+    del job["spec"]["scheduling"]
+
+    seen = Looker(False).look(Copy([job], [node()], [], []), NOW)
+
+    assert "does nothing without spec.scheduling" in seen.ignored["a"]
+
+
+def test_nodes_of_a_flavor_that_pods_do_not_ask_for_are_told():
+    world = World([queued()], quota=20.0)
+    world.settle()
+
+    assert world.looker.gates.flavors() == {"f"}
+    world.looker.gates.labels["f"] = {"pool": "spot"}
+
+    said = world.seen().ignored["a"]
+    assert said.endswith("write {pool: spot} into spec.master.nodeSelector")
+    assert world.looker.gates.flavors() == set()
+
+
+def test_why_kueue_evicted_is_told_and_what_of_its_settings_would_do_it_again():
+    world = World([queued()], quota=20.0)
+    world.settle()
+
+    evict(world.workloads["edl-a-base"], "PodsReadyTimeout", "Exceeded", world.now)
+
+    assert "waitForPodsReady is on" in world.seen().ignored["a"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_quota_is_gone_beyond_and_nothing_is_left_wherever_the_scheduler_ends(data):
+    chosen = random.Random(data.draw(st.integers(0, 2**32)))
+    jobs = [
+        queued(
+            name,
+            priority=chosen.choice([0, 0, 5]),
+            worker={"replicas": 3, "minReplicas": chosen.choice([1, 1, 2]), "maxReplicas": 5},
+        )
+        for name in "abc"
+    ]
+    world = World(jobs, quota=chosen.choice([3.5, 6.0, 9.0, 12.0]))
+    for _ in range(30):
+        event = chosen.random()
+        if event < 0.45:
+            world.round(lambda _: chosen.randint(1, 5), chosen.choice([None, 0, 1, 2]))
+            if chosen.random() < 0.3:
+                world.looker = Looker(False)  # it was killed
+        elif event < 0.7:
+            world.ask_kueue()
+        elif event < 0.95:
+            world.move_pods(chosen)
+        elif world.workloads and event < 0.98:
+            taken = chosen.choice(sorted(world.workloads))
+            if holds(world.workloads[taken]):
+                evict(world.workloads[taken], "Preempted", "so", world.now)
+        else:
+            world.end(chosen.choice(sorted(world.jobs)))
+        world.check()
+    ends = [name for name, job in world.jobs.items() if job["status"].get("phase") == "Succeeded"]
+    world.settle(rounds=15)
+    assert all(world.pods[name].get("worker", 0) == 0 for name in ends)
+    for name in world.jobs:
+        world.end(name)
+    world.settle(rounds=15)
+    assert world.workloads == {}
