@@ -1,7 +1,7 @@
 """Nodes that come and go under jobs: a burst, its end, a notice, all spot nodes taken at once.
 
     python tests/tools/kube.py --nodes 1 --cpu 4      # in another shell: the node that stays
-    K8S_ATTACH=1 python -m benchmarks.fake_cloud [--freeze S]
+    K8S_ATTACH=1 python -m benchmarks.fake_cloud [--freeze S] [--mixed]
 
 Masters and servers are on the node that stays, workers, of a core each, on spot nodes of 4 that a
 fake cloud makes for placeholders, BOOT_S after they wait (tests/tools/cloud.py). `edl schedule
@@ -11,6 +11,9 @@ RECORD_S of a worker, so that a job's speed is that of its workers.
 One small job runs all the time. *Burst*: two larger ones come beside it, and end. *Notice*: a node
 is told that it will be taken; how long until its workers have handed back. *Taken*: all nodes are
 gone at once; how long until records are done again. All counts are exact, or this fails.
+
+`--mixed` is another play: of four workers two are on the node that stays (`spec.worker.low`), and
+all spot nodes are taken at once; the longest time without a record more is told.
 """
 
 from __future__ import annotations
@@ -97,7 +100,7 @@ class Played:
 
     def __init__(self, here: Namespace, cloud: Cloud, began: float) -> None:
         """Begin to look once a second."""
-        self._here, self._cloud, self._began = here, cloud, began
+        self._here, self._cloud, self.began = here, cloud, began
         self._over = threading.Event()
         self.rows: list[tuple[float, int, int]] = []  # s, nodes, workers that run
         self._thread = threading.Thread(target=self._look)
@@ -110,7 +113,7 @@ class Played:
 
     def tell(self, text: str) -> None:
         """Print what happens, with the time."""
-        print(f"{time.monotonic() - self._began:6.0f} s  {text}", flush=True)
+        print(f"{time.monotonic() - self.began:6.0f} s  {text}", flush=True)
 
     def _look(self) -> None:
         last = (-1, -1)
@@ -120,7 +123,7 @@ class Played:
                 runs = sum(phase(pod) == "Running" for pod in pods)
                 now = (len(self._cloud.nodes()), runs)
                 if now != last:
-                    self.rows.append((time.monotonic() - self._began, *now))
+                    self.rows.append((time.monotonic() - self.began, *now))
                     self.tell(f"{now[0]} nodes, {now[1]} workers")
                     last = now
 
@@ -191,6 +194,40 @@ def play(cluster: Cluster, here: Namespace, folder: Path, freeze_s: float) -> No
     print(played.rows)
 
 
+def play_mixed(cluster: Cluster, here: Namespace, folder: Path) -> None:
+    """Take all spot nodes under a job that has workers elsewhere, too."""
+    key, value = POOL
+    cluster.kubectl("label", "nodes", "--selector=type=prockubelet", "--overwrite", f"{key}=stays")
+    records = 30_000
+    it = job("mixed", folder, records, 4)
+    low = {"nodeSelector": {key: value}}
+    places = {"highFraction": 0.5, "nodeSelector": {key: "stays"}, "low": low, "replicas": 4}
+    it["spec"]["worker"] |= {**places, "resources": {"requests": {"cpu": "500m"}}}
+    it["spec"] |= {"suspend": False}
+    del it["spec"]["scheduling"]
+    cloud = Cloud(cluster, here.name, idle_s=1e6)
+    played = Played(here, cloud, time.monotonic())
+    try:
+        with running(here, folder, "--every", "60"):
+            there = [cloud.add(dict([POOL])) for _ in range(2)]
+            here.apply(it)
+            wait_for(lambda: sum(len(workers_on(here, node)) for node in there) == 2, "two there")
+            wait_for(lambda: done(here, "mixed") > 3000, "the job trains")
+            cloud.take(there)
+            played.tell(f"all {len(there)} spot nodes are taken")
+            longest = _longest_pause(here, "mixed", until=played.began + DEADLINE_S)
+            it = here.objects("edljobs")["mixed"]
+        found = storage.latest(str(folder / "mixed"))
+        assert found is not None
+        assert_exact(found.directory, records, 1)
+        masters = it["status"]["masters"]
+        played.tell(f"no record more for {longest:.1f} s at most; masters {masters}; counts exact")
+    finally:
+        played.close()
+        cloud.close()
+        cluster.kubectl("label", "nodes", "--selector=type=prockubelet", f"{key}-")
+
+
 def _settled(cloud: Cloud) -> bool:
     return not cloud.is_going
 
@@ -208,11 +245,21 @@ def _taken(here: Namespace, cloud: Cloud, played: Played) -> None:
     wait_for(lambda: any(workers_on(here, node) for node in cloud.nodes()), "workers come back")
     time.sleep(10)
     there = list(cloud.nodes())
-    before = done(here, "small")
     cloud.take(there)
-    played.tell(f"all {len(there)} nodes are taken; {before} records were done")
-    took = wait_for(lambda: done(here, "small") > before + 200, "records are done again")
-    played.tell(f"200 records more after {took:.0f} s")
+    played.tell(f"all {len(there)} nodes are taken")
+    longest = _longest_pause(here, "small", until=time.monotonic() + 120.0)
+    played.tell(f"no record more for {longest:.0f} s at most")
+
+
+def _longest_pause(here: Namespace, name: str, until: float) -> float:
+    """Return the longest time without a record more, until then or the job's end, s."""
+    last, risen, longest = done(here, name), time.monotonic(), 0.0
+    while time.monotonic() < until and not _ended(here, name):
+        if (now := done(here, name)) > last:
+            longest = max(longest, time.monotonic() - risen)
+            last, risen = now, time.monotonic()
+        time.sleep(0.2)
+    return longest
 
 
 def _ended(here: Namespace, name: str) -> bool:
@@ -223,6 +270,7 @@ def _ended(here: Namespace, name: str) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fake_cloud")
+    parser.add_argument("--mixed", action="store_true", help="some workers on the node that stays")
     parser.add_argument("--freeze", type=float, default=600.0, help="s without a change back")
     given = parser.parse_args()
     where = os.environ.get("EDL_SHARED", "/var/tmp")
@@ -234,7 +282,10 @@ def main() -> None:
             "customresourcedefinitions",
             lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
         )
-        play(cluster, here, folder, given.freeze)
+        if given.mixed:
+            play_mixed(cluster, here, folder)
+        else:
+            play(cluster, here, folder, given.freeze)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -72,6 +72,16 @@ class Cloud:
         self._taint(name)
         self._going[name] = time.monotonic() + self._notice_s
 
+    def add(self, labels: dict[str, str]) -> str:
+        """Make a node with these labels, whoever asked for it; return its name."""
+        self._number += 1
+        name = f"cloud-{self._number}"
+        own = {"prockubelet/made": "true", "kubernetes.io/hostname": name}
+        about = {"name": name, "labels": {**own, **self._labels, **labels}}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": about}
+        self.api.call("POST", path_of("nodes"), node)
+        return name
+
     def take(self, names: Iterable[str]) -> None:
         """Take nodes away now, with all that runs there, and without a notice."""
         for name in names:
@@ -113,12 +123,7 @@ class Cloud:
         required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
         terms = (required.get("nodeSelectorTerms") or [{}])[0].get("matchExpressions") or []
         asked = {term["key"]: term["values"][0] for term in terms if term["operator"] == "In"}
-        self._number += 1
-        name = f"cloud-{self._number}"
-        labels = {"prockubelet/made": "true", "kubernetes.io/hostname": name}
-        about = {"name": name, "labels": {**labels, **self._labels, **asked}}
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": about}
-        self.api.call("POST", path_of("nodes"), node)
+        self.add(asked)
 
     def _taint(self, name: str) -> None:
         change = {"spec": {"taints": [TAINT]}}
