@@ -281,8 +281,7 @@ class _Seen:
         if self._runs:
             return self._running(planned, gate, version)
         if self._base is None and self._waits and self._sets:
-            made = workloads.base(self.job, self._sets, version)
-            return [*self._drops(self._pieces, not self._lives), self._make(made)]
+            return [self._make(workloads.base(self.job, self._sets, version))]
         gone = list(self._pieces)
         if self._base is not None and self._is_to_go(self._base):
             gone.append(self._base)

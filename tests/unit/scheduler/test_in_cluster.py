@@ -148,13 +148,15 @@ def test_who_runs_without_kueues_leave_is_suspended_and_what_fails_is_told(serve
 
     told = act(place, {})
     suspended = server.objects["edljobs", "a"]
-    server.fail("POST", "workloads", 403)
+    server.fail("POST", "workloads", 403, times=2)
     failed = act(place, {})
+    again = act(place, {})
 
     assert told[0].startswith("a: is suspended, it waits for the queue q of Kueue; it begins anew")
     assert suspended["spec"]["suspend"]
     assert suspended["metadata"]["annotations"]["edl.dev/queued"] == "2027-01-15T08:00:00Z"
     assert "Kueue: a: the Workload edl-a-base asks Kueue for quota: not done" in failed[0]
+    assert again == []
     assert act(place, {}) == ["a: the Workload edl-a-base asks Kueue for quota"]
 
 
