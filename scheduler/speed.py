@@ -20,7 +20,7 @@ _MEASURED_S = 3.0  # of throughput, before what a job has counts as measured
 _LONGEST_S = 60.0  # after which it does also without phases of enough minibatches
 _FARTHER = 2  # times as many workers, or servers, as were ever seen are tried, no more
 _SURE_S = 3.0  # of measured throughput: it is believed, whatever the model says
-_DOUBT = 0.95  # of what a model promises beside what was measured: it errs by so much
+_DOUBT = 0.98  # of what a model promises beside what was measured: a change must gain something
 
 
 @dataclass(frozen=True)
