@@ -10,7 +10,8 @@ right that drains. The master's own pod is left to whoever takes the node.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Mapping
 
 from ...common.errors import PeerError
 from ...k8s import names
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _ROLES = ("worker", "ps")  # in this order
 _SELECTOR = f"app.kubernetes.io/name=edl,{names.ROLE_LABEL} in ({','.join(_ROLES)})"
-_RESYNC_S = 10.0  # who could not be evicted (a disruption budget) is tried again so soon
+_AGAIN_S = 2.0  # while a node has a notice: who came late, or could not be evicted, is tried again
 
 
 class Notices:
@@ -33,39 +34,46 @@ class Notices:
     def __init__(self, api: Api, tell: Tell) -> None:
         self._api = api
         self._tell = tell
-        self._nodes = Reflector(
-            api,
-            "Node",
-            "",
-            self._changed,
-            lambda _asked, found: self._look(found.values()),
-            resync_s=_RESYNC_S,
-        )
+        self._notices: dict[str, str] = {}  # the taint, by node
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._nodes = Reflector(api, "Node", "", self._changed)
+        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
 
     def start(self) -> None:
         self._nodes.start()
+        self._thread.start()
 
     def close(self) -> None:
         self._nodes.close()
+        self._closed.set()
+        self._wake.set()
 
     def _changed(self, change: Change) -> None:
-        if not change.gone:
-            self._look([change.after])
+        notice = "" if change.gone else told.notice_of(change.after)
+        name = change.after["metadata"]["name"]
+        if notice != self._notices.get(name, ""):
+            notices = {**self._notices, name: notice}
+            self._notices = {node: each for node, each in notices.items() if each}
+            self._wake.set()
 
-    def _look(self, nodes: Iterable[Object]) -> None:
-        notices = {
-            node["metadata"]["name"]: notice for node in nodes if (notice := told.notice_of(node))
-        }
-        if not notices:
-            return
-        try:
-            pods, _ = self._api.list("Pod", _SELECTOR)
-            for role in _ROLES:
-                for pod in pods:
-                    if _is_on(pod, notices) and pod["metadata"]["labels"][names.ROLE_LABEL] == role:
-                        self._evict(pod, notices[pod["spec"]["nodeName"]])
-        except PeerError as error:  # the next list finds them again
-            log.warning("a notice is not acted upon: %s", error)
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._wake.wait(_AGAIN_S if self._notices else None)
+            self._wake.clear()
+            notices = self._notices
+            if notices and not self._closed.is_set():
+                try:
+                    self._drain(notices)
+                except PeerError as error:
+                    log.warning("a notice is not acted upon yet: %s", error)
+
+    def _drain(self, notices: Mapping[str, str]) -> None:
+        pods, _ = self._api.list("Pod", _SELECTOR)
+        for role in _ROLES:
+            for pod in pods:
+                if _is_on(pod, notices) and pod["metadata"]["labels"][names.ROLE_LABEL] == role:
+                    self._evict(pod, notices[pod["spec"]["nodeName"]])
 
     def _evict(self, pod: Object, notice: str) -> None:
         name, space = pod["metadata"]["name"], pod["metadata"]["namespace"]

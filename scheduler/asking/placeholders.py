@@ -139,7 +139,7 @@ def pod_template(pool: Pool, market: str, image: str = IMAGE) -> Object:
 
 
 def _is_over(pod: Object, wish: Wish) -> bool:
-    """Tell whether a placeholder has ended, or its node has: a cluster sees that later."""
+    """Tell whether a placeholder has ended, or its node has, or will soon."""
     node = pod["spec"].get("nodeName")
-    gone = node is not None and node not in wish.fleet.kinds
+    gone = node is not None and node not in wish.fleet.kinds.keys() - wish.fleet.notices.keys()
     return gone or (pod.get("status") or {}).get("phase") in _ENDED

@@ -69,4 +69,6 @@ def running(here: Namespace, folder: Path, *flags: str) -> Iterator[Path]:
             for process in processes:
                 process.terminate()
             codes = [process.wait(30.0) for process in processes]
+            for account in commands:  # pytest shows it where a test fails
+                print((folder / f"{account}.log").read_text())
     assert codes == [0, 0], (folder / "edl-scheduler.log").read_text()

@@ -1,5 +1,7 @@
 """Nodes are asked for in three ways, and what is on one with a notice is told to go."""
 
+from queue import Queue
+
 import pytest
 
 from edl.common.errors import UsageError
@@ -86,13 +88,15 @@ def test_placeholders_that_wait_or_are_on_idle_nodes_go_first(server, api):
 
 def test_a_placeholder_that_has_ended_or_whose_node_is_gone_is_made_anew(server, api):
     asker = Placeholders(api)
-    asker.ask(POOL, wish(on_demand=2), NOW)
+    asker.ask(POOL, wish(on_demand=3), NOW)
     server.set_status("edl-placeholder-on-demand-0", phase="Failed")
     server.objects["pods", "edl-placeholder-on-demand-1"]["spec"]["nodeName"] = "taken"
+    server.objects["pods", "edl-placeholder-on-demand-2"]["spec"]["nodeName"] = "told"
+    fleet = Fleet({}, {"told": ("m5", ON_DEMAND)}, {"told": "karpenter.sh/disrupted"})
 
-    asker.ask(POOL, wish(on_demand=2), NOW)
+    asker.ask(POOL, Wish({ON_DEMAND: 3}, fleet), NOW)
 
-    assert [pod["status"]["phase"] for pod in server.pods()] == ["Pending"] * 2
+    assert [pod["status"]["phase"] for pod in server.pods()] == ["Pending"] * 3
     assert not [pod for pod in server.pods() if "nodeName" in pod["spec"]]
 
 
@@ -178,15 +182,16 @@ def test_workers_and_servers_leave_a_node_that_has_a_notice_and_nobody_else_does
         pod(name, role, on)
     pod("other", "worker", "n2")
     pod("stranger", "worker", "n", app="web")
-    said = []
-    watch = Notices(api, said.append)
+    said = Queue()
+    watch = Notices(api, said.put)
 
+    server.fail("POST", "/pods/w/eviction", 429)
     watch.start()
     api.patch("Node", "n", {"spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}})
-    server.wait_until(lambda: "deletionTimestamp" in server.objects["pods", "s"]["metadata"])
+    told_ = [said.get(timeout=20.0) for _ in range(2)]  # of w at the second try
     watch.close()
 
     going = [p["metadata"]["name"] for p in server.pods() if "deletionTimestamp" in p["metadata"]]
     assert sorted(going) == ["s", "w"]
-    assert "w leaves n, which has karpenter.sh/disrupted" in said
+    assert [f"{name} leaves n, which has karpenter.sh/disrupted" for name in "sw"] == told_
     assert told.notice_of(server.objects["nodes", "n"])
