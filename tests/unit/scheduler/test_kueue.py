@@ -365,6 +365,16 @@ def test_an_evicted_workload_that_an_administrator_deactivated_is_not_made_anew(
     assert world.pods["a"]["worker"] == 8
 
 
+def test_a_piece_that_an_administrator_deactivated_is_not_passed_by():
+    world = World([queued()], quota=20.0)
+    world.settle(lambda _: 4)
+
+    world.workloads["edl-a-piece-2"]["spec"]["active"] = False
+    world.settle(lambda _: 4, is_exact=False)
+
+    assert (world.pods["a"]["worker"], pieces(world), world.suspended) == (3, [1, 2, 3], [])
+
+
 def test_a_job_that_waits_and_asks_for_something_else_is_queued_anew():
     world = World([queued()], quota=1.0)
     world.settle()
