@@ -355,10 +355,24 @@ def test_an_evicted_workload_that_an_administrator_deactivated_is_not_made_anew(
 
     assert world.jobs["a"]["spec"]["suspend"]
     assert "it is deactivated" in world.seen().ignored["a"]
-    assert list(world.workloads) == ["edl-a-base"]
+    uid = world.workloads["edl-a-base"]["metadata"]["uid"]
+    world.jobs["a"]["spec"]["scheduling"] = {"priority": 9}
+    world.jobs["a"]["metadata"]["generation"] += 1
+    world.settle()
+    assert [each["metadata"]["uid"] for each in world.workloads.values()] == [uid]
     world.workloads["edl-a-base"]["spec"]["active"] = True
     world.settle()
     assert world.pods["a"]["worker"] == 8
+
+
+def test_a_piece_that_an_administrator_deactivated_is_not_passed_by():
+    world = World([queued()], quota=20.0)
+    world.settle(lambda _: 4)
+
+    world.workloads["edl-a-piece-2"]["spec"]["active"] = False
+    world.settle(lambda _: 4, is_exact=False)
+
+    assert (world.pods["a"]["worker"], pieces(world), world.suspended) == (3, [1, 2, 3], [])
 
 
 def test_a_job_that_waits_and_asks_for_something_else_is_queued_anew():
@@ -412,6 +426,11 @@ def test_nodes_of_a_flavor_that_pods_do_not_ask_for_are_told():
     said = world.seen().ignored["a"]
     assert said.endswith("write {pool: spot} into spec.master.nodeSelector")
     assert world.looker.gates.flavors() == set()
+    assignment = world.workloads["edl-a-piece-2"]["status"]["admission"]["podSetAssignments"][0]
+    assignment["flavors"] = {"cpu": "other"}
+    world.looker.gates.labels |= {"f": {}, "other": {"pool": "x"}}
+    said = world.seen().ignored["a"]
+    assert said.endswith("write {pool: x} into spec.worker.nodeSelector")
 
 
 def test_why_kueue_evicted_is_told_and_what_of_its_settings_would_do_it_again():
