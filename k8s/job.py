@@ -148,6 +148,12 @@ def workers(spec: Object) -> int:
     return min(replicas, int(said.get("maxReplicas", replicas)))
 
 
+def has_servers(spec: Object) -> bool:
+    """Return whether an EdlJob has parameter servers."""
+    settings: Object = spec.get("settings") or {}
+    return spec.get("command") != launched.COMMAND and settings.get("strategy") != "allreduce"
+
+
 def is_queued(job: Object) -> bool:
     """Tell whether an EdlJob waits for the scheduler.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..common import launched
 from ..common import report as reports
 from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
@@ -284,7 +283,7 @@ def _choice(spec: Object, held: int, told: Told) -> tuple[int, tuple[int, ...], 
         raise UsageError(
             "spec.worker.maxReplicas is missing: say the most workers that it may be given."
         )
-    servers = int(ps.get("replicas", 1)) if _has_servers(spec) else 0
+    servers = int(ps.get("replicas", 1)) if edljob.has_servers(spec) else 0
     maximum = int(worker["maxReplicas"])
     if not (held and servers and "maxReplicas" in ps):
         return servers, (servers,), maximum
@@ -299,11 +298,6 @@ def _changes(it: Object) -> bool:
     ps, ready = it["spec"].get("ps") or {}, (it.get("status") or {}).get("psReady")
     wanted = int(ps.get("replicas", 1))
     return "maxReplicas" in ps and ready is not None and ready != f"{wanted}/{wanted}"
-
-
-def _has_servers(spec: Object) -> bool:
-    settings: Object = spec.get("settings") or {}
-    return spec.get("command") != launched.COMMAND and settings.get("strategy") != "allreduce"
 
 
 def _role(pod: Object) -> str:

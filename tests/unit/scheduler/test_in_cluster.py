@@ -92,7 +92,7 @@ def test_a_plan_is_kept_for_whoever_asks_and_not_written_without_news(server, ap
     def keep(workers, at):
         now[0] = NOW + at
         row = {"name": "a", "workers": workers, "why": "so"}
-        place.keep(json.dumps({"at": int(now[0]), "jobs": [row]}), told.append)
+        place.keep(json.dumps({"at": int(now[0]), "jobs": [row], "ignored": {}}), told.append)
 
     with pytest.raises(UsageError, match="No plan was made yet in the namespace n"):
         in_cluster.last_plan(api)
