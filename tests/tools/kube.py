@@ -8,8 +8,8 @@ cluster is.
 
     python tests/tools/kube.py     starts one, says its KUBECONFIG, and stops it on Ctrl-C
     K8S_ATTACH=1             uses that one instead of starting another
-    K8S_CLUSTER, K8S_PORT    name and port, so that two can run side by side (k8s, 6443), of
-                             which each process of pytest -n has its own: k8s0 and 6443, k8s1 and 6444
+    K8S_CLUSTER, K8S_PORT    name and port, so that two can run side by side (k8s, 6443):
+                             a process of pytest -n has k8s0 and 6443, the next k8s1 and 6444
     KUBERNETES_BINARIES      a kubernetes-*-linux-amd64.tar.zst; without one, built from source
     KUBERNETES_BUILD=0       rather skip the tests than build (5 minutes)
 """
