@@ -56,7 +56,8 @@ class Turns:
             if not (held_up and waits) and not self._serve(claim) and claim.options.any():
                 held_up = aim.in_turn
         for j in sorted(range(len(self._jobs)), key=lambda j: -self._jobs[j].priority):
-            if self._jobs[j].held.workers:  # whoever runs goes on, with less at worst
+            job = self._jobs[j]
+            if job.held.workers and not job.may_move:  # its end and start cost more than a change
                 self._serve(Claim(j, self._runs(j)))
         if aim.in_turn:
             for j, option in enumerate(self._sure):

@@ -217,9 +217,9 @@ def test_who_waits_for_what_there_will_never_be_changes_nothing_for_others() -> 
 
 
 def test_who_runs_goes_on_until_another_has_waited_too_long_or_comes_first() -> None:
-    """However soon the other would end: a start that is taken back costs both."""
+    """However soon the other would end, where a suspension takes a master and servers along."""
     small = job("small", left=10.0, minimum=4)
-    runs = has("runs", {"n0": 4}, left=1e9)
+    runs = has("runs", {"n0": 4}, left=1e9, may_move=False)
 
     soon = plan([small, runs], nodes(1), HOUR - 1, "finish")
     late = plan([small, runs], nodes(1), HOUR + 1, "finish")
