@@ -203,7 +203,7 @@ def test_who_has_waited_longest_and_fits_nowhere_does_not_keep_the_next_from_bei
 
 
 def test_who_waits_for_what_there_will_never_be_changes_nothing_for_others() -> None:
-    small = job("small", left=10.0, minimum=3)
+    small = job("small", left=10.0, minimum=4)
     runs = has("runs", {"n0": 4}, left=1e9)
     never = job("never", minimum=99, maximum=99)
 
@@ -213,7 +213,7 @@ def test_who_waits_for_what_there_will_never_be_changes_nothing_for_others() -> 
             [replace(small, submitted=HOUR + 1), runs, *others], nodes(1), 2 * HOUR, "finish"
         )
 
-        assert 3 == made["small"].shape.workers == late["small"].shape.workers
+        assert 4 == made["small"].shape.workers == late["small"].shape.workers
 
 
 def test_who_runs_goes_on_until_another_has_waited_too_long_or_comes_first() -> None:
