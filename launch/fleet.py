@@ -38,7 +38,7 @@ class Crew:
 class Fleet:
     """The agents of a job: what the coordinator says of them is done by the runtime.
 
-    All but `begin` is called with the coordinator's lock held; the runtime never blocks.
+    All is called with the coordinator's lock held; the runtime never blocks.
     """
 
     def __init__(self, crew: Crew, make_runtime: Callable[[OnReport], Runtime]) -> None:
@@ -94,10 +94,10 @@ class Fleet:
     def start(self, machine: Rendezvous, place: Place, now: float) -> None:
         """Start the agent of a place."""
         assert self._runtime is not None
-        env = {**self.crew.env, "EDL_NODE_NAME": place.incarnation}
+        crew = self.crew
         try:
             replica = self._runtime.start(
-                self.crew.role, place.index, place.incarnation, env, self.crew.arguments
+                crew.role, place.index, place.incarnation, crew.env, crew.arguments
             )
         except EdlError as error:
             self._ended(machine, place.incarnation, 1, f"could not be started: {error}", now)

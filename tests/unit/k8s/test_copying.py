@@ -7,6 +7,7 @@ import http.client
 import socket
 import ssl
 import threading
+import time
 
 import pytest
 
@@ -113,7 +114,8 @@ def served(tmp_path, monkeypatch):
     def ask(secret: str) -> tuple[int, bytes]:
         context = ssl.create_default_context(cadata=identity.certificate_pem)
         context.check_hostname = False
-        while True:
+        give_up = time.monotonic() + 60.0
+        while time.monotonic() < give_up:
             connection = http.client.HTTPSConnection("127.0.0.1", port, context=context)
             try:
                 connection.request("GET", f"/{secret}")
@@ -121,6 +123,7 @@ def served(tmp_path, monkeypatch):
                 continue
             answer = connection.getresponse()
             return answer.status, answer.read()
+        raise AssertionError("nobody serves")
 
     yield ask
     thread.join(60.0)
